@@ -155,6 +155,9 @@ class ObjectStoreSettings(BaseModel):
     """Account that requests short-lived credentials for a single table ..."""
     vending_secret_key: SecretStr | None = None
     """... and its secret; without it no such credentials are issued."""
+    vending_by_tenant: bool = False
+    """Whether each tenant's keys are issued to an account of its own, which Pulse makes with MinIO's root
+    key. Otherwise, on MinIO, the holder of a key can revoke those of all tenants."""
     vending_role: str = "arn:aws:iam::000000000000:role/pulse"
     """Role that it assumes; MinIO accepts any."""
     vended_seconds: int = Field(default=900, ge=900, le=43_200)

@@ -3,11 +3,15 @@
 The store's STS issues them (AssumeRole with an inline policy) to an account with no more rights than may be
 vended: access to tables. Such a key opens the prefixes in it, and nothing else, until it expires. Keys are
 cached per process, and reused while at least a third of their lifetime is left.
+
+Whoever holds a key of MinIO may revoke all keys of the account that it was issued to. So keys that tenants
+get are issued to an account of the tenant's (`vending_by_tenant`), and those that stay in Pulse to another.
 """
 
+import hmac
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -17,6 +21,7 @@ import orjson
 
 from pulse_resources.errors import PulseError, Terminal, Transient, UserError
 from pulse_resources.resettable import Resettable
+from pulse_resources.service_settings import ObjectStoreSettings
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.store_key import StoreKey
 
@@ -76,15 +81,20 @@ def prefix_of(location: str) -> str:
     return "/".join(parts) + "/"
 
 
-def credentials(locations: Iterable[str], mode: Mode) -> Credentials:
+def credentials(locations: Iterable[str], mode: Mode, *, to_tenant: bool = False) -> Credentials:
     """Get a key for all below some locations (`s3://bucket/folder`), with a third of its time left or more.
+
+    Args:
+        locations: folders of tables; of one tenant, if the key leaves Pulse.
+        mode: what the key permits.
+        to_tenant: whether a tenant, or what runs a tenant's code, gets the key.
 
     Raises:
         UserError: a location is outside Pulse's bucket, or there are too many for one policy.
         Transient: the object store does not answer.
         Terminal: it refuses the vending account, or none is configured.
     """
-    wanted = _wanted(locations, mode)
+    wanted = _wanted(locations, mode, to_tenant)
     with _lock(wanted):
         found = _fresh(wanted)
         if found is None:
@@ -96,7 +106,14 @@ def credentials(locations: Iterable[str], mode: Mode) -> Credentials:
 
 def kept(locations: Iterable[str], mode: Mode) -> Credentials | None:
     """Like `credentials`, but from the cache only, without a request."""
-    return _fresh(_wanted(locations, mode))
+    return _fresh(_wanted(locations, mode, to_tenant=False))
+
+
+def drop(access_keys: Collection[str]) -> None:
+    """Remove keys from the cache, which may have been revoked."""
+    for wanted, key in list(_kept.items()):
+        if key.access_key in access_keys:
+            _kept.pop(wanted, None)
 
 
 def forget() -> None:
@@ -105,18 +122,24 @@ def forget() -> None:
     _client.cache_clear()
 
 
-_Wanted = tuple[Mode, tuple[str, ...]]
-"""Permissions, and the prefixes of the bucket that they apply to."""
+_Wanted = tuple[Mode, tuple[str, ...], str]
+"""Permissions, the prefixes of the bucket that they apply to, and the namespace of the tenant that gets the
+key; "": it stays in Pulse."""
 _kept: dict[_Wanted, Credentials] = {}
 _locks = [threading.Lock() for _ in range(64)]
 """Locks by key, so that concurrent requests for the same credentials make one call."""
 
 
-def _wanted(locations: Iterable[str], mode: Mode) -> _Wanted:
+def _wanted(locations: Iterable[str], mode: Mode, to_tenant: bool) -> _Wanted:
     prefixes = tuple(sorted({prefix_of(location) for location in locations}))
     if not prefixes:
         raise UserError("credentials are for one location or more")
-    return mode, prefixes
+    if not (to_tenant and load_settings().object_store.vending_by_tenant):
+        return mode, prefixes, ""
+    folders = {tuple(prefix.split("/")[:2]) for prefix in prefixes}
+    if len(folders) > 1:
+        raise UserError("credentials are for the tables of one tenant")
+    return mode, prefixes, folders.pop()[1]
 
 
 def _lock(wanted: _Wanted) -> threading.Lock:
@@ -146,12 +169,21 @@ def policy(bucket: str, prefixes: Iterable[str], actions: Iterable[str]) -> dict
     return {"Version": "2012-10-17", "Statement": [objects, listing]}
 
 
-def account_policy(bucket: str) -> dict[str, Any]:
-    """Policy of the vending account: the maximum that it can vend.
+def account(store: ObjectStoreSettings, namespace: str) -> StoreKey:
+    """The account that issues keys to the tenant with this namespace; "": that of Pulse's own use."""
+    secret = store.vending_secret_key.get_secret_value() if store.vending_secret_key else ""
+    if not namespace:
+        return StoreKey(store.vending_access_key, secret, None)
+    derived = hmac.digest(secret.encode(), namespace.encode(), "sha256").hex()
+    return StoreKey(f"{store.vending_access_key}-{namespace}", derived, None)
+
+
+def account_policy(bucket: str, namespace: str) -> dict[str, Any]:
+    """Policy of an account: the maximum that it can vend, the tables of one tenant; "": those of all.
 
     MinIO lets accounts create further keys for themselves; this policy denies that, also for vended keys.
     """
-    own = policy(bucket, ["iceberg/"], _WRITING)
+    own = policy(bucket, [f"iceberg/{namespace}/" if namespace else "iceberg/"], _WRITING)
     own["Statement"].append({"Effect": "Deny", "Action": ["admin:*"], "Resource": ["arn:aws:s3:::*"]})
     return own
 
@@ -159,7 +191,7 @@ def account_policy(bucket: str) -> dict[str, Any]:
 def _assume(wanted: _Wanted) -> Credentials:
     from botocore.exceptions import BotoCoreError, ClientError  # a quarter of a second, only to vend
 
-    mode, prefixes = wanted
+    mode, prefixes, namespace = wanted
     store = load_settings().object_store
     text = orjson.dumps(policy(store.bucket, prefixes, _READING if mode is Mode.READ else _WRITING)).decode()
     if len(text) > LONGEST_POLICY:
@@ -169,13 +201,15 @@ def _assume(wanted: _Wanted) -> Credentials:
         )
     try:
         answer = _client()(
+            account(store, namespace),
             RoleArn=store.vending_role,
             RoleSessionName="pulse",
             Policy=text,
             DurationSeconds=store.vended_seconds,
         )["Credentials"]
     except ClientError as error:
-        raise _refused(error.response.get("Error", {}).get("Code", ""), store.endpoint) from None
+        code = error.response.get("Error", {}).get("Code", "")
+        raise _refused(code, store.endpoint, namespace) from None
     except BotoCoreError as error:
         raise Transient("the object store vends no credentials", store=store.endpoint, error=error) from None
     return Credentials(
@@ -183,7 +217,15 @@ def _assume(wanted: _Wanted) -> Credentials:
     )
 
 
-def _refused(code: str, store: str) -> PulseError:
+def _refused(code: str, store: str, namespace: str) -> PulseError:
+    if code in _WRONG_ACCOUNT and namespace:
+        return Terminal(
+            f"the object store refuses the account that vends credentials to this tenant ({code})",
+            fix="The HTTP API makes the accounts of tenants when it starts, with MinIO's root key: start it"
+            " again, and read its log",
+            store=store,
+            namespace=namespace,
+        )
     if code in _WRONG_ACCOUNT:
         return Terminal(
             f"the object store refuses the account that vends credentials ({code})",
@@ -201,12 +243,13 @@ def _client() -> Callable[..., Any]:
 
 
 def assume_role(settings: Settings) -> Callable[..., Any]:
-    """AssumeRole as the vending account; raises botocore's errors.
+    """AssumeRole as the account that is its first argument; raises botocore's errors.
 
     Raises:
-        Terminal: no such account is configured.
+        Terminal: no account is configured.
     """
     from botocore.config import Config
+    from botocore.credentials import Credentials as Signing
     from botocore.session import Session
 
     store = settings.object_store
@@ -216,14 +259,26 @@ def assume_role(settings: Settings) -> Callable[..., Any]:
             fix="Name one: PULSE_OBJECT_STORE__VENDING_ACCESS_KEY and PULSE_OBJECT_STORE__VENDING_SECRET_KEY",
             store=store.endpoint,
         )
+    own = account(store, "")
     client = Session().create_client(
         "sts",
         region_name=store.region,
         endpoint_url=store.sts_endpoint or store.endpoint,
         verify=str(store.ca_file) if store.ca_file else True,
-        aws_access_key_id=store.vending_access_key,
-        aws_secret_access_key=store.vending_secret_key.get_secret_value(),
+        aws_access_key_id=own.access_key,
+        aws_secret_access_key=own.secret_key,
         config=Config(connect_timeout=3, read_timeout=10, retries={"total_max_attempts": 3}, proxies={}),
     )
-    found: Callable[..., Any] = client.assume_role
-    return found
+    signing = threading.local()
+
+    def sign(context: dict[str, Any], **_: object) -> None:
+        context["signing"] = {"request_credentials": signing.key}
+
+    # A client takes 0.1 s of a core to make: one serves all accounts.
+    client.meta.events.register("provide-client-params.sts.AssumeRole", sign)
+
+    def assume(account: StoreKey, **parameters: object) -> Any:
+        signing.key = Signing(account.access_key, account.secret_key)
+        return client.assume_role(**parameters)
+
+    return assume

@@ -265,7 +265,11 @@ def test_the_page_s_settings_and_the_doctor_alone_lead_to_services_that_work(
     assert named == values.keys()
     assert "pulse doctor" in block
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
-    place = {"POSTGRES__PORT": kept.port, "OBJECT_STORE__CA_FILE": store.ca_file}
+    place = {
+        "POSTGRES__PORT": kept.port,
+        "OBJECT_STORE__CA_FILE": store.ca_file,
+        "OBJECT_STORE__VENDING_BY_TENANT": True,
+    }
     asked_for = {
         "POSTGRES__SSLCERT": kept.sslcert,
         "POSTGRES__SSLKEY": kept.sslkey,

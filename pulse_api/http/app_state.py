@@ -17,6 +17,7 @@ from pulse_api.http.keyring import Keyring
 from pulse_api.http.queries import Queries
 from pulse_api.http.rate_shares import RateShares
 from pulse_api.http.readiness import Readiness, look
+from pulse_api.http.tenant_accounts import keep_accounts
 from pulse_api.http.turns import Whom, turns
 from pulse_api.http.without_end import without_end
 from pulse_api.http.workers import CHANGES, Result, Workers
@@ -102,7 +103,7 @@ class AppState(Keyring):
         await asyncio.to_thread(self.previews.start)
         await asyncio.to_thread(self.running.start)
         await asyncio.to_thread(self.queries.start)
-        works = (self._rate_shares.keep, self.queries.watch)
+        works = (self._rate_shares.keep, self.queries.watch, keep_accounts)
         repeated = [asyncio.create_task(without_end(work)) for work in works]
         try:
             async with self.keys_open():

@@ -51,7 +51,8 @@ def opened(tenant: Tenant, namespace: Levels, table: str, found: Metadata, *, ma
     """Combine a table's metadata with a key to its files. Raises as `load`."""
     own = namespace != EVENTS and paths.is_location(tenant, found.location)
     writes = own and may_write and room.has_bytes(tenant)
-    key = vended.credentials([found.location], Mode.WRITE if writes else Mode.READ)
+    mode = Mode.WRITE if writes else Mode.READ
+    key = vended.credentials([found.location], mode, to_tenant=True)
     return Loaded(found, key, config(key, namespace, table))
 
 

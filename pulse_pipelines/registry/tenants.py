@@ -7,7 +7,7 @@ import psycopg
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import SLUG, Tenant, check_slug
 from pulse_pipelines.tables import ledger
-from pulse_resources import kafka, postgres
+from pulse_resources import kafka, postgres, vending_accounts
 from pulse_resources.errors import AlreadyExists, NotFound, meant
 from pulse_resources.settings import load_settings
 
@@ -17,12 +17,12 @@ INSERT_TENANT = "INSERT INTO pdm_tenants (tenant_id, slug, name) VALUES (%s, %s,
 
 
 def create_tenant(slug: str, name: str | None = None) -> Tenant:
-    """Register a tenant and create its topics.
+    """Register a tenant, and create its account of the object store and its topics.
 
     Raises:
         UserError: the slug or the name is not valid.
         AlreadyExists: another tenant has it.
-        Transient: Kafka did not create the topics; nothing was registered.
+        Transient, Terminal: MinIO did not create the account, or Kafka the topics; nothing was registered.
     """
     tenant = Tenant(uuid.uuid4(), check_slug("tenant", slug))
     shown = check_name("tenant", name or slug)
@@ -31,6 +31,7 @@ def create_tenant(slug: str, name: str | None = None) -> Tenant:
             connection.execute(INSERT_TENANT, [tenant.tenant_id, slug, shown])
             for partition in range(load_settings().kafka.partitions_per_topic):
                 ledger.add_partition(connection, tenant.tenant_id, partition)
+            vending_accounts.ensure_of_tenants(load_settings(), [tenant.namespace])
             kafka.create_topics([tenant.topic, tenant.dead_letter_topic])
     except psycopg.errors.UniqueViolation as error:
         raise AlreadyExists("a tenant with this slug exists", tenant=slug) from error

@@ -60,7 +60,7 @@ def run(
 
     Raises:
         UserError: the query is wrong, or exceeds a limit on resources or on the result.
-        Gone: a file of a table has been deleted.
+        Gone: a file of a table has been deleted, or a key revoked.
         Transient: the object store does not answer.
     """
     limits, store = job["limits"], Store(**job["store"])
@@ -80,6 +80,8 @@ def run(
     except duckdb.IOException as error:
         if getattr(error, "status_code", None) == _NOT_FOUND:
             raise Gone(f"a file of a table is gone: {_first_line(error)}") from error
+        if "InvalidAccessKeyId" in str(error):
+            raise Gone("the tenant revoked the key for a table") from error
         if getattr(error, "status_code", None) == _FORBIDDEN and any(
             "." in view["name"] for view in job["views"]
         ):

@@ -142,7 +142,7 @@ def _damaged(name: str, error: Exception) -> UserError:
 
 def _pinned(name: str, at: str, folder: str, metadata: TableMetadata, travel: Travel) -> PinnedTable:
     snapshot_id = _snapshot(metadata, name, travel)
-    key = vended.credentials([folder], Mode.READ)
+    key = vended.credentials([folder], Mode.READ, to_tenant=True)  # for the process that runs the query
     current = snapshot_id == metadata.current_snapshot_id
     view = View(
         name=name,

@@ -12,6 +12,7 @@ from pulse_pipelines.sql.confinement import ca_file
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import PinnedTable, Travel
 from pulse_pipelines.sql.processes import CancelledError, Process, Processes, TimeUpError
+from pulse_resources import vended
 from pulse_resources.errors import Conflict, Gone, PulseError, UserError
 from pulse_resources.settings import load_settings
 
@@ -90,7 +91,7 @@ def _tried(
                 started(process)
             try:
                 return _ran(process, limits, asked, until)
-            except Gone:  # an erasure deletes old snapshots and their files: retry on the current one
+            except Gone:  # an erasure deleted an old snapshot's files, or a tenant revoked its keys
                 if look == _LOOKS - 1:
                     raise
     raise AssertionError
@@ -102,7 +103,11 @@ def _ran(process: Process, limits: Limits, asked: Asked, until: float) -> Result
     snapshots = {table.name: table.snapshot_id for table in tables}
     audit.pinned(asked.tenant, asked.query_id, snapshots)
     job = _job(limits, asked, tables, snapshots, until)
-    head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
+    try:
+        head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
+    except Gone:
+        vended.drop({table.view.access_key for table in tables})
+        raise
     return Result(content, int(head["rows"]), snapshots)
 
 

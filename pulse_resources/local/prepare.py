@@ -23,11 +23,10 @@ def _postgres(settings: Settings) -> None:
 
 
 def _minio(settings: Settings) -> None:
-    from pulse_resources import object_store
-    from pulse_resources.local import minio_account
+    from pulse_resources import object_store, vending_accounts
 
     object_store.ensure_bucket(settings)
-    if settings.object_store.vending_secret_key and not minio_account.ensure_vending(settings):
+    if settings.object_store.vending_secret_key and not vending_accounts.ensure_own(settings):
         print("this object store's accounts are made by its operator")
 
 

@@ -192,6 +192,7 @@ def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> d
             "access_key": "pulse",
             "secret_key": secret["object_store"],
             "vending_secret_key": secret["vending"],
+            "vending_by_tenant": True,
         }
     if "spark" not in given:
         # One session for all clients: Spark starts Python workers for each session (1.5 s, and 350 MB that

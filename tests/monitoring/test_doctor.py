@@ -21,7 +21,7 @@ from chaos.waiting import PATIENCE_S
 from pulse_api import cli
 from pulse_pipelines.monitoring import doctor
 from pulse_pipelines.monitoring.doctor import Finding, finding, spark_service
-from pulse_resources import kafka, setting_sources
+from pulse_resources import kafka, setting_sources, vended
 from pulse_resources.settings import Settings
 
 
@@ -120,6 +120,21 @@ def test_a_password_that_is_wrong_is_found_and_not_shown(stack: None) -> None:
     assert list(found) == ["roles"]
     assert found["roles"].found.startswith("pulse_api: ")
     assert "hush" not in str(found)
+
+
+def test_tenants_that_can_revoke_the_keys_of_others_are_found(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vended.forget()
+    assert wrong("object store") == {}
+    vended.forget()
+    with with_settings(OBJECT_STORE__VENDING_BY_TENANT="false"):
+        assert "each of these can revoke" in wrong("object store")["vending"].found
+    vended.forget()
+    shared = vended.account(stack.object_store, "")
+    monkeypatch.setattr(vended, "account", lambda store, _: shared)
+    assert "can revoke the keys of others" in wrong("object store")["vending"].found
+    vended.forget()
 
 
 def test_a_superuser_that_cannot_sign_in_is_found(stack: None) -> None:

@@ -104,13 +104,16 @@ def test_a_slug_that_cannot_name_everything_is_refused(stack: Settings, wrong: s
         registry.create_tenant(wrong)
 
 
-def test_a_tenant_without_topics_is_not_registered(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["kafka.create_topics", "vending_accounts.ensure_of_tenants"])
+def test_a_tenant_without_topics_or_an_account_is_not_registered(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     name = slug()
 
-    def refuse(names: object) -> None:
-        raise Transient("Kafka did not create the topic")
+    def refuse(*_: object) -> None:
+        raise Transient("it is away")
 
-    monkeypatch.setattr(kafka, "create_topics", refuse)
+    monkeypatch.setattr(f"pulse_resources.{where}", refuse)
     with pytest.raises(Transient):
         registry.create_tenant(name)
     with pytest.raises(NotFound, match=name):

@@ -16,9 +16,8 @@ from botocore.httpsession import URLLib3Session
 from botocore.session import Session
 
 from chaos.waiting import PATIENCE_S
-from pulse_resources import object_store, vended
+from pulse_resources import object_store, vended, vending_accounts
 from pulse_resources.errors import Terminal, UserError
-from pulse_resources.local import minio_account
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.vended import Credentials, Mode
 
@@ -188,6 +187,74 @@ def test_one_key_serves_who_asks_for_the_same_until_it_grows_old(
     assert vended.credentials([mine], Mode.READ) not in (old, first)
 
 
+@pytest.fixture
+def of_two(stack: Settings) -> Iterator[tuple[str, str]]:
+    """A location of each of two tenants that have vending accounts, with a file."""
+    namespaces = [f"pulse_v{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    vending_accounts.ensure_of_tenants(stack, namespaces)
+    one, other = (f"s3://{stack.object_store.bucket}/iceberg/{name}/orders/x" for name in namespaces)
+    for location in (one, other):
+        object_store.put(f"{location}/data/a.parquet", BODY)
+    yield one, other
+    for location in (one, other):
+        object_store.delete(file.path for file in object_store.listed(location))
+
+
+def opens(key: Credentials, location: str) -> bool:
+    return not refused(client(key).get_object, **split(f"{location}/data/a.parquet"))
+
+
+def test_a_tenant_that_revokes_keys_revokes_its_own(of_two: tuple[str, str], stack: Settings) -> None:
+    """One request revoked the keys of all tenants, and Pulse's own: SQL and commits were gone for minutes."""
+    one, other = of_two
+    its, others = (vended.credentials([at], Mode.READ, to_tenant=True) for at in of_two)
+    own = [vended.credentials([one], mode) for mode in Mode]
+    assert opens(its, one)
+    assert vending_accounts.revoke(stack, its) == 204
+    assert not opens(its, one)
+    assert opens(others, other)
+    assert all(opens(key, one) for key in own)
+    assert vended.credentials([one], Mode.READ, to_tenant=True) is its, "nobody has noticed yet"
+    vended.drop([its.access_key])
+    assert opens(vended.credentials([one], Mode.READ, to_tenant=True), one)
+
+
+def test_a_tenant_s_account_opens_its_tables_alone(of_two: tuple[str, str], stack: Settings) -> None:
+    one, other = of_two
+    account = vended.account(stack.object_store, one.split("/")[4])
+    key = Credentials(account.access_key, account.secret_key, "", datetime.max)
+    s3 = Session().create_client(
+        "s3",
+        region_name=stack.object_store.region,
+        endpoint_url=stack.object_store.endpoint,
+        aws_access_key_id=key.access_key,
+        aws_secret_access_key=key.secret_key,
+    )
+    assert s3.get_object(**split(f"{one}/data/a.parquet"))["Body"].read() == BODY
+    assert refused(s3.get_object, **split(f"{other}/data/a.parquet"))
+    with pytest.raises(UserError, match="one tenant"):
+        vended.credentials([one, other], Mode.READ, to_tenant=True)
+
+
+def test_a_tenant_without_an_account_gets_no_key_and_no_other_s(mine: str) -> None:
+    with pytest.raises(Terminal, match="to this tenant"):
+        vended.credentials([mine], Mode.READ, to_tenant=True)
+
+
+def test_keys_of_a_store_without_such_accounts_are_issued_to_the_one_that_it_has(
+    mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSE_OBJECT_STORE__VENDING_BY_TENANT", "false")
+    load_settings.cache_clear()
+    vended.forget()
+    try:
+        assert opens(vended.credentials([mine], Mode.READ, to_tenant=True), mine)
+    finally:
+        monkeypatch.undo()
+        load_settings.cache_clear()
+        vended.forget()
+
+
 def test_secrets_are_not_shown(mine: str) -> None:
     found = vended.credentials([mine], Mode.READ)
     assert found.access_key in repr(found)
@@ -205,13 +272,13 @@ def test_an_account_that_is_refused_is_named_with_what_to_do(
         with pytest.raises(Terminal, match="refuses the account that vends") as refusal:
             vended.credentials([mine], Mode.READ)
         assert "another-secret" not in str(refusal.value)
-        minio_account.ensure_vending(load_settings())  # it has this one from now on
+        vending_accounts.ensure_own(load_settings())  # it has this one from now on
         assert vended.credentials([mine], Mode.READ)
     finally:
         monkeypatch.undo()
         load_settings.cache_clear()
         vended.forget()
-        minio_account.ensure_vending(load_settings())
+        vending_accounts.ensure_own(load_settings())
     assert vended.credentials([mine], Mode.READ)
 
 

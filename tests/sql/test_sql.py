@@ -34,7 +34,7 @@ from pulse_pipelines.registry import keys
 from pulse_pipelines.sql import audit, pinned
 from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.processes import Process
-from pulse_resources import object_store, postgres, vended
+from pulse_resources import object_store, postgres, vended, vending_accounts
 from pulse_resources.settings import Settings, load_settings
 
 ENDLESS = "SELECT sum(a.range * b.range) AS n FROM range(1000000) a, range(1000000) b"
@@ -463,6 +463,18 @@ def test_a_store_that_vends_no_key_is_named(lake: Lake, caller: Caller) -> None:
     assert answer.status_code in (500, 503)
     assert "vends credentials" in answer.json()["detail"]
     assert query(caller, "SELECT count(*) AS n FROM orders").status_code == 200
+
+
+def test_a_key_that_its_tenant_has_revoked_is_taken_anew(lake: Lake, caller: Caller) -> None:
+    """Queries failed for as long as the key was cached, ten minutes."""
+    text = "SELECT count(*) AS n FROM orders"
+    before = query(caller, text)
+    assert before.status_code == 200, before.text
+    (key,) = [kept for wanted, kept in vended._kept.items() if wanted[2] == lake.owner.tenant.namespace]
+    assert vending_accounts.revoke(load_settings(), key) == 204
+    after = query(caller, text)
+    assert after.status_code == 200, after.text
+    assert after.json()["rows"] == before.json()["rows"]
 
 
 def test_each_tenant_sees_its_own_records_alone(lake: Lake, caller: Caller) -> None:

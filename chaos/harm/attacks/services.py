@@ -10,6 +10,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import SparkConnectClient
 
 from chaos.harm.attack import Attack, Attacker, may
+from pulse_pipelines import registry
+from pulse_pipelines.lake import metadata
+from pulse_resources import object_store, vended, vending_accounts
+from pulse_resources.settings import load_settings
+from pulse_resources.vended import Mode
 
 
 async def _services(attacker: Attacker) -> None:
@@ -40,4 +45,27 @@ def _spark(attacker: Attacker) -> str:
     return "a session of Spark"
 
 
-ATTACKS = (Attack("Spark Connect without a token, Kafka without SASL", "none", _services, may("refused")),)
+async def _revoke(attacker: Attacker) -> None:
+    while attacker.left_s > 0:
+        for status in await asyncio.to_thread(_revoke_once, attacker):
+            attacker.seen[status] += 1
+
+
+def _revoke_once(attacker: Attacker) -> tuple[str, str]:
+    """Revoke all that the account of the attacker's key has issued, and use a key that Pulse keeps."""
+    folder = metadata.folder(registry.find_tenant(attacker.target.tenant))
+    kept = vended.credentials([folder], Mode.READ)
+    key = vended.credentials([folder], Mode.READ, to_tenant=True)
+    vended.drop({key.access_key})
+    revoked = f"{vending_accounts.revoke(load_settings(), key)} for the attacker's account"
+    try:
+        list(object_store.listed(folder, metadata.client(kept)))
+    except OSError:
+        return revoked, "403 for a key of another account"
+    return revoked, "200 for a key of another account"
+
+
+ATTACKS = (
+    Attack("Spark Connect without a token, Kafka without SASL", "none", _services, may("refused")),
+    Attack("all keys of the object store revoked, in a loop", "lake:read, vended", _revoke, may(200, 204)),
+)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from pulse_pipelines.monitoring.doctor.finding import Finding, clock, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
-from pulse_resources import object_store, store_key, vended
+from pulse_resources import object_store, store_key, vended, vending_accounts
 from pulse_resources.errors import PulseError, UserError, first_line
 from pulse_resources.settings import Settings
 from pulse_resources.vended import Mode
@@ -37,6 +37,12 @@ _FIXES = (
     ("region", "Set PULSE_OBJECT_STORE__REGION to the region of the bucket {bucket}"),
     ("ACCESS_DENIED", "Let PULSE_OBJECT_STORE__ACCESS_KEY {step} objects in the bucket {bucket}"),
     ("NETWORK_CONNECTION", "Correct PULSE_OBJECT_STORE__ENDPOINT: another service may have that port"),
+)
+_FOLDER = "doctor"
+_SHARED = "one account vends the keys of all tenants, and on MinIO each of these can revoke all others"
+_BY_TENANT = (
+    "Set PULSE_OBJECT_STORE__VENDING_BY_TENANT=true, and start the HTTP API again, which makes an account "
+    "for each tenant"
 )
 _ENCRYPT = (
     "Write https:// in PULSE_OBJECT_STORE__ENDPOINT, and set PULSE_OBJECT_STORE__CA_FILE to the authority of "
@@ -105,8 +111,22 @@ def _vending(settings: Settings) -> Finding:
     if store.vending_secret_key is None:
         fix = "Set PULSE_OBJECT_STORE__VENDING_SECRET_KEY where other engines are to read tables"
         return Finding(STORE, "vending", True, "no account vends credentials for engines", fix)
+    location = f"s3://{store.bucket}/iceberg/{_FOLDER}"
     try:
-        vended.credentials([f"s3://{store.bucket}/iceberg/doctor"], Mode.READ)
+        own = vended.credentials([location], Mode.READ)
+        if store.vending_by_tenant:
+            vending_accounts.ensure_of_tenants(settings, [_FOLDER])
+            key = vended.credentials([location], Mode.READ, to_tenant=True)
+            vending_accounts.revoke(settings, key)
+            vended.drop({key.access_key})
+            # The listing is refused if the tenant's request revoked the key.
+            store_of_own = object_store.file_system_of(own.access_key, own.secret_key, own.session_token)
+            list(object_store.listed(location, store_of_own))
+        elif vending_accounts.is_minio(settings):
+            return Finding(STORE, "vending", False, _SHARED, _BY_TENANT)
     except PulseError as error:
         return Finding(STORE, "vending", False, error.message, error.fix or _UP)
+    except OSError as error:
+        problem = f"a tenant can revoke the keys of others: {_BEFORE.sub('', first_line(error))}"
+        return Finding(STORE, "vending", False, problem, _BY_TENANT)
     return Finding(STORE, "vending", True, f"{store.vending_access_key} vends credentials for single tables")
