@@ -94,11 +94,11 @@ def credentials(locations: Iterable[str], mode: Mode, *, to_tenant: bool = False
         Transient: the object store does not answer.
         Terminal: it refuses the vending account, or none is configured.
     """
-    wanted = _wanted(locations, mode, to_tenant)
-    with _lock(wanted):
-        found = _fresh(wanted)
+    grant = _grant(locations, mode, to_tenant)
+    with _lock(grant):
+        found = _fresh(grant)
         if found is None:
-            found = _kept[wanted] = _assume(wanted)
+            found = _kept[grant] = _assume(grant)
             while len(_kept) > KEPT:
                 _kept.pop(next(iter(_kept)), None)
     return found
@@ -106,14 +106,14 @@ def credentials(locations: Iterable[str], mode: Mode, *, to_tenant: bool = False
 
 def kept(locations: Iterable[str], mode: Mode) -> Credentials | None:
     """Like `credentials`, but from the cache only, without a request."""
-    return _fresh(_wanted(locations, mode, to_tenant=False))
+    return _fresh(_grant(locations, mode, to_tenant=False))
 
 
 def drop(access_keys: Collection[str]) -> None:
     """Remove keys from the cache, which may have been revoked."""
-    for wanted, key in list(_kept.items()):
+    for grant, key in list(_kept.items()):
         if key.access_key in access_keys:
-            _kept.pop(wanted, None)
+            _kept.pop(grant, None)
 
 
 def forget() -> None:
@@ -122,15 +122,15 @@ def forget() -> None:
     _client.cache_clear()
 
 
-_Wanted = tuple[Mode, tuple[str, ...], str]
+_Grant = tuple[Mode, tuple[str, ...], str]
 """Permissions, the prefixes of the bucket that they apply to, and the namespace of the tenant that gets the
 key; "": it stays in Pulse."""
-_kept: dict[_Wanted, Credentials] = {}
+_kept: dict[_Grant, Credentials] = {}
 _locks = [threading.Lock() for _ in range(64)]
 """Locks by key, so that concurrent requests for the same credentials make one call."""
 
 
-def _wanted(locations: Iterable[str], mode: Mode, to_tenant: bool) -> _Wanted:
+def _grant(locations: Iterable[str], mode: Mode, to_tenant: bool) -> _Grant:
     prefixes = tuple(sorted({prefix_of(location) for location in locations}))
     if not prefixes:
         raise UserError("credentials are for one location or more")
@@ -142,12 +142,12 @@ def _wanted(locations: Iterable[str], mode: Mode, to_tenant: bool) -> _Wanted:
     return mode, prefixes, folders.pop()[1]
 
 
-def _lock(wanted: _Wanted) -> threading.Lock:
-    return _locks[hash(wanted) % len(_locks)]
+def _lock(grant: _Grant) -> threading.Lock:
+    return _locks[hash(grant) % len(_locks)]
 
 
-def _fresh(wanted: _Wanted) -> Credentials | None:
-    found = _kept.get(wanted)
+def _fresh(grant: _Grant) -> Credentials | None:
+    found = _kept.get(grant)
     left = timedelta(seconds=load_settings().object_store.vended_seconds / 3)
     return found if found and found.expires_at - datetime.now(UTC) > left else None
 
@@ -183,15 +183,15 @@ def account_policy(bucket: str, namespace: str) -> dict[str, Any]:
 
     MinIO lets accounts create further keys for themselves; this policy denies that, also for vended keys.
     """
-    own = policy(bucket, [f"iceberg/{namespace}/" if namespace else "iceberg/"], _WRITING)
-    own["Statement"].append({"Effect": "Deny", "Action": ["admin:*"], "Resource": ["arn:aws:s3:::*"]})
-    return own
+    tables = policy(bucket, [f"iceberg/{namespace}/" if namespace else "iceberg/"], _WRITING)
+    tables["Statement"].append({"Effect": "Deny", "Action": ["admin:*"], "Resource": ["arn:aws:s3:::*"]})
+    return tables
 
 
-def _assume(wanted: _Wanted) -> Credentials:
+def _assume(grant: _Grant) -> Credentials:
     from botocore.exceptions import BotoCoreError, ClientError  # a quarter of a second, only to vend
 
-    mode, prefixes, namespace = wanted
+    mode, prefixes, namespace = grant
     store = load_settings().object_store
     text = orjson.dumps(policy(store.bucket, prefixes, _READING if mode is Mode.READ else _WRITING)).decode()
     if len(text) > LONGEST_POLICY:
@@ -259,14 +259,14 @@ def assume_role(settings: Settings) -> Callable[..., Any]:
             fix="Name one: PULSE_OBJECT_STORE__VENDING_ACCESS_KEY and PULSE_OBJECT_STORE__VENDING_SECRET_KEY",
             store=store.endpoint,
         )
-    own = account(store, "")
+    pulse = account(store, "")
     client = Session().create_client(
         "sts",
         region_name=store.region,
         endpoint_url=store.sts_endpoint or store.endpoint,
         verify=str(store.ca_file) if store.ca_file else True,
-        aws_access_key_id=own.access_key,
-        aws_secret_access_key=own.secret_key,
+        aws_access_key_id=pulse.access_key,
+        aws_secret_access_key=pulse.secret_key,
         config=Config(connect_timeout=3, read_timeout=10, retries={"total_max_attempts": 3}, proxies={}),
     )
     signing = threading.local()

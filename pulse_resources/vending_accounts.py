@@ -28,7 +28,7 @@ _PATIENCE_S = 30.0
 """MinIO answers shortly before it has loaded its accounts."""
 
 
-def ensure_own(settings: Settings) -> bool:
+def ensure_pulse_account(settings: Settings) -> bool:
     """Create or update the account for Pulse's own use, with its policy; idempotent.
 
     Returns:
@@ -40,7 +40,7 @@ def ensure_own(settings: Settings) -> bool:
     return _ensure(settings.object_store, [""])
 
 
-def ensure_of_tenants(settings: Settings, namespaces: Iterable[str]) -> None:
+def ensure_tenant_accounts(settings: Settings, namespaces: Iterable[str]) -> None:
     """Create or update the accounts of tenants, if the settings have such accounts; idempotent.
 
     Args:
@@ -50,15 +50,15 @@ def ensure_of_tenants(settings: Settings, namespaces: Iterable[str]) -> None:
     Raises:
         Transient, Terminal: MinIO refused, or the object store is not MinIO.
     """
-    store, left = settings.object_store, list(namespaces)
-    while left and store.vending_by_tenant:
-        if not _ensure(store, left[:_AT_A_TIME]):
+    store, namespaces = settings.object_store, list(namespaces)
+    while namespaces and store.vending_by_tenant:
+        if not _ensure(store, namespaces[:_AT_A_TIME]):
             raise Terminal(
                 "this object store does not let Pulse make accounts that vend credentials",
                 fix="Set PULSE_OBJECT_STORE__VENDING_BY_TENANT=false, unless it is MinIO",
                 store=store.endpoint,
             )
-        del left[:_AT_A_TIME]
+        del namespaces[:_AT_A_TIME]
 
 
 def is_minio(settings: Settings) -> bool:
@@ -102,8 +102,8 @@ def _put(store: ObjectStoreSettings, body: bytes) -> dict[str, Any] | None:
     while True:
         answer = _send(store, store_key.of(store), "PUT", _IMPORT, body)
         if answer.status_code == 200:
-            found: dict[str, Any] = orjson.loads(answer.content)
-            return found
+            outcome: dict[str, Any] = orjson.loads(answer.content)
+            return outcome
         if answer.status_code != 503:
             # Other stores read it as an object of a bucket `minio`, or as unknown.
             if b"<Error>" in answer.content or answer.status_code in (404, 405, 501):

@@ -35,7 +35,9 @@ def _make() -> str:
     if not settings.object_store.vending_by_tenant:
         return ""
     try:
-        vending_accounts.ensure_of_tenants(settings, [tenant.namespace for tenant in registry.list_tenants()])
+        vending_accounts.ensure_tenant_accounts(
+            settings, [tenant.namespace for tenant in registry.list_tenants()]
+        )
     except (psycopg.Error, PulseError) as error:
         return str(error)
     return ""

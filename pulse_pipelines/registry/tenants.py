@@ -31,7 +31,7 @@ def create_tenant(slug: str, name: str | None = None) -> Tenant:
             connection.execute(INSERT_TENANT, [tenant.tenant_id, slug, shown])
             for partition in range(load_settings().kafka.partitions_per_topic):
                 ledger.add_partition(connection, tenant.tenant_id, partition)
-            vending_accounts.ensure_of_tenants(load_settings(), [tenant.namespace])
+            vending_accounts.ensure_tenant_accounts(load_settings(), [tenant.namespace])
             kafka.create_topics([tenant.topic, tenant.dead_letter_topic])
     except psycopg.errors.UniqueViolation as error:
         raise AlreadyExists("a tenant with this slug exists", tenant=slug) from error

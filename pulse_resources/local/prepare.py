@@ -26,7 +26,7 @@ def _minio(settings: Settings) -> None:
     from pulse_resources import object_store, vending_accounts
 
     object_store.ensure_bucket(settings)
-    if settings.object_store.vending_secret_key and not vending_accounts.ensure_own(settings):
+    if settings.object_store.vending_secret_key and not vending_accounts.ensure_pulse_account(settings):
         print("this object store's accounts are made by its operator")
 
 

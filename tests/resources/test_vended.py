@@ -191,7 +191,7 @@ def test_one_key_serves_who_asks_for_the_same_until_it_grows_old(
 def of_two(stack: Settings) -> Iterator[tuple[str, str]]:
     """A location of each of two tenants that have vending accounts, with a file."""
     namespaces = [f"pulse_v{uuid.uuid4().hex[:8]}" for _ in range(2)]
-    vending_accounts.ensure_of_tenants(stack, namespaces)
+    vending_accounts.ensure_tenant_accounts(stack, namespaces)
     one, other = (f"s3://{stack.object_store.bucket}/iceberg/{name}/orders/x" for name in namespaces)
     for location in (one, other):
         object_store.put(f"{location}/data/a.parquet", BODY)
@@ -272,13 +272,13 @@ def test_an_account_that_is_refused_is_named_with_what_to_do(
         with pytest.raises(Terminal, match="refuses the account that vends") as refusal:
             vended.credentials([mine], Mode.READ)
         assert "another-secret" not in str(refusal.value)
-        vending_accounts.ensure_own(load_settings())  # it has this one from now on
+        vending_accounts.ensure_pulse_account(load_settings())  # it has this one from now on
         assert vended.credentials([mine], Mode.READ)
     finally:
         monkeypatch.undo()
         load_settings.cache_clear()
         vended.forget()
-        vending_accounts.ensure_own(load_settings())
+        vending_accounts.ensure_pulse_account(load_settings())
     assert vended.credentials([mine], Mode.READ)
 
 

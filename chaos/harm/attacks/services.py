@@ -54,12 +54,12 @@ async def _revoke(attacker: Attacker) -> None:
 def _revoke_once(attacker: Attacker) -> tuple[str, str]:
     """Revoke all that the account of the attacker's key has issued, and use a key that Pulse keeps."""
     folder = metadata.folder(registry.find_tenant(attacker.target.tenant))
-    kept = vended.credentials([folder], Mode.READ)
+    pulse_key = vended.credentials([folder], Mode.READ)
     key = vended.credentials([folder], Mode.READ, to_tenant=True)
     vended.drop({key.access_key})
     revoked = f"{vending_accounts.revoke(load_settings(), key)} for the attacker's account"
     try:
-        list(object_store.listed(folder, metadata.client(kept)))
+        list(object_store.listed(folder, metadata.client(pulse_key)))
     except OSError:
         return revoked, "403 for a key of another account"
     return revoked, "200 for a key of another account"

@@ -113,15 +113,17 @@ def _vending(settings: Settings) -> Finding:
         return Finding(STORE, "vending", True, "no account vends credentials for engines", fix)
     location = f"s3://{store.bucket}/iceberg/{_FOLDER}"
     try:
-        own = vended.credentials([location], Mode.READ)
+        kept_key = vended.credentials([location], Mode.READ)
         if store.vending_by_tenant:
-            vending_accounts.ensure_of_tenants(settings, [_FOLDER])
+            vending_accounts.ensure_tenant_accounts(settings, [_FOLDER])
             key = vended.credentials([location], Mode.READ, to_tenant=True)
             vending_accounts.revoke(settings, key)
             vended.drop({key.access_key})
             # The listing is refused if the tenant's request revoked the key.
-            store_of_own = object_store.file_system_of(own.access_key, own.secret_key, own.session_token)
-            list(object_store.listed(location, store_of_own))
+            client = object_store.file_system_of(
+                kept_key.access_key, kept_key.secret_key, kept_key.session_token
+            )
+            list(object_store.listed(location, client))
         elif vending_accounts.is_minio(settings):
             return Finding(STORE, "vending", False, _SHARED, _BY_TENANT)
     except PulseError as error:
