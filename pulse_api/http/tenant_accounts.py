@@ -35,9 +35,8 @@ def _make() -> str:
     if not settings.object_store.vending_by_tenant:
         return ""
     try:
-        vending_accounts.ensure_tenant_accounts(
-            settings, [tenant.namespace for tenant in registry.list_tenants()]
-        )
+        tenants = registry.list_tenants()
+        vending_accounts.ensure_tenant_accounts(settings, [tenant.namespace for tenant in tenants])
     except (psycopg.Error, PulseError) as error:
         return str(error)
     return ""

@@ -36,6 +36,9 @@ def test_a_tenant_without_an_account_has_one_after_the_start(stack: Settings) ->
 
 def test_a_start_without_the_object_store_is_no_failure(stack: Settings) -> None:
     make_owner()
-    with with_settings(OBJECT_STORE__ENDPOINT="http://127.0.0.1:1"), served() as api:
-        with api.client() as client:
-            assert client.get("/healthz").status_code == 200
+    with (
+        with_settings(OBJECT_STORE__ENDPOINT="http://127.0.0.1:1"),
+        served() as api,
+        api.client() as client,
+    ):
+        assert client.get("/healthz").status_code == 200
