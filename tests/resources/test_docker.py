@@ -74,6 +74,8 @@ def reach(model: Any, path: list[str]) -> str:
             model = getattr(model, part)
         else:
             model = model[part]
+    if isinstance(model, bool):
+        return str(model).lower()
     return model.get_secret_value() if hasattr(model, "get_secret_value") else str(model)
 
 
