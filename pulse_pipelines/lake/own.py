@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import orjson
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
@@ -75,7 +74,7 @@ def see(tenant: Tenant, own: OwnTable) -> Seen:
 
 def property_of(tenant: Tenant, own: OwnTable, name: str) -> str | None:
     """A property of the table when it was listed, in lower case; None: it has none."""
-    document: Document = orjson.loads(metadata.read(tenant, own.at).content)
+    document = metadata.read(tenant, own.at).document()
     value = (document.get("properties") or {}).get(name)
     return None if value is None else str(value).lower()
 
