@@ -130,7 +130,7 @@ def asking(tenant: Tenant) -> list[OwnTable]:
 
 def _asks(tenant: Tenant, table: OwnTable) -> bool:
     try:
-        return own.property_of(tenant, table, ASKS) == "true"
+        return own.property_of(metadata.read(tenant, table.at).document(), ASKS) == "true"
     except (PulseError, ValueError, AttributeError):  # its metadata is damaged: it is named
         return False
 

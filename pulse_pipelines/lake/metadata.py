@@ -17,14 +17,14 @@ import orjson
 import pyarrow.fs as pafs
 
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import parsing
 from pulse_pipelines.lake.errors import Malformed
+from pulse_pipelines.lake.parsing import Document, TooLarge
 from pulse_resources import object_store, vended
 from pulse_resources.errors import PulseError, Terminal, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.vended import Credentials, Mode
 
-LARGEST = 64 * 1024 * 1024
-"""Largest metadata file in bytes: tenants write to folders of their own, any content of any size."""
 CLIENTS = 256
 """Cached clients of the object store, one per key."""
 
@@ -38,9 +38,13 @@ class Metadata:
     location: str
     """Location of the table; all of its files are below."""
 
+    def document(self) -> Document:
+        """The parsed content, a new object at each call."""
+        return parsing.loads(self.content)
+
     def refs_only(self) -> bytes:
         """The document without snapshots that no branch or tag references."""
-        document: dict[str, Any] = orjson.loads(self.content)
+        document = self.document()
         wanted = {ref["snapshot-id"] for ref in document.get("refs", {}).values()}
         wanted.add(document.get("current-snapshot-id"))
         document["snapshots"] = [s for s in document.get("snapshots", ()) if s["snapshot-id"] in wanted]
@@ -60,6 +64,7 @@ def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
 
     Raises:
         Terminal: the file is gone, or it, or its table, is not among the tenant's files.
+        TooLarge: it would cost too much: tenants write to folders of their own, any content of any size.
         Transient: the object store issues no key.
         OSError: the object store failed.
     """
@@ -70,13 +75,13 @@ def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
             raise Terminal("the table's metadata is not among its tenant's files", tenant=tenant.slug)
         try:
             with file_system(tenant, Mode.READ).open_input_file(object_store.key(at)) as source:
-                if source.size() > LARGEST:
-                    raise Terminal("the table's metadata file is too large", tenant=tenant.slug)
-                content = source.read()
+                content = source.read(parsing.LARGEST + 1)
         except FileNotFoundError:
             raise Terminal("the table's metadata file is gone", tenant=tenant.slug, location=at) from None
         try:
-            found = Metadata(at, content, str(orjson.loads(content)["location"]))
+            found = Metadata(at, content, str(parsing.loads(content)["location"]))
+        except TooLarge as error:
+            raise TooLarge(error.message, fix=error.fix, tenant=tenant.slug, location=at) from None
         except (ValueError, TypeError, KeyError):
             raise Terminal("the table's metadata is damaged", tenant=tenant.slug, location=at) from None
         if not _within(found.location, prefix):
@@ -92,13 +97,16 @@ def write(tenant: Tenant, location: str, version: int, document: Mapping[str, An
         location: of the table; the key for the write opens nothing else.
 
     Raises:
+        Malformed: it is too large.
         Transient, Terminal: the object store issues no key.
         OSError: the object store failed.
     """
     at = f"{location}/metadata/{version:05d}-{uuid.uuid4()}.metadata.json"
     content = orjson.dumps(document)
-    if len(content) > LARGEST // 2:
-        raise Malformed("the table's metadata is too large", fix="Expire snapshots first")
+    try:
+        parsing.check_weight(content, parsing.WRITTEN)
+    except TooLarge:
+        raise Malformed("the table's metadata is too large", fix="Expire snapshots first") from None
     with client(vended.credentials([location], Mode.WRITE)).open_output_stream(
         object_store.key(at), compression=None
     ) as sink:

@@ -1,17 +1,13 @@
 """Registering, renaming and dropping a tenant's own tables and views."""
 
-from typing import Any
-
-import orjson
 import psycopg
-from pyiceberg.table.metadata import TableMetadataUtil
-from pyiceberg.view.metadata import ViewMetadata
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, namespaces, paths, purges, updates, writing
+from pulse_pipelines.lake import catalog, metadata, namespaces, parsing, paths, purges, updates, writing
 from pulse_pipelines.lake.catalog import ROLE, Kind
 from pulse_pipelines.lake.errors import Malformed, NameTaken, no_table, no_view
 from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.parsing import TooLarge
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Name
 from pulse_resources import iceberg, postgres, table_metadata
@@ -47,8 +43,10 @@ def register(
         writing.check_new(tenant, name, kind)
     try:
         found = metadata.read(tenant, at, anew=True)
-        document: dict[str, Any] = orjson.loads(found.content)
-        (TableMetadataUtil.parse_obj if kind is Kind.TABLE else ViewMetadata.model_validate)(document)
+        document = found.document()
+        (parsing.table if kind is Kind.TABLE else parsing.check_view)(document)
+    except TooLarge as error:
+        raise Malformed(error.message, fix=error.fix) from None
     except Terminal:
         raise Malformed("metadata-location names no metadata file") from None
     except updates.WRONG as error:

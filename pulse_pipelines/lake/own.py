@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import orjson
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
@@ -73,9 +72,8 @@ def see(tenant: Tenant, own: OwnTable) -> Seen:
     return Seen(own.row, document, table, by)
 
 
-def property_of(tenant: Tenant, own: OwnTable, name: str) -> str | None:
-    """A property of the table when it was listed, in lower case; None: it has none."""
-    document: Document = orjson.loads(metadata.read(tenant, own.at).content)
+def property_of(document: Document, name: str) -> str | None:
+    """A property of a table, in lower case; None: it has none."""
     value = (document.get("properties") or {}).get(name)
     return None if value is None else str(value).lower()
 

@@ -31,7 +31,7 @@ from pyiceberg.table.update import (
 from pyiceberg.transforms import UnknownTransform
 from pyiceberg.typedef import IcebergBaseModel
 
-from pulse_pipelines.lake import names
+from pulse_pipelines.lake import names, outline
 from pulse_pipelines.lake.adjusted import Known
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
 
@@ -51,6 +51,8 @@ NEWEST = 3
 _EMPTY: Mapping[int, type[TableMetadata]] = {1: TableMetadataV1, 2: TableMetadataV2, 3: TableMetadataV3}
 MOST = 10_000
 """Most updates in a commit."""
+MOST_TOLD = 1_000
+"""Errors of a document of which the first is told: pydantic lists all, and other threads wait for it."""
 _DEFAULTS = ("initial-default", "write-default")
 _WORDS = (
     ("Table UUID does not match", "UUID does not match"),
@@ -71,12 +73,13 @@ Updates = tuple[TableUpdate, ...]
 def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
     """Parse the requirements and updates of a request. Raises Malformed."""
     try:
+        outline.check(body, outline.COMMIT)
+        if len(body.get("updates", ())) > MOST:
+            raise Malformed(f"a commit has {MOST} updates at most")
         requirements = _REQUIREMENTS.validate_python(body.get("requirements", ()))
         updates = _UPDATES.validate_python(body.get("updates", ()))
     except WRONG as error:
         raise wrong(error) from None
-    if len(updates) > MOST:
-        raise Malformed(f"a commit has {MOST} updates at most")
     for each in updates:
         if isinstance(each, SetSnapshotRefUpdate) and not names.usable(each.ref_name):
             raise Malformed(f"{each.ref_name[:100]!r} is no name for a branch or tag")
@@ -86,6 +89,8 @@ def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
 def wrong(error: Exception) -> Malformed:
     """The error of a document that is not valid Iceberg."""
     if isinstance(error, ValidationError):
+        if (count := error.error_count()) > MOST_TOLD:
+            return Malformed(f"the document has {count:,} errors")
         first = error.errors(include_url=False, include_input=False)[0]
         return Malformed(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:300]}")
     return Malformed(f"Cannot be done: {str(error)[:300] or type(error).__name__}")

@@ -12,10 +12,9 @@ from typing import Any
 import orjson
 from pyiceberg.catalog.rest import CreateViewRequest
 from pyiceberg.schema import Schema
-from pyiceberg.view.metadata import ViewMetadata
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, namespaces, paths, updates, writing
+from pulse_pipelines.lake import catalog, metadata, namespaces, outline, parsing, paths, updates, writing
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.errors import CommitFailed, IllegalArgument, Malformed
 from pulse_pipelines.lake.metadata import Metadata
@@ -41,6 +40,7 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
     once.check(tenant)
     writing.check_new(tenant, name, Kind.VIEW)
     try:
+        outline.check(body, outline.NEW_VIEW)
         asked = CreateViewRequest.model_validate({"location": None} | dict(body))
         version = orjson.loads(asked.view_version.model_dump_json()) | {"version-id": 1}
         schema = orjson.loads(asked.view_schema.model_dump_json()) | {"schema-id": 0}
@@ -76,7 +76,7 @@ def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
 
     def stage(lost: SwapLost | None) -> Files:
         current = load(tenant, name)
-        document: Document = orjson.loads(current.content)
+        document = current.document()
         for each in required:
             if each.get("type") != "assert-view-uuid":
                 raise Malformed(f"a view has no requirement {str(each.get('type'))[:100]}")
@@ -100,7 +100,7 @@ def _objects(body: Mapping[str, Any], part: str) -> Sequence[Document]:
 
 def _check(tenant: Tenant, document: Document) -> None:
     try:
-        ViewMetadata.model_validate(document)
+        parsing.check_view(document)
     except updates.WRONG as error:
         raise updates.wrong(error) from None
     # Only the catalog writes files of a view, in the folder of the view.

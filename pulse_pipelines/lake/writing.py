@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-import orjson
 import psycopg
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, SetLocationUpdate
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, names, namespaces, paths, room, updates
+from pulse_pipelines.lake import catalog, metadata, names, namespaces, outline, parsing, paths, room, updates
 from pulse_pipelines.lake.catalog import ROLE, Kind
 from pulse_pipelines.lake.errors import CommitFailed, Malformed, NameTaken, no_table
 from pulse_pipelines.lake.metadata import Metadata
@@ -109,6 +108,7 @@ def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any
     check_new(tenant, name, Kind.TABLE)
     location = paths.new_location(tenant)
     try:
+        outline.check(body, outline.NEW_TABLE)
         properties = {str(key): str(value) for key, value in dict(body.get("properties") or {}).items()}
         paths.check_properties(properties, location)
         made = new_table_metadata(
@@ -193,7 +193,7 @@ def _done(tenant: Tenant, work: Work) -> bool:
         at = iceberg.find_location(connection, following.table)
     if at is None or at == following.new:
         return at is not None
-    return following.new in table_metadata.log(orjson.loads(metadata.read(tenant, at).content))
+    return following.new in table_metadata.log(metadata.read(tenant, at).document())
 
 
 def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Metadata]:
@@ -241,17 +241,16 @@ def _judged(tenant: Tenant, asked: Change) -> tuple[str | None, str, int, dict[s
         if old is None:
             raise no_table(name.namespace, name.name)
         found = metadata.read(tenant, old)
-        current, location = _parsed(found), found.location
+        try:
+            current, location = parsing.table(found.document()), found.location
+        except updates.WRONG as error:  # its engines overwrote the file
+            raise updates.wrong(error) from None
         number = (table_metadata.version(old) or 0) + 1
     updates.require(asked.requirements, current)
     following = updates.apply(current, asked.updates, old, location)
     document = updates.document(following)
     paths.check(tenant, document)
     return old, location, number, document
-
-
-def _parsed(found: Metadata) -> TableMetadata:
-    return TableMetadataUtil.parse_raw(found.content.decode())
 
 
 def _chosen(tenant: Tenant, given: Updates) -> str:

@@ -137,8 +137,8 @@ class Keeper:
         self._settings = load_settings().upkeep
         self._min_age = timedelta(hours=self._settings.own_orphan_hours)
         self._kept = Kept({}, [], [])
-        self._sound: list[OwnTable] = []
-        """Tables that asked for upkeep, and had it."""
+        self._merging: list[OwnTable] = []
+        """Tables that asked for upkeep, had it, and are merged."""
 
     def keep(self) -> Kept:
         """All of it. Raises as `tidy`."""
@@ -162,11 +162,12 @@ class Keeper:
                 numbers["tables"] += 1
                 if (stray := self._stray(each)) is not None:
                     outside.append(f"{each.shown}: {stray[:200]}")
-                elif own.property_of(self._tenant, each, ASKS) == "true":
+                elif own.property_of(document := own.see(self._tenant, each).document, ASKS) == "true":
                     numbers["asked"] += 1
                     numbers["snapshots"] += self._expire(each)
                     numbers["objects"] += self._sweep(each)
-                    self._sound.append(each)
+                    if own.property_of(document, MERGES) != "false":
+                        self._merging.append(each)
             except Outside as error:
                 outside.append(f"{each.shown}: {error}")
             except (*own.UNREADABLE, MemoryError) as error:
@@ -177,8 +178,7 @@ class Keeper:
     def merge(self) -> Kept:
         """Merge small files of the tables that were tidied, in any order: none is always the last one."""
         budget, merged, into = merge_own.Budget(), 0, 0
-        asking = [each for each in self._sound if own.property_of(self._tenant, each, MERGES) != "false"]
-        for each in random.sample(asking, len(asking)):
+        for each in random.sample(self._merging, len(self._merging)):
             self._tell({"at": each.shown})
             try:
                 done = merge_own.merge(self._tenant, each, budget)

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from pulse_pipelines.pipes.rows import is_container
+
 SAMPLE = 1_000
 """Entities of a sample, at most."""
 _NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -24,6 +26,8 @@ def schema(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
 def _type(value: Any) -> tuple[str, ...]:
     """The name of a value's type; of what has none, an empty one; of null, nothing."""
     if isinstance(value, msgspec.Raw):
+        if is_container(value):
+            return ("",)
         try:
             value = msgspec.json.decode(value)
         except msgspec.ValidationError:  # a number that is too large for this decoder

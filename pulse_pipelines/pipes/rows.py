@@ -139,8 +139,15 @@ def time_of(value: Any) -> str | None:
     return f"{value}:00" if _HOURS.fullmatch(value) else value
 
 
+def is_container(value: msgspec.Raw) -> bool:
+    """Whether it is an object or an array: decoded, 4 MB of `{},{}` would take a hundred."""
+    return bytes(memoryview(value)[:1]) in (b"{", b"[")
+
+
 def _decoded(value: Any) -> Any:
-    """A value of JSON; None: its bytes are no text."""
+    """A scalar of JSON; None: it is none, or its bytes are no text."""
+    if isinstance(value, msgspec.Raw) and is_container(value):
+        return None
     try:
         return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

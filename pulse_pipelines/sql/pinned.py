@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-import orjson
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata as files, names, paths, updates
+from pulse_pipelines.lake import catalog, metadata as files, names, parsing, paths, updates
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
 from pulse_pipelines.registry import NamedTable
@@ -112,11 +111,11 @@ def _own(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:
     with history.store_errors_explained():
         found = _read(tenant, name, at)
     try:
-        document = orjson.loads(found.content)
+        document = found.document()
         paths.check(tenant, document)
         if document["location"] != folder:
             raise UserError("it is the metadata of another table")
-        metadata = TableMetadataUtil.parse_obj(document)
+        metadata = parsing.table(document)
         for each in metadata.spec().fields:
             if not each.name.isascii():  # in manifests it is a name that Avro forbids: DuckDB aborts
                 raise UserError(f"DuckDB reads no table with a partition field {each.name[:100]!r}")

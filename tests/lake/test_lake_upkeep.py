@@ -19,7 +19,7 @@ from support.rest_catalog import CREATION, OWN, SCHEMA, Lake
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.lake import catalog as names, metadata, paths
+from pulse_pipelines.lake import catalog as names, metadata, parsing, paths
 from pulse_pipelines.maintenance import policy
 from pulse_pipelines.maintenance.own_tables import Keeper, Kept
 from pulse_resources import object_store
@@ -203,6 +203,21 @@ def test_a_bomb_is_named_and_hides_nothing(own_engine: RestCatalog, writer: Gues
     (told,) = do(writer.owner, Task.OWN)
     assert (told.outcome, told.after["tables"]) == ("done", 2)
     assert f"{bomb.name()[-1]}: MemoryError" in str(told.detail)
+
+
+def test_what_is_too_large_for_the_catalog_can_still_expire(
+    own_engine: RestCatalog, own_lake: Lake, writer: Guest, no_age: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep parses in a process of its own, whose memory is limited."""
+    table = make(own_engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
+    with monkeypatch.context() as small:
+        small.setattr(parsing, "LARGEST", 500)
+        metadata.forget()
+        assert own_lake.client.get(f"{OWN}/tables/{table.name()[-1]}").status_code >= 400
+        kept = keep(writer)
+    assert (kept.left, kept.numbers["snapshots"]) == ([], len(table.metadata.snapshots) - 1)
+    assert rows(own_engine, table) == [1, 2]
+    own_engine.drop_table(table.name()[-2:])
 
 
 def test_damaged_files_leave_their_table_and_no_other(

@@ -1,6 +1,7 @@
 """Feeds as sources: one Pulse follows another, and whatever speaks the protocol of entities."""
 
 import json
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -194,6 +195,26 @@ def test_what_is_no_feed_makes_no_pipe(
     ):
         pipes.create(owner.tenant, definition(PIPE))
     assert not pipes.list_pipes(owner.tenant)
+
+
+LINE = b'{"_id": "A", "x": 1}\n'
+
+
+@pytest.mark.parametrize("line", [LINE, b"\n", b"1\n"])
+def test_a_page_with_more_lines_than_asked_for_is_refused_before_they_are_made(line: bytes) -> None:
+    full = LINE * feeds.LIMIT
+    with web(lambda *_: (200, {"Pulse-Since": "1-1"}, full)) as address, httpx.Client() as client:
+        assert len(feeds.page(client, address, None).lines) == feeds.LIMIT
+    many = line * (16 * 2**20 // len(line))
+    with web(lambda *_: (200, {"Pulse-Since": "1-1"}, many)) as address, httpx.Client() as client:
+        tracemalloc.start()
+        try:
+            with pytest.raises(UserError, match="more than 1,000 lines"):
+                feeds.page(client, address, None)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 2 * len(many)
 
 
 def turning(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:

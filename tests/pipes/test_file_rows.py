@@ -8,6 +8,7 @@ import itertools
 import json
 import ssl
 import threading
+import tracemalloc
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
-from pulse_pipelines.pipes import rows, web
+from pulse_pipelines.pipes import inferred, rows, web
 from pulse_pipelines.pipes.files import formats, load
 from pulse_pipelines.pipes.files.stores import Listed, refused, store
 from pulse_pipelines.pipes.rows import Maker
@@ -44,6 +45,21 @@ def test_a_number_stays_as_it_was_written() -> None:
     key, payload = MAKER.event(row.values, "x", 1)
     assert key == b"N1"
     assert b'"data":{"tail":"N1","n":12345678901234567890123,"f":1.10}' in payload
+
+
+def test_a_value_that_is_no_scalar_is_not_made() -> None:
+    """Neither to see its type, nor as a key or a time: its objects would take thirty times its bytes."""
+    line = b'{"tail": [' + b"{}," * 1_000_000 + b"{}]}"
+    values = rows.members(line)
+    tracemalloc.start()
+    try:
+        assert inferred.schema([values]) == {"type": "object", "properties": {"tail": {}}}
+        assert rows.key_of(values, ("tail",)) is None
+        assert rows.time_of(values["tail"]) is None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(line)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -215,6 +216,33 @@ def test_a_service_that_is_busy_is_asked_again_and_no_other_place_ever() -> None
         ):
             sink.push({}, b"{}")
         assert unasked.asked == []
+
+
+@pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        (b'{"accepted": [{}], "refused": 2}', 2),
+        (b'{"refused": -1}', 0),
+        (b'{"refused": true}', 0),
+        (b'{"refused": "2"}', 0),
+        (b"[2]", 0),
+        (b"taken", 0),
+        (b"", 0),
+        (b'{"x": ' + b"[" * 100_000, 0),
+        (b'{"refused": 2, "x": [' + b"{}," * 1_000_000 + b"{}]}", 2),
+    ],
+)
+def test_an_answer_says_how_many_were_refused_and_nothing_else_of_it_is_made(
+    body: bytes, refused: int
+) -> None:
+    with service((200, {}, body)) as (place, _), Service(f"http://{place}/") as sink:
+        tracemalloc.start()
+        try:
+            assert sink.push({}, b"{}").refused == refused
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 16 * 2**20
 
 
 @pytest.mark.parametrize(

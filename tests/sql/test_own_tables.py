@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 
 from chaos.surroundings import superuser
 from pulse_api import cli
-from pulse_pipelines.lake import metadata
+from pulse_pipelines.lake import metadata, parsing
 from pulse_pipelines.sql import pinned
 from pulse_pipelines.sql.engine import View
 from pulse_resources import iceberg, landlock, object_store, postgres, table_metadata, vended
@@ -371,6 +372,27 @@ def test_damaged_metadata_is_the_tenants_own_matter(
     name = table.name()[-1]
     answer = ask(caller, f"FROM own.{name}")
     assert (answer.status_code, f"own.{name}" in answer.json()["detail"]) == (422, True), answer.text
+
+
+def test_metadata_that_would_become_much_in_memory_is_refused(catalog: Api, two: Two, caller: Caller) -> None:
+    """60 MB of empty objects would become gigabytes, in a process that all tenants share."""
+    table = two.make(catalog, "heavy", MINE)
+    put(table.metadata_location, b'{"snapshots": [' + b"{}," * (20 * 2**20) + b"{}]}")
+    metadata.forget()
+    answer = ask(caller, "SELECT count(*) FROM own.heavy")
+    assert (answer.status_code, "is too large" in answer.json()["detail"]) == (422, True), answer.text
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"'own.heavy' cannot be read: .* too large"):
+            pinned.tables(two.mine.tenant, ["own.heavy"], [], pinned.Travel())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * parsing.LARGEST
+    again = {"name": "again", "metadata-location": table.metadata_location}
+    refused = two.lake.client.post("/v1/namespaces/own/register", json=again)
+    assert (refused.status_code, "is too large" in refused.text) == (400, True), refused.text
+    assert two.lake.client.get("/v1/namespaces/own/tables/heavy").status_code >= 400
 
 
 def test_a_partition_that_duckdb_cannot_read_is_named(catalog: Api, two: Two, caller: Caller) -> None:

@@ -13,7 +13,7 @@ from pulse_pipelines.pipes.web import Site
 from pulse_resources.errors import Conflict, UserError
 
 LIMIT = 1_000
-"""Versions of a page, at most."""
+"""Versions of a page, and lines, at most."""
 LONGEST_PAGE = 64 * 1024 * 1024
 MOST_EMPTY = 10_000
 """Pages without a version in a row, after which a feed is taken for one without an end."""
@@ -46,7 +46,7 @@ def page(client: httpx.Client, url: str, since: str | None, limit: int = LIMIT) 
     Raises:
         Conflict: the log is another one than that of the continuation.
         NotFound, UserError: the service refuses the request, does not speak the protocol, or a page is too
-            large.
+            large, or has more than `LIMIT` lines.
         Transient: it does not answer.
     """
     return web.patiently(lambda: _page(client, url, since, limit))
@@ -90,9 +90,15 @@ def _page(client: httpx.Client, url: str, since: str | None, limit: int) -> Page
         following = found.headers.get(NEXT, "")
         if not _TOKEN.fullmatch(following):
             raise UserError("the source is no feed of entities: its answers have no valid Pulse-Since")
-        body = bytearray()
+        body, ends = bytearray(), 0
         for piece in web.paced(found.iter_raw()):
             body += piece
+            ends += piece.count(b"\n")
             if len(body) > LONGEST_PAGE:
                 raise UserError(f"a page of the feed has more than {LONGEST_PAGE:,} bytes")
+            if ends > LIMIT:  # empty ones too: a line takes 45 bytes of memory beside its own
+                raise UserError(
+                    f"a page of the feed has more than {LIMIT:,} lines",
+                    fix="The service must heed the limit that it is asked for",
+                )
     return Page(tuple(line for line in bytes(body).split(b"\n") if line.strip()), following)

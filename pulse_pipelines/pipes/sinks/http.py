@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import httpx
-import orjson
+import msgspec
 
 from pulse_pipelines.pipes import web
 from pulse_resources.errors import Conflict, UserError
@@ -21,6 +21,15 @@ MOST_ANSWERED = 4 * 1024 * 1024
 """Bytes of an answer that are read."""
 _TAKEN = range(200, 300)
 _CONFLICT = 409
+
+
+class _Told(msgspec.Struct):
+    """What is read of an answer; its other members are not made, however many they are."""
+
+    refused: int = 0
+
+
+_told = msgspec.json.Decoder(_Told)
 
 
 @dataclass(frozen=True)
@@ -95,11 +104,9 @@ class Service:
 def _refused(body: bytes) -> int:
     """How many entities an answer of Pulse's form says were refused; of any other none."""
     try:
-        document: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        return max(0, _told.decode(body).refused)
+    except (msgspec.DecodeError, RecursionError):
         return 0
-    found = document.get("refused") if isinstance(document, dict) else None
-    return found if type(found) is int and found >= 0 else 0
 
 
 def _fix(status: int) -> str:
