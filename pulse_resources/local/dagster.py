@@ -27,6 +27,8 @@ def environment(settings: Settings) -> dict[str, str]:
         "DAGSTER_HOME": data,
         "DAGSTER_DATA_DIR": data,
         "DAGSTER_EVENT_BATCH_SIZE": "500",
+        # The launch of a run, or a look of a sensor, that took longer would fail, and be done again.
+        "DAGSTER_GRPC_TIMEOUT_SECONDS": "300",
         "DAGSTER_CODE_SERVER_SOCKET": str(settings.code_server_socket),
     }
 
