@@ -18,10 +18,11 @@ from queue import LifoQueue
 from typing import Any, TypeVar, cast
 
 from pulse_resources.errors import Transient
-from pulse_resources.niceness import begin_session
+from pulse_resources.niceness import BACKGROUND, begin_session
 
 Result = TypeVar("Result")
-NICENESS = 0
+NICENESS = BACKGROUND
+"""That of Spark and of batches, which must not wait for previews."""
 CHANGES = 15
 """Niceness of work that is not interactive."""
 PATIENCE_S = 120.0

@@ -13,7 +13,6 @@ from pulse_resources.api_settings import local_url
 from pulse_resources.errors import Transient
 from pulse_resources.local.layout import Layout, repository
 from pulse_resources.local.service import Service, listens, python, responds
-from pulse_resources.niceness import BACKGROUND
 from pulse_resources.settings import Settings
 
 MODULE = "pulse_pipelines.definitions"
@@ -50,7 +49,6 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),
             ready=listens(f"unix:{code}"),
-            niceness=BACKGROUND,  # runs are its children
         ),
         Service(
             name="dagster-webserver",

@@ -18,6 +18,7 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines.runtime import code_server
+from pulse_resources.niceness import BACKGROUND
 
 pytestmark = pytest.mark.stack  # it starts servers
 MODULE = """
@@ -139,8 +140,10 @@ def test_runs_that_died_with_the_server_count_as_failed(folder: Path) -> None:
         _launch(folder, place)
         assert statuses() == [DagsterRunStatus.STARTED]
         run = int((folder / "look").read_text().split()[-1])
+        less = os.getpriority(os.PRIO_PROCESS, run) - os.getpriority(os.PRIO_PROCESS, server.pid)
         server.kill()
         os.kill(run, signal.SIGKILL)
+    assert less == BACKGROUND, "the server evaluates the sensors while runs compute"
     assert statuses() == [DagsterRunStatus.STARTED], "nobody was there to report it"
     with serving(folder) as (_, place):
         _until(lambda: _loaded(place))
