@@ -9,23 +9,28 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from queue import LifoQueue
 from typing import Any, TypeVar, cast
 
 from pulse_resources.errors import Transient
-from pulse_resources.niceness import begin_session
+from pulse_resources.niceness import BACKGROUND, begin_session
 
 Result = TypeVar("Result")
-NICENESS = 0
+NICENESS = BACKGROUND
+"""That of Spark and of batches, which must not wait for previews."""
 CHANGES = 15
 """Niceness of work that is not interactive."""
 PATIENCE_S = 120.0
 """Usual timeout of an answer; permitted requests take less, unless the process was stopped."""
+BUSY_S = 300.0
+"""Timeout by the clock, which may exceed the usual one by the time in which the process had no processor."""
 GRACE_S = 1.0
 """Grace period in which a process ends by itself."""
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -43,7 +48,8 @@ class Workers:
         processes: maximum number; each does one piece of work at a time.
         warm: what each process runs first; it must be picklable.
         niceness: of the processes.
-        patience: seconds for one piece of work; the process of a longer one is killed.
+        patience: seconds for one piece of work, without those in which its process could compute and has no
+            processor; the process of a longer one is killed.
     """
 
     def __init__(
@@ -130,10 +136,22 @@ class _Worker:
             EOFError, OSError: the process has ended, or does not answer.
         """
         self._connection.send((work, args))
-        if not self._connection.poll(self._patience):
+        if not self._answers_in_time():
             raise TimeoutError
         answer: _Answer = self._connection.recv()
         return answer
+
+    def _answers_in_time(self) -> bool:
+        """Wait for an answer: what the work computes and sleeps counts, not that the machine is busy."""
+        began, idled = time.monotonic(), starved(self._process.pid)
+        left = self._patience
+        while not self._connection.poll(left):
+            passed = time.monotonic() - began
+            left = self._patience - (passed - (starved(self._process.pid) - idled))
+            if left <= 0 or passed > max(BUSY_S, self._patience):
+                return False
+            left = max(left, 0.1 * self._patience)  # the shares that are left would get smaller for ever
+        return True
 
     def end(self) -> None:
         """End the process; it is killed if it is not idle."""
@@ -141,6 +159,14 @@ class _Worker:
         self._process.join(GRACE_S)
         self._process.kill()
         self._process.join()
+
+
+def starved(pid: int | None) -> float:
+    """Seconds that the main thread of a process could compute and had no processor; 0 if nobody knows."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):  # it has ended, or this kernel does not count them
+        return 0.0
 
 
 def _serve(

@@ -8,7 +8,8 @@ by hand, no sensor runs and nothing is ingested. And its reload starts another s
 definitions only, since what changes at run time is the registry, not the code.
 
 Runs are children of the server and end with it. A run killed with it would count as running for ever, also
-against the limits on runs: after two such batches no third one would begin. So a server first reports those.
+against the limits on runs: after two such batches no third one would begin. So a server first reports those,
+and later such as count as starting without a process, which Dagster gives up by the clock alone.
 
 It listens on a socket in a folder closed to other users: whoever can call it runs code as its user.
 """
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ from pulse_pipelines.runtime import run_scope
 from pulse_pipelines.runtime.warm_up import warm_up
 
 LOOK_S = 10.0
+LOST_S = 120.0
+"""After so many seconds without a process a run that counts as starting is lost: the daemon died that was to
+request it. A run with a process may take longer, as on a machine that is too busy."""
 FORKED = "pulse_pipelines.runtime.forked"
 _log = logging.getLogger("dagster.code_server")
 
@@ -64,6 +68,7 @@ def main(arguments: list[str]) -> None:
     threads = FuturesAwareThreadPoolExecutor()
     server = _Server(options.module, ended, threads, context)
     threading.Thread(target=server.load_until_done, name="load", daemon=True).start()
+    threading.Thread(target=server.watch_runs, name="watch", daemon=True).start()
     warming = context.Process(target=warm_up, name="warm-up", daemon=True)
     threading.Thread(target=warming.start, name="warm-up", daemon=True).start()  # it waits for the imports
     _close(options.socket.parent)
@@ -84,10 +89,23 @@ def _close(folder: Path) -> None:
 
 
 def _report_dead_runs() -> None:
-    """Report runs started under the previous server as failed; Dagster handles those that had not started."""
+    """Report runs of the previous server as failed; one that is requested only now will not begin."""
+    begun = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
     with DagsterInstance.get() as instance:
-        for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED])):
+        for run in instance.get_runs(RunsFilter(statuses=begun)):
             instance.report_run_failed(run, "The code server ended, and this run with it.")
+
+
+class LostRuns:
+    """Starting runs without a process, and since when, as seen from here: clocks may be wrong."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def among(self, without: Set[str], now: float) -> set[str]:
+        """The lost ones among all runs `without` a process."""
+        self._since = {run: self._since.get(run, now) for run in without}
+        return {run for run, since in self._since.items() if now - since > LOST_S}
 
 
 class _Runs:
@@ -121,6 +139,26 @@ class _Server(DagsterApiServer):
         while self._loaded_repositories is None:
             time.sleep(LOOK_S)
             self._reload()
+
+    def watch_runs(self) -> None:
+        """Report lost runs as failed, for ever; Dagster reports those whose process has ended."""
+        lost = LostRuns()
+        while True:
+            time.sleep(LOOK_S)
+            try:
+                with DagsterInstance.get() as instance:
+                    self._report_lost(instance, lost)
+            except Exception:  # Postgres may be away
+                _log.exception("Whether runs are lost could not be checked")
+
+    def _report_lost(self, instance: DagsterInstance, lost: LostRuns) -> None:
+        starting = instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTING]))
+        with self._execution_lock:  # held while a process is made
+            ours = set(self._executions)
+        gone = lost.among({run.run_id for run in starting} - ours, time.monotonic())
+        for run in starting:
+            if run.run_id in gone:
+                instance.report_run_failed(run, f"No process began this run within {LOST_S:.0f} s.")
 
     def ReloadCode(  # noqa: N802 - gRPC's name
         self, _request: dagster_api_pb2.ReloadCodeRequest, _context: grpc.ServicerContext

@@ -4,6 +4,7 @@ Dagster builds the definitions again in the process of each run. They have an as
 which took 8 ms of a slow core per slug, so that a batch of one event cost more with each dataset.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from dagster import AssetKey, DagsterInstance
 from dagster._core.instance.ref import InstanceRef
 from dagster._grpc.types import ExecuteExternalJobArgs
 from dagster._serdes import deserialize_value
+
+from pulse_resources.niceness import BACKGROUND
 
 
 class RunScope:
@@ -47,6 +50,7 @@ def start(work: Callable[..., None], serialized: str, *arguments: Any) -> None:
         arguments: its other arguments.
     """
     global _current
+    os.nice(BACKGROUND)  # and not the server itself, which evaluates the sensors and launches the next run
     request = deserialize_value(serialized, ExecuteExternalJobArgs)
     if request.instance_ref is not None:
         _current = RunScope(request.job_origin.job_name, request.run_id, request.instance_ref)

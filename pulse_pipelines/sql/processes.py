@@ -22,7 +22,8 @@ from pulse_resources.errors import Transient, UserError
 
 COMMAND = (sys.executable, "-I", "-m", "pulse_pipelines.sql.template")
 MAX_HEAD = 64 * 1024
-_BEGINNING_S = 30.0
+_BEGINNING_S = 120.0
+"""Long, as for a busy machine: afterwards the next query begins a template in place of the late one."""
 _ENDING_S = 5.0
 
 

@@ -19,18 +19,19 @@ import pyarrow as pa
 from pulse_pipelines.sql import child, engine
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.gate import Gate
+from pulse_resources.niceness import begin_session
 
 _Serve = Callable[[Connection, Confinement, Gate, duckdb.DuckDBPyConnection], None]
 
 
 def main(serve: _Serve = child.serve) -> None:
     """Fork this process on request, until the parent closes the socket."""
+    begin_session()  # the server has priority over batches; queries must not
     confinement = Confinement.from_json(sys.argv[1])
     gate, database = Gate(), engine.instance()
     _warm_up(gate, database)
     control = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole process group
     while True:
         _, received, _, _ = socket.recv_fds(control, 1, 1)
         if not received:

@@ -13,7 +13,6 @@ from pulse_resources.api_settings import local_url
 from pulse_resources.errors import Transient
 from pulse_resources.local.layout import Layout, repository
 from pulse_resources.local.service import Service, listens, python, responds
-from pulse_resources.niceness import BACKGROUND
 from pulse_resources.settings import Settings
 
 MODULE = "pulse_pipelines.definitions"
@@ -27,6 +26,8 @@ def environment(settings: Settings) -> dict[str, str]:
         "DAGSTER_HOME": data,
         "DAGSTER_DATA_DIR": data,
         "DAGSTER_EVENT_BATCH_SIZE": "500",
+        # The launch of a run, or a look of a sensor, that took longer would fail, and be done again.
+        "DAGSTER_GRPC_TIMEOUT_SECONDS": "300",
         "DAGSTER_CODE_SERVER_SOCKET": str(settings.code_server_socket),
     }
 
@@ -48,7 +49,6 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),
             ready=listens(f"unix:{code}"),
-            niceness=BACKGROUND,  # runs are its children
         ),
         Service(
             name="dagster-webserver",

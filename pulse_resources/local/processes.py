@@ -1,4 +1,4 @@
-"""Processes from /proc: membership in a service, memory, termination.
+"""Processes from /proc: membership in a service, memory, processor time, termination.
 
 A process group does not identify a service: Spark's Python daemon makes its own group, Postgres gives every
 backend its own session, and an orphan changes its parent. So a member is a descendant, a process of the same
@@ -20,16 +20,21 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LISTEN = "0A"
 """State of a listening socket in /proc/net/tcp."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Process(NamedTuple):
-    """Entry of the process table; `started` (clock ticks since boot) tells reused ids apart."""
+    """Entry of the process table; `started` (clock ticks since boot) tells reused ids apart.
+
+    `computed` is its processor time in clock ticks, with that of children that ended.
+    """
 
     pid: int
     parent: int
     session: int
     started: int
     zombie: bool
+    computed: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ def _read(pid: int) -> Process | None:
         return None
     # The command name is in parentheses and may itself contain spaces and parentheses.
     fields = text.rpartition(")")[2].split()
-    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in "ZX")
+    parent, session, started, computed = int(fields[1]), int(fields[3]), int(fields[19]), fields[11:15]
+    return Process(pid, parent, session, started, fields[0] in "ZX", sum(map(int, computed)))
 
 
 def table() -> dict[int, Process]:
@@ -154,10 +160,16 @@ def _proportional(pid: int) -> int:
         return 0
 
 
+def processor_time(root: ProcessId) -> float:
+    """Seconds that the living members of a service have computed, see `family`."""
+    processes = table()
+    return sum(processes[pid].computed for pid in family(root, processes)) / _TICKS
+
+
 def uptime(process: ProcessId) -> float:
     """Seconds since the process started."""
     since_boot = float(Path("/proc/uptime").read_text().split()[0])
-    return since_boot - process.started / os.sysconf("SC_CLK_TCK")
+    return since_boot - process.started / _TICKS
 
 
 def end(members: Callable[[], set[int]], first: int, first_to: Iterable[int], timeout: float) -> None:

@@ -10,6 +10,7 @@ from pulse_resources import niceness
 from pulse_resources.errors import Terminal
 from pulse_resources.local import ports, processes, provision
 from pulse_resources.local.layout import Layout
+from pulse_resources.local.patience import Patience
 from pulse_resources.local.service import Service, environment, python
 from pulse_resources.local.state import Board, Phase, ServiceState
 
@@ -80,7 +81,7 @@ class Runner(threading.Thread):
                 self._check_stop()
         if self.service.external:
             self._report("starting")
-            self._become_ready()
+            self._become_ready(attempt=1)
             self._prepare()
             self.up.set()
             self._report("up")
@@ -88,15 +89,19 @@ class Runner(threading.Thread):
             return
         failures = 0
         while True:
-            since = time.monotonic()
-            if self._start() and self._become_ready():
+            if self._start() and self._become_ready(attempt=failures + 1):
+                since = time.monotonic()
                 note = "" if self.up.is_set() else self._prepare()
                 self.up.set()
                 self._report("up", note)
                 self._wait_for_exit()
-            failures = 1 if time.monotonic() - since > _STABLE_SECONDS else failures + 1
-            code = self._process.returncode if self._process else None
-            note = f"exit code {code}" if self._process else "it cannot be started; is the disk full?"
+                if time.monotonic() - since > _STABLE_SECONDS:
+                    failures = 0
+            failures += 1
+            code, note = None, "it cannot be started; is the disk full?"
+            if self._process:
+                code = self._process.returncode
+                note = "it was not ready in time" if code is None else f"exit code {code}"
             self._end()
             if not self.up.is_set():
                 # Now, as the other program may be gone by the time that all services have stopped.
@@ -105,7 +110,7 @@ class Runner(threading.Thread):
                 if failures >= _TRIES:
                     raise Terminal(f"{self.service.name} ended {failures} times (exit code {code})")
             self._board.update(self.service.name, "restarting", restarted=True, note=note)
-            self._sleep(min(0.5 * 2 ** (failures - 1), _LONGEST_BACKOFF))
+            self._sleep(min(0.5 * 2 ** min(failures - 1, 10), _LONGEST_BACKOFF))
 
     def _start(self) -> bool:
         """Start the process; False when it must be retried, for example because the disk is full.
@@ -146,23 +151,28 @@ class Runner(threading.Thread):
             niceness.renice(process.pid, self.service.niceness)
         return process
 
-    def _become_ready(self) -> bool:
+    def _become_ready(self, attempt: int) -> bool:
         """Wait until the service is ready; False when it has to be started again.
 
         Raises:
-            Terminal: it has never been ready, and is not in time.
+            Terminal: it has never been ready, and makes no progress.
         """
-        deadline = time.monotonic() + self.service.start_timeout
+        since = time.monotonic()
+        patience = Patience(self.service.start_timeout, attempt, since)
         while not (self.service.ready() and self._owns_its_port()):
             if self._process and self._process.poll() is not None:
                 return False
-            if time.monotonic() > deadline:
+            if not patience.lasts(time.monotonic(), self._processor_time):
                 if self.up.is_set():  # a dependency may be away for longer
                     return False
-                seconds = self.service.start_timeout
+                seconds = time.monotonic() - since
                 raise Terminal(f"{self.service.name} is not ready after {seconds:.0f} s")
             self._sleep(_TICK)
         return self._process is None or self._process.poll() is None
+
+    def _processor_time(self) -> float:
+        """Seconds that the service has computed; 0 for an external one, whose time-out is thus fixed."""
+        return processes.processor_time(self._main) if self._main else 0.0
 
     def _owns_its_port(self) -> bool:
         """Whether this service listens at the address that answers: another stack may have taken it first."""

@@ -38,6 +38,7 @@ class Service:
     """`BACKGROUND`: nobody waits for its single responses; `FOREGROUND`: everybody does."""
     stop_signal: int = signal.SIGTERM
     start_timeout: float = 90.0
+    """Seconds without progress after which a start is given up, see `patience`; external ones make none."""
     stop_timeout: float = 20.0
     external: bool = False
 

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,6 +109,30 @@ def test_a_process_that_gives_no_answer_is_ended(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(Transient, match="took more than 1 s"):
             do(os.kill, stopped, signal.SIGSTOP)
         assert do(os.getpid) != stopped
+
+
+def test_time_without_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the process of the request had none at all, which sleeps."""
+    monkeypatch.setattr(pool, "starved", lambda _: time.monotonic())
+    with running(patience=0.5) as do:
+        assert do(time.sleep, 2.0) is None
+        monkeypatch.setattr(pool, "BUSY_S", 1.0)
+        with pytest.raises(Transient, match="took more than"):
+            do(time.sleep, 2 * PATIENCE_S)
+
+
+def test_a_process_that_others_keep_from_computing_is_starved() -> None:
+    one = {min(os.sched_getaffinity(0))}
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for each in spinning:
+            os.sched_setaffinity(each.pid, one)
+        wait(lambda: all(pool.starved(each.pid) > 0.1 for each in spinning), "both have all they ask for")
+    finally:
+        for each in spinning:
+            each.kill()
+            each.wait()
+    assert pool.starved(spinning[0].pid) == 0, "it has ended"
 
 
 def unpicklable() -> Callable[[], None]:

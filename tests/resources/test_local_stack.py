@@ -570,9 +570,7 @@ class Supervised:
     """Whether it is ready."""
 
     def now(self) -> state.ServiceState:
-        found = state.read(self.layout)
-        assert found
-        return found.services["slow"]
+        return service_state(self.layout)
 
     def kill(self) -> None:
         process = self.now().process
@@ -685,6 +683,44 @@ def test_a_service_that_returns_slowly_does_not_stop_the_stack(supervised: Super
     assert not supervised.stop.is_set()
     supervised.answers.set()
     until(lambda: supervised.now().phase == "up")
+
+
+_SLOW = """
+import pathlib, time
+until = time.monotonic() + 2.5
+while time.monotonic() < until:
+    pass
+pathlib.Path("ready").touch()
+time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("was_up", [False, True])
+def test_a_service_that_computes_longer_than_its_timeout_becomes_ready(layout: Layout, was_up: bool) -> None:
+    """On a machine that was too busy each start was ended before it was ready, and made it busier."""
+    layout.make()
+    me, stop = processes.ProcessId.of(os.getpid()), threading.Event()
+    assert me
+    command = (sys.executable, "-c", _SLOW)
+    ready = layout.home / "ready"
+    service = Service("slow", "", ready.exists, command=command, stop_timeout=1.0, start_timeout=1.0)
+    runner = Runner(layout, service, state.Board(layout, me), stop, {})
+    if was_up:
+        runner.up.set()
+    runner.start()
+    try:
+        until(lambda: stop.is_set() or service_state(layout).phase in ("up", "restarting"))
+        assert (service_state(layout).phase, service_state(layout).restarts) == ("up", 0)
+    finally:
+        stop.set()
+        runner.join()
+        layout.stack_file.unlink()  # which says that this process is the supervisor
+
+
+def service_state(layout: Layout) -> state.ServiceState:
+    found = state.read(layout)
+    assert found
+    return found.services["slow"]
 
 
 def test_a_full_disk_does_not_stop_the_stack(supervised: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dagster import DagsterInstance, DagsterRunStatus
+from dagster import DagsterEvent, DagsterEventType, DagsterInstance, DagsterRunStatus, job
 from dagster._api.list_repositories import sync_list_repositories_grpc
 from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
 
 from chaos.waiting import PATIENCE_S
+from pulse_pipelines.runtime import code_server
+from pulse_resources.niceness import BACKGROUND
 
 pytestmark = pytest.mark.stack  # it starts servers
 MODULE = """
@@ -43,10 +45,18 @@ def probe():
 @dagster.definitions
 def defs():
     run = run_scope.current()
+    while run and (HERE / "slow").exists():
+        time.sleep(0.1)
     with (HERE / "made").open("a") as file:
         file.write(f"{run.job if run else 'all'} ")
     return dagster.Definitions(jobs=[probe], executor=dagster.in_process_executor)
 """
+
+
+@job
+def nothing() -> None:
+    """A job that is never executed."""
+
 
 INSTANCE = """
 telemetry:
@@ -57,13 +67,22 @@ run_coordinator:
 """
 
 
+HASTY = """
+import sys
+from pulse_pipelines.runtime import code_server
+code_server.LOOK_S, code_server.LOST_S = 0.2, 2.0
+code_server.main(sys.argv[1:])
+"""
+"""It gives up soon what is lost."""
+
+
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def serving(folder: Path, *program: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A code server for the module in this folder, and its socket."""
     place = str(folder / "code" / "socket")
     words = ["--module", "some_definitions", "--socket", place]
     with subprocess.Popen(
-        [sys.executable, "-m", "pulse_pipelines.runtime.code_server", *words],
+        [sys.executable, *(program or ("-m", "pulse_pipelines.runtime.code_server")), *words],
         env=_environment(folder),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -120,17 +139,72 @@ def test_runs_that_died_with_the_server_count_as_failed(folder: Path) -> None:
         _until(lambda: _loaded(place))
         _launch(folder, place)
         assert statuses() == [DagsterRunStatus.STARTED]
+        run = int((folder / "look").read_text().split()[-1])
+        less = os.getpriority(os.PRIO_PROCESS, run) - os.getpriority(os.PRIO_PROCESS, server.pid)
         server.kill()
-        os.kill(int((folder / "look").read_text().split()[-1]), signal.SIGKILL)
+        os.kill(run, signal.SIGKILL)
+    assert less == BACKGROUND, "the server evaluates the sensors while runs compute"
     assert statuses() == [DagsterRunStatus.STARTED], "nobody was there to report it"
     with serving(folder) as (_, place):
         _until(lambda: _loaded(place))
         assert statuses() == [DagsterRunStatus.FAILURE]
 
 
+def test_a_run_that_had_not_started_when_the_server_died_counts_as_failed(folder: Path) -> None:
+    lost = _starting(folder)
+    with serving(folder) as (_, place):
+        _until(lambda: _loaded(place))
+        assert _status(folder, lost) == DagsterRunStatus.FAILURE
+
+
+def test_a_starting_run_that_no_process_is_for_counts_as_failed_and_a_slow_one_does_not(folder: Path) -> None:
+    (folder / "slow").touch()
+    with serving(folder, "-c", HASTY) as (_, place):
+        _until(lambda: _loaded(place))
+        _request(folder, place)
+        with DagsterInstance.from_config(str(folder)) as instance:
+            (slow,) = instance.get_runs()
+        lost = _starting(folder)  # as by a daemon that died before it called the server
+        _until(lambda: _status(folder, lost) == DagsterRunStatus.FAILURE)
+        assert _status(folder, slow.run_id) == DagsterRunStatus.STARTING
+        (folder / "slow").unlink()
+        _until(lambda: _status(folder, slow.run_id) == DagsterRunStatus.SUCCESS)
+
+
+def test_a_run_is_lost_when_it_has_had_no_process_for_long() -> None:
+    lost = code_server.LostRuns()
+    assert lost.among({"a"}, now=0) == set()
+    assert lost.among({"a", "b"}, now=100) == set()
+    assert lost.among({"a", "b"}, now=1 + code_server.LOST_S) == {"a"}
+    assert lost.among({"a"}, now=2 + code_server.LOST_S) == {"a"}
+    assert lost.among({"b"}, now=102 + code_server.LOST_S) == set(), "it had a process meanwhile"
+
+
+def _starting(folder: Path) -> str:
+    """A run that counts as starting, for which there is no process; its id."""
+    with DagsterInstance.from_config(str(folder)) as instance:
+        run = instance.create_run_for_job(nothing)
+        starting = DagsterEvent(DagsterEventType.PIPELINE_STARTING.value, run.job_name)
+        instance.report_dagster_event(starting, run.run_id)
+        return run.run_id
+
+
+def _status(folder: Path, run_id: str) -> DagsterRunStatus:
+    with DagsterInstance.from_config(str(folder)) as instance:
+        run = instance.get_run_by_id(run_id)
+        assert run
+        return run.status
+
+
 def _launch(folder: Path, place: str) -> None:
     """Have a run, and wait until it has looked."""
     (folder / "look").unlink(missing_ok=True)
+    _request(folder, place)
+    _until((folder / "look").exists)
+
+
+def _request(folder: Path, place: str) -> None:
+    """Have a run, which may not have started yet."""
     grpc = ["--grpc-socket", place]
     subprocess.run(
         [sys.executable, "-m", "dagster", "job", "launch", *grpc, "-j", "probe"],
@@ -138,7 +212,6 @@ def _launch(folder: Path, place: str) -> None:
         check=True,
         capture_output=True,
     )
-    _until((folder / "look").exists)
 
 
 def _environment(folder: Path) -> dict[str, str]:

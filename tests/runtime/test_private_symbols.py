@@ -68,6 +68,8 @@ CANARIES: dict[str, Callable[[Any], bool]] = {
 ATTRIBUTES: dict[type, tuple[str, ...]] = {
     DagsterApiServer: (
         "_mp_ctx",
+        "_executions",
+        "_execution_lock",
         "_loaded_repositories",
         "_reload_lock",
         "_loadable_target_origin",

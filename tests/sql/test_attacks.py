@@ -16,6 +16,7 @@ from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines.sql.processes import CancelledError, Processes, TimeUpError
 from pulse_resources import landlock
 from pulse_resources.errors import UserError
+from pulse_resources.niceness import BACKGROUND
 
 MARKER = "the-secret-of-another"
 LAYERS: tuple[tuple[str, ...], ...] = ((), ("gate",), ("locks",), ("landlock",), ("gate", "locks"))
@@ -229,6 +230,14 @@ def test_whoever_cancels_ends_it_at_once() -> None:
         with pytest.raises(CancelledError):
             process.ask(job, time.monotonic() + PATIENCE_S, 2**16)
         wait(lambda: not process.alive, "the process goes on")
+
+
+def test_queries_do_not_compute_before_batches() -> None:
+    """They had the priority of the server, which is above all."""
+    with processes() as made, made.take():
+        assert made._template
+        assert os.getpriority(os.PRIO_PROCESS, made._template.pid) == BACKGROUND
+        assert os.getsid(made._template.pid) == made._template.pid  # sessions share the processors
 
 
 def test_a_template_that_has_ended_is_begun_again() -> None:

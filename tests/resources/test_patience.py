@@ -1,0 +1,51 @@
+"""How long a start may take: decided by processor time, with made-up numbers."""
+
+from functools import partial
+from operator import mul
+
+import pytest
+
+from pulse_resources.local.patience import Patience
+
+
+def given_up_at(share: float, *, attempt: int = 1, until: int = 100_000) -> int | None:
+    """Second at which a service with a time-out of 90 s is given up that has this share of a processor."""
+    patience = Patience(90, attempt, now=0)
+    seconds = range(until)
+    return next((now for now in seconds if not patience.lasts(now, partial(mul, share, now))), None)
+
+
+@pytest.mark.parametrize(("attempt", "at"), [(1, 91), (2, 181), (3, 361), (4, 361), (5_000, 361)])
+def test_a_start_without_progress_is_given_up_after_its_timeout_and_a_later_one_has_longer(
+    attempt: int, at: int
+) -> None:
+    assert given_up_at(0, attempt=attempt) == at
+
+
+def test_a_start_that_gets_a_fiftieth_of_a_processor_lasts() -> None:
+    assert given_up_at(0.02, until=900) is None
+
+
+def test_what_an_idle_process_uses_is_no_progress() -> None:
+    assert given_up_at(0.003) == 91
+
+
+@pytest.mark.parametrize(("attempt", "longest"), [(1, 900), (3, 3600)])
+def test_a_start_that_computes_for_ever_is_given_up(attempt: int, longest: int) -> None:
+    at = given_up_at(1, attempt=attempt)
+    assert at
+    assert longest < at < 1.1 * longest + 20
+
+
+def test_a_start_that_stops_computing_is_given_up() -> None:
+    patience = Patience(90, 1, now=0)
+    assert patience.lasts(91, lambda: 5.0)
+    assert patience.lasts(180, lambda: 5.0), "it is not asked before a whole time-out has passed"
+    assert not patience.lasts(182, lambda: 5.0)
+
+
+def test_time_that_went_with_a_process_is_no_progress_and_hides_none() -> None:
+    patience = Patience(90, 1, now=0)
+    assert patience.lasts(91, lambda: 50.0)
+    assert patience.lasts(182, lambda: 2.0), "a member ended, the others computed"
+    assert not patience.lasts(273, lambda: 2.0)
