@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
+from pydantic_core import from_json
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from pulse_api.http import problems
@@ -28,6 +31,11 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import PulseError
 
+_INVALID_ID = JSONRPCError(
+    jsonrpc="2.0",
+    id=None,
+    error=ErrorData(code=INVALID_REQUEST, message="the id of a request is a text or a whole number"),
+).model_dump_json(exclude_unset=True)
 _log = logging.getLogger("pulse.api")
 
 
@@ -70,9 +78,26 @@ class Mcp:
             ):
                 fix = "Send JSON, with the header Content-Type: application/json"
                 raise ProblemError(415, "unsupported-media-type", "the body is not said to be JSON", fix=fix)
+            if _has_invalid_id(body):
+                await Response(_INVALID_ID, 400, media_type="application/json")(scope, receive, send)
+                return
             async with here.turns[Kind.ASK].take(whom):
                 handling = self._manager.handle_request(scope, _again(body), send)
                 await unless_left(receive, handling)  # it ends its tool, which ends its query
+
+
+def _has_invalid_id(body: bytes) -> bool:
+    """Whether a request's id is neither a text nor a whole number.
+
+    The SDK takes such a request for a notification, which nobody answers: its sender would wait.
+    """
+    try:
+        message = from_json(body)
+    except ValueError:
+        return False  # the SDK says what is wrong with it
+    if not isinstance(message, dict) or not {"id", "method"} <= message.keys():
+        return False
+    return isinstance(message["id"], bool) or not isinstance(message["id"], str | int)
 
 
 def _again(body: bytes) -> Receive:
