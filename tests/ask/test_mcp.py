@@ -4,8 +4,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from support.http import Api, Caller
+from support.http import Api, Caller, served
 from support.ingest import Owner, event, ingest, make_owner
 
+from chaos.surroundings import with_settings
 from chaos.waiting import PATIENCE_S
 from pulse_api.mcp.catalog import TOOLS
 from pulse_pipelines import registry
@@ -42,6 +43,19 @@ def owners(stack: Settings) -> tuple[Owner, Owner]:
     registry.create_dataset(mine.tenant, "returns", f"pulse://{mine.tenant.slug}/orders/1")
     Inspection(Scope()).of("orders", [mine.tenant])
     return mine, other
+
+
+@pytest.fixture(scope="module")
+def elsewhere(stack: Settings) -> Iterator[Api]:
+    """A server that pages of one other site may call, and that has a public name."""
+    given = {
+        "API__CORS_ORIGINS": '["https://page.example"]',
+        "API__PUBLIC_URL": "https://public.example/pulse",
+    }
+    with ExitStack() as until_the_end:
+        with with_settings(**given):
+            running = until_the_end.enter_context(served())
+        yield running
 
 
 @asynccontextmanager
@@ -288,6 +302,33 @@ def test_what_has_no_id_is_a_notification(
     for body in (b"[]", b"7", b"null", b"{", b"\xff"):
         refused = caller.http.post("/mcp", content=body, headers=ACCEPTED | JSON)
         assert (refused.status_code, "error" in refused.json()) == (400, True), body
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "pulse.example"}, 200),
+        ({"Host": "pulse.example:8000", "Origin": "https://Pulse.example:8000"}, 200),
+        ({"Origin": "https://page.example"}, 200),
+        ({"Origin": "https://public.example"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://page.example"}, 403),
+        ({"Host": "pulse.example", "Origin": "https://pulse.example:8000"}, 403),
+        ({"Host": "", "Origin": "null"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": ""}, 403),
+    ],
+)
+def test_a_page_of_another_site_calls_no_tool(
+    headers: dict[str, str], status: int, elsewhere: Api, caller: Caller
+) -> None:
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    with elsewhere.client(caller.key.text) as client:
+        answer = client.post("/mcp", json=ping, headers=ACCEPTED | headers)
+    assert answer.status_code == status, answer.text
+    if status == 403:
+        assert "cors_origins" in answer.json()["fix"]
 
 
 def test_the_door_keeps_the_rules_of_every_route(
