@@ -57,6 +57,15 @@ WRITES = (
     ("DELETE", f"{VIEWS}/orders"),
     ("POST", "/v1/views/rename"),
 )
+READ_BACK = (
+    ("POST", TABLES),
+    ("POST", ORDERS),
+    ("POST", f"{NAMESPACE}/register"),
+    ("POST", VIEWS),
+    ("POST", f"{VIEWS}/orders"),
+    ("POST", f"{NAMESPACE}/register-view"),
+)
+"""Writes whose answers have metadata, most of them credentials too."""
 OF_VIEWS = (("GET", VIEWS), ("GET", f"{VIEWS}/orders"), ("HEAD", f"{VIEWS}/orders"))
 ALL = (*ENDPOINTS, *OF_VIEWS, *WRITES)
 IDS = [f"{method} {path}" for method, path in ALL]
@@ -152,7 +161,7 @@ def test_a_key_needs_the_scope(catalog: Api, guest: Guest, method: str, path: st
     with catalog.client(keys.issue_key(guest.tenant, "one", [scope]).text) as client:
         answer = ask(client, method, path)
     writes = (method, path) in WRITES
-    if scope is (KeyScope.LAKE_WRITE if writes else KeyScope.LAKE_READ):
+    if scope is (KeyScope.LAKE_WRITE if writes else KeyScope.LAKE_READ) and (method, path) not in READ_BACK:
         assert "lacks the scope" not in answer.text
         assert writes or answer.status_code in ((404,) if f"{VIEWS}/" in path else (200, 204)), answer.text
     else:
