@@ -14,6 +14,14 @@ def local_url(host: str, port: int) -> str:
     return f"http://{'127.0.0.1' if everywhere else host}:{port}"
 
 
+def is_of_host(origin: str, host: str) -> bool:
+    """Whether a page of this origin is of the host that the request names (`Host`).
+
+    The scheme is not compared: a proxy may have ended TLS.
+    """
+    return origin.partition("://")[2].lower() == host.lower() != ""
+
+
 class ApiSettings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65_535)
@@ -36,7 +44,8 @@ class ApiSettings(BaseModel):
     keep_alive_seconds: int = Field(default=5, ge=1)
     """Seconds after which an idle connection is closed."""
     cors_origins: list[str] = Field(default_factory=list)
-    """Origins whose pages may call the API; none by default."""
+    """Origins whose pages may call the API; none by default. /mcp refuses requests of other pages than
+    these and those of its own host."""
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)
     """Maximum body of a request, also after decompression."""
     max_compression: int = Field(default=100, ge=1)

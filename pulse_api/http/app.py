@@ -96,7 +96,7 @@ def create_app() -> FastAPI:
     app.router.routes.insert(0, Route("/openapi.json", _document, include_in_schema=False))
     for router in ROUTERS:
         app.include_router(router)
-    app.state.mcp = Mcp()
+    app.state.mcp = Mcp(settings)
     app.router.routes.append(
         Route("/mcp", app.state.mcp, include_in_schema=False)
     )  # it refuses methods itself

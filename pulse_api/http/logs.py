@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 import orjson
@@ -9,13 +10,19 @@ from typing_extensions import override
 
 ACCESS = "pulse.access"
 """Logger of requests: a level above INFO turns them off."""
+REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""Of the request that the current task answers; its lines of the log have it."""
 _ACCESS = logging.getLogger(ACCESS)
 
 
-class _Lines(logging.Formatter):
+class Lines(logging.Formatter):
+    """A JSON object per record."""
+
     @override
     def format(self, record: logging.LogRecord) -> str:
         entry = {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        if (request_id := REQUEST_ID.get()) is not None:
+            entry["request_id"] = request_id
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return orjson.dumps({"time": datetime.now(UTC)} | entry).decode()
@@ -24,7 +31,7 @@ class _Lines(logging.Formatter):
 def configure() -> None:
     """Send all logs of this process to standard output, as JSON."""
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(_Lines())
+    handler.setFormatter(Lines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 

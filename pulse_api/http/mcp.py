@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
+from pydantic_core import from_json
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from pulse_api.http import problems
@@ -26,15 +29,23 @@ from pulse_api.mcp.session import Session
 from pulse_pipelines.ask.read import Ran
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.sql.pinned import Travel
+from pulse_resources.api_settings import ApiSettings, is_of_host
 from pulse_resources.errors import PulseError
 
+_INVALID_ID = JSONRPCError(
+    jsonrpc="2.0",
+    id=None,
+    error=ErrorData(code=INVALID_REQUEST, message="the id of a request is a text or a whole number"),
+).model_dump_json(exclude_unset=True)
 _log = logging.getLogger("pulse.api")
 
 
 class Mcp:
     """The endpoint and its session manager, which runs as long as the app."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ApiSettings) -> None:
+        scheme, _, rest = settings.public_url.partition("://")
+        self._origins = {*settings.cors_origins, f"{scheme}://{rest.partition('/')[0]}".lower()}
         self._manager: StreamableHTTPSessionManager | None = None
 
     @asynccontextmanager
@@ -53,6 +64,7 @@ class Mcp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         here = app_state(request)
+        self._refuse_foreign_page(request)
         principal = await authenticate(request, KeyScope.READ, KeyScope.LAKE_READ)
         take(here, principal.tenant, "calls of tools", 1, here.per_second[Kind.OTHER], here.burst_seconds)
         if request.method != "POST":
@@ -70,9 +82,38 @@ class Mcp:
             ):
                 fix = "Send JSON, with the header Content-Type: application/json"
                 raise ProblemError(415, "unsupported-media-type", "the body is not said to be JSON", fix=fix)
+            if _has_invalid_id(body):
+                await Response(_INVALID_ID, 400, media_type="application/json")(scope, receive, send)
+                return
             async with here.turns[Kind.ASK].take(whom):
                 handling = self._manager.handle_request(scope, _again(body), send)
                 await unless_left(receive, handling)  # it ends its tool, which ends its query
+
+    def _refuse_foreign_page(self, request: Request) -> None:
+        """Raise ProblemError (403) for a page of another site, as MCP asks; only browsers send an Origin."""
+        origin = request.headers.get("origin")
+        if (
+            origin is None
+            or self._origins & {origin, "*"}
+            or is_of_host(origin, request.headers.get("host", ""))
+        ):
+            return
+        fix = "Call it from a program, or have an operator add the origin to the setting api.cors_origins"
+        raise ProblemError(403, "forbidden", "a page of another site asked (Origin)", fix=fix)
+
+
+def _has_invalid_id(body: bytes) -> bool:
+    """Whether a request's id is neither a text nor a whole number.
+
+    The SDK takes such a request for a notification, which nobody answers: its sender would wait.
+    """
+    try:
+        message = from_json(body)
+    except ValueError:
+        return False  # the SDK says what is wrong with it
+    if not isinstance(message, dict) or not {"id", "method"} <= message.keys():
+        return False
+    return isinstance(message["id"], bool) or not isinstance(message["id"], str | int)
 
 
 def _again(body: bytes) -> Receive:

@@ -1,6 +1,7 @@
 """Problem documents (RFC 9457): the form of every error answer, with what to do next."""
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from pulse_resources.errors import (
     UserError,
 )
 
+_log = logging.getLogger("pulse.api")
 _COMMAND = re.compile(r"\bpulse [a-z]|--[a-z]")
 """Matches references to the command line in a fix: callers of the HTTP API have no command line."""
 MEDIA_TYPE = "application/problem+json"
@@ -203,19 +205,27 @@ def install(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> Response:
         problem = of(error)
+        if problem.status == 500 and isinstance(error, PulseError):  # others are logged by the server
+            _log.error("a request failed", exc_info=error)
         if problem.status == 405 and not isinstance(error, ProblemError):  # which lists the methods itself
             problem.headers["Allow"] = ", ".join(_methods(request))
         return response(request, problem)
 
     async def answer_unforeseen(request: Request, error: Exception) -> Response:
-        answered = await answer(request, error)
-        # This answer bypasses our middleware, which adds the id to all others.
-        answered.headers["X-Request-Id"] = request.state.request_id
-        return answered
+        return unforeseen(request, await answer(request, error))
 
     for kind in (*KNOWN, RequestValidationError):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(Exception, answer_unforeseen)
+
+
+def unforeseen(request: Request, answer: Response) -> Response:
+    """The answer to an error that nobody foresaw, with the headers of its way to the caller.
+
+    It bypasses our middleware, which adds the id to all others, and the server closes its connection.
+    """
+    answer.headers.update({"X-Request-Id": request.state.request_id, "Connection": "close"})
+    return answer
 
 
 def _methods(request: Request) -> list[str]:

@@ -91,17 +91,18 @@ async def identify(request: Request, text: str) -> Caller:
     return Caller(tenant, key)
 
 
-async def authenticate(request: Request, scope: KeyScope) -> Caller:
-    """The caller of a request, if its key has the scope.
+async def authenticate(request: Request, *scopes: KeyScope) -> Caller:
+    """The caller of a request, if its key has all these scopes.
 
     Raises:
-        ProblemError: as `identify`, and 403 without the scope.
+        ProblemError: as `identify`, and 403 without one of the scopes.
     """
     given = passwords(request.headers.get("authorization", ""))
     if not given:
         raise unauthorized()
     caller = await identify(request, given[0])
-    if scope not in caller.key.scopes:
-        detail = f"the key {caller.key.key_id} lacks the scope {scope.value}"
-        raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
+    for scope in scopes:
+        if scope not in caller.key.scopes:
+            detail = f"the key {caller.key.key_id} lacks the scope {scope.value}"
+            raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
     return caller

@@ -1,7 +1,7 @@
 """Error responses of the Iceberg REST specification: a status, a message, a type that clients know."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import orjson
 import psycopg
@@ -65,17 +65,16 @@ def body(problem: ProblemError, kind: str | None = None) -> bytes:
     return orjson.dumps({"error": error})
 
 
-def answer(request: Request, error: Exception) -> Response:
+def answer(error: Exception) -> Response:
     """The response to a request that ends with an error."""
     problem = _no_store(error) if isinstance(error, OSError) else problems.of(error)
     problem.status = _STATUS.get(type(error), problem.status)
+    if problem.status == 500 and isinstance(error, PulseError):  # others are logged by the server
+        _log.error("a request failed", exc_info=error)
     kind = _OF_CLASS.get(type(error))
     if kind is not None:  # clients match these messages: nothing is added
         problem.fix = None
-    response = Response(body(problem, kind), problem.status, problem.headers, media_type="application/json")
-    if problem.status == 500 and "x-request-id" not in response.headers:
-        response.headers["X-Request-Id"] = getattr(request.state, "request_id", "")
-    return response
+    return Response(body(problem, kind), problem.status, problem.headers, media_type="application/json")
 
 
 def _no_store(error: OSError) -> ProblemError:
@@ -97,8 +96,11 @@ def install(app: Starlette) -> None:
     """Answer every error of this app in the specification's form."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        return answer(request, error)
+        return answer(error)
 
-    handler: Callable[..., object] = handle
-    for kind in (*HANDLED, OSError, Exception):
-        app.add_exception_handler(kind, handler)  # type: ignore[arg-type]
+    async def handle_unforeseen(request: Request, error: Exception) -> Response:
+        return problems.unforeseen(request, answer(error))
+
+    for kind in (*HANDLED, OSError):
+        app.add_exception_handler(kind, handle)
+    app.add_exception_handler(Exception, handle_unforeseen)

@@ -127,11 +127,16 @@ Work = Callable[[Asked], Response]
 """The work of an endpoint, run in a thread."""
 
 
-def endpoint(method: str, path: str, scope: KeyScope, work: Work) -> Route:
-    """A route for callers whose key has the scope."""
+def endpoint(method: str, path: str, scope: KeyScope, work: Work, *, reads_back: bool = False) -> Route:
+    """A route for callers whose key has the scope.
+
+    Args:
+        reads_back: the answer has metadata or credentials, whatever else is done: the key has to read, too.
+    """
+    scopes = (scope, KeyScope.LAKE_READ) if reads_back else (scope,)
 
     async def answered(request: Request) -> Response:
-        caller = await authenticate(request, scope)
+        caller = await authenticate(request, *scopes)
         here = lake_state(request)
         tenant_id = caller.tenant.tenant_id
         with here.held.of(tenant_id) as holding:

@@ -154,6 +154,8 @@ async def letters(session: Session, given: DeadLetterArguments) -> Answer:
     )
     page = await asyncio.to_thread(look)
     counts = await asyncio.to_thread(dead_letters.summary, session.tenant, Filter(given.dataset))
+    if given.dataset is not None and not counts:  # events to a dataset that never was are dead letters, too
+        await asyncio.to_thread(registry.find_dataset, session.tenant, given.dataset)
     return Answer(
         {
             "as_of": datetime.now(UTC),

@@ -111,17 +111,19 @@ def named_tables(
 
 def _named(connection: postgres.Connection, tenant: Tenant, name: str) -> NamedTable | None:
     """The table of a name: a dataset's before an entity dataset's latest state before a rollup's."""
-    for dataset in dataset_rows.read(connection, "d.slug = %s", [name]):  # of a rollup's name: an old one
+    for dataset in dataset_rows.read(
+        connection, dataset_rows.OF_SLUG, [name]
+    ):  # an old one, of a rollup's name
         return NamedTable(name, dataset, iceberg.current_location(connection, (tenant.namespace, name)))
     slug, _, rollup = name.rpartition(CURATED)
     if rollup == LATEST:
-        for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
+        for dataset in dataset_rows.read(connection, dataset_rows.OF_SLUG, [slug]):
             if dataset.of_entities:
                 current = iceberg.current_location(connection, (tenant.namespace, slug))
                 return NamedTable(name, dataset, current, latest=True)
     location = iceberg.find_location(connection, (tenant.namespace, name)) if slug and rollup else None
     if location is not None:
-        for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
+        for dataset in dataset_rows.read(connection, dataset_rows.OF_SLUG, [slug]):
             return NamedTable(name, dataset, location)
     return None
 

@@ -40,8 +40,10 @@ INSERT INTO iceberg_catalog.iceberg_tables
 VALUES (%s, %s, %s, %s, 'TABLE')
 """
 # For the lock that serializes writers and deleters of a dataset's summaries.
-DATASET_ID = "SELECT dataset_id FROM pdm_datasets WHERE slug = %s"
-DELETE_DATASET = "DELETE FROM pdm_datasets WHERE slug = %s RETURNING dataset_id, kind"
+DATASET_ID = "SELECT dataset_id FROM pdm_datasets WHERE slug = %s AND tenant_id = app_tenant()"
+DELETE_DATASET = """
+DELETE FROM pdm_datasets WHERE slug = %s AND tenant_id = app_tenant() RETURNING dataset_id, kind
+"""
 DELETE_TABLE = """
 DELETE FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s RETURNING metadata_location
@@ -119,7 +121,7 @@ def create_dataset(
 def list_datasets(tenant: Tenant) -> list[Dataset]:
     """The tenant's datasets by slug, as its own RLS session sees them."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return list(dataset_rows.read(connection))
+        return list(dataset_rows.read(connection, dataset_rows.OF_TENANT))
 
 
 def find_dataset(tenant: Tenant, slug: str) -> Dataset:
@@ -130,9 +132,9 @@ def find_dataset(tenant: Tenant, slug: str) -> Dataset:
 
 def find_in(connection: postgres.Connection, tenant: Tenant, slug: str) -> Dataset:
     """As `find_dataset`, in a session of the tenant's."""
-    for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
+    for dataset in dataset_rows.read(connection, dataset_rows.OF_SLUG, [slug]):
         return dataset
-    slugs = [each.slug for each in dataset_rows.read(connection)]
+    slugs = [each.slug for each in dataset_rows.read(connection, dataset_rows.OF_TENANT)]
     raise NotFound("no such dataset", fix=meant(slug, slugs), tenant=tenant.slug, dataset=slug)
 
 

@@ -66,7 +66,7 @@ def build(
 
 def _look(tenant: Tenant, slug: str) -> _Seen:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
+        for dataset in dataset_rows.read(connection, dataset_rows.OF_SLUG, [slug]):
             row = connection.execute(LACKS, [dataset.dataset_id]).fetchone()
             location = iceberg.current_location(connection, (tenant.namespace, slug)) if row else ""
             return _Seen(dataset, location, row[0] if row else 0)

@@ -23,7 +23,9 @@ TENANT_KEYS = 1_000_000
 """Keys of all of a tenant's states together, at most."""
 
 # A move of the dataset waits, or is waited for; rows that refer to it may be written.
-HOLD_DATASET = "SELECT dataset_id FROM pdm_datasets WHERE slug = %s FOR NO KEY UPDATE"
+HOLD_DATASET = (
+    "SELECT dataset_id FROM pdm_datasets WHERE slug = %s AND tenant_id = app_tenant() FOR NO KEY UPDATE"
+)
 # Batches that have swapped the pointer are waited for; those that come later see the declaration.
 HOLD_TABLE = """
 SELECT FROM iceberg_catalog.iceberg_tables
@@ -31,7 +33,8 @@ WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s FOR UPDATE
 """
 FIND = """
 SELECT e.latest_by, e.keys, e.max_keys, e.left_out, e.built = e.marks, e.created_at, e.dataset_id
-FROM pdm_datasets d JOIN event_states e USING (dataset_id) WHERE d.slug = %s
+FROM pdm_datasets d JOIN event_states e USING (dataset_id)
+WHERE d.slug = %s AND d.tenant_id = app_tenant()
 """
 DECLARE = """
 INSERT INTO event_states (tenant_id, dataset_id, latest_by, max_keys) VALUES (%s, %s, %s, %s)
@@ -42,7 +45,7 @@ ON CONFLICT (dataset_id) DO UPDATE SET max_keys = excluded.max_keys,
     left_out = CASE WHEN excluded.max_keys > event_states.max_keys THEN 0 ELSE event_states.left_out END
 WHERE event_states.latest_by = excluded.latest_by
 """
-TOTAL = "SELECT coalesce(sum(max_keys), 0) FROM event_states"
+TOTAL = "SELECT coalesce(sum(max_keys), 0) FROM event_states WHERE tenant_id = app_tenant()"
 FULL = """
 SELECT t.slug, d.slug, e.left_out, w.newest - w.dropped_to FROM event_states e
 JOIN pdm_datasets d USING (dataset_id) JOIN pdm_tenants t ON t.tenant_id = e.tenant_id
@@ -51,7 +54,7 @@ WHERE e.left_out > 0 OR w.dataset_id IS NOT NULL ORDER BY 1, 2
 """
 DROP = """
 DELETE FROM event_states e USING pdm_datasets d
-WHERE d.dataset_id = e.dataset_id AND d.slug = %s RETURNING e.latest_by
+WHERE d.dataset_id = e.dataset_id AND d.slug = %s AND d.tenant_id = app_tenant() RETURNING e.latest_by
 """
 # One look says whether there is such a dataset, whether it has a state, with windows, and this the key.
 ONE = """
@@ -59,11 +62,11 @@ SELECT e.dataset_id, w.sums, k.key, k.at, k.event_id, k.data FROM pdm_datasets d
 LEFT JOIN event_states e ON e.dataset_id = d.dataset_id
 LEFT JOIN event_windows w ON w.dataset_id = e.dataset_id
 LEFT JOIN event_state_keys k ON k.dataset_id = e.dataset_id AND k.key = %s COLLATE "C"
-WHERE d.slug = %s
+WHERE d.slug = %s AND d.tenant_id = app_tenant()
 """
 PAGE = """
 SELECT key, at, event_id, data FROM event_state_keys
-WHERE dataset_id = (SELECT dataset_id FROM pdm_datasets WHERE slug = %s)
+WHERE dataset_id = (SELECT dataset_id FROM pdm_datasets WHERE slug = %s AND tenant_id = app_tenant())
     AND key >= %s COLLATE "C" AND key IS DISTINCT FROM %s ORDER BY key LIMIT %s
 """
 

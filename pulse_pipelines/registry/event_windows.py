@@ -44,7 +44,7 @@ RENUMBER = """
 UPDATE event_states SET state_id = nextval('event_state_numbers') WHERE dataset_id = %s
 """
 DROP = "DELETE FROM event_windows WHERE dataset_id = %s"
-TOTAL = "SELECT coalesce(sum(max_buckets), 0) FROM event_windows"
+TOTAL = "SELECT coalesce(sum(max_buckets), 0) FROM event_windows WHERE tenant_id = app_tenant()"
 # One statement: what is kept, and the buckets that are, of one moment. A session begins with the last bucket
 # whose first event came later than the gap after the last event before.
 OF_KEY = """

@@ -23,21 +23,27 @@ from pulse_resources import postgres
 
 THIS_MONTH = "date_trunc('month', now() AT TIME ZONE 'UTC')::date"
 ROWS = """
-coalesce((SELECT records - early FROM usage WHERE kind = %(kind)s AND month = {month}), 0)
+coalesce((SELECT records - early FROM usage
+    WHERE tenant_id = app_tenant() AND kind = %(kind)s AND month = {month}), 0)
 + coalesce((SELECT early FROM usage
-    WHERE kind = %(kind)s AND month = ({month} + interval '1 month')::date), 0)
-+ coalesce((SELECT sum(records) FROM intake_holds WHERE kind = %(kind)s AND month = {month}
+    WHERE tenant_id = app_tenant() AND kind = %(kind)s AND month = ({month} + interval '1 month')::date), 0)
++ coalesce((SELECT sum(records) FROM intake_holds
+    WHERE tenant_id = app_tenant() AND kind = %(kind)s AND month = {month}
     AND batch_id IS DISTINCT FROM %(batch)s), 0)::bigint
 """
 """Number of a month's events that have landed, or that batches (except one) are about to land."""
 DIRECT = """
-coalesce((SELECT direct FROM usage WHERE kind = %(kind)s AND month = {month}), 0)
-+ coalesce((SELECT sum(direct) FROM intake_holds WHERE kind = %(kind)s AND month = {month}
+coalesce((SELECT direct FROM usage
+    WHERE tenant_id = app_tenant() AND kind = %(kind)s AND month = {month}), 0)
++ coalesce((SELECT sum(direct) FROM intake_holds
+    WHERE tenant_id = app_tenant() AND kind = %(kind)s AND month = {month}
     AND batch_id IS DISTINCT FROM %(batch)s), 0)::bigint
 """
 """Number of places that such rows took without a reservation of the API."""
 PLACES = f"""
-SELECT coalesce((SELECT records FROM intake WHERE kind = %(kind)s AND month = {{month}}), 0), {DIRECT}, {ROWS}
+SELECT coalesce((SELECT records FROM intake
+    WHERE tenant_id = app_tenant() AND kind = %(kind)s AND month = {{month}}), 0),
+    {DIRECT}, {ROWS}
 """  # noqa: S608 - from constants
 OPEN = """
 INSERT INTO intake (tenant_id, kind, month, records) VALUES (%(tenant)s, %(kind)s, {month}, 0)

@@ -25,19 +25,24 @@ INSERT = f"""
 INSERT INTO api_keys (tenant_id, key_id, name, scopes, key_hash, expires_at, issued_by)
 VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING {FIELDS}
 """  # noqa: S608 - from a constant
-LIST = f"SELECT {FIELDS} FROM api_keys ORDER BY created_at, key_id"  # noqa: S608
-FIND = f"SELECT {FIELDS} FROM api_keys WHERE key_id = %s"  # noqa: S608
+LIST = f"SELECT {FIELDS} FROM api_keys WHERE tenant_id = app_tenant() ORDER BY created_at, key_id"  # noqa: S608
+FIND = f"SELECT {FIELDS} FROM api_keys WHERE key_id = %s AND tenant_id = app_tenant()"  # noqa: S608
 REVOKE = f"""
 WITH RECURSIVE taken AS (
-    SELECT key_id FROM api_keys WHERE key_id = %s
-    UNION SELECT issued.key_id FROM api_keys issued JOIN taken ON issued.issued_by = taken.key_id)
+    SELECT key_id FROM api_keys WHERE key_id = %s AND tenant_id = app_tenant()
+    UNION SELECT issued.key_id FROM api_keys issued JOIN taken ON issued.issued_by = taken.key_id
+    WHERE issued.tenant_id = app_tenant())
 UPDATE api_keys SET revoked_at = now() WHERE revoked_at IS NULL AND key_id IN (SELECT key_id FROM taken)
+    AND tenant_id = app_tenant()
 RETURNING {FIELDS}
 """  # noqa: S608
 END_AFTER = """
-UPDATE api_keys SET expires_at = least(expires_at, now() + make_interval(secs => %s)) WHERE key_id = %s
+UPDATE api_keys SET expires_at = least(expires_at, now() + make_interval(secs => %s))
+WHERE key_id = %s AND tenant_id = app_tenant()
 """
-TOUCH = "UPDATE api_keys SET last_used_at = greatest(last_used_at, %s) WHERE key_id = %s"
+TOUCH = """
+UPDATE api_keys SET last_used_at = greatest(last_used_at, %s) WHERE key_id = %s AND tenant_id = app_tenant()
+"""
 
 OPERATOR_FIELDS = "key_id, name, '{}'::text[], key_hash, created_at, NULL, revoked_at, last_used_at, NULL"
 INSERT_OPERATOR = f"""

@@ -45,19 +45,21 @@ ON CONFLICT (tenant_id) DO UPDATE
 SET requests_per_second = coalesce(%(requests_per_second)s::float8, r.requests_per_second),
     events_per_second = coalesce(%(events_per_second)s::float8, r.events_per_second)
 """
-COUNT_DATASETS = "SELECT count(*) FROM pdm_datasets WHERE kind = %s"
-RECORDS_PER_MONTH = "SELECT max_records_per_month FROM quotas WHERE kind = %s"
+COUNT_DATASETS = "SELECT count(*) FROM pdm_datasets WHERE kind = %s AND tenant_id = app_tenant()"
+RECORDS_PER_MONTH = "SELECT max_records_per_month FROM quotas WHERE kind = %s AND tenant_id = app_tenant()"
 _OF = {name: part.format(month="intake.month") for name, part in (("direct", DIRECT), ("rows", ROWS))}
 MONTHS = f"""
 SELECT month, i.places, coalesce(u.records, 0), coalesce(u.bytes, 0),
     coalesce(u.records, 0) - lag(coalesce(u.records, 0), 1, 0::bigint) OVER (ORDER BY month)
 FROM (SELECT month, greatest(records + {_OF["direct"]}, {_OF["rows"]}) AS places
-    FROM intake WHERE kind = %(kind)s) i
-FULL JOIN (SELECT month, records, bytes FROM usage WHERE kind = %(kind)s) u USING (month)
+    FROM intake WHERE kind = %(kind)s AND tenant_id = app_tenant()) i
+FULL JOIN (SELECT month, records, bytes FROM usage
+    WHERE kind = %(kind)s AND tenant_id = app_tenant()) u USING (month)
 ORDER BY month DESC LIMIT %(months)s
 """  # noqa: S608 - from a constant
 OPEN_OVER_QUOTA = """
-SELECT count(*), min(settled_at) FROM dead_letters WHERE resolution IS NULL AND reason = 'over_quota'
+SELECT count(*), min(settled_at) FROM dead_letters
+WHERE resolution IS NULL AND reason = 'over_quota' AND tenant_id = app_tenant()
 """
 
 

@@ -12,20 +12,24 @@ from pulse_resources.errors import NotFound
 from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
 
-NEXT_VERSION = "SELECT coalesce(max(version), 0) + 1 FROM pdm_schemas WHERE name = %s"
+NEXT_VERSION = (
+    "SELECT coalesce(max(version), 0) + 1 FROM pdm_schemas WHERE name = %s AND tenant_id = app_tenant()"
+)
 SAME_DOCUMENT = """
 SELECT schema_uri, name, version, published_at, document FROM pdm_schemas
-WHERE name = %s AND document = %s ORDER BY version DESC LIMIT 1
+WHERE name = %s AND document = %s AND tenant_id = app_tenant() ORDER BY version DESC LIMIT 1
 """
 INSERT_SCHEMA = """
 INSERT INTO pdm_schemas (tenant_id, name, version, schema_uri, document) VALUES (%s, %s, %s, %s, %s)
 RETURNING schema_uri, name, version, published_at, document
 """
 FIND_SCHEMA = """
-SELECT schema_uri, name, version, published_at, document FROM pdm_schemas WHERE schema_uri = %s
+SELECT schema_uri, name, version, published_at, document FROM pdm_schemas
+WHERE schema_uri = %s AND tenant_id = app_tenant()
 """
 LIST_SCHEMAS = """
-SELECT schema_uri, name, version, published_at, document FROM pdm_schemas ORDER BY name, version
+SELECT schema_uri, name, version, published_at, document FROM pdm_schemas
+WHERE tenant_id = app_tenant() ORDER BY name, version
 """
 
 

@@ -17,7 +17,8 @@ from pulse_resources.errors import Conflict, NotFound, UserError
 from pulse_resources.faults import fail_point
 
 DATASET = """
-SELECT dataset_id, claim_seed FROM pdm_datasets WHERE slug = %(slug)s AND (kind = 'entities' OR %(any)s)
+SELECT dataset_id, claim_seed FROM pdm_datasets
+WHERE slug = %(slug)s AND tenant_id = app_tenant() AND (kind = 'entities' OR %(any)s)
 """
 LATEST = """
 SELECT sync_id, state, request_id, parts, is_full FROM entity_syncs
@@ -42,8 +43,8 @@ SELECT s.sync_id, d.slug AS dataset, s.sequence_id, s.is_full, s.state, s.parts,
     s.unchanged, s.deleted, s.refused, s.entities, s.absent, s.reason, s.begun_at, s.settled_at, s.ended_at
 FROM entity_syncs s JOIN pdm_datasets d USING (dataset_id)
 """
-LIST = f"{_SYNCS} WHERE d.slug = %s ORDER BY s.sync_id DESC LIMIT %s"
-ONE = f"{_SYNCS} WHERE s.sync_id = %s"
+LIST = f"{_SYNCS} WHERE d.slug = %s AND d.tenant_id = app_tenant() ORDER BY s.sync_id DESC LIMIT %s"
+ONE = f"{_SYNCS} WHERE s.sync_id = %s AND s.tenant_id = app_tenant()"
 DECIDE = """
 UPDATE entity_syncs
 SET state = %(state)s, ended_at = CASE WHEN %(state)s = 'deleting' THEN NULL ELSE now() END

@@ -16,7 +16,7 @@ CHANGES = "pulse_changes"
 """Postgres channel of notifications that a view is outdated; the payload is the tenant's id, or OPERATOR."""
 OPERATOR = "operator"
 
-SELF = "SELECT tenant_id, slug FROM pdm_tenants"
+SELF = "SELECT tenant_id, slug FROM pdm_tenants WHERE tenant_id = %s"
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class TenantView:
 def load_view(tenant_id: UUID) -> TenantView | None:
     """Load a tenant's view in its own RLS session; None when there is no such tenant."""
     with postgres.tenant_transaction("pulse_api", tenant_id, one_snapshot=True) as connection:
-        row = connection.execute(SELF).fetchone()
+        row = connection.execute(SELF, [tenant_id]).fetchone()
         if row is None:
             return None
         return TenantView(
             Tenant(*row),
             {key.key_id: key for key in keys.load_keys(connection)},
-            tuple(dataset_rows.read(connection)),
+            tuple(dataset_rows.read(connection, dataset_rows.OF_TENANT)),
             quotas.load_limits(connection),
         )
 
@@ -45,7 +45,7 @@ def load_view(tenant_id: UUID) -> TenantView | None:
 def load_lake_view(tenant_id: UUID) -> TenantView | None:
     """Load the view for the REST catalog: keys and limits, without datasets."""
     with postgres.tenant_transaction("pulse_lake", tenant_id, one_snapshot=True) as connection:
-        row = connection.execute(SELF).fetchone()
+        row = connection.execute(SELF, [tenant_id]).fetchone()
         if row is None:
             return None
         known = {key.key_id: key for key in keys.load_keys(connection)}

@@ -212,6 +212,46 @@ def test_an_image_stops_no_sensor(room: Room) -> None:
         assert answer.status_code == 405
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'[{"query": "{ version }"}]',
+        b'"{ version }"',
+        b"1",
+        b"null",
+        b"",
+        b"{",
+        b'{"query": "\xff"}',
+        b"\xff{",
+        b"1" * 5_000,
+        b"[" * 100_000,
+        b'{"query": null}',
+        b'{"query": 1}',
+        b'{"query": ["{ version }"]}',
+        b'{"query": "{ \\ud800 }"}',
+        b'{"query": "{ version }", "variables": []}',
+        b'{"query": "{ version }", "variables": 1}',
+        b'{"query": "{ version }", "variables": "[]"}',
+        b'{"query": "{ version }", "variables": "{"}',
+        b'{"query": "{ version }", "operationName": 1}',
+    ],
+)
+def test_a_body_of_another_shape_is_refused(room: Room, body: bytes) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    refused = httpx.post(f"{room.url}/graphql", content=body, headers=headers, timeout=PATIENCE_S)
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]
+    assert refused.json()["fix"]
+
+
+@pytest.mark.parametrize("variables", [None, {}, "{}"])
+def test_a_query_needs_no_variables(room: Room, variables: object) -> None:
+    body = {"query": HARMLESS, "variables": variables, "operationName": None}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    answer = httpx.post(f"{room.url}/graphql", json=body, headers=headers, timeout=PATIENCE_S)
+    assert answer.json()["data"]["version"]
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_other_methods_are_refused(room: Room, method: str) -> None:
     answer = httpx.request(

@@ -1,6 +1,7 @@
 """What holds for the whole API: problem documents, request ids, logs, CORS, quotas of datasets."""
 
 import json
+import logging
 import re
 import threading
 import time
@@ -16,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from support.http import Api, Caller, sample, served
+from support.http import Api, Caller, LogLine, sample, served
 from support.ingest import Owner
 
 from chaos.waiting import PATIENCE_S
@@ -192,7 +193,9 @@ def test_a_key_of_the_wrong_kind_is_said_to_be(api: Api, caller: Caller) -> None
     )
 
 
-def test_what_nobody_foresaw_has_its_id_too(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_foresaw_has_its_id_too(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, log_line: LogLine
+) -> None:
     def broken(_: object) -> None:
         raise RuntimeError("secret")
 
@@ -200,7 +203,14 @@ def test_what_nobody_foresaw_has_its_id_too(caller: Caller, monkeypatch: pytest.
     answer = caller.http.get("/v1/usage", headers={"X-Request-Id": "mine"})
     assert answer.status_code == 500
     assert answer.headers["x-request-id"] == answer.json()["request_id"] == "mine"
+    assert answer.headers["connection"] == "close", "as the server does after it"
     assert "secret" not in answer.text
+    assert log_line("RuntimeError: secret")["request_id"] == "mine"
+
+
+def test_a_line_of_log_outside_of_requests_has_no_request_id(log_line: LogLine) -> None:
+    logging.getLogger("pulse.test").warning("nobody asked")
+    assert "request_id" not in log_line("nobody asked")
 
 
 @pytest.mark.parametrize("given", ["a b", "x" * 65, "né", ""])

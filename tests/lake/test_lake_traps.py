@@ -11,6 +11,7 @@ from support.catalog import READ, Guest
 from support.http import Api
 from support.rest_catalog import CREATION, OWN, SCHEMA, VIEW, Lake, Made, of_statistics, properties, snapshot
 
+from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.registry import keys
 from pulse_resources import object_store
@@ -257,6 +258,38 @@ def test_a_key_to_a_table_opens_that_table_alone(lakes: tuple[Lake, Lake], their
             store.open_output_stream(object_store.key(f"{elsewhere}/data/x")) as sink,
         ):
             sink.write(b"x")
+
+
+def test_who_may_only_write_reads_nothing(catalog: Api, writer: Guest, mine: Made, lake: Lake) -> None:
+    """Neither by a write that changes nothing, nor by one that is sent again."""
+    view = f"v{uuid.uuid4().hex[:8]}"
+    made = lake.client.post(f"{OWN}/views", json={"name": view, "schema": SCHEMA, "view-version": VIEW})
+    assert made.status_code == 200
+    before = lake.load(mine.name)["metadata-location"]
+    nothing: dict[str, Any] = {"updates": [], "requirements": []}
+    again = {"name": mine.name, "metadata-location": before, "overwrite": True}
+    new = {"name": f"t{uuid.uuid4().hex[:8]}", "schema": SCHEMA}
+    namespace = f"n{uuid.uuid4().hex[:8]}"
+    with catalog.client(keys.issue_key(writer.tenant, "sender", [KeyScope.LAKE_WRITE]).text) as client:
+        for path, body in (
+            (f"{OWN}/tables/{mine.name}", nothing),
+            (f"{OWN}/register", again),
+            (f"{OWN}/tables", new),
+            (f"{OWN}/tables", new | {"stage-create": True}),
+            (f"{OWN}/views/{view}", nothing),
+            (f"{OWN}/register-view", {"name": view, "metadata-location": made.json()["metadata-location"]}),
+        ):
+            answer = client.post(path, json=body)
+            assert (answer.status_code, "lacks the scope lake:read" in answer.text) == (403, True), path
+            assert "s3." not in answer.text, path
+        once = {"headers": {"Idempotency-Key": str(uuid.uuid4())}, "json": {"namespace": [namespace]}}
+        assert client.post("/v1/namespaces", **once).status_code == 200
+        secret = {"removals": [], "updates": {"a": "secret"}}
+        lake.client.post(f"/v1/namespaces/{namespace}/properties", json=secret)
+        assert "secret" not in client.post("/v1/namespaces", **once).text
+        change = {"identifier": {"namespace": ["own"], "name": mine.name}} | nothing
+        changed = client.post("/v1/transactions/commit", json={"table-changes": [change]})
+        assert (changed.status_code, changed.content) == (204, b"")
 
 
 def test_who_may_only_read_gets_a_key_that_only_reads(catalog: Api, writer: Guest, mine: Made) -> None:

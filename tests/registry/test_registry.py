@@ -2,8 +2,9 @@
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,8 +19,9 @@ from pulse_api import cli
 from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
 from pulse_pipelines.domain.columns import PHYSICAL
+from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import datasets
+from pulse_pipelines.registry import datasets, event_states, keys, quotas, view
 from pulse_resources import iceberg, kafka, object_store, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, Transient, UserError
 from pulse_resources.service_settings import Role
@@ -484,3 +486,39 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     assert not silent
     for name, below in getattr(part, "commands", {}).items():
         assert below.hidden or name in shown.output
+
+
+READS: dict[str, Callable[[Tenant], object]] = {
+    "view": lambda tenant: view.load_view(tenant.tenant_id),
+    "view of the catalog": lambda tenant: view.load_lake_view(tenant.tenant_id),
+    "keys": keys.list_keys,
+    "datasets": registry.list_datasets,
+    "a dataset": lambda tenant: registry.find_dataset(tenant, "orders"),
+    "schemas": registry.list_schemas,
+    "usage": quotas.find_usage,
+    "a table": lambda tenant: registry.current_table(tenant, "orders"),
+    "a state": lambda tenant: event_states.find(tenant, "orders"),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
+def test_a_read_names_its_tenant_beside_row_level_security(
+    stack: Settings, read: Callable[[Tenant], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenants = [make_owner().tenant for _ in range(2)]
+    for number, tenant in enumerate(tenants):
+        for name in ["reader", "writer"][: number + 1]:
+            keys.issue_key(tenant, name, [KeyScope.READ])
+            registry.create_dataset(tenant, f"of_the_{name}", f"pulse://{tenant.slug}/orders/1")
+        event_states.declare(tenant, "orders", "country", 10 + number)
+    seen = [read(tenant) for tenant in tenants]
+    assert seen[0] != seen[1], "nothing could be mistaken"
+
+    @contextmanager
+    def without_security(_: str, tenant_id: uuid.UUID, **__: bool) -> Iterator[postgres.Connection]:
+        with superuser() as connection, connection.transaction():
+            postgres.set_tenant(connection, tenant_id)
+            yield connection
+
+    monkeypatch.setattr(postgres, "tenant_transaction", without_security)
+    assert [read(tenant) for tenant in tenants] == seen

@@ -1,5 +1,7 @@
 """The HTTP API on a port of its own, in this process, in front of the real services."""
 
+import io
+import logging
 import socket
 import threading
 import time
@@ -16,7 +18,8 @@ import pytest
 from starlette.types import ASGIApp
 
 from chaos.surroundings import TLS, with_settings
-from chaos.waiting import PATIENCE_S
+from chaos.waiting import PATIENCE_S, wait
+from pulse_api.http import logs
 from pulse_api.http.app import create_app
 from pulse_api.http.server import Server
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
@@ -110,6 +113,28 @@ class served:  # noqa: N801 - used as a context manager
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join(PATIENCE_S)
+
+
+LogLine = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def log_line() -> Iterator[LogLine]:
+    """Waits for the first line with this text of those that this process logs, as a server writes them."""
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setFormatter(logs.Lines())
+
+    def line_with(text: str) -> dict[str, Any]:
+        def lines() -> list[str]:
+            return [line for line in handler.stream.getvalue().splitlines() if text in line]
+
+        wait(lambda: bool(lines()), f"nothing was logged of {text}")
+        line: dict[str, Any] = orjson.loads(lines()[0])
+        return line
+
+    logging.getLogger().addHandler(handler)
+    yield line_with
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture

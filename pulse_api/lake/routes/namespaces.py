@@ -1,5 +1,6 @@
 """Namespaces: `events`, which holds the tenant's datasets and their rollups, and those of its own."""
 
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import Response
@@ -35,10 +36,8 @@ def _exists(asked: Asked) -> Response:
 def _create(asked: Asked) -> Response:
     tenant, body = asked.caller.tenant, asked.json()
     namespace, given = levels(body.get("namespace")), strings(body, "properties")
-    try:
+    with suppress(Repeated):  # answered as the first time: what they are by now is for keys that read
         namespaces.create(tenant, namespace, given, asked.once)
-    except Repeated:
-        given = catalog.properties(tenant, namespace)
     return json_response({"namespace": namespace, "properties": given})
 
 

@@ -65,11 +65,13 @@ def _rename(asked: Asked) -> Response:
 
 routes = [
     endpoint("GET", LIST, KeyScope.LAKE_READ, _list),
-    endpoint("POST", LIST, KeyScope.LAKE_WRITE, _create),
-    endpoint("POST", "/v1/namespaces/{namespace}/register-view", KeyScope.LAKE_WRITE, _register),
+    endpoint("POST", LIST, KeyScope.LAKE_WRITE, _create, reads_back=True),
+    endpoint(
+        "POST", "/v1/namespaces/{namespace}/register-view", KeyScope.LAKE_WRITE, _register, reads_back=True
+    ),
     endpoint("GET", PATH, KeyScope.LAKE_READ, _load),
     endpoint("HEAD", PATH, KeyScope.LAKE_READ, _exists),
-    endpoint("POST", PATH, KeyScope.LAKE_WRITE, _replace),
+    endpoint("POST", PATH, KeyScope.LAKE_WRITE, _replace, reads_back=True),
     endpoint("DELETE", PATH, KeyScope.LAKE_WRITE, _drop),
     endpoint("POST", "/v1/views/rename", KeyScope.LAKE_WRITE, _rename),
 ]

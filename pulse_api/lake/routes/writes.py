@@ -101,9 +101,9 @@ def nothing(work: Callable[[], object]) -> Response:
 
 
 routes = [
-    endpoint("POST", LIST, KeyScope.LAKE_WRITE, _create),
-    endpoint("POST", "/v1/namespaces/{namespace}/register", KeyScope.LAKE_WRITE, _register),
-    endpoint("POST", PATH, KeyScope.LAKE_WRITE, _commit),
+    endpoint("POST", LIST, KeyScope.LAKE_WRITE, _create, reads_back=True),
+    endpoint("POST", "/v1/namespaces/{namespace}/register", KeyScope.LAKE_WRITE, _register, reads_back=True),
+    endpoint("POST", PATH, KeyScope.LAKE_WRITE, _commit, reads_back=True),
     endpoint("DELETE", PATH, KeyScope.LAKE_WRITE, _drop),
     endpoint("POST", "/v1/tables/rename", KeyScope.LAKE_WRITE, _rename),
     endpoint("POST", "/v1/transactions/commit", KeyScope.LAKE_WRITE, _transaction),

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_pipelines.defs.control_room import pages
 from pulse_pipelines.defs.control_room.identity import Identity, Role
-from pulse_resources.api_settings import DagsterSettings
+from pulse_resources.api_settings import DagsterSettings, is_of_host
 
 ROLE = "pulse.role"
 """Key of the caller's role in a request's scope."""
@@ -103,7 +103,7 @@ class Guard:
             return Refused(421, "the control room is not known by this name (Host)", fix)
         origin = headers.get("origin")
         site = headers.get("sec-fetch-site", "none")
-        if origin is not None and origin.partition("://")[2].lower() != hosts[0].lower():
+        if origin is not None and not is_of_host(origin, hosts[0]):
             return _foreign_page("Origin")
         if site not in ("same-origin", "none") and not navigates:
             return Refused(

@@ -46,7 +46,7 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
         day: day of the event's timestamp; only rows of that day are searched.
 
     Raises:
-        NotFound: nothing is known of the id.
+        NotFound: nothing is known of the id; or there is no such dataset, and no dead letter names it.
         Transient: the object store does not answer; or the broker does not, and nothing else knows the id.
         Terminal: a table is missing or damaged.
     """
@@ -70,6 +70,8 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
     if not fates and unread is not None:
         raise unread
     if not fates:
+        if dataset is not None:
+            registry.find_dataset(tenant, dataset)
         beyond = f" ({'; '.join(looked)})" if looked else ""
         raise NotFound(
             f"no such event was accepted, or it is older than what is remembered{beyond}",
