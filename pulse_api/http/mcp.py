@@ -5,9 +5,11 @@ refused at once. The server sends no notifications, so there is no stream to ope
 """
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
@@ -92,14 +94,23 @@ class Mcp:
     def _refuse_foreign_page(self, request: Request) -> None:
         """Raise ProblemError (403) for a page of another site, as MCP asks; only browsers send an Origin."""
         origin = request.headers.get("origin")
+        host = request.headers.get("host", "")
         if (
             origin is None
             or self._origins & {origin, "*"}
-            or is_of_host(origin, request.headers.get("host", ""))
+            or (is_of_host(origin, host) and _is_address(host))
         ):
             return
         fix = "Call it from a program, or have an operator add the origin to the setting api.cors_origins"
         raise ProblemError(403, "forbidden", "a page of another site asked (Origin)", fix=fix)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a Host is an address or this machine: a stranger may have any other name resolve to the server."""
+    name = urlsplit(f"//{host}").hostname or ""
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return name == "localhost"
 
 
 def _has_invalid_id(body: bytes) -> bool:

@@ -309,7 +309,10 @@ def test_what_has_no_id_is_a_notification(
     [
         ({}, 200),
         ({"Host": "pulse.example"}, 200),
-        ({"Host": "pulse.example:8000", "Origin": "https://Pulse.example:8000"}, 200),
+        ({"Host": "10.0.0.7:8000", "Origin": "https://10.0.0.7:8000"}, 200),
+        ({"Host": "[::1]:8000", "Origin": "http://[::1]:8000"}, 200),
+        ({"Host": "Localhost:8000", "Origin": "http://localhost:8000"}, 200),
+        ({"Host": "rebound.example:8000", "Origin": "http://rebound.example:8000"}, 403),
         ({"Origin": "https://page.example"}, 200),
         ({"Origin": "https://public.example"}, 200),
         ({"Origin": "https://evil.example"}, 403),
