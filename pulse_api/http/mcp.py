@@ -106,7 +106,7 @@ class Mcp:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a Host is an address or this machine: a stranger may have any other name resolve to the server."""
+    """Whether a Host is an address or this machine: a stranger can have any other name resolve to them."""
     name = urlsplit(f"//{host}").hostname or ""
     with suppress(ValueError):
         return bool(ipaddress.ip_address(name))
