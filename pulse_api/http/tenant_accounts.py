@@ -1,6 +1,6 @@
-"""Vending accounts of tenants that exist when the API starts: a new tenant's is made with the tenant.
+"""Vending accounts of tenants that lack one when the API starts: a new tenant's is made with the tenant.
 
-Each needs some 6 ms of MinIO. What exists is written again, which also follows a new secret in the settings.
+Earlier versions of Pulse made none, and another vending secret in the settings takes other accounts.
 """
 
 import asyncio
@@ -35,8 +35,9 @@ def _make() -> str:
     if not settings.object_store.vending_by_tenant:
         return ""
     try:
-        tenants = registry.list_tenants()
-        vending_accounts.ensure_tenant_accounts(settings, [tenant.namespace for tenant in tenants])
+        namespaces = [tenant.namespace for tenant in registry.list_tenants()]
+        missing = vending_accounts.find_missing(settings, namespaces)
+        vending_accounts.ensure_tenant_accounts(settings, missing)
     except (psycopg.Error, PulseError) as error:
         return str(error)
     return ""
