@@ -195,7 +195,7 @@ def test_a_service_given_by_address_is_used_and_left_alone(
     run("up", "--only", "minio")
     given = json.loads(layout.settings_file.read_text())["object_store"]
     for key, value in given.items():
-        monkeypatch.setenv(f"PULSE_OBJECT_STORE__{key.upper()}", value)
+        monkeypatch.setenv(f"PULSE_OBJECT_STORE__{key.upper()}", str(value))
     other = Layout(tmp_path / "other")
     monkeypatch.setenv("PULSE_HOME", str(other.home))
     assert "external" in run("up", "--only", "minio")
