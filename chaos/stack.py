@@ -159,6 +159,7 @@ def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str
         "PULSE_OBJECT_STORE__SECRET_KEY": store.secret_key.get_secret_value(),
         "PULSE_OBJECT_STORE__VENDING_ACCESS_KEY": store.vending_access_key,
         "PULSE_OBJECT_STORE__VENDING_SECRET_KEY": vending.get_secret_value(),
+        "PULSE_OBJECT_STORE__VENDING_BY_TENANT": str(store.vending_by_tenant),
     }
 
 

@@ -13,6 +13,7 @@ from chaos.harm.attack import Attack, Attacker, may
 from pulse_pipelines import registry
 from pulse_pipelines.lake import metadata
 from pulse_resources import object_store, vended, vending_accounts
+from pulse_resources.errors import first_line
 from pulse_resources.settings import load_settings
 from pulse_resources.vended import Mode
 
@@ -60,8 +61,8 @@ def _revoke_once(attacker: Attacker) -> tuple[str, str]:
     revoked = f"{vending_accounts.revoke(load_settings(), key)} for the attacker's account"
     try:
         list(object_store.listed(folder, metadata.client(pulse_key)))
-    except OSError:
-        return revoked, "403 for a key of another account"
+    except OSError as error:
+        return revoked, f"unclear: {first_line(error)}"
     return revoked, "200 for a key of another account"
 
 
