@@ -20,26 +20,21 @@ DELETES = 1_000
 
 
 def _file_system(settings: Settings, **options: bool) -> pafs.S3FileSystem:
-    if settings.object_store.by_role:  # Arrow finds the key, and renews it
-        return file_system_of(None, None, None, settings, **options)
-    key = store_key.of(settings.object_store)
-    return file_system_of(key.access_key, key.secret_key, key.session_token, settings, **options)
+    store = settings.object_store
+    # Without a key Arrow finds that of the environment, and renews it.
+    return file_system_of(None if store.by_role else store_key.of(store), settings, **options)
 
 
 def file_system_of(
-    access_key: str | None,
-    secret_key: str | None,
-    token: str | None,
-    settings: Settings | None = None,
-    **options: bool,
+    key: StoreKey | None, settings: Settings | None = None, **options: bool
 ) -> pafs.S3FileSystem:
-    """S3 client of the store with these credentials; without a key, with those of the environment."""
+    """S3 client of the store with this key; None: with that of the environment."""
     store = (settings or load_settings()).object_store
     scheme, _, address = store.endpoint.partition("://")
     return pafs.S3FileSystem(
-        access_key=access_key,
-        secret_key=secret_key,
-        session_token=token,
+        access_key=key and key.access_key,
+        secret_key=key and key.secret_key,
+        session_token=key and key.session_token,
         endpoint_override=address,
         scheme=scheme,
         tls_ca_file_path=str(store.ca_file) if store.ca_file else None,

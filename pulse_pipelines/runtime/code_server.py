@@ -141,23 +141,25 @@ class _Server(DagsterApiServer):
             self._reload()
 
     def watch_runs(self) -> None:
-        """Report lost runs as failed, for ever; Dagster reports those whose process has ended."""
+        """Report lost runs as failed. Never returns; Dagster reports those whose process has ended."""
         lost = LostRuns()
         while True:
-            time.sleep(LOOK_S)
             try:
-                with DagsterInstance.get() as instance:
-                    self._report_lost(instance, lost)
+                with DagsterInstance.get() as instance:  # kept: to open one takes a connection and settings
+                    while True:
+                        time.sleep(LOOK_S)
+                        self._report_lost(instance, lost)
             except Exception:  # Postgres may be away
                 _log.exception("Whether runs are lost could not be checked")
+                time.sleep(LOOK_S)
 
     def _report_lost(self, instance: DagsterInstance, lost: LostRuns) -> None:
         starting = instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTING]))
         with self._execution_lock:  # held while a process is made
             ours = set(self._executions)
-        gone = lost.among({run.run_id for run in starting} - ours, time.monotonic())
+        lost_ids = lost.among({run.run_id for run in starting} - ours, time.monotonic())
         for run in starting:
-            if run.run_id in gone:
+            if run.run_id in lost_ids:
                 instance.report_run_failed(run, f"No process began this run within {LOST_S:.0f} s.")
 
     def ReloadCode(  # noqa: N802 - gRPC's name

@@ -17,6 +17,7 @@ from pulse_pipelines.lake import room
 from pulse_pipelines.registry import keys, quotas
 from pulse_resources import object_store
 from pulse_resources.faults import at
+from pulse_resources.store_key import StoreKey
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +331,7 @@ def test_a_tenant_has_as_many_tables_and_bytes_as_it_may(lake: Lake, tenant: Ten
         assert "bytes and may have 1" in refused.json()["error"]["message"]
         config = lake.load(table.name)["config"]
         store = object_store.file_system_of(
-            config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"]
+            StoreKey(config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"])
         )
         with (
             pytest.raises(OSError, match=r"(?i)denied"),

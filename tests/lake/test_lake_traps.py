@@ -15,6 +15,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.registry import keys
 from pulse_resources import object_store
+from pulse_resources.store_key import StoreKey
 from pulse_resources.vended import Mode
 
 TRICKS: dict[str, Callable[[str, str], str]] = {
@@ -226,7 +227,9 @@ def test_a_forged_current_metadata_file_opens_nothing_of_others(
         if expected == 200:  # the tenant's own dataset: what it may read, and no more
             config = answer.json()["config"]
             reader = object_store.file_system_of(
-                config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"]
+                StoreKey(
+                    config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"]
+                )
             )
             with (
                 pytest.raises(OSError, match=r"(?i)denied"),
@@ -241,7 +244,7 @@ def test_a_key_to_a_table_opens_that_table_alone(lakes: tuple[Lake, Lake], their
     table, other = lake.make(), lake.make()
     config = lake.load(table.name)["config"]
     store = object_store.file_system_of(
-        config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"]
+        StoreKey(config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"])
     )
     with store.open_output_stream(object_store.key(f"{table.location}/data/x")) as sink:
         sink.write(b"x")
@@ -296,7 +299,7 @@ def test_who_may_only_read_gets_a_key_that_only_reads(catalog: Api, writer: Gues
     with catalog.client(keys.issue_key(writer.tenant, "reader", READ).text) as client:
         config = client.get(f"{OWN}/tables/{mine.name}").json()["config"]
     store = object_store.file_system_of(
-        config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"]
+        StoreKey(config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"])
     )
     with store.open_input_stream(object_store.key(mine.at)) as source:
         assert source.read()

@@ -113,17 +113,14 @@ def _vending(settings: Settings) -> Finding:
         return Finding(STORE, "vending", True, "no account vends credentials for engines", fix)
     location = f"s3://{store.bucket}/iceberg/{_FOLDER}"
     try:
-        kept_key = vended.credentials([location], Mode.READ)
+        pulse_key = vended.credentials([location], Mode.READ)
         if store.vending_by_tenant:
             vending_accounts.ensure_tenant_accounts(settings, [_FOLDER])
             key = vended.credentials([location], Mode.READ, to_tenant=True)
             vending_accounts.revoke(settings, key)
             vended.drop({key.access_key})
             # The listing is refused if the tenant's request revoked the key.
-            client = object_store.file_system_of(
-                kept_key.access_key, kept_key.secret_key, kept_key.session_token
-            )
-            list(object_store.listed(location, client))
+            list(object_store.listed(location, object_store.file_system_of(pulse_key)))
         elif vending_accounts.is_minio(settings):
             return Finding(STORE, "vending", False, _SHARED, _BY_TENANT)
     except PulseError as error:
