@@ -96,12 +96,12 @@ def credentials(locations: Iterable[str], mode: Mode, *, to_tenant: bool = False
     """
     grant = _grant(locations, mode, to_tenant)
     with _lock(grant):
-        found = _fresh(grant)
-        if found is None:
-            found = _kept[grant] = _assume(grant)
+        key = _fresh(grant)
+        if key is None:
+            key = _kept[grant] = _assume(grant)
             while len(_kept) > KEPT:
                 _kept.pop(next(iter(_kept)), None)
-    return found
+    return key
 
 
 def kept(locations: Iterable[str], mode: Mode) -> Credentials | None:
@@ -147,9 +147,9 @@ def _lock(grant: _Grant) -> threading.Lock:
 
 
 def _fresh(grant: _Grant) -> Credentials | None:
-    found = _kept.get(grant)
+    key = _kept.get(grant)
     left = timedelta(seconds=load_settings().object_store.vended_seconds / 3)
-    return found if found and found.expires_at - datetime.now(UTC) > left else None
+    return key if key and key.expires_at - datetime.now(UTC) > left else None
 
 
 def policy(bucket: str, prefixes: Iterable[str], actions: Iterable[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing_extensions import override
 ACCESS = "pulse.access"
 """Logger of requests: a level above INFO turns them off."""
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""Of the request that the current task answers; its lines of the log have it."""
+"""Id of the request that the current task answers; log lines of the task have it."""
 _ACCESS = logging.getLogger(ACCESS)
 
 

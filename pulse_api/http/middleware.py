@@ -41,7 +41,7 @@ class Envelope:
         request_id = _request_id(scope)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        logs.REQUEST_ID.set(request_id)  # and never reset: the server logs what nobody foresaw after this
+        logs.REQUEST_ID.set(request_id)  # never reset: the server logs unexpected errors after this
         status, received = 500, 0
 
         async def bounded() -> Message:

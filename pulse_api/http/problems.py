@@ -220,7 +220,7 @@ def install(app: FastAPI) -> None:
 
 
 def unforeseen(request: Request, answer: Response) -> Response:
-    """The answer to an error that nobody foresaw, with the headers of its way to the caller.
+    """The answer to an unexpected error, with the headers of its way to the caller.
 
     It bypasses our middleware, which adds the id to all others, and the server closes its connection.
     """

@@ -144,13 +144,13 @@ class _Worker:
     def _answers_in_time(self) -> bool:
         """Wait for an answer: what the work computes and sleeps counts, not that the machine is busy."""
         began, idled = time.monotonic(), starved(self._process.pid)
-        left = self._patience
-        while not self._connection.poll(left):
+        remaining_s = self._patience
+        while not self._connection.poll(remaining_s):
             passed = time.monotonic() - began
-            left = self._patience - (passed - (starved(self._process.pid) - idled))
-            if left <= 0 or passed > max(BUSY_S, self._patience):
+            remaining_s = self._patience - (passed - (starved(self._process.pid) - idled))
+            if remaining_s <= 0 or passed > max(BUSY_S, self._patience):
                 return False
-            left = max(left, 0.1 * self._patience)  # the shares that are left would get smaller for ever
+            remaining_s = max(remaining_s, 0.1 * self._patience)  # ever smaller shares would never end
         return True
 
     def end(self) -> None:
@@ -162,7 +162,7 @@ class _Worker:
 
 
 def starved(pid: int | None) -> float:
-    """Seconds that the main thread of a process could compute and had no processor; 0 if nobody knows."""
+    """Seconds that the main thread of a process could compute and had no processor; 0 if it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):  # it has ended, or this kernel does not count them

@@ -51,8 +51,8 @@ NEWEST = 3
 _EMPTY: Mapping[int, type[TableMetadata]] = {1: TableMetadataV1, 2: TableMetadataV2, 3: TableMetadataV3}
 MOST = 10_000
 """Most updates in a commit."""
-MOST_TOLD = 1_000
-"""Errors of a document of which the first is told: pydantic lists all, and other threads wait for it."""
+MOST_LISTED_ERRORS = 1_000
+"""Errors of a document up to which its answer names the first: pydantic lists all, and other threads wait."""
 _DEFAULTS = ("initial-default", "write-default")
 _WORDS = (
     ("Table UUID does not match", "UUID does not match"),
@@ -89,7 +89,7 @@ def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
 def wrong(error: Exception) -> Malformed:
     """The error of a document that is not valid Iceberg."""
     if isinstance(error, ValidationError):
-        if (count := error.error_count()) > MOST_TOLD:
+        if (count := error.error_count()) > MOST_LISTED_ERRORS:
             return Malformed(f"the document has {count:,} errors")
         first = error.errors(include_url=False, include_input=False)[0]
         return Malformed(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:300]}")

@@ -145,7 +145,7 @@ def is_container(value: msgspec.Raw) -> bool:
 
 
 def _decoded(value: Any) -> Any:
-    """A scalar of JSON; None: it is none, or its bytes are no text."""
+    """A scalar of JSON; None: it is an object or a list, or its bytes are not text."""
     if isinstance(value, msgspec.Raw) and is_container(value):
         return None
     try:

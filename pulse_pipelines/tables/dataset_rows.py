@@ -18,7 +18,7 @@ SELECT d.dataset_id, d.tenant_id, d.slug, d.name, d.schema_uri, s.document, d.ta
 FROM pdm_datasets d JOIN pdm_schemas s USING (schema_uri)
 """
 OF_TENANT = "d.tenant_id = app_tenant()"
-"""Of the session's tenant, beside what row-level security says."""
+"""Condition: the dataset belongs to the session's tenant; row-level security demands it, too."""
 OF_SLUG = f"d.slug = %s AND {OF_TENANT}"
 ORDER = " ORDER BY d.tenant_id, d.slug"
 

@@ -1,12 +1,12 @@
 """How long a service may take to start: as long as it makes progress, and longer after a failed start.
 
-On a machine that is too busy a start takes many times as long as usual. To end it for that and begin anew is
-work that leads nowhere and makes the machine busier, so only a start without progress is given up.
+On a machine that is too busy a start takes many times as long as usual. To end it for that and begin again
+is work that leads nowhere and makes the machine busier, so only a start without progress is given up.
 
 Progress is processor time, of all processes of the service. A service that waits for another by asking again
 and again uses some, too, and so does one that is asked whether it is ready. That is accepted: to start it
-anew would make a dependency that is slow no faster, so it is given up at the bound only. One that waits
-without computing looks hung, and is started anew after its time-out.
+again would make a dependency that is slow no faster, so it is given up at the bound only. One that waits
+without computing looks hung, and is started again after its time-out.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Patience:
         self._bound = now + BOUND * self._timeout
 
     def lasts(self, now: float, processor_time: Callable[[], float]) -> bool:
-        """Whether the start may go on.
+        """Whether the start may continue.
 
         Args:
             now: seconds of a clock that nobody sets.

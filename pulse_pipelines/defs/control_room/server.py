@@ -90,13 +90,13 @@ class ControlRoom(DagsterWebserver[Workspace, WorkspaceRequestContext]):
         if request.method != "POST":
             return guard.Refused(405, "GraphQL is asked by POST", "POST the query as JSON").response()
         try:
-            asked = Query.model_validate_json(await request.body())
+            query = Query.model_validate_json(await request.body())
         except ValidationError as error:
             wrong = error.errors()[0]
             where = "".join(map(str, wrong["loc"][:1])) or "the body"
             return guard.Refused(400, f"{where}: {wrong['msg']}", "POST " + Query.FORM).response()
         answer: Response = await self.execute_graphql_request(
-            request, asked.query, asked.variables, asked.operation_name
+            request, query.query, query.variables, query.operation_name
         )
         return answer
 

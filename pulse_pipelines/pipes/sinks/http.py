@@ -23,13 +23,13 @@ _TAKEN = range(200, 300)
 _CONFLICT = 409
 
 
-class _Told(msgspec.Struct):
+class _SinkAnswer(msgspec.Struct):
     """What is read of an answer; its other members are not made, however many they are."""
 
     refused: int = 0
 
 
-_told = msgspec.json.Decoder(_Told)
+_decoder = msgspec.json.Decoder(_SinkAnswer)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Service:
 def _refused(body: bytes) -> int:
     """How many entities an answer of Pulse's form says were refused; of any other none."""
     try:
-        return max(0, _told.decode(body).refused)
+        return max(0, _decoder.decode(body).refused)
     except (msgspec.DecodeError, RecursionError):
         return 0
 
