@@ -1,4 +1,4 @@
-"""Failed tests of a run, once more and alone: `.ci/run` ends with it.
+"""Failed tests: each is named when it fails, and `.ci/run` runs them once more, alone, at its end.
 
 A test that passes then is printed as FLAKY and must be mended; the run is green. The run is red if a test
 fails again, if more than three failed, or if it did not reach its end.
@@ -17,10 +17,11 @@ MOST = 3
 
 
 class Outcome:
-    """Writes to a file whether a run reached its end, and which tests failed."""
+    """Prints the name of a failed test at once; writes them to a file at the end."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, config: pytest.Config) -> None:
         self._file = file
+        self._config = config
         self._failed: dict[str, None] = {}
         self._reached_end = True
 
@@ -32,6 +33,9 @@ class Outcome:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed[report.nodeid] = None
+            terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -46,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     file: Path | None = config.getoption("--outcome")
     if file is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Outcome(file), "pulse-outcome")
+        config.pluginmanager.register(Outcome(file, config), "pulse-outcome")
 
 
 def repeat(file: Path) -> int:
