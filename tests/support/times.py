@@ -1,8 +1,8 @@
 """Where the time of a run of tests goes: `make test-times` records a run and prints the report.
 
 Each process of tests writes a line of JSON per test, per set-up of a fixture and per file to a file of
-its own (`--times FOLDER`). A file's processor time includes that of all processes that its tests started,
-services too: a variable in their environment marks them. Waiting is the rest: time in which none of them ran.
+its own (`--times FOLDER`). The processor time of a test or file includes that of all processes that tests
+started, services too: a variable in their environment marks them. Waiting is the time in which none runs.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,37 +69,38 @@ class Recorder:
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._output = (folder / f"{worker}.jsonl").open("a", buffering=1)
         self._processors = ProcessorTime(f"{worker}-{os.getpid()}")
-        self._file, self._since = "start", time.monotonic()
+        self._file, self._since, self._used = "start", time.monotonic(), 0.0
 
     def _write(self, kind: str, name: str, began: float, **more: float) -> None:
         seconds = time.monotonic() - began
         record = {"kind": kind, "name": name, "began": began, "seconds": seconds, **more}
         self._output.write(json.dumps(record) + "\n")
 
-    @contextmanager
-    def _measure(self, kind: str, name: str) -> Iterator[None]:
-        began, used = time.monotonic(), time.process_time()
-        try:
-            yield
-        finally:
-            self._write(kind, name, began, used=time.process_time() - used)
-
     def _end_file(self, following: str) -> None:
-        self._write("file", self._file, self._since, used=self._processors.advance())
-        self._file, self._since = following, time.monotonic()
+        self._write("file", self._file, self._since, used=self._used + self._processors.advance())
+        self._file, self._since, self._used = following, time.monotonic(), 0.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         file = item.nodeid.partition("::")[0]
         if file != self._file:
             self._end_file(file)
-        with self._measure("test", item.nodeid):
+        began = time.monotonic()
+        try:
             return (yield)
+        finally:
+            used = self._processors.advance()
+            self._used += used
+            self._write("test", item.nodeid, began, used=used)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: "pytest.FixtureDef[object]") -> Iterator[None]:
-        with self._measure("fixture", f"{fixturedef.argname} ({fixturedef.scope})"):
+        began, used = time.monotonic(), time.process_time()
+        try:
             return (yield)
+        finally:
+            name = f"{fixturedef.argname} ({fixturedef.scope})"
+            self._write("fixture", name, began, used=time.process_time() - used)
 
     def pytest_sessionfinish(self) -> None:
         self._end_file("end")
@@ -145,10 +145,10 @@ def report(folder: Path, most: int) -> str:
     for kind, title in (
         ("file", "files (processor time with services)"),
         ("fixture", "fixtures (of this process alone)"),
-        ("test", "tests (of this process alone)"),
+        ("test", "tests (processor time with services)"),
     ):
         lines += ["", f"{'seconds':>8} {'processor':>9} {'number':>6}  {title}"]
-        longest = sorted(sums[kind].items(), key=lambda pair: -pair[1].seconds)[:most]
+        longest = sorted(sums[kind].items(), key=lambda pair: -max(pair[1].seconds, pair[1].used))[:most]
         lines += [f"{s.seconds:8.1f} {s.used:9.1f} {s.number:6}  {name}" for name, s in longest]
     return "\n".join(lines)
 
