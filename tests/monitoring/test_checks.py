@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
@@ -20,6 +21,8 @@ from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.assets import asset_key, partitions, tenant_partitions
 from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.monitoring import checks
+from pulse_pipelines.monitoring.checks import conformance
+from pulse_pipelines.tables import parquet_files
 from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_schema
 from pulse_resources import iceberg, postgres
 from pulse_resources.settings import Settings
@@ -104,6 +107,21 @@ def test_a_file_without_the_owner_s_column_is_found(healthy: Case) -> None:
     with pointing_at(owner, with_file(owner, row(owner).drop_columns(["tenant_id"]))):
         assert problems(ISOLATION, owner, "forged")
         assert problems(ISOLATION, owner)
+
+
+def test_the_sample_is_drawn_from_all_files_and_row_groups(
+    healthy: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong row in the last row group of the largest file is among the rows, if all are drawn."""
+    owner = healthy.owner
+    rows = pa.concat_tables([*[row(owner)] * 50, row(owner, country=None, _offset=77)])
+    monkeypatch.setattr(parquet_files, "ROW_GROUP", 10)
+    with pointing_at(owner, with_file(owner, rows)):
+        assert NO_VALUE in problems(CONFORMANCE, owner)
+        monkeypatch.setattr(conformance, "SAMPLE_ROWS", 20)
+        drawn = [checks.run(CONFORMANCE, owner.tenant, "orders") for _ in range(40)]
+    assert {result.numbers["rows_validated"] for result in drawn} == {20}
+    assert {result.numbers["invalid_rows"] for result in drawn} == {0, 1}
 
 
 # what is gone, damaged or elsewhere --------------------------------------------------------------

@@ -17,7 +17,7 @@ DESCRIPTIONS = {
     "When it fails: stop sharing the table, find the writer by the snapshots (`pulse snapshots`), and erase "
     "the foreign rows. Where row-level security is not forced, run `pulse up` or the migrations again.",
     "schema_conformance": "ERROR. Every table has exactly the columns that its published schema declares, "
-    "and a sample of rows is valid again by the version that each row names.\n\n"
+    "and the package `jsonschema` finds 100 rows, drawn at random, valid by the version that each names.\n\n"
     "When it fails: someone changed the table outside Pulse, or wrote rows around it; compare the table's "
     "snapshots with the ledger, then materialize the days at fault to rebuild them from the raw zone.",
     "reconciled": "ERROR. Every table has as many rows as its ledger says, and the ledger ends where the "

@@ -1,6 +1,8 @@
 """Check `schema_conformance`: a table follows its published schema, and a sample of its rows is valid."""
 
-from collections.abc import Mapping, Sequence
+import random
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,20 +13,23 @@ from pyiceberg.types import IcebergType, ListType, StructType
 from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schema import violation
+from pulse_pipelines.monitoring.checks.reference_validator import NotJudgedError, ReferenceValidator
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_pipelines.tables import arrow_columns, rewrite_file
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, table_schema
 from pulse_resources import object_store
 from pulse_resources.errors import Terminal
 
-SAMPLE_ROWS = 100
-"""Rows per dataset that are validated again."""
+SAMPLE_ROWS, SAMPLE_FILES = 100, 10
+"""Rows per dataset that are validated again, and files that they are drawn from."""
+JUDGE_S = 10.0
+"""Seconds in which they are validated by the package `jsonschema`; then by ingestion's validator."""
 
 
 def schema_conformance(subject: Subject) -> CheckResult:
-    """Compare the table's columns with the published schema, and validate a sample of its rows again.
+    """Compare the table's columns with the published schema, and validate a random sample of its rows again.
 
-    Each row is validated against the schema version that it names.
+    Each row is validated against the schema version that it names, by the package `jsonschema`.
     """
     result = CheckResult()
     actual = subject.table.schema()
@@ -60,23 +65,42 @@ def _text(kind: IcebergType) -> str:
 
 
 def _sample(subject: Subject) -> list[dict[str, Any]]:
-    """First rows of the files, fitted to the table's schema; files may follow earlier schemas."""
+    """Rows drawn at random, fitted to the table's schema; files may follow earlier schemas."""
     schema = arrow_columns.arrow_schema(subject.table.schema().model_dump_json())
+    files = random.sample(subject.files, min(SAMPLE_FILES, len(subject.files)))
+    counts = [file.record_count for file in files]
+    positions = sorted(random.sample(range(sum(counts)), min(SAMPLE_ROWS, sum(counts))))
     rows: list[dict[str, Any]] = []
-    for path in (file.file_path for file in subject.files):
+    for file, count in zip(files, counts, strict=True):
+        end = bisect_left(positions, count)
+        drawn, positions = positions[:end], [position - count for position in positions[end:]]
         try:
-            with object_store.file_system().open_input_file(object_store.key(path)) as content:
-                for batch in pq.ParquetFile(content).iter_batches(SAMPLE_ROWS):
-                    rows.extend(rewrite_file.fitted(batch, schema).to_pylist())
-                    if len(rows) >= SAMPLE_ROWS:
-                        return rows[:SAMPLE_ROWS]
+            for batch in _read_rows(file.file_path, drawn):
+                rows.extend(rewrite_file.fitted(batch, schema).to_pylist())
         except pa.ArrowInvalid as error:
-            raise Terminal(f"a file of the table is damaged: {error}", file=path) from error
+            raise Terminal(f"a file of the table is damaged: {error}", file=file.file_path) from error
     return rows
 
 
+def _read_rows(path: str, positions: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Read rows of a file by their ascending positions, and only the row groups that have some."""
+    if not positions:
+        return
+    with object_store.file_system().open_input_file(object_store.key(path)) as content:
+        file, begin, at = pq.ParquetFile(content), 0, 0
+        for group in range(file.num_row_groups):
+            end = begin + file.metadata.row_group(group).num_rows
+            if at < len(positions) and positions[at] < end:
+                for batch in file.iter_batches(row_groups=[group]):
+                    until = bisect_left(positions, begin + batch.num_rows, at)
+                    if at < until:
+                        yield batch.take(pa.array([each - begin for each in positions[at:until]]))
+                    begin, at = begin + batch.num_rows, until
+            begin = end
+
+
 def _invalid(dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    problems = []
+    problems, reference = [], ReferenceValidator(JUDGE_S)
     for row in rows:
         if row.get(IS_DELETED):
             continue  # a tombstone has no data
@@ -84,7 +108,16 @@ def _invalid(dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         document = dataset.documents.get(row["schema_version"])
         if document is None:
             problems.append(f"{place}: the dataset never followed version {row['schema_version']}")
-        elif found := violation(document, event_data(dataset, row, document)):
+        elif (pointer := _violation(reference, document, event_data(dataset, row, document))) is not None:
             # The value is left out: results are stored where an erasure cannot delete them.
-            problems.append(f"{place}: at /data{found[0]} it does not follow the schema"[:300])
+            problems.append(f"{place}: at /data{pointer} it does not follow the schema"[:300])
     return problems
+
+
+def _violation(reference: ReferenceValidator, document: str, data: Any) -> str | None:
+    """JSON pointer of the first violation; None if valid."""
+    try:
+        return reference.find_violation(document, data)
+    except NotJudgedError:
+        broken = violation(document, data)
+        return broken[0] if broken else None
