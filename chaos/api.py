@@ -15,7 +15,7 @@ from pulse_resources.local import ports
 @contextmanager
 def served() -> Iterator[int]:
     """Run the API while the block runs; yields its port."""
-    port = ports.choose(8000, ())
+    port = ports.choose_any(())
     environment = os.environ | {"PULSE_API__PORT": str(port), "PULSE_API__HEALTH_PORT": "0"}
     arguments = [sys.executable, "-m", "pulse_api.http.server"]
     with subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL) as process:

@@ -93,7 +93,7 @@ def running(services: Mapping[str, int]) -> Iterator[dict[str, Proxy]]:
         services: port on this machine by service name.
     """
     DOWNLOAD.fetch(lambda _: None)
-    port = ports.choose(8474, services.values())
+    port = ports.choose_any(services.values())
     command = [str(DOWNLOAD.path / "server"), "-host", "127.0.0.1", "-port", str(port)]
     with (
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,

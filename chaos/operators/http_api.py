@@ -12,7 +12,6 @@ from chaos.waiting import wait
 from pulse_resources.local import ports
 from pulse_resources.local.api import MODULE
 
-FIRST_PORT = 8100
 ENVIRONMENT = {"PULSE_API__DELIVERY_TIMEOUT_SECONDS": "2", "PULSE_API__ACCESS_LOG": "false"}
 """It does not wait long for a broker that is stopped."""
 
@@ -20,7 +19,7 @@ ENVIRONMENT = {"PULSE_API__DELIVERY_TIMEOUT_SECONDS": "2", "PULSE_API__ACCESS_LO
 @contextmanager
 def served() -> Iterator[str]:
     """Run the API while the block runs; yields its URL."""
-    port = ports.choose(FIRST_PORT, ())
+    port = ports.choose_any(())
     environment = os.environ | ENVIRONMENT | {"PULSE_API__PORT": str(port), "PULSE_API__HEALTH_PORT": "0"}
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(

@@ -107,7 +107,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     (folder / "definitions.py").write_text(DEFINITIONS)
     (folder / "dagster.yaml").write_text(INSTANCE)
     (folder / "workspace.yaml").write_text("load_from:\n  - python_file: definitions.py\n")
-    port = ports.choose(3456, ())
+    port = ports.choose_any(())
     given = DagsterSettings(webserver_port=port, token=TOKEN, read_only_token=LOOKING)
     environment = {
         "PULSE_DAGSTER__WEBSERVER_PORT": str(port),

@@ -80,7 +80,7 @@ def problem(answer: bytes) -> tuple[int, str]:
 
 def test_half_sent_heads_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """One address has its share, all have theirs, what watches has a way of its own; and none of it lasts."""
-    watched, late = ports.choose(8003, ()), threading.Event()
+    watched, late = ports.choose_any(()), threading.Event()
     limits = {"max_connections": 12, "max_connections_per_address": 8, "head_seconds": 3_600.0}
     look = connections.BoundedProtocol.look
     # Their time is over when the test says so: all of them have come by then.

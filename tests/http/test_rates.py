@@ -223,7 +223,7 @@ def serve(stack: Settings) -> Iterator[Callable[[], tuple[str, "subprocess.Popen
     with ExitStack() as until_the_end:
 
         def start() -> tuple[str, "subprocess.Popen[bytes]"]:
-            port = ports.choose(8010, ())
+            port = ports.choose_any(())
             given = {"PORT": port, "HEALTH_PORT": 0, "RATE_LOOK_SECONDS": LOOK_S, "ACCESS_LOG": False}
             environment = {f"PULSE_API__{name}": str(value) for name, value in given.items()}
             process = subprocess.Popen(

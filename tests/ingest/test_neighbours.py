@@ -279,7 +279,7 @@ def test_a_topic_that_is_gone_keeps_no_other_dead_letters_from_theirs(
         owner.send(b"not json")
     topic = first.tenant.dead_letter_topic
     kafka.admin().delete_topics([topic])[topic].result()
-    monkeypatch.setattr(dead_letter, "FLUSH_S", 3.0)
+    monkeypatch.setattr(dead_letter, "FLUSH_S", 10.0)
     ingest(first, second)
     assert second.dead_letters()[0]["published_at"]
     with superuser() as connection:

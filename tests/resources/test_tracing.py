@@ -72,7 +72,7 @@ def test_a_collector_that_is_away_is_one_line_of_log(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.format(port=ports.choose(4318, ())))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.format(port=ports.choose_any(())))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
     tracer = tracing.tracer("test")
     for _ in range(3):

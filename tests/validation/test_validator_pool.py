@@ -144,7 +144,7 @@ def test_many_dear_events_of_a_batch_take_a_bounded_time(values: int) -> None:
     assert landed["orders"] == [f"o{n:02}" for n in range(30)]
     left = [letter.event_id for letter in conformed.dead_letters]
     assert landed["dear"] + left == [f"d{n:04}" for n in range(3_000) if n % 100]
-    assert 1 < len(landed["dear"]) < 1_000
+    assert 0 < len(landed["dear"]) < 1_000
     assert {letter.rejected.reason for letter in conformed.dead_letters} == {Reason.TOO_EXPENSIVE}
     assert "0.5 s beyond their share" in conformed.dead_letters[0].rejected.detail
 
