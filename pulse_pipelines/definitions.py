@@ -54,8 +54,9 @@ def defs() -> dg.Definitions:
         return PARTS.build_assets(assets)
     loaded = {LOADED: registry_fingerprint()}  # before the families: what changes in between makes it stale
     families = [MODEL] if run_scope.parted() else registry.list_families()
-    slugs = {outline.slug for outline in registry.list_outlines()}
-    read = {name: sources & slugs for name, sources in sources_by_name().items()}
+    sources = sources_by_name()
+    slugs = set(registry.list_owners()) if sources else set()
+    read = {name: slugs & of_pipe for name, of_pipe in sources.items()}
     return _definitions(families, pipes.names(), read, loaded)
 
 

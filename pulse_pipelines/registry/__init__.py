@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         fingerprint as fingerprint,
         list_families as list_families,
         list_outlines as list_outlines,
+        list_owners as list_owners,
     )
     from pulse_pipelines.registry.schemas import (
         PublishedSchema as PublishedSchema,
@@ -81,6 +82,7 @@ _NAMES = {
         "fingerprint",
         "list_families",
         "list_outlines",
+        "list_owners",
     ),
     "schemas": ("PublishedSchema", "checked_schema", "find_schema", "list_schemas", "publish_schema"),
     "tenants": ("create_tenant", "find_tenant", "list_tenants"),

@@ -25,6 +25,10 @@ SELECT count(*), coalesce(sum(h::numeric), 0)::text FROM (
     FROM pdm_datasets
 ) hashes
 """
+OWNERS = """
+SELECT d.slug, array_agg(t.slug) FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
+GROUP BY d.slug ORDER BY d.slug
+"""
 OWNED = """
 SELECT t.tenant_id, t.slug FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
 WHERE d.slug = %s ORDER BY t.slug
@@ -90,6 +94,12 @@ def list_families(slugs: Collection[str] | None = None) -> list[Family]:
         ):
             found.setdefault(slug, []).append(Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest))
     return [Family(slug, tuple(members)) for slug, members in found.items()]
+
+
+def list_owners() -> dict[str, frozenset[str]]:
+    """Slugs of the tenants of each family, by its slug."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return {slug: frozenset(tenants) for slug, tenants in connection.execute(OWNERS)}
 
 
 def family_owners(slug: str) -> list[Tenant]:

@@ -243,6 +243,24 @@ def test_partitions_follow_the_registry(stack: Settings) -> None:
         assert look(instance, cursor) == (cursor, {})
 
 
+def test_only_partitions_of_datasets_that_have_changed_are_read(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        read: list[str] = []
+        get = instance.get_dynamic_partitions
+        monkeypatch.setattr(instance, "get_dynamic_partitions", lambda name: read.append(name) or get(name))
+        cursor, _ = look(instance, None)
+        assert "tenants/orders" in read
+        slug = f"d{uuid.uuid4().hex[:10]}"
+        registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
+        read.clear()
+        look(instance, cursor)
+        assert read == [f"tenants/{slug}"]
+        look(instance, cursor)
+        assert "tenants/orders" in read, "the cursor is as before: nobody carried the requests out"
+
+
 def test_the_fingerprint_sees_every_change(owner: Owner, configured: pytest.MonkeyPatch) -> None:
     seen = [registry_fingerprint()]
     slug = f"d{uuid.uuid4().hex[:10]}"
