@@ -25,6 +25,7 @@ from benchmarks import (
     collect as collecting,
     control_room as rooms,
     curated,
+    definitions as definitions_,
     full_table,
     hops as transforms,
     lake as lakes,
@@ -384,6 +385,28 @@ def control_room(
         table.add_row("definitions, loaded in one process", f"{rooms.load_seconds():.2f}", "", "")
     console.print(table)
     console.print(f"all shown {shown:.0f} s after the last was created; {rate:,.0f} events/s when filling")
+
+
+@app.command()
+def definitions(
+    slugs: Annotated[str, typer.Option(help="Dataset slugs.")] = "10,1000,10000",
+    tenants: Annotated[int, typer.Option(help="Tenants.")] = 1_000,
+    owners: Annotated[int, typer.Option(help="Of them own a dataset of each slug.")] = 5,
+) -> None:
+    """What loads, reloads and runs' starts take with many slugs, after imports."""
+    counts = [int(count) for count in slugs.split(",")]
+    rows: dict[str, list[str]] = {}
+    with stack("--only", "postgres"):
+        registered = definitions_.Registry(tenants, owners)
+        for count in counts:
+            for what, spent in definitions_.measure(registered, count):
+                rows.setdefault(what, []).append(f"{spent:.2f}")
+    table = Table(
+        "processor seconds", *(f"{count:,} slugs" for count in counts), title=f"{tenants:,} tenants"
+    )
+    for what, cells in rows.items():
+        table.add_row(what, *cells)
+    console.print(table)
 
 
 @app.command()

@@ -129,7 +129,7 @@ def measure(slugs: list[str], times: int) -> Iterator[tuple[str, float, float, i
 
 
 def load_seconds() -> float:
-    """Seconds to build all definitions in this process, as each run does before it begins."""
+    """Seconds to build all definitions in this process; runs and the code server build less."""
     from pulse_pipelines.definitions import defs
 
     began = time.perf_counter()

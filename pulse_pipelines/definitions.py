@@ -15,6 +15,7 @@ from pulse_pipelines.defs.datasets.assets import dataset_assets
 from pulse_pipelines.defs.datasets.checks import dataset_checks
 from pulse_pipelines.defs.datasets.cli_backfills import cli_backfill_events
 from pulse_pipelines.defs.datasets.lake_check import check_lake, check_lake_hourly
+from pulse_pipelines.defs.datasets.presentation import groups
 from pulse_pipelines.defs.datasets.sensor import LOADED, registry_changes, registry_fingerprint
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
@@ -25,13 +26,15 @@ from pulse_pipelines.defs.maintenance.job import upkeep
 from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_needed
 from pulse_pipelines.defs.moves.job import move
 from pulse_pipelines.defs.moves.sensor import dataset_moves
-from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs, pipe_key
+from pulse_pipelines.defs.parts import MODEL, DatasetParts
+from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs
 from pulse_pipelines.defs.pipes.sensor import pipes_due, pipes_watched
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.pipes.transforms.queries import sources_by_name
 from pulse_pipelines.registry import Family
 from pulse_pipelines.runtime import run_scope
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
+from pulse_pipelines.runtime.parts import Parts
 
 registry.import_all()  # runs are forks of a process that has imported this module
 
@@ -42,17 +45,19 @@ JOBS = (ingest, publish_dead_letters, move_syncs_on, check_lake, upkeep, curate,
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """All definitions; in the process of a run those that the run needs."""
+    """All definitions; in the process of a run those that it needs, in the code server those in no part."""
     run = run_scope.current()
     if run is not None and run.job in {job.name for job in JOBS}:
         return _definitions((), ())
     assets = None if run is None else run.assets()
-    if assets is None:
-        loaded = registry_fingerprint()  # before the families: what changes in between makes it stale
-        return _definitions(registry.list_families(), pipes.names(), sources_by_name(), {LOADED: loaded})
-    of_pipes = {key for key in assets if key == pipe_key(key.path[-1])}
-    slugs = {key.path[1] for key in assets - of_pipes}  # of a dataset, or of what is curated from it
-    return _definitions(registry.list_families(slugs), sorted(key.path[-1] for key in of_pipes))
+    if assets is not None:
+        return PARTS.build_assets(assets)
+    loaded = {LOADED: registry_fingerprint()}  # before the families: what changes in between makes it stale
+    families = [MODEL] if run_scope.parted() else registry.list_families()
+    sources = sources_by_name()
+    slugs = set(registry.list_owners()) if sources else set()
+    read = {name: slugs & of_pipe for name, of_pipe in sources.items()}
+    return _definitions(families, pipes.names(), read, loaded)
 
 
 def _definitions(
@@ -60,6 +65,7 @@ def _definitions(
     pipe_names: Sequence[str],
     read: Mapping[str, Collection[str]] = MappingProxyType({}),
     metadata: Mapping[str, str] = MappingProxyType({}),
+    placed: Mapping[str, str] | None = None,
 ) -> dg.Definitions:
     """Build the definitions.
 
@@ -68,14 +74,16 @@ def _definitions(
         pipe_names: those of the pipes whose assets are in it.
         read: slugs of the datasets that transforms read, by the pipes' names.
         metadata: of the code location.
+        placed: group of each slug; None: the families are all that there are.
     """
     slugs = [family.slug for family in families]
+    placed = groups(families) if placed is None else placed
     return dg.Definitions(
         metadata=metadata,
         assets=[
-            *dataset_assets(families),
-            *curated_assets(families, rollups.team_rollups() if families else ()),
-            *pipe_assets(pipe_names, read, slugs),
+            *dataset_assets(families, placed),
+            *curated_assets(slugs, rollups.team_rollups() if families else (), placed),
+            *pipe_assets(pipe_names, read),
         ],
         asset_checks=dataset_checks(slugs),
         jobs=[*JOBS, *pipe_jobs(pipe_names)],
@@ -101,3 +109,7 @@ def _definitions(
             "attempt": BatchAttempt.configure_at_launch(),
         },
     )
+
+
+PARTS: Parts = DatasetParts(_definitions)
+"""Taken by the code server."""

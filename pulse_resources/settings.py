@@ -153,15 +153,16 @@ class LimitSettings(BaseModel):
     """Limits of tenants without limits of their own: a positive maximum, or -1 for unlimited.
 
     Quotas and rates hold across all API processes, and quotas for events from any source. Default rates are
-    beyond a busy tenant's traffic (they stop runaway clients), and there is no default quota.
+    beyond a busy tenant's traffic (they stop runaway clients), and so are those of datasets, of which the UI
+    shows all tenants' together. There is no other default quota.
     """
 
-    max_datasets: int = -1
+    max_datasets: int = 1_000
     max_records_per_month: int = -1
     """Both in events."""
     requests_per_second: float = 5_000
     events_per_second: float = 100_000
-    max_entity_datasets: int = -1
+    max_entity_datasets: int = 1_000
     max_lake_tables: int = -1
     """Tables and views that the tenant's own engines make ..."""
     max_lake_bytes: int = -1

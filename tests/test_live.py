@@ -153,6 +153,12 @@ def test_assets_follow_the_registry_within_a_minute(demo: dict[str, object]) -> 
     owner, slug = make_owner(), f"d{uuid.uuid4().hex[:10]}"
     registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
     wait_for_asset(slug, [owner.tenant.slug])
+    query = """query Op($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
+        op { name } type { displayName } requiredResources { resourceKey }
+        configField { configType { ... on CompositeConfigType { fields { name } } } } } } }"""
+    node = graphql(query, {"key": {"path": ["lake", slug]}})["assetNodeOrError"]
+    assert {"catalog", "pyspark"} <= {needed["resourceKey"] for needed in node["requiredResources"]}
+    assert [field["name"] for field in node["configField"]["configType"]["fields"]] == ["config"]
     registry.delete_dataset(owner.tenant, slug)
     wait_for_asset(slug, None)
 

@@ -43,9 +43,12 @@ if TYPE_CHECKING:
     from pulse_pipelines.registry.families import (
         Family as Family,
         Member as Member,
+        Outline as Outline,
         family_owners as family_owners,
         fingerprint as fingerprint,
         list_families as list_families,
+        list_outlines as list_outlines,
+        list_owners as list_owners,
     )
     from pulse_pipelines.registry.schemas import (
         PublishedSchema as PublishedSchema,
@@ -71,7 +74,16 @@ _NAMES = {
     ),
     "datasets": ("DeletedDataset", "create_dataset", "delete_dataset", "find_dataset", "list_datasets"),
     "evolve": ("FilesToRewrite", "carry_out", "move_dataset"),
-    "families": ("Family", "Member", "family_owners", "fingerprint", "list_families"),
+    "families": (
+        "Family",
+        "Member",
+        "Outline",
+        "family_owners",
+        "fingerprint",
+        "list_families",
+        "list_outlines",
+        "list_owners",
+    ),
     "schemas": ("PublishedSchema", "checked_schema", "find_schema", "list_schemas", "publish_schema"),
     "tenants": ("create_tenant", "find_tenant", "list_tenants"),
 }

@@ -13,12 +13,21 @@ SELECT d.slug, t.tenant_id, t.slug, d.dataset_id, d.name, d.schema_uri, d.table_
 FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
 WHERE %(slugs)s::text[] IS NULL OR d.slug = ANY(%(slugs)s) ORDER BY d.slug, t.slug
 """
+OUTLINES = """
+SELECT d.slug, min(t.slug), count(*),
+    sum(hashtextextended(concat_ws(' ', dataset_id, schema_uri, md5(table_schema), d.name), 0)::numeric)::text
+FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id) GROUP BY d.slug ORDER BY d.slug
+"""
 # A sum of hashes does not depend on the order of rows, so they need no sorting.
 FINGERPRINT = """
 SELECT count(*), coalesce(sum(h::numeric), 0)::text FROM (
     SELECT hashtextextended(concat_ws(' ', dataset_id, slug, schema_uri, md5(table_schema), name), 0) h
     FROM pdm_datasets
 ) hashes
+"""
+OWNERS = """
+SELECT d.slug, array_agg(t.slug) FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
+GROUP BY d.slug ORDER BY d.slug
 """
 OWNED = """
 SELECT t.tenant_id, t.slug FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
@@ -50,6 +59,31 @@ class Family:
     members: tuple[Member, ...]
     """Ordered by tenant slug; at least one."""
 
+    @property
+    def owner(self) -> str | None:
+        """Slug of the tenant, if only one has a dataset of this slug."""
+        return self.members[0].tenant.slug if len(self.members) == 1 else None
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A family without its members, which may be many."""
+
+    slug: str
+    owner: str | None
+    """Slug of the tenant, if only one has a dataset of this slug."""
+    version: str
+    """Changes when a member does, when one is created, and when one is deleted."""
+
+
+def list_outlines() -> list[Outline]:
+    """Outlines of all families, by slug."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [
+            Outline(slug, tenant if count == 1 else None, f"{count}.{hashes}")
+            for slug, tenant, count, hashes in connection.execute(OUTLINES)
+        ]
+
 
 def list_families(slugs: Collection[str] | None = None) -> list[Family]:
     """Families, by slug: of these slugs, or all."""
@@ -60,6 +94,12 @@ def list_families(slugs: Collection[str] | None = None) -> list[Family]:
         ):
             found.setdefault(slug, []).append(Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest))
     return [Family(slug, tuple(members)) for slug, members in found.items()]
+
+
+def list_owners() -> dict[str, frozenset[str]]:
+    """Slugs of the tenants of each family, by its slug."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return {slug: frozenset(tenants) for slug, tenants in connection.execute(OWNERS)}
 
 
 def family_owners(slug: str) -> list[Tenant]:

@@ -133,7 +133,8 @@ def admit_dataset(connection: postgres.Connection, tenant: Tenant, kind: str) ->
         QuotaExceeded: the quota is used up.
     """
     limits = load_limits(connection)
-    limit = limits.max_entity_datasets if kind == ENTITIES else limits.max_datasets
+    name = "max_entity_datasets" if kind == ENTITIES else "max_datasets"
+    limit: int = getattr(limits, name)
     if not limited(limit):
         return
     locks.wait(connection, Lock.DATASETS, tenant.tenant_id)
@@ -141,7 +142,8 @@ def admit_dataset(connection: postgres.Connection, tenant: Tenant, kind: str) ->
     if count >= limit:
         raise QuotaExceeded(
             f"the tenant has {count} datasets of {kind} and may have {limit}",
-            fix="Delete one, or ask the operator for more",
+            fix="Delete one, or ask the operator to raise the limit: "
+            f"pulse tenant limits {tenant.slug} --{name.replace('_', '-')} NUMBER",
             tenant=tenant.slug,
         )
 

@@ -24,20 +24,27 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import grpc
-from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RepositoryDefinition, RunsFilter
+from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.utils import FuturesAwareThreadPoolExecutor
 from dagster._grpc.__generated__ import dagster_api_pb2
 from dagster._grpc.server import DagsterApiServer, DagsterGrpcServer, LoadedRepositories
+from dagster._grpc.types import ExecutionPlanSnapshotArgs, JobSubsetSnapshotArgs
+from dagster._serdes import deserialize_value
+from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster._utils.log import configure_loggers
 
 from pulse_pipelines.runtime import run_scope
+from pulse_pipelines.runtime.parts import PartedSnapshot
 from pulse_pipelines.runtime.warm_up import warm_up
 
 LOOK_S = 10.0
@@ -131,8 +138,19 @@ class _Server(DagsterApiServer):
         target = LoadableTargetOrigin(
             executable_path=sys.executable, working_directory=folder, module_name=module
         )
+        self._module = module
+        self._snapshot: PartedSnapshot | None = None
+        self._asked = threading.local()
+        run_scope.build_parted()
         super().__init__(ended, _log, threads, target, lazy_load_user_code=True)
         self._mp_ctx = _Runs(context)  # type: ignore[assignment]
+        if self._loaded_repositories is not None:
+            try:
+                self._build_parts(self._loaded_repositories)
+            except Exception:
+                _log.exception("The definitions could not be loaded")
+                self._loaded_repositories = None
+                self._serializable_load_error = serializable_error_info_from_exc_info(sys.exc_info())
 
     def load_until_done(self) -> None:
         """Retry until the definitions are loaded."""
@@ -177,12 +195,57 @@ class _Server(DagsterApiServer):
                     self._entry_point,
                     self._container_context,
                 )
+                self._build_parts(loaded)
             except Exception:  # whatever failed, the loaded definitions stay
                 _log.exception("The definitions could not be loaded")
                 return
             self._loaded_repositories = loaded
             self._serializable_load_error = None
             self._server_id = str(uuid.uuid4())  # a new id tells clients of the change
+
+    def _build_parts(self, loaded: LoadedRepositories) -> None:
+        parts = getattr(import_module(self._module), "PARTS", None)
+        if parts is None:
+            return
+        (rest,) = loaded.definitions_by_name.values()
+        self._snapshot = self._snapshot or PartedSnapshot(parts)
+        self._snapshot.refresh(rest)
+
+    def _get_serialized_external_repository_data(
+        self, request: dagster_api_pb2.ExternalRepositoryRequest
+    ) -> str:
+        if self._snapshot is None or self._loaded_repositories is None:
+            return super()._get_serialized_external_repository_data(request)
+        return self._snapshot.text()
+
+    def _get_repo_for_origin(self, remote_repo_origin: RemoteRepositoryOrigin) -> RepositoryDefinition:
+        keys: frozenset[AssetKey] = getattr(self._asked, "keys", frozenset())
+        selected = self._snapshot.select(keys) if self._snapshot and keys else None
+        return selected or super()._get_repo_for_origin(remote_repo_origin)
+
+    @contextmanager
+    def _selecting(self, selection: ExecutionPlanSnapshotArgs | JobSubsetSnapshotArgs) -> Iterator[None]:
+        """Take definitions of the selected assets, in this thread."""
+        checked = {check.asset_key for check in selection.asset_check_selection or ()}
+        self._asked.keys = frozenset((selection.asset_selection or frozenset()) | checked)
+        try:
+            yield
+        finally:
+            self._asked.keys = frozenset()
+
+    def ExecutionPlanSnapshot(  # noqa: N802
+        self, request: dagster_api_pb2.ExecutionPlanSnapshotRequest, _context: grpc.ServicerContext
+    ) -> dagster_api_pb2.ExecutionPlanSnapshotReply:
+        asked = request.serialized_execution_plan_snapshot_args
+        with self._selecting(deserialize_value(asked, ExecutionPlanSnapshotArgs)):
+            return super().ExecutionPlanSnapshot(request, _context)
+
+    def ExternalPipelineSubsetSnapshot(  # noqa: N802
+        self, request: dagster_api_pb2.ExternalPipelineSubsetSnapshotRequest, _context: grpc.ServicerContext
+    ) -> dagster_api_pb2.ExternalPipelineSubsetSnapshotReply:
+        asked = request.serialized_pipeline_subset_snapshot_args
+        with self._selecting(deserialize_value(asked, JobSubsetSnapshotArgs)):
+            return super().ExternalPipelineSubsetSnapshot(request, _context)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dagster._core.scheduler.instigation import InstigatorState
 from dagster._daemon import sensor
 from dagster._daemon.cli import create_dagster_daemon_cli
 
+from pulse_pipelines.runtime.parts import keep_loaded_parts
 from pulse_resources.settings import load_settings
 
 LOOK_S = 1.0
@@ -30,6 +31,7 @@ _elapsed = sensor.get_elapsed
 
 def main(arguments: list[str]) -> None:
     """Run until a signal; the arguments are those of `dagster-daemon run`."""
+    keep_loaded_parts()
     sensor.get_elapsed = elapsed
     sensor.MIN_INTERVAL_LOOP_TIME = load_settings().ingest.look_seconds
     threading.Thread(target=_watch, name="clock", daemon=True).start()

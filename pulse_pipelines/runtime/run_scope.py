@@ -34,6 +34,18 @@ class RunScope:
 
 
 _current: RunScope | None = None
+_parted = False
+
+
+def build_parted() -> None:
+    """Say that this process is the code server, which builds parts by themselves (see `parts`)."""
+    global _parted
+    _parted = True
+
+
+def parted() -> bool:
+    """Whether this process builds parts by themselves, and all definitions without them."""
+    return _parted
 
 
 def current() -> RunScope | None:

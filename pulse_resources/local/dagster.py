@@ -28,6 +28,9 @@ def environment(settings: Settings) -> dict[str, str]:
         "DAGSTER_EVENT_BATCH_SIZE": "500",
         # The launch of a run, or a look of a sensor, that took longer would fail, and be done again.
         "DAGSTER_GRPC_TIMEOUT_SECONDS": "300",
+        # Bytes of the snapshot of the definitions: some 20 KB per slug of a dataset. By default 100 MB.
+        "DAGSTER_GRPC_MAX_RX_BYTES": str(10**9),
+        "DAGSTER_GRPC_MAX_SEND_BYTES": str(10**9),
         "DAGSTER_CODE_SERVER_SOCKET": str(settings.code_server_socket),
     }
 

@@ -403,7 +403,8 @@ def test_a_tenant_is_created_listed_and_shown(slug: str) -> None:
     assert created["tenant_id"] in run("tenant", "list").stdout
     shown = as_json("tenant", "show", slug)
     assert shown["datasets"] == []
-    assert shown["limits"]["max_datasets"] == -1
+    assert shown["limits"]["max_datasets"] == 1_000
+    assert shown["limits"]["max_records_per_month"] == -1
     assert "unlimited" in run("tenant", "show", slug).stdout
     assert "a tenant with this slug exists" in fails("tenant", "create", slug, code=2)
     assert f"[tenant={slug}]" in fails("tenant", "create", slug, code=2), "brackets are no markup"
@@ -430,7 +431,9 @@ def test_limits_are_set_one_by_one(owner: Owner) -> None:
     assert quotas.find_limits(owner.tenant).events_per_second == 2.5
     assert "2.5" in run("tenant", "limits", slug).stdout
     uri = f"pulse://{slug}/orders/1"
-    assert "may have 1" in fails("dataset", "create", slug, "more", uri, code=2)
+    refused = fails("dataset", "create", slug, "more", uri, code=2)
+    assert "may have 1" in refused
+    assert f"pulse tenant limits {slug} --max-datasets NUMBER" in " ".join(refused.split())
     for option, value in [
         ("max-datasets", -2),
         ("max-records-per-month", 2**53 + 1),

@@ -108,7 +108,9 @@ def test_columns_are_those_of_all_tenants() -> None:
 def test_the_config_that_the_readme_shows_is_the_asset_s() -> None:
     readme = Path(__file__).parents[2] / "README.md"
     (shown,) = re.findall(r"```yaml\n(.*?)```", readme.read_text(), re.DOTALL)
-    asset = rebuilt_from_raw_zone("departures", present([family("departures", "a")])["departures"])
+    asset = rebuilt_from_raw_zone(
+        "departures", present([family("departures", "a")], {"departures": "shared"})["departures"]
+    )
     jobs = [dg.define_asset_job("rebuild", [asset])]
     job = dg.Definitions([asset], jobs=jobs, resources=services()).resolve_job_def("rebuild")
     assert dg.validate_run_config(job, yaml.safe_load(shown))
@@ -136,7 +138,7 @@ def test_an_asset_says_whose_it_is_and_where_it_lies(owner: Owner) -> None:
     slug = f"d{uuid.uuid4().hex[:10]}"
     registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1", "All orders")
     (mine,) = (known for known in registry.list_families() if known.slug == slug)
-    shown = dg.AssetSpec(**present([mine])[slug])
+    shown = dg.AssetSpec(**present([mine], groups([mine]))[slug])
     location = registry.current_table(owner.tenant, slug).metadata_location.rpartition("/metadata/")[0]
     assert (shown.group_name, shown.owners) == (f"tenant_{owner.tenant.slug}", ["team:platform"])
     assert shown.kinds == {"iceberg", "kafka"}
@@ -239,6 +241,24 @@ def test_partitions_follow_the_registry(stack: Settings) -> None:
         assert changes == {name: {f"-{two.tenant.slug}"}}, "also when the slug is gone altogether"
         assert instance.get_dynamic_partitions(name) == []
         assert look(instance, cursor) == (cursor, {})
+
+
+def test_only_partitions_of_datasets_that_have_changed_are_read(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        read: list[str] = []
+        get = instance.get_dynamic_partitions
+        monkeypatch.setattr(instance, "get_dynamic_partitions", lambda name: read.append(name) or get(name))
+        cursor, _ = look(instance, None)
+        assert "tenants/orders" in read
+        slug = f"d{uuid.uuid4().hex[:10]}"
+        registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
+        read.clear()
+        look(instance, cursor)
+        assert read == [f"tenants/{slug}"]
+        look(instance, cursor)
+        assert "tenants/orders" in read, "the cursor is as before: nobody carried the requests out"
 
 
 def test_the_fingerprint_sees_every_change(owner: Owner, configured: pytest.MonkeyPatch) -> None:

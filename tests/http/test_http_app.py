@@ -303,7 +303,7 @@ def test_the_quota_of_datasets_is_exact_under_concurrency(
 
 
 def test_zero_is_the_default_of_the_installation(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert quotas.set_limits(owner.tenant, max_datasets=0).max_datasets == -1
+    assert quotas.set_limits(owner.tenant, max_datasets=0).max_datasets == 1_000
     monkeypatch.setenv("PULSE_LIMITS__MAX_DATASETS", "7")
     load_settings.cache_clear()
     try:

@@ -32,12 +32,19 @@ def has(*names: str) -> Callable[[Any], bool]:
 
 
 CANARIES: dict[str, Callable[[Any], bool]] = {
+    "dagster._api:snapshot_repository": has("deserialize_value"),
     "dagster._config.config_type:ConfigBoolInstance": has("kind"),
     "dagster._config.config_type:ConfigIntInstance": has("kind"),
     "dagster._config.config_type:ConfigStringInstance": has("kind"),
     "dagster._config.pythonic_config:conversion_utils": has("StringSource", "IntSource", "BoolSource"),
     "dagster._core.errors:DagsterUserCodeUnreachableError": lambda found: issubclass(found, Exception),
     "dagster._core.events:DagsterEventBatchMetadata": takes("id", "is_end"),
+    "dagster._core.remote_origin:RemoteRepositoryOrigin": callable,
+    "dagster._core.remote_representation.external_data:RepositorySnap": has(
+        "from_def", "asset_nodes", "asset_check_nodes", "resources"
+    ),
+    "dagster._core.remote_representation.external_data:asset_check_node_snaps_from_repo": takes("repo"),
+    "dagster._core.remote_representation.external_data:asset_node_snaps_from_repo": takes("repo"),
     "dagster._core.scheduler.instigation:InstigatorState": has("instigator_data"),
     "dagster._core.storage.asset_check_execution_record:AssetCheckExecutionRecord": has("event", "status"),
     "dagster._core.storage.asset_check_execution_record:AssetCheckExecutionRecordStatus": has("SUCCEEDED"),
@@ -54,11 +61,22 @@ CANARIES: dict[str, Callable[[Any], bool]] = {
     "dagster._daemon:sensor": has("get_elapsed", "MIN_INTERVAL_LOOP_TIME"),
     "dagster._grpc.__generated__:dagster_api_pb2": has("ReloadCodeRequest", "ReloadCodeReply"),
     "dagster._grpc.client:DagsterGrpcClient": takes("socket"),
-    "dagster._grpc.server:DagsterApiServer": has("ReloadCode"),
+    "dagster._grpc.server:DagsterApiServer": has(
+        "ReloadCode",
+        "ExecutionPlanSnapshot",
+        "ExternalPipelineSubsetSnapshot",
+        "_get_repo_for_origin",
+        "_get_serialized_external_repository_data",
+    ),
     "dagster._grpc.server:DagsterGrpcServer": callable,
     "dagster._grpc.server:LoadedRepositories": callable,
     "dagster._core.instance.ref:InstanceRef": has("from_dir"),
     "dagster._grpc.types:ExecuteExternalJobArgs": has("job_origin", "run_id", "instance_ref"),
+    "dagster._grpc.types:ExecutionPlanSnapshotArgs": has("asset_selection", "asset_check_selection"),
+    "dagster._grpc.types:JobSubsetSnapshotArgs": has("asset_selection", "asset_check_selection"),
+    "dagster._record:copy": takes("record"),
+    "dagster._serdes:serialize_value": takes("val"),
+    "dagster._utils.error:serializable_error_info_from_exc_info": takes("exc_info"),
     "dagster._serdes:deserialize_value": takes("val", "as_type"),
     "dagster._serdes:ConfigurableClassData": callable,
     "dagster._utils.log:configure_loggers": callable,

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from dagster import AssetCheckKey, AssetKey, DagsterInstance, RepositoryDefinition
+from dagster import AssetCheckKey, AssetKey, DagsterInstance, OpDefinition, RepositoryDefinition
 from support.ingest import Owner
 
 from pulse_pipelines import registry
@@ -72,3 +72,29 @@ def test_a_run_of_checks_builds_those_of_their_slugs(slug: str, scoped: Scoped) 
 
 def test_a_run_whose_assets_follow_from_its_job_builds_all(slug: str, scoped: Scoped) -> None:
     assert {f"lake/{slug}", "lake/orders"} <= keys(scoped(ASSET_JOB))
+
+
+@pytest.mark.parametrize(
+    "selection", [{}, {"asset_selection": {AssetKey(["lake", "orders"])}}], ids=["batch", "asset"]
+)
+def test_what_a_run_builds_does_not_grow_with_the_slugs_that_there_are(
+    selection: dict[str, set[object]], owner: Owner, scoped: Scoped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ASSET_JOB if selection else "ingest"
+    made: list[object] = []
+    init = OpDefinition.__init__
+
+    def count(op: OpDefinition, *arguments: object, **names: object) -> None:
+        made.append(op)
+        init(op, *arguments, **names)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(OpDefinition, "__init__", count)
+    counts = []
+    for _ in range(2):
+        scoped(job, **selection).get_job(job)
+        counts.append(len(made))
+        made.clear()
+        for _ in range(3):
+            name = f"d{uuid.uuid4().hex[:8]}"
+            registry.create_dataset(owner.tenant, name, f"pulse://{owner.tenant.slug}/orders/1")
+    assert counts[0] == counts[1]

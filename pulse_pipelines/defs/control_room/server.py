@@ -24,6 +24,7 @@ from starlette.responses import HTMLResponse, Response
 
 from pulse_pipelines.defs.control_room import guard, pages
 from pulse_pipelines.defs.control_room.identity import Identity, Role
+from pulse_pipelines.runtime.parts import keep_loaded_parts
 from pulse_pipelines.runtime.workspace import (
     WorkspaceFileTarget,
     WorkspaceProcessContext,
@@ -132,6 +133,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--log-level", default="warning")
     options = parser.parse_args(arguments)
     configure_loggers(log_level=options.log_level.upper())
+    keep_loaded_parts()
     try:
         serve(options.workspace, options.log_level)
     except PulseError as error:

@@ -1,6 +1,6 @@
 """One asset per dataset slug and rollup, downstream of the dataset, with the same partitions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 import dagster as dg
@@ -16,10 +16,8 @@ from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
-from pulse_pipelines.defs.datasets.presentation import groups
 from pulse_pipelines.defs.resources import Catalog, Postgres
 from pulse_pipelines.domain.tenant import CURATED
-from pulse_pipelines.registry import Family
 from pulse_resources import iceberg
 from pulse_resources.errors import NotFound, Terminal, Transient
 from pulse_resources.settings import load_settings
@@ -38,17 +36,21 @@ def curated_key(slug: str, rollup: str) -> dg.AssetKey:
     return dg.AssetKey(["curated", slug, rollup])
 
 
-def curated_assets(families: Sequence[Family], team: Sequence[TeamRollup]) -> list[dg.AssetsDefinition]:
-    """Assets of all slugs: `daily`, `behaviour` if some tenant's schema names an actor, teams' rollups."""
-    slugs = [family.slug for family in families]
+def curated_assets(
+    slugs: Sequence[str], team: Sequence[TeamRollup], placed: Mapping[str, str]
+) -> list[dg.AssetsDefinition]:
+    """Assets of slugs: `daily`, `behaviour` if some tenant's schema names an actor, teams' rollups.
+
+    Args:
+        placed: group of each slug's dataset, which shows what is derived from it, too.
+    """
     acting = rollups.slugs_with_actor(slugs) if slugs else set()
     acts = behaviour(load_settings().curated.session_gap_minutes)
     found: list[tuple[str, Rollup]] = []
     for slug in slugs:
         found += [(slug, DAILY), *([(slug, acts)] if slug in acting else [])]
         found += [(slug, rollup) for rollup in team if rollup.dataset == slug]
-    group_of = groups(families)  # in their dataset's group, so that it shows what is derived
-    return [_asset(slug, rollup, group_of[slug]) for slug, rollup in found]
+    return [_asset(slug, rollup, placed[slug]) for slug, rollup in found]
 
 
 def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:

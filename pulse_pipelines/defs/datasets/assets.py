@@ -1,6 +1,6 @@
 """One asset per dataset slug; its partitions are the days and the tenants that own the slug."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
@@ -12,6 +12,10 @@ from pulse_pipelines.registry import Family
 __all__ = ["asset_key", "dataset_assets", "partitions", "tenant_partitions"]
 
 
-def dataset_assets(families: Sequence[Family]) -> list[dg.AssetsDefinition]:
-    """One asset per slug: `ingest` reports each day it touched, materializing a partition rebuilds it."""
-    return [rebuilt_from_raw_zone(slug, how) for slug, how in present(families).items()]
+def dataset_assets(families: Sequence[Family], placed: Mapping[str, str]) -> list[dg.AssetsDefinition]:
+    """One asset per slug: `ingest` reports each day it touched, materializing a partition rebuilds it.
+
+    Args:
+        placed: group of each slug.
+    """
+    return [rebuilt_from_raw_zone(slug, how) for slug, how in present(families, placed).items()]

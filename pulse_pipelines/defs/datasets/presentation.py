@@ -8,7 +8,7 @@ import dagster as dg
 import orjson
 
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
-from pulse_pipelines.registry import Family, Member
+from pulse_pipelines.registry import Family, Member, Outline
 from pulse_resources import iceberg
 from pulse_resources.settings import load_settings
 
@@ -31,18 +31,18 @@ class Presentation(TypedDict):
     partitions_def: dg.MultiPartitionsDefinition
 
 
-def present(families: Sequence[Family]) -> dict[str, Presentation]:
-    """Presentation of all families, by slug."""
-    placed = groups(families)
+def present(families: Sequence[Family], placed: Mapping[str, str]) -> dict[str, Presentation]:
+    """Presentation of some families, by slug.
+
+    Args:
+        placed: group of each slug (see `groups`).
+    """
     return {family.slug: _present(family, placed[family.slug]) for family in families}
 
 
-def groups(families: Sequence[Family]) -> dict[str, str]:
-    """Group of each slug: its tenant's if it has one owner, otherwise the shared one."""
-    wide = {
-        family.slug: f"tenant_{family.members[0].tenant.slug}" if len(family.members) == 1 else "shared"
-        for family in families
-    }
+def groups(families: Sequence[Family] | Sequence[Outline]) -> dict[str, str]:
+    """Group of each slug, given all families: its tenant's if it has one owner, otherwise the shared one."""
+    wide = {family.slug: f"tenant_{family.owner}" if family.owner else "shared" for family in families}
     sizes = Counter(wide.values())
     return {
         slug: f"{group}_{slug[0]}" if sizes[group] > GROUP_SIZE else group for slug, group in wide.items()

@@ -6,14 +6,13 @@ one, and the cursor says that the partitions match it too, a tick is one query.
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import dagster as dg
 
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.datasets.partitions import grid_start, tenant_partitions
-from pulse_pipelines.registry import Family
 from pulse_pipelines.runtime.dagster_internals import DagsterGrpcClient, DagsterUserCodeUnreachableError
 from pulse_resources.settings import load_settings
 
@@ -23,6 +22,9 @@ LOADED = "pulse/registry"
 RELOAD_S = 120.0
 """The code location is reloaded again if the requested registry is not loaded by then."""
 
+_matched: dict[str, Mapping[str, frozenset[str]]] = {}
+"""Owners of all datasets, by the fingerprint of the registry that this process looked at last. If the cursor
+has that fingerprint, its requests were carried out, and only what has changed since is compared."""
 _Request = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
 
@@ -52,13 +54,16 @@ def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | d
         return dg.SkipReason(
             "the code location is being reloaded" if stale else "the assets match the registry"
         )
-    families = registry.list_families()
-    slugs = [family.slug for family in families]
+    owners = registry.list_owners()
+    deleted = set(cursor.get("slugs", ())) - owners.keys()
+    before = _matched.get(str(cursor.get("registry")), {})
+    changed = {slug: tenants for slug, tenants in owners.items() if before.get(slug) != tenants}
+    requests = list(partition_requests(context.instance, changed | dict.fromkeys(deleted, frozenset())))
+    _matched.clear()
+    _matched[now] = owners
     return dg.SensorResult(
-        dynamic_partitions_requests=list(
-            partition_requests(context.instance, families, set(cursor.get("slugs", ())) - set(slugs))
-        ),
-        cursor=json.dumps({"registry": now, "slugs": slugs, "asked": asked}),
+        dynamic_partitions_requests=requests,
+        cursor=json.dumps({"registry": now, "slugs": list(owners), "asked": asked}),
     )
 
 
@@ -69,15 +74,14 @@ def _ask_to_reload() -> None:
 
 
 def partition_requests(
-    instance: dg.DagsterInstance, families: Iterable[Family], deleted: Iterable[str]
+    instance: dg.DagsterInstance, owners: Mapping[str, frozenset[str]]
 ) -> Iterator[_Request]:
     """Requests that make the tenants' partitions match the registry.
 
     Args:
-        deleted: slugs that no tenant owns any more.
+        owners: slugs of the tenants, by the datasets' slugs; none of a slug that was deleted.
     """
-    owners = {family.slug: {member.tenant.slug for member in family.members} for family in families}
-    for slug, tenants in (owners | {slug: set[str]() for slug in deleted}).items():
+    for slug, tenants in owners.items():
         definition = tenant_partitions(slug)
         known = set(instance.get_dynamic_partitions(str(definition.name)))
         if added := tenants - known:

@@ -23,16 +23,13 @@ def pipe_key(name: str) -> dg.AssetKey:
     return dg.AssetKey(["pipes", name])
 
 
-def pipe_assets(
-    names: Iterable[str], read: Mapping[str, Collection[str]], slugs: Collection[str]
-) -> list[dg.AssetsDefinition]:
-    """Build the assets of all pipe names.
+def pipe_assets(names: Iterable[str], read: Mapping[str, Collection[str]]) -> list[dg.AssetsDefinition]:
+    """Build the assets of pipe names.
 
     Args:
-        read: slugs of the datasets that transforms read, by the pipes' names.
-        slugs: those of all datasets that are assets.
+        read: slugs of the datasets that transforms read and that there are, by the pipes' names.
     """
-    return [_asset(name, sorted(set(read.get(name, ())) & set(slugs))) for name in names]
+    return [_asset(name, sorted(read.get(name, ()))) for name in names]
 
 
 def pipe_jobs(names: Iterable[str]) -> list[Any]:

@@ -1,0 +1,61 @@
+"""Datasets' assets as parts of the definitions: a part per slug, which the code server builds by itself."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Set
+from uuid import UUID
+
+import dagster as dg
+
+from pulse_pipelines import registry
+from pulse_pipelines.curated import rollups
+from pulse_pipelines.curated.daily import DAILY
+from pulse_pipelines.curated.sqlfile import TeamRollup
+from pulse_pipelines.defs.curated.assets import curated_key
+from pulse_pipelines.defs.datasets.partitions import asset_key, grid_start
+from pulse_pipelines.defs.datasets.presentation import groups
+from pulse_pipelines.defs.pipes.assets import pipe_key
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import Family, Member
+
+_ANY = "ANY"  # no slug has capitals
+MODEL = Family(_ANY, (Member(Tenant(UUID(int=0), _ANY), UUID(int=0), _ANY, _ANY, "", '{"fields": []}'),))
+"""A family that does not exist. Its ops are in the code server's definitions, for those of all families."""
+
+
+class DatasetParts:
+    """Parts (see `runtime.parts.Parts`): the asset of a slug, what is curated from it, and their checks."""
+
+    def __init__(self, define: Callable[..., dg.Definitions]) -> None:
+        """Args:
+        define: builds the definitions of families and of pipes' names; `placed` is the group of each slug.
+        """
+        self._define = define
+        self._placed: dict[str, str] = {}
+
+    def versions(self) -> Mapping[str, str]:
+        outlines = registry.list_outlines()
+        self._placed = groups(outlines)
+        team = defaultdict[str, list[TeamRollup]](list)
+        for rollup in rollups.team_rollups():
+            team[rollup.dataset].append(rollup)
+        grid = grid_start()
+        return {
+            outline.slug: f"{outline.version} {self._placed[outline.slug]} {grid} {team.get(outline.slug)}"
+            for outline in outlines
+        }
+
+    def build(self, names: Collection[str]) -> dg.Definitions:
+        families = registry.list_families(names)
+        return self._define(families, (), placed=groups(families) | self._placed)
+
+    def build_assets(self, keys: Set[dg.AssetKey]) -> dg.Definitions:
+        slugs = {slug for key in keys if (slug := self.part_of(key))}
+        of_pipes = sorted(key.path[-1] for key in keys if self.part_of(key) is None)
+        return self._define(registry.list_families(slugs), of_pipes)
+
+    def part_of(self, key: dg.AssetKey) -> str | None:
+        return None if key == pipe_key(key.path[-1]) else key.path[1]
+
+    def model_of(self, key: dg.AssetKey) -> str:
+        dataset = key == asset_key(key.path[-1])
+        return (asset_key(_ANY) if dataset else curated_key(_ANY, DAILY.name)).to_python_identifier()
