@@ -44,7 +44,8 @@ class IngestSettings(BaseModel):
     stuck_retry_seconds: float = Field(default=120.0, gt=0)
     """... attempts at this interval until it settles: an outage ends without an operator."""
     attempt_seconds: float = Field(default=900.0, gt=0)
-    """Longer than any attempt at a batch that does not hang: then it is killed, and the next one follows.
+    """Longer than any attempt at a batch that does not hang: then it is killed, and the next one follows,
+    which has as many times longer as there were attempts, up to five.
     The same holds for an attempt at a move to another schema that writes no file for as long."""
     retry_backoff_seconds: float = Field(default=5.0, ge=0)
     """Wait before attempt n+1 while not stuck: this times 2^(n-1)."""
