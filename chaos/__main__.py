@@ -5,6 +5,7 @@ events and the order of the faults; then how far each scenario is: as a bar on a
 minute.
 """
 
+import os
 import random
 import time
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from chaos.oracle import Finding
 from chaos.progress import progress
 from chaos.report import Result
 from chaos.scenario import Scenario
-from chaos.scenarios import SCENARIOS, operators
+from chaos.scenarios import SCENARIOS, busy, operators
 from chaos.stack import Kind, Stack, stack
 from pulse_resources import spark
 
@@ -54,6 +55,9 @@ def run(
         int | None, typer.Option(help="Of the events and the harm; drawn if not given.", show_default=False)
     ] = None,
     share: Annotated[float, typer.Option(help="Of the harm that `list` shows.", min=0.001)] = 1.0,
+    processes: Annotated[
+        int, typer.Option(help="That compute beside the stack, in the scenario of a busy machine.", min=1)
+    ] = busy.PROCESSES,
     page: Annotated[
         bool, typer.Option("--page", help=f"Keep the results in {PAGE}, beside those of others.")
     ] = False,
@@ -67,6 +71,7 @@ def run(
         raise typer.BadParameter("no scenario has such a name; see `python -m chaos list`")
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     console.print(f"seed {seed}")
+    os.environ[busy.HOW_MANY] = str(processes)
     passed = []
     for result in _results(chosen, seed, share):
         _show(result)

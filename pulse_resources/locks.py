@@ -44,6 +44,8 @@ class Lock(StrEnum):
     """A dataset of entities, to run its pipe."""
     PIPE_ROWS = "pipe-rows"
     """A dataset of entities: shared to send a pipe's rows to it, exclusive to begin after all that do."""
+    LONG_PIPE = "long-pipe"
+    """All tenants: the one run of a pipe that goes on beyond its turn while others wait."""
     DATASETS = "datasets"
     """A tenant, to create a dataset within a quota."""
     LAKE = "lake"

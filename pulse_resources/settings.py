@@ -44,7 +44,8 @@ class IngestSettings(BaseModel):
     stuck_retry_seconds: float = Field(default=120.0, gt=0)
     """... attempts at this interval until it settles: an outage ends without an operator."""
     attempt_seconds: float = Field(default=900.0, gt=0)
-    """Longer than any attempt at a batch that does not hang: then it is killed, and the next one follows.
+    """Longer than any attempt at a batch that does not hang: then it is killed, and the next one follows,
+    which has as many times longer as there were attempts, up to five.
     The same holds for an attempt at a move to another schema that writes no file for as long."""
     retry_backoff_seconds: float = Field(default=5.0, ge=0)
     """Wait before attempt n+1 while not stuck: this times 2^(n-1)."""
@@ -188,6 +189,17 @@ class CuratedSettings(BaseModel):
     """Maximum rows of a team's rollup per day: they are served as one small row."""
 
 
+class PipeSettings(BaseModel):
+    turn_seconds: float = Field(default=300.0, ge=0)
+    """A run that has held its place for longer gives it up when another tenant's run waits for one ..."""
+    give_way_seconds: float = Field(default=90.0, ge=0)
+    """... and is ended if it did not do so by itself after this long. Longer than a source may be silent."""
+    silent_seconds: float = Field(default=3600.0, gt=0)
+    """A run that has sent, or delivered, nothing for this long is ended, whether another one waits or not."""
+    watch_seconds: float = Field(default=5.0, gt=0)
+    """Interval at which a run checks this."""
+
+
 class Settings(BaseSettings):
     """All settings; load with `load_settings()`."""
 
@@ -210,6 +222,7 @@ class Settings(BaseSettings):
     upkeep: UpkeepSettings = UpkeepSettings()
     alerts: AlertSettings = AlertSettings()
     curated: CuratedSettings = CuratedSettings()
+    pipes: PipeSettings = PipeSettings()
 
     @property
     def home(self) -> Path:

@@ -3,7 +3,19 @@
 from functools import partial
 
 from chaos.scenario import Scenario
-from chaos.scenarios import answers, kills, losses, noise, operators, outages, pauses, pipes, poison, writers
+from chaos.scenarios import (
+    answers,
+    busy,
+    kills,
+    losses,
+    noise,
+    operators,
+    outages,
+    pauses,
+    pipes,
+    poison,
+    writers,
+)
 from chaos.stack import Kind
 
 SCENARIOS = (
@@ -25,6 +37,13 @@ SCENARIOS = (
         "a tenant floods (100 times the others), one is all bad, one has lost its table",
         noise.run,
         on=Kind.DEFAULTS,
+    ),
+    Scenario(
+        "busy machine: services killed beside 60 processes that compute",
+        busy.run,
+        10,
+        "minutes",
+        Kind.DEFAULTS,
     ),
     *(Scenario(n, partial(outages.run, f), on=Kind.DAGSTER) for n, f in outages.FAULTS.items()),
     *(Scenario(n, partial(outages.run, f), on=Kind.CLOCKS) for n, f in outages.CLOCKS.items()),

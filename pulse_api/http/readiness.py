@@ -22,8 +22,8 @@ STALE_S = 2.5
 """Seconds from the start of a look until its result is stale."""
 GRACE_S = 0.5
 """Wait for a look while a service is missing, to notice its recovery: such looks take long."""
-PATIENCE_S = 3
-"""Timeout of each of the two services."""
+PATIENCE_S = 10
+"""Timeout of each of the two services: one that is slow, as all on a busy machine, is not missing."""
 
 
 class Seen(NamedTuple):

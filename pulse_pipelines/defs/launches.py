@@ -4,8 +4,12 @@ import time
 
 import dagster as dg
 
+from pulse_pipelines.runtime import run_processes
+
 LAUNCH_TIMEOUT_S = 120.0
-"""A run that has not begun its first attempt this long after its launch counts as vanished."""
+"""A run without a process that has not begun its first attempt this long after its launch has vanished."""
+BOUND = 10
+"""One that has a process has as many times longer: it is slow, unless it hangs; two are slower."""
 PATIENCE = 5
 """A later attempt has as many times longer, up to this: runs are slow to begin on a machine that is too busy,
 and giving all of them up leaves it as busy."""
@@ -33,5 +37,7 @@ def vanished(instance: dg.DagsterInstance, run_key: str, attempt: int) -> dg.Dag
         return None
     status, launched = records[0].dagster_run.status, records[0].start_time
     patience = LAUNCH_TIMEOUT_S * min(attempt, PATIENCE)
+    if run_processes.has_process(records[0].dagster_run.run_id):
+        patience *= BOUND
     late = launched is not None and time.time() - launched > patience
     return status if status in _ENDED or late else None

@@ -21,6 +21,8 @@ from pulse_resources.errors import Fenced
 from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
 
+PATIENCE = 5
+"""A later attempt may take as many times longer, up to this: the machine may be too busy for the first."""
 OPEN_BATCHES = """
 SELECT batch_id, attempt, state, not_before <= now(), last_error
 FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at
@@ -120,12 +122,13 @@ def fence(connection: postgres.Connection, plan: Plan) -> None:
 
 @contextlib.contextmanager
 def bounded(batch: str, number: int) -> Iterator[None]:
-    """Kill this process if the block takes longer than `ingest.attempt_seconds`.
+    """Kill this process if the block takes longer than `ingest.attempt_seconds`; a later attempt has longer.
 
     A call that hangs (such as a client waiting for a wall clock that was set back) would hold the batch, and
     a slot for runs, for ever. The sensor treats it like any attempt whose process died.
     """
-    with watchdog.watched(f"attempt {number} at batch {batch}", load_settings().ingest.attempt_seconds):
+    seconds = load_settings().ingest.attempt_seconds * min(number, PATIENCE)
+    with watchdog.watched(f"attempt {number} at batch {batch}", seconds):
         yield
 
 

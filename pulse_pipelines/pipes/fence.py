@@ -13,7 +13,7 @@ bring: it looks before each piece of rows, and what had not left its process the
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,7 +31,7 @@ PIECE = 1_000
 """Rows between two looks at the lock ..."""
 PIECE_S = 1.0
 """... if they take no longer than this, in seconds."""
-BEGUN = "SELECT begun_at FROM pipes WHERE tenant_id = %s AND pipe = %s"
+BEGUN = "SELECT begun_at, gives_way FROM pipes WHERE tenant_id = %s AND pipe = %s"
 Row = TypeVar("Row")
 
 
@@ -62,9 +62,43 @@ def begin(pipe: Pipe) -> RunOf:
     return RunOf(pipe.tenant.tenant_id, pipe.name, pipe.dataset_id, pipe.begun_at)
 
 
+class Hold:
+    """A task's hold of its pipe: passes rows on for as long as it has it."""
+
+    def __init__(self, session: locks.Connection, run: RunOf) -> None:
+        self._session, self._run, self._gives_way = session, run, False
+        self._check()
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Pass rows on. Raises as `joined` does."""
+        for count, row in enumerate(rows):
+            if count % PIECE == 0 or time.monotonic() - self._checked_at > PIECE_S:
+                self._check()
+            yield row
+        self._check()
+
+    def gives_way(self) -> bool:
+        """Whether the run gives up its place: its tasks end where that is safe. Raises as `joined`."""
+        if time.monotonic() - self._checked_at > PIECE_S:
+            self._check()
+        return self._gives_way
+
+    def _check(self) -> None:
+        self._checked_at, run = time.monotonic(), self._run
+        try:
+            row = self._session.execute(BEGUN, [run.tenant_id, run.pipe]).fetchone()
+        except psycopg.Error:
+            raise Transient(
+                "the connection that holds the pipe was lost: what is not sent stays unsent", pipe=run.pipe
+            ) from None
+        if row is None or row[0] != run.begun_at:
+            raise Fenced("the pipe was deleted, or another run of it has begun", pipe=run.pipe)
+        self._gives_way = row[1]
+
+
 @contextmanager
-def joined(run: RunOf) -> Iterator[Callable[[Iterable[Row]], Iterator[Row]]]:
-    """Hold the pipe for a task of a run; yields what passes rows on for as long as the task holds it.
+def joined(run: RunOf) -> Iterator[Hold]:
+    """Hold the pipe for a task of a run.
 
     Raises:
         Fenced: another run has begun, or the pipe was deleted; while rows are passed on, too.
@@ -73,26 +107,4 @@ def joined(run: RunOf) -> Iterator[Callable[[Iterable[Row]], Iterator[Row]]]:
     with locks.session(Lock.PIPE_ROWS, run.dataset_id, shared=True, wait_seconds=60) as session:
         if session is None:
             raise Transient("a run of the pipe is about to begin", pipe=run.pipe)
-        _look(session, run)
-
-        def held(rows: Iterable[Row]) -> Iterator[Row]:
-            looked = 0.0
-            for count, row in enumerate(rows):
-                if count % PIECE == 0 or time.monotonic() - looked > PIECE_S:
-                    _look(session, run)
-                    looked = time.monotonic()
-                yield row
-            _look(session, run)
-
-        yield held
-
-
-def _look(session: locks.Connection, run: RunOf) -> None:
-    try:
-        found = session.execute(BEGUN, [run.tenant_id, run.pipe]).fetchone()
-    except psycopg.Error:
-        raise Transient(
-            "the connection that holds the pipe was lost: what is not sent stays unsent", pipe=run.pipe
-        ) from None
-    if found is None or found[0] != run.begun_at:
-        raise Fenced("the pipe was deleted, or another run of it has begun", pipe=run.pipe)
+        yield Hold(session, run)

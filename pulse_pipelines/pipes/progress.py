@@ -10,7 +10,13 @@ from pyspark.errors import PySparkException
 from pulse_resources import postgres
 from pulse_resources.errors import first_line
 
-BEGIN = "UPDATE pipes SET begun_at = now(), error = NULL WHERE pipe = %s"
+BEGIN = "UPDATE pipes SET begun_at = now(), error = NULL, gives_way = false WHERE pipe = %s"
+GIVE_WAY = "UPDATE pipes SET gives_way = true WHERE pipe = %s"
+OPEN = """
+SELECT sync_id, position FROM entity_syncs
+WHERE tenant_id = app_tenant() AND pipe = %s AND state = 'open' AND position IS NOT NULL
+"""
+GO_ON = "UPDATE pipes SET asked_at = now() WHERE pipe = %s AND (state = 'active' OR asked_at IS NOT NULL)"
 END = "UPDATE pipes SET asked_at = NULL WHERE pipe = %s AND asked_at <= begun_at"
 COMPUTES = "UPDATE pipes SET computes = %s WHERE pipe = %s"
 # A look between runs says nothing once a run is requested: that one will tell.
@@ -22,6 +28,22 @@ _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|[a-z][A-Z]\w*)): ", r
 def begin(connection: postgres.Connection, name: str) -> None:
     """Record that a run of a tenant's pipe begins."""
     connection.execute(BEGIN, [name])
+
+
+def gives_way(connection: postgres.Connection, name: str) -> None:
+    """Tell the tasks of the run of a tenant's pipe that it gives up its place."""
+    connection.execute(GIVE_WAY, [name])
+
+
+def open_sync(connection: postgres.Connection, name: str) -> tuple[int, str] | None:
+    """The sync that a run of a tenant's pipe has left open for the next, and its position so far."""
+    row = connection.execute(OPEN, [name]).fetchone()
+    return None if row is None else (int(row[0]), str(row[1]))
+
+
+def goes_on(connection: postgres.Connection, name: str) -> None:
+    """Request the run that goes on where one of a tenant's pipe has given way, unless it was paused."""
+    connection.execute(GO_ON, [name])
 
 
 def ended(connection: postgres.Connection, name: str) -> None:

@@ -21,6 +21,8 @@ class Loaded:
     bytes: int
     position: str | None = None
     """Position in the source after them, where only reading them tells."""
+    more: bool = False
+    """Whether the source has more, which the next run brings."""
 
 
 def publish(topic: str, rows: Iterable[Sequence[bytes]]) -> Loaded:

@@ -70,9 +70,13 @@ WHERE pipe = %s
 """
 DELETE = "DELETE FROM pipes WHERE pipe = %s"
 ABANDON = """
-UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
-WHERE pipe = %s AND state = 'open'
+UPDATE entity_syncs s SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
+WHERE s.pipe = %s AND s.state = 'open'
 """
+# One with a position is gone on with, unless the pipe was reset since.
+ABANDON_DEAD = f"""{ABANDON} AND (s.position IS NULL
+    OR s.sync_id <= (SELECT anew_after FROM pipes p WHERE p.tenant_id = s.tenant_id AND p.pipe = s.pipe))
+"""  # noqa: S608 - from constants
 UNSETTLED = """
 SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent'
     AND settled_at IS NULL)

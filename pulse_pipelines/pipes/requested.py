@@ -28,7 +28,9 @@ def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
         Terminal: the run failed.
     """
     pipe = find(tenant, name)
-    if pipe.error and pipe.asked_at is None:  # not of the run before
+    if pipe.asked_at is not None:  # it has not begun, or gave way to others and goes on
+        return None
+    if pipe.error:
         raise Terminal(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
     last = _last(pipe)
     return last if last and last.sync_id != after and last.state not in UNDER_WAY else None
@@ -52,6 +54,8 @@ def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | Non
         if last.delivery_id == after or last.ended_at is None:
             return None
         if last.state == "failed":
+            if find(tenant, name).asked_at is not None:  # it gave way to others, and goes on
+                return None
             raise Terminal(f"the run failed: {last.reason}", tenant=tenant.slug, pipe=name)
         return last
     return None

@@ -7,7 +7,7 @@ these rows.
 """
 
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
@@ -15,12 +15,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import DatasetKind
+from pulse_pipelines.domain.pipe_sources import Feed
+from pulse_pipelines.domain.pipes import Transform
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes import kinds, progress
 from pulse_pipelines.pipes.publishing import Loaded
-from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
+from pulse_pipelines.pipes.registry import ABANDON_DEAD, Pipe, find, unsettled
+from pulse_pipelines.pipes.turns import OthersWait, Turn, nobody_waits
 from pulse_pipelines.pipes.wanted import Wanted
 from pulse_pipelines.registry import syncs as taken
 from pulse_pipelines.tables import syncs
@@ -34,6 +37,14 @@ OF_PIPE = "UPDATE entity_syncs SET pipe = %s, as_of = %s WHERE sync_id = %s"
 SENT = """
 UPDATE entity_syncs SET state = 'sent', ends = %s, parts = 1, position = %s
 WHERE sync_id = %s AND state = 'open'
+"""
+STAYS_OPEN = "UPDATE entity_syncs SET position = %s WHERE sync_id = %s AND state = 'open'"
+# The source has more that is older than the moment of this run.
+AS_BEFORE = """
+UPDATE entity_syncs s SET as_of = (
+    SELECT b.as_of FROM entity_syncs b WHERE b.tenant_id = s.tenant_id AND b.pipe = s.pipe
+        AND b.sync_id < s.sync_id AND b.settled_at IS NOT NULL ORDER BY b.sync_id DESC LIMIT 1)
+WHERE s.sync_id = %s
 """
 FAILED = "UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = %s WHERE sync_id = %s"
 # What was sent up to here still settles, and is counted.
@@ -50,18 +61,30 @@ class Sent:
     rows: int
     bytes: int
     position: str | None
+    more: bool = False
+    """Whether the source has more, which the next run brings: it is asked for already."""
 
 
-def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, full: bool = False) -> Sent:
+def run(
+    spark: SparkSession,
+    tenant: Tenant,
+    name: str,
+    parallelism: int,
+    *,
+    full: bool = False,
+    others_wait: OthersWait = nobody_waits,
+) -> Sent:
     """Run a pipe once.
 
     Args:
         full: read all rows, in any mode.
+        others_wait: whether another tenant's run waits for the place that this one holds.
 
     Raises:
         Conflict: another run is active, or the events of the one before have not settled yet.
         NotFound, UserError: the table, or the source, no longer exists, or cannot be replicated.
-        Transient: the source or the broker does not answer; nothing is deleted.
+        Transient: the source or the broker does not answer, or it had to give up its place; nothing is
+            deleted.
     """
     pipe = find(tenant, name)
     if pipe.definition.delivers:
@@ -77,33 +100,45 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
                     tenant=tenant.slug,
                     pipe=name,
                 )
-            connection.execute(ABANDON, [name])
+            connection.execute(ABANDON_DEAD, [name])
             progress.begin(connection, name)
         try:
             again = f"Once the cause is removed: pulse pipe run {tenant.slug} {name}"
             whose = {"pipe": name, "tenant": tenant.slug, "dataset": pipe.dataset}
             with noted(again, **whose), spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell:
-                sent = _run(spark, find(tenant, name), parallelism, full)
+                sent = _run(spark, find(tenant, name), parallelism, full, others_wait)
                 tell(sync=sent.sync_id, rows=sent.rows, bytes=sent.bytes)
         except Exception as error:
             with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
                 progress.failed(connection, name, error)
             raise
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            progress.ended(connection, name)
+            (progress.goes_on if sent.more else progress.ended)(connection, name)
         return sent
 
 
-def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
-    with kinds.of(pipe.definition).opened(pipe, parallelism, full=full) as wanted:
+def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_wait: OthersWait) -> Sent:
+    turn = _turn(pipe, others_wait)
+    with ExitStack() as stack:
+        if not isinstance(pipe.definition.other_end, Transform):  # which waits for nobody else's server
+            stack.enter_context(turn.watched())
+        with turn.waiting():
+            opened = kinds.of(pipe.definition).opened(pipe, parallelism, full=full)
+            wanted = stack.enter_context(opened)
         sync_id = _begin(pipe, wanted)
         fail_point("pipe.begun")
         try:
-            loaded = _loaded(spark, wanted)
+            with turn.waiting():
+                loaded = _loaded(spark, wanted)
             fail_point("pipe.loaded")
             position = next((each.position for each in loaded[::-1] if each.position), wanted.position)
-            _sent(pipe.tenant, sync_id, position)
+            more = any(each.more for each in loaded)
+            _sent(pipe, sync_id, position, more=more, is_open=more and wanted.is_full)
         except Exception as error:
+            if turn.is_over:
+                spark.interruptAll()
+            if wanted.goes_on and isinstance(error, Transient):
+                raise  # the next run goes on from the same position
             with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
                 why = error.message if isinstance(error, PulseError) else type(error).__name__
                 connection.execute(FAILED, [f"its run failed: {why}", sync_id])
@@ -111,7 +146,19 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
             raise
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
-    return Sent(sync_id, wanted.is_full, rows, size, position)
+    return Sent(sync_id, wanted.is_full, rows, size, position, more)
+
+
+def _turn(pipe: Pipe, others_wait: OthersWait) -> Turn:
+    def count_rows() -> int:
+        with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
+            return sum(syncs.ends_of(pipe.tenant, connection).values())
+
+    def give_way() -> None:
+        with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
+            progress.gives_way(connection, pipe.name)
+
+    return Turn(others_wait, count_rows, give_way if isinstance(pipe.definition.other_end, Feed) else None)
 
 
 def _loaded(spark: SparkSession, wanted: Wanted) -> list[Loaded]:
@@ -128,7 +175,8 @@ def _begin(pipe: Pipe, wanted: Wanted) -> int:
     is_full = wanted.is_full and pipe.definition.kind == DatasetKind.ENTITIES
     part = Part(f"{pipe.name}/{token[:12]}", token, None, is_full, is_first=True, is_last=True)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-        sync_id = taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
+        begun = progress.open_sync(connection, pipe.name) if wanted.goes_on else None
+        sync_id = begun[0] if begun else taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
         connection.execute(OF_PIPE, [pipe.name, wanted.as_of, sync_id])
     return sync_id
 
@@ -142,9 +190,14 @@ def _failed_at(tenant: Tenant, sync_id: int) -> None:
         connection.execute(FAILED_AT, [syncs.as_json(syncs.ends_of(tenant, connection)), sync_id])
 
 
-def _sent(tenant: Tenant, sync_id: int, position: str | None) -> None:
+def _sent(pipe: Pipe, sync_id: int, position: str | None, *, more: bool, is_open: bool) -> None:
+    """Record that a sync is sent up to a position; with `is_open` the next run goes on with it."""
+    tenant = pipe.tenant
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        if more:
+            connection.execute(AS_BEFORE, [sync_id])
         ends = syncs.as_json(syncs.ends_of(tenant, connection))
-        if connection.execute(SENT, [ends, position, sync_id]).rowcount != 1:
+        values = [position, sync_id] if is_open else [ends, position, sync_id]
+        if connection.execute(STAYS_OPEN if is_open else SENT, values).rowcount != 1:
             raise Conflict("another full sync of the dataset began meanwhile", sync=sync_id)
         syncs.reached(connection, tenant.tenant_id)  # without rows no batch follows

@@ -24,5 +24,7 @@ class Wanted:
     """Function of a Spark task ..."""
     tasks: Sequence[Any] = ()
     """... and what each of them is called with."""
+    goes_on: bool = False
+    """Whether it is the rest of what an earlier run began to bring, and has left open as one sync."""
     drive: Callable[[SparkSession], list[Loaded]] | None = None
     """Instead of tasks: what the process of the run does itself, with Spark."""

@@ -5,22 +5,29 @@ much, even if the pipe's own table is quiet. So the position moves on while the 
 a run, a sync or a row.
 """
 
+import random
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from uuid import UUID
 
 from pulse_pipelines.domain.pipes import Mode
 from pulse_pipelines.pipes import addresses, progress
-from pulse_pipelines.pipes.postgres import reading, slots
+from pulse_pipelines.pipes.postgres import reading, sessions, slots
 from pulse_pipelines.pipes.postgres.slots import Place
-from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
+from pulse_pipelines.pipes.registry import ABANDON_DEAD, Pipe, find, unsettled
 from pulse_resources import locks, postgres
-from pulse_resources.errors import NotFound, UserError
+from pulse_resources.errors import NotFound, Transient, UserError
 from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 
 AT_A_TIME = 8
 """Sources that are waited for: one that does not answer delays the others by little."""
+ANSWER_S = 10.0
+"""In which a source answers all that it is asked."""
+ALL_S = 40.0
+"""A look at all of them: Dagster waits for a sensor for 60 seconds."""
 
 # The position is that of the last sync that has settled; nothing is between the two.
 MOVE_ON = """
@@ -33,9 +40,27 @@ SEEN = "UPDATE pipes SET wal_bytes = %s, wal_status = %s WHERE pipe = %s"
 
 
 def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
-    """Watch pipes that no run is at; yields each with what is wrong."""
+    """Watch pipes that no run is at, for up to `ALL_S` seconds; yields each with what is wrong.
+
+    Of a source that did not answer in time no other pipe is watched. Whom that leaves out differs each time.
+    """
+    until, silent = time.monotonic() + ALL_S, set[tuple[UUID, str | None]]()
+
+    def watch_in_time(pipe: Pipe) -> None:
+        source = pipe.tenant.tenant_id, pipe.definition.other_end.source
+        if source in silent or time.monotonic() > until:
+            return
+        try:
+            with sessions.within(ANSWER_S):
+                watch_one(pipe)
+        except Transient:
+            silent.add(source)
+            raise
+
+    in_any_order = list(pipes)
+    random.shuffle(in_any_order)
     with ThreadPoolExecutor(AT_A_TIME) as threads:
-        waiting = [(pipe, threads.submit(watch_one, pipe)) for pipe in pipes]
+        waiting = [(pipe, threads.submit(watch_in_time, pipe)) for pipe in in_any_order]
         for pipe, seen in waiting:
             error = seen.exception()
             yield pipe, None if error is None else str(error)
@@ -60,7 +85,7 @@ def watch_one(pipe: Pipe) -> None:
         except NotFound:
             return
         with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
-            connection.execute(ABANDON, [pipe.name])
+            connection.execute(ABANDON_DEAD, [pipe.name])
             waits = unsettled(connection, pipe)
         if pipe.definition.other_end.mode is not Mode.CHANGES or pipe.position is None or waits:
             return

@@ -143,7 +143,11 @@ def paced(pieces: Iterable[bytes], clock: Callable[[], float] = time.monotonic) 
         size += len(piece)
         if (now := clock()) - since > PACE_S:
             if size < PACE_BYTES:
-                raise Transient(f"the source sends less than {PACE_BYTES:,} bytes in {PACE_S:.0f} s")
+                raise Transient(
+                    f"the source sends less than {PACE_BYTES:,} bytes in {PACE_S:.0f} s",
+                    bytes=size,
+                    seconds=round(now - since),
+                )
             since, size = now, 0
 
 

@@ -43,7 +43,7 @@ from dagster._serdes import deserialize_value
 from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster._utils.log import configure_loggers
 
-from pulse_pipelines.runtime import run_scope
+from pulse_pipelines.runtime import run_processes, run_scope
 from pulse_pipelines.runtime.parts import PartedSnapshot
 from pulse_pipelines.runtime.warm_up import warm_up
 
@@ -74,6 +74,7 @@ def main(arguments: list[str]) -> None:
     _report_dead_runs()
     threads = FuturesAwareThreadPoolExecutor()
     server = _Server(options.module, ended, threads, context)
+    run_processes.tell(server.runs_with_process)
     threading.Thread(target=server.load_until_done, name="load", daemon=True).start()
     threading.Thread(target=server.watch_runs, name="watch", daemon=True).start()
     warming = context.Process(target=warm_up, name="warm-up", daemon=True)
@@ -171,11 +172,15 @@ class _Server(DagsterApiServer):
                 _log.exception("Whether runs are lost could not be checked")
                 time.sleep(LOOK_S)
 
+    def runs_with_process(self) -> set[str]:
+        """Ids of the runs that have a process, or whose process has just ended."""
+        with self._execution_lock:  # held while a process is made
+            return set(self._executions)
+
     def _report_lost(self, instance: DagsterInstance, lost: LostRuns) -> None:
         starting = instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTING]))
-        with self._execution_lock:  # held while a process is made
-            ours = set(self._executions)
-        lost_ids = lost.among({run.run_id for run in starting} - ours, time.monotonic())
+        without = {run.run_id for run in starting} - self.runs_with_process()
+        lost_ids = lost.among(without, time.monotonic())
         for run in starting:
             if run.run_id in lost_ids:
                 instance.report_run_failed(run, f"No process began this run within {LOST_S:.0f} s.")

@@ -12,7 +12,7 @@ from typing import Any
 from pulse_resources.api_settings import local_url
 from pulse_resources.errors import Transient
 from pulse_resources.local.layout import Layout, repository
-from pulse_resources.local.service import Service, listens, python, responds
+from pulse_resources.local.service import Service, listens, patient, python, responds
 from pulse_resources.settings import Settings
 
 MODULE = "pulse_pipelines.definitions"
@@ -68,7 +68,7 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
             command=python("pulse_pipelines.runtime.daemon", "-w", workspace, *quiet),
             env=env,
             needs=("dagster-code",),
-            ready=lambda: _daemon_beats(settings, started),
+            ready=patient(lambda seconds: _daemon_beats(settings, started, seconds)),
         ),
     ]
 
@@ -92,7 +92,7 @@ def login_url(settings: Settings) -> str | None:
     return f"{url(settings)}/login#token={token.get_secret_value()}" if token else None
 
 
-def load_problem(settings: Settings, timeout: float = 60.0) -> str | None:
+def load_problem(settings: Settings, timeout: float = 300.0) -> str | None:
     """Wait until the definitions are loaded; returns the error if they are not."""
     query = """{ workspaceOrError { ... on Workspace { locationEntries { loadStatus
         locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
@@ -114,14 +114,12 @@ def load_problem(settings: Settings, timeout: float = 60.0) -> str | None:
     return f"the definitions did not load within {timeout:.0f} s"
 
 
-def _daemon_beats(settings: Settings, since: float) -> bool:
-    """Whether the daemons that launch runs have sent a heartbeat since `since`."""
+def _daemon_beats(settings: Settings, since: float, timeout: float) -> bool:
+    """Whether the daemons that launch runs have sent a heartbeat since `since`; raises as `ask`."""
     query = """{ instance { daemonHealth { allDaemonStatuses {
         daemonType required lastHeartbeatTime } } } }"""
-    try:
-        statuses = ask(settings, query)["instance"]["daemonHealth"]["allDaemonStatuses"]
-    except OSError:
-        return False
+    answer = ask(settings, query, timeout=timeout)
+    statuses = answer["instance"]["daemonHealth"]["allDaemonStatuses"]
     required = [status for status in statuses if status["required"]]
     return all((status["lastHeartbeatTime"] or 0) > since for status in required)
 

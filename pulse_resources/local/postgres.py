@@ -11,7 +11,7 @@ from pulse_resources.errors import Terminal, UserError
 from pulse_resources.local import accounts, tls
 from pulse_resources.local.accounts import Account
 from pulse_resources.local.layout import PRIVATE, Layout
-from pulse_resources.local.service import Service, listens
+from pulse_resources.local.service import Service, listens, patient
 from pulse_resources.settings import Settings
 
 # Two cores and some GiB shared with Spark and Kafka. fsync stays on: settle relies on it.
@@ -73,7 +73,7 @@ def service(layout: Layout, settings: Settings) -> Service:
         command=(str(place.binaries / "bin" / "postgres"), "-D", str(place.data)),
         env={"LC_ALL": "C"},
         setup=lambda: _setup(place, settings),
-        ready=lambda: _accepts(place, settings),
+        ready=patient(lambda seconds: _accepts(place, settings, seconds)),
         prepare=True,
         account=place.account,
         stop_signal=signal.SIGINT,  # fast shutdown: ends the sessions, writes a checkpoint
@@ -164,7 +164,15 @@ def _initialise(place: Placement, settings: Settings) -> None:
     fresh.rename(place.data)
 
 
-def _accepts(place: Placement, settings: Settings) -> bool:
+NO_RESPONSE = 2
+"""Exit code of `pg_isready`: also at once, if nobody listens."""
+
+
+def _accepts(place: Placement, settings: Settings, timeout: float) -> bool:
     program = str(place.binaries / "bin" / "pg_isready")
     port = str(settings.postgres.port)
-    return not accounts.run(place.account, program, "-q", "-h", "127.0.0.1", "-p", port, "-t", "2").returncode
+    options = ("-q", "-h", "127.0.0.1", "-p", port, "-t", f"{timeout:.0f}")
+    code = accounts.run(place.account, program, *options).returncode
+    if code == NO_RESPONSE:
+        raise TimeoutError
+    return not code

@@ -11,8 +11,8 @@ import time
 from pulse_resources.errors import PulseError, Transient
 from pulse_resources.settings import Settings, load_settings
 
-ANSWER_S = 60.0
-"""Patience with a Spark server that has just opened its port."""
+ANSWER_S = 300.0
+"""Patience with a server that has just opened its port: to give up here is to end the stack."""
 
 
 def _postgres(settings: Settings) -> None:
@@ -36,10 +36,10 @@ def _kafka(settings: Settings) -> None:
     from confluent_kafka.admin import AdminClient
 
     client = AdminClient(settings.kafka.client() | {"log_level": 0})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + ANSWER_S
     while time.monotonic() < deadline:
         try:
-            if client.list_topics(timeout=5).brokers:
+            if client.list_topics(timeout=30).brokers:
                 return
         except KafkaException:
             time.sleep(0.1)

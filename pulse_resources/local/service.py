@@ -24,7 +24,7 @@ class Service:
     name: str
     address: str
     ready: Callable[[], bool]
-    """Returns within a second or two whether the service accepts requests."""
+    """Returns whether the service accepts requests: within a second or two, or more as it is slow."""
     command: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
@@ -60,15 +60,36 @@ def listens(address: str) -> Callable[[], bool]:
     return lambda: ports.answers_at(Path(port)) if host == "unix" else ports.answers(host, int(port))
 
 
-def responds(url: str, ca_file: Path | None = None) -> Callable[[], bool]:
-    """Readiness check: `url` returns 200, from a server certified by one of these authorities."""
+ANSWER_S, LONGEST_ANSWER_S = 2.0, 32.0
+"""Seconds for an answer whether a service is ready: twice as many after each time-out."""
+
+
+def patient(answers: Callable[[float], bool]) -> Callable[[], bool]:
+    """Readiness check whose time-out grows: on a slow machine no answer at all comes within a short one.
+
+    Args:
+        answers: asks, with a time-out in seconds; an OSError is a no, and may be or have a TimeoutError.
+    """
+    seconds = ANSWER_S
 
     def ready() -> bool:
+        nonlocal seconds
         try:
-            trusted = ssl.create_default_context(cafile=ca_file) if ca_file else None
-            with urllib.request.urlopen(url, timeout=2, context=trusted) as answer:  # noqa: S310 - our own URL
-                return bool(answer.status == 200)
-        except OSError:
+            return answers(seconds)
+        except OSError as error:
+            if isinstance(getattr(error, "reason", error), TimeoutError):
+                seconds = min(2 * seconds, LONGEST_ANSWER_S)
             return False
 
     return ready
+
+
+def responds(url: str, ca_file: Path | None = None) -> Callable[[], bool]:
+    """Readiness check: `url` returns 200, from a server certified by one of these authorities."""
+
+    def answers(seconds: float) -> bool:
+        trusted = ssl.create_default_context(cafile=ca_file) if ca_file else None
+        with urllib.request.urlopen(url, timeout=seconds, context=trusted) as answer:  # noqa: S310 - our own URL
+            return bool(answer.status == 200)
+
+    return patient(answers)

@@ -6,6 +6,7 @@ import dagster as dg
 import pytest
 
 from pulse_pipelines.defs import launches
+from pulse_pipelines.runtime import run_processes
 
 
 @dg.job
@@ -13,7 +14,10 @@ def waiting() -> None:
     """A job that is never executed here."""
 
 
-def test_a_later_attempt_has_longer_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_attempt_has_longer_to_begin_and_a_run_with_a_process_much_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_processes, "_known", [])
     with dg.DagsterInstance.ephemeral() as instance:
         run = instance.create_run_for_job(waiting, tags={"dagster/run_key": "batch:1"})
         assert launches.vanished(instance, "batch:2", 2) is None, "there is no such run yet"
@@ -31,6 +35,10 @@ def test_a_later_attempt_has_longer_to_begin(monkeypatch: pytest.MonkeyPatch) ->
         assert [given_up(1, seconds) for seconds in (119, 121)] == [False, True]
         assert [given_up(3, seconds) for seconds in (121, 359, 361)] == [False, False, True]
         assert [given_up(50, seconds) for seconds in (599, 601)] == [False, True]
+        run_processes.tell(lambda: {run.run_id})
+        assert [given_up(1, seconds) for seconds in (121, 1199, 1201)] == [False, False, True]
+        run_processes.tell(lambda: {"another"})
+        assert given_up(1, 121)
         instance.report_run_failed(run)
         monkeypatch.undo()
         assert launches.vanished(instance, "batch:1", 3) is dg.DagsterRunStatus.FAILURE

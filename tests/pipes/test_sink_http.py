@@ -18,6 +18,7 @@ from support.ingest import Owner, ingest, make_owner
 from support.pipes import settle
 
 from chaos.sources import SOURCE, known_as
+from chaos.waiting import wait
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.key import KeyScope
@@ -25,12 +26,13 @@ from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes.addresses import url
-from pulse_pipelines.pipes.sinks import push, reading
+from pulse_pipelines.pipes.sinks import push, reading, run as sink_run
 from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.run import deliver
+from pulse_pipelines.pipes.turns import Turn
 from pulse_pipelines.registry import keys, syncs
 from pulse_resources.errors import PulseError, Transient, UserError
-from pulse_resources.settings import Settings
+from pulse_resources.settings import PipeSettings, Settings, given, load_settings
 
 PIPE: dict[str, Any] = {"pipe": "out", "from": "countries", "to": SOURCE}
 POINTS = ("push.before_request", "push.answered", "push.confirmed")
@@ -113,6 +115,42 @@ def test_a_run_that_is_killed_is_gone_on_with_in_its_chain(
     assert len(log) == len({str(each) for each in log}) == 4, "no version comes twice"
     assert {state for _, state, _ in states(other)} == {State.DONE}
     assert [is_full for is_full, _, _ in states(other)].count(True) == 1
+
+
+def test_a_delivery_gives_way_between_requests_and_is_gone_on_with(
+    owner: Owner, other: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = list[Turn]()
+
+    class KnownTurn(Turn):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            turns.append(self)
+
+    monkeypatch.setattr(sink_run, "Turn", KnownTurn)
+    monkeypatch.setattr(reading, "FIRST", 2)
+    monkeypatch.setattr(push, "BYTES", 1)
+    write(owner, *((f"C{n}", {"people": n}) for n in range(3)))
+    one_waits = threading.Event()
+
+    def let_one_wait() -> None:
+        one_waits.set()
+        wait(lambda: turns[-1].gives_way, "it is not to give way")
+
+    at("push.confirmed", let_one_wait)
+    settings = PipeSettings(turn_seconds=0, watch_seconds=0.05)
+    with given(load_settings().model_copy(update={"pipes": settings})):
+        gave_way = deliver(owner.tenant, "out", one_waits.is_set)
+    assert (gave_way.gave_way, gave_way.counts.versions) == (True, 1)
+    assert [pipe.name for pipe in pipes.due() if pipe.tenant == owner.tenant] == ["out"], (
+        "asked for by itself"
+    )
+    assert pipes.find(owner.tenant, "out").error is None
+    deliver(owner.tenant, "out")
+    settle(other)
+    assert latest(other) == latest(owner)
+    assert states(other) == [(True, State.DONE, 3)], "one chain"
+    assert not [pipe for pipe in pipes.due() if pipe.tenant == owner.tenant]
 
 
 @pytest.mark.slow

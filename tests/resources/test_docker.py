@@ -143,7 +143,8 @@ def test_what_the_image_copies_exists_and_is_let_through() -> None:
 def test_every_service_is_healthy_before_another_needs_it() -> None:
     for name, service in SERVICES.items():
         if name != "prepare":
-            assert "healthcheck" in service, name
+            patience = service["healthcheck"]["start_period"], service["healthcheck"]["timeout"]
+            assert patience == ("15m", "30s"), "a slow machine is none that failed"
         for needed, how in service.get("depends_on", {}).items():
             done = "service_completed_successfully" if needed == "prepare" else "service_healthy"
             assert how == {"condition": done}, f"{name} needs {needed}"

@@ -2,10 +2,12 @@
 
 from functools import partial
 from operator import mul
+from urllib.error import URLError
 
 import pytest
 
 from pulse_resources.local.patience import Patience
+from pulse_resources.local.service import LONGEST_ANSWER_S, patient
 
 
 def given_up_at(share: float, *, attempt: int = 1, until: int = 100_000) -> int | None:
@@ -49,3 +51,25 @@ def test_time_that_went_with_a_process_is_no_progress_and_hides_none() -> None:
     assert patience.lasts(91, lambda: 50.0)
     assert patience.lasts(182, lambda: 2.0), "a member ended, the others computed"
     assert not patience.lasts(273, lambda: 2.0)
+
+
+def test_a_service_that_is_slow_to_say_that_it_is_ready_is_given_longer() -> None:
+    given, takes = list[float](), 5.0
+
+    def answers(seconds: float) -> bool:
+        given.append(seconds)
+        if seconds < takes:
+            raise URLError(TimeoutError()) if len(given) == 1 else TimeoutError
+        if takes == 0:
+            raise ConnectionRefusedError
+        return True
+
+    ready = patient(answers)
+    assert [ready() for _ in range(3)] == [False, False, True]
+    assert given == [2, 4, 8]
+    takes = 1e9
+    assert not any(ready() for _ in range(5))
+    assert given[-1] == LONGEST_ANSWER_S
+    takes, given[:] = 0.0, []
+    assert not any(ready() for _ in range(2))
+    assert given == [LONGEST_ANSWER_S] * 2, "a refusal is an answer"

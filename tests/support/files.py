@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = tuple[int, Mapping[str, str], bytes]
-"""Status, headers and body. With the header X-Cut the connection ends after as many bytes of the body."""
+Answer = tuple[int, Mapping[str, str], bytes | Iterator[bytes]]
+"""Status, headers and body; one in pieces is sent as they come, with its length in the headers.
+With the header X-Cut the connection ends after as many bytes of the body."""
 
 
 @contextmanager
@@ -22,10 +23,14 @@ def web(answer: Callable[[str, str, Mapping[str, str]], Answer]) -> Iterator[str
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
-            if "Content-Length" not in headers and "Connection" not in headers:
+            if isinstance(body, bytes) and not {"Content-Length", "Connection"} & set(headers):
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            if self.command == "GET":
+            if self.command == "GET" and not isinstance(body, bytes):
+                with suppress(ConnectionError):  # whoever asked has had enough
+                    for piece in body:
+                        self.wfile.write(piece)
+            elif self.command == "GET" and isinstance(body, bytes):
                 self.wfile.write(body[: int(headers.get("X-Cut", len(body)))])
             if "X-Cut" in headers or "Connection" in headers:
                 self.close_connection = True

@@ -9,6 +9,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.datasets.partitions import asset_key
+from pulse_pipelines.defs.pipes.places import waiting_others
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes.run import run
@@ -57,9 +58,10 @@ def _asset(name: str, read: Iterable[str]) -> dg.AssetsDefinition:
         tenant = registry.find_tenant(context.partition_key)
         with spans.exported():
             if pipes.find(tenant, name).definition.delivers:
-                done = deliver(tenant, name)
+                done = deliver(tenant, name, waiting_others(context.instance, tenant.slug, "out"))
                 return dg.MaterializeResult(metadata=asdict(done.counts) | {"full": done.is_full})
-            sent = run(pyspark.spark_session, tenant, name, load_settings().spark.parallelism)
+            spark, places = pyspark.spark_session, waiting_others(context.instance, tenant.slug, "in")
+            sent = run(spark, tenant, name, load_settings().spark.parallelism, others_wait=places)
         found = {"sync": sent.sync_id, "full": sent.is_full, "rows": sent.rows, "bytes": sent.bytes}
         return dg.MaterializeResult(metadata=found | {"position": sent.position or ""})
 

@@ -8,6 +8,7 @@ import dagster as dg
 from pulse_pipelines import pipes
 from pulse_pipelines.defs.launches import UNFINISHED
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
+from pulse_pipelines.defs.pipes.places import place_tags
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.pipes.watch import watch
 from pulse_resources.faults import fail_point
@@ -43,7 +44,7 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
             dg.RunRequest(
                 asset_selection=[pipe_key(pipe.name)],
                 partition_key=owner,
-                tags=tags | tenant_tags([owner]) | {"pulse/pipes": way, "pulse/pipes-of": f"{owner}/{way}"},
+                tags=tags | tenant_tags([owner]) | dict(place_tags(owner, way)),
             )
         )
     known = set(context.instance.get_dynamic_partitions(str(TENANTS.name)))

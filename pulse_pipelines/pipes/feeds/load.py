@@ -13,13 +13,14 @@ from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.pipe_sources import Feed
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, fence, inferred, web
+from pulse_pipelines.pipes import addresses, fence, inferred, progress, web
 from pulse_pipelines.pipes.feeds import pages
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.rows import Event, Maker, members
 from pulse_pipelines.pipes.wanted import Wanted
+from pulse_resources import postgres
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.faults import fail_point
 
@@ -70,7 +71,10 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     address = addresses.url(pipe.tenant, feed.source)
     site, url = pages.site_of(address, feed)
     moment = datetime.now(UTC)
-    since = None if full else _since(pipe.position, url, str(pipe.dataset_id))
+    with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
+        begun = progress.open_sync(connection, pipe.name)
+    open_at = None if full or begun is None else _since(begun[1], url, str(pipe.dataset_id))
+    since = open_at or (None if full else _since(pipe.position, url, str(pipe.dataset_id)))
     if since is not None:
         with web.client(site) as client:
             try:
@@ -82,11 +86,14 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
         *(address, pipe.tenant.topic, pipe.dataset, moment.isoformat(timespec="microseconds")),
         *(feed.source, feed.feed, since, run),
     )
-    yield Wanted(since is None, pipe.position, moment, load, [task])
+    goes_on = open_at is not None and since is not None
+    yield Wanted(since is None or goes_on, pipe.position, moment, load, [task], goes_on=goes_on)
 
 
 def load(task: FeedTask) -> Iterator[Loaded]:
     """Spark task: publishes what a feed tells up to its end, and tells where it ended.
+
+    Beyond a page it ends early if the run gives up its place.
 
     Raises:
         Conflict: the feed's log began anew meanwhile.
@@ -95,20 +102,20 @@ def load(task: FeedTask) -> Iterator[Loaded]:
         Transient: the service or the broker does not answer.
     """
     site, url = pages.site_of(task.address, Feed(task.source, task.feed))
-    maker, following = Maker(task.dataset, task.moment, (ID,)), ""
+    maker, following, more = Maker(task.dataset, task.moment, (ID,)), "", True
 
     def told() -> Iterator[Event]:
-        nonlocal following
+        nonlocal following, more
         count, most = 0, pages.MOST_OF_ALL if task.since is None else pages.MOST
-        for page in pages.pages(client, url, task.since, most):
+        for page in pages.pages(client, url, task.since, most, held.gives_way):
             for line in page.lines:
                 count += 1
                 yield _event(maker, task.feed, count, line)
-            following = page.following
+            following, more = page.following, not page.is_last
 
     with fence.joined(task.run) as held, web.client(site) as client:
         loaded = publish(task.topic, held(told()))
-    yield Loaded(loaded.rows, loaded.bytes, _position(url, str(task.run.dataset_id), following))
+    yield Loaded(loaded.rows, loaded.bytes, _position(url, str(task.run.dataset_id), following), more)
 
 
 def _event(maker: Maker, feed: str, line: int, text: bytes) -> Event:

@@ -1,8 +1,9 @@
 """Pages of a feed, by the protocol of docs/entities.md: NDJSON after a continuation, and where to go on."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import httpx
 from pulse_pipelines.domain.pipe_sources import Feed
 from pulse_pipelines.pipes import web
 from pulse_pipelines.pipes.web import Site
-from pulse_resources.errors import Conflict, UserError
+from pulse_resources.errors import Conflict, Transient, UserError
 
 LIMIT = 1_000
 """Versions of a page, and lines, at most."""
@@ -32,6 +33,12 @@ class Page:
     lines: tuple[bytes, ...]
     following: str
     """The continuation after it."""
+    is_last: bool = False
+    """Whether the feed ends with it, as far as it is told now."""
+
+
+class _GivesWay(Exception):  # noqa: N818 - handled below
+    """The run gives up its place in the midst of a page."""
 
 
 def site_of(address: str, feed: Feed) -> tuple[Site, str]:
@@ -40,7 +47,13 @@ def site_of(address: str, feed: Feed) -> tuple[Site, str]:
     return found, f"{found.base}{feed.feed.replace(' ', '%20')}"
 
 
-def page(client: httpx.Client, url: str, since: str | None, limit: int = LIMIT) -> Page:
+def page(
+    client: httpx.Client,
+    url: str,
+    since: str | None,
+    limit: int = LIMIT,
+    gives_way: Callable[[], bool] = lambda: False,
+) -> Page:
     """Read a page; tried again while the service is busy.
 
     Raises:
@@ -49,18 +62,40 @@ def page(client: httpx.Client, url: str, since: str | None, limit: int = LIMIT) 
             large, or has more than `LIMIT` lines.
         Transient: it does not answer.
     """
-    return web.patiently(lambda: _page(client, url, since, limit))
+    return web.patiently(lambda: _page(client, url, since, limit, gives_way))
 
 
-def pages(client: httpx.Client, url: str, since: str | None, most: int) -> Iterator[Page]:
+def pages(
+    client: httpx.Client,
+    url: str,
+    since: str | None,
+    most: int,
+    gives_way: Callable[[], bool] = lambda: False,
+) -> Iterator[Page]:
     """Pages after a continuation, up to the end of the feed, or to where at least `most` versions are read.
+
+    Args:
+        gives_way: whether to end after the last page that is whole, in the midst of the next one, too.
 
     Raises:
         UserError: the feed has no end, as far as anybody can see; also of its start, if it has `most`.
-        Conflict, NotFound, Transient: as `page`.
+        Conflict, NotFound: as `page`.
+        Transient: as `page`; or it gives way, and no page is whole.
     """
-    start, seen, empty, count = since, {since}, 0, 0
-    while (found := page(client, url, since)).following != since:
+    start, seen, empty, count, begun = since, {since}, 0, 0, time.monotonic()
+    while True:
+        try:
+            found = page(client, url, since, gives_way=gives_way)
+        except _GivesWay as end:
+            if since != start:
+                return
+            raise Transient(
+                "other tenants' pipes wait, and the source has not sent a page of the feed",
+                bytes=end.args[0],
+                seconds=round(time.monotonic() - begun),
+            ) from None
+        if found.following == since:
+            break
         yield found
         count += len(found.lines)
         empty = 0 if found.lines else empty + 1
@@ -76,10 +111,14 @@ def pages(client: httpx.Client, url: str, since: str | None, most: int) -> Itera
         seen.add(since)
     if found.lines:
         raise UserError("the feed has versions after which it does not go on: Pulse-Since stays the same")
-    yield found
+    yield replace(found, is_last=True)
 
 
-def _page(client: httpx.Client, url: str, since: str | None, limit: int) -> Page:
+def _page(
+    client: httpx.Client, url: str, since: str | None, limit: int, gives_way: Callable[[], bool]
+) -> Page:
+    if gives_way():
+        raise _GivesWay(0)
     asked: dict[str, Any] = {"limit": limit} | ({} if since is None else {"since": since})
     with web.answer(client, "GET", str(httpx.URL(url, params=asked)), passed=(409,)) as found:
         if found.status_code == 409:
@@ -93,6 +132,8 @@ def _page(client: httpx.Client, url: str, since: str | None, limit: int) -> Page
         body, ends = bytearray(), 0
         for piece in web.paced(found.iter_raw()):
             body += piece
+            if gives_way():
+                raise _GivesWay(len(body))
             ends += piece.count(b"\n")
             if len(body) > LONGEST_PAGE:
                 raise UserError(f"a page of the feed has more than {LONGEST_PAGE:,} bytes")

@@ -1,8 +1,10 @@
 """Sessions in a source, or a sink: connections, one moment that many share, and the lock that a run holds."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
@@ -34,6 +36,38 @@ SELECT CASE WHEN pg_try_advisory_lock(hashtextextended(%(key)s, 0))
     ELSE false END
 """
 JOIN = "SELECT pg_advisory_lock_shared(hashtextextended(%(key)s, 0))"
+
+
+INTERVAL_S = 0.1
+"""Within which a wait is interrupted."""
+
+
+class _Session(psycopg.Connection[Any]):
+    """A connection that ends when a wait for its server is interrupted, or is longer than `within` says."""
+
+    def wait(self, gen: Any, interval: float = INTERVAL_S, timeout: float | None = None) -> Any:
+        until = _until.get()
+        left = timeout if until is None else max(0.0, until - time.monotonic())
+        try:
+            return super().wait(gen, interval, left)
+        except (psycopg.errors._WaitTimeout, Transient) as error:
+            self.close()  # to roll back would be to wait for the server again
+            if isinstance(error, Transient) or until is None:
+                raise
+            raise Transient("the source does not answer in time: it is connected, and silent") from None
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Give the servers of the block so many seconds for all their answers; then Transient is raised."""
+    token = _until.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+_until: ContextVar[float | None] = ContextVar("until", default=None)
 
 
 @contextmanager
@@ -105,7 +139,7 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
         # By default texts come in the encoding of the source, even those within a message of its log.
         known: dict[str, Any] = {**ANSWERS, **given, "client_encoding": "UTF8"}
         conninfo = psycopg.conninfo.make_conninfo(**known)
-        connection = psycopg.connect(conninfo, application_name="pulse", autocommit=True)
+        connection = _Session.connect(conninfo, application_name="pulse", autocommit=True)
     except psycopg.Error as error:
         raise Transient(f"the source does not answer: {_said(str(error))}") from None
     with connection:

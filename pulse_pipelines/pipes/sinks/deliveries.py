@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import progress
+from pulse_pipelines.pipes.turns import Turn
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict
 
@@ -36,6 +37,7 @@ UPDATE pipe_deliveries SET versions = versions + %(versions)s, upserted = upsert
     deleted = deleted + %(deleted)s, refused = refused + %(refused)s, is_full = is_full OR %(is_full)s
 WHERE delivery_id = %(delivery)s
 """
+GAVE_WAY = "another tenant's pipe waited for its place: the next run goes on"
 LIST = """
 SELECT delivery_id, state, is_full, versions, upserted, deleted, refused, begun_at, ended_at, reason
 FROM pipe_deliveries WHERE pipe = %s ORDER BY delivery_id DESC LIMIT %s
@@ -126,6 +128,14 @@ class Run:
     confirmed: Confirmed | None
     counts: Counts = field(default_factory=Counts)
     is_full: bool = False
+    turn: Turn | None = None
+    gave_way: bool = False
+    """Whether it has ended before its end, for another tenant's run."""
+
+    def gives_way(self) -> bool:
+        """Whether to end now, so that the next run goes on."""
+        self.gave_way = self.turn is not None and self.turn.gives_way
+        return self.gave_way
 
     def confirm(self, confirmed: Confirmed, counts: Counts | None = None) -> None:
         """Record how far the sink is, and what became of versions.
@@ -161,15 +171,17 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
         progress.begin(connection, pipe)
         ((number,),) = connection.execute(BEGIN, [tenant.tenant_id, pipe]).fetchall()
         ((said, epoch),) = connection.execute(STATE, [tenant.tenant_id, pipe]).fetchall()
+    run = Run(tenant, pipe, number, epoch, Confirmed.parse(said) if said else None)
     try:
-        yield Run(tenant, pipe, number, epoch, Confirmed.parse(said) if said else None)
+        yield run
     except Exception as error:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             connection.execute(END, ["failed", progress.failed(connection, pipe, error), number])
         raise
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        connection.execute(END, ["done", None, number])
-        progress.ended(connection, pipe)
+        state, why = ("failed", GAVE_WAY) if run.gave_way else ("done", None)
+        connection.execute(END, [state, why, number])
+        (progress.goes_on if run.gave_way else progress.ended)(connection, pipe)
 
 
 def of_pipe(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:

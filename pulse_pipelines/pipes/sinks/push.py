@@ -61,6 +61,8 @@ def _push(run: Run, service: Service, reader: Reader, generation: int, updated: 
             return
         state = replace(state, chain=Chain(uuid.uuid4().hex, is_full=False))
     while state.chain is not None:
+        if run.gives_way():
+            return
         state = _step(run, service, reader, state, state.chain, updated)
     if state.updated < updated:  # what came after the chain of an earlier run had been meant to end
         _push(run, service, reader, generation, updated)

@@ -12,6 +12,7 @@ from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.push import push
 from pulse_pipelines.pipes.sinks.reading import Reader
 from pulse_pipelines.pipes.sinks.table import Table
+from pulse_pipelines.pipes.turns import OthersWait, Turn, nobody_waits
 from pulse_pipelines.registry import CurrentLog
 from pulse_resources import locks
 from pulse_resources.errors import Conflict
@@ -22,13 +23,16 @@ SESSION = "SET timezone = 'UTC'; SET datestyle = 'ISO'; SET lock_timeout = '60s'
 """Whoever locks the table holds up one run, and not for ever."""
 
 
-def deliver(tenant: Tenant, name: str) -> Run:
+def deliver(tenant: Tenant, name: str, others_wait: OthersWait = nobody_waits) -> Run:
     """Run a pipe with a sink once; returns what it did.
+
+    Args:
+        others_wait: whether another tenant's run waits for the place that this one holds.
 
     Raises:
         Conflict: another run is active.
         NotFound, UserError: the table, or the dataset, no longer exists, or the sink refuses what is brought.
-        Transient: the sink does not answer. What it has confirmed stays.
+        Transient: the sink does not answer, or it has to give up its place. What it has confirmed stays.
     """
     pipe = find(tenant, name)
     with locks.session(Lock.PIPE, f"{tenant.tenant_id}/{name}") as alone:
@@ -39,11 +43,13 @@ def deliver(tenant: Tenant, name: str) -> Run:
             log = registry.current_log(tenant, pipe.dataset)
             reader = Reader(pipe, log.generation)
             address = address_of(tenant, pipe.definition)
-            if pipe.definition.sink.table is not None:
-                _write(run, pipe, log, reader, address)
-            else:
-                with Service(address) as service:
-                    push(run, service, reader, log.generation, log.updated)
+            turn = run.turn = Turn(others_wait, lambda: run.counts.versions, lambda: None)
+            with turn.watched(), turn.waiting():
+                if pipe.definition.sink.table is not None:
+                    _write(run, pipe, log, reader, address)
+                else:
+                    with Service(address) as service:
+                        push(run, service, reader, log.generation, log.updated)
             tell(versions=run.counts.versions, full=run.is_full)
             return run
 
@@ -68,6 +74,8 @@ def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) 
             )
         _confirm(run, log, position.updated)
         while position.updated < log.updated:
+            if run.gives_way():
+                return
             batch = reader.after(position.updated, log.updated)
             if batch.until == position.updated:  # the index of the subset has no more yet
                 return

@@ -1,0 +1,27 @@
+"""Places: of runs of pipes a few go on at a time, in each direction; the tags that dagster.yaml limits."""
+
+from collections.abc import Mapping
+
+import dagster as dg
+
+from pulse_pipelines.defs.launches import UNFINISHED
+from pulse_pipelines.pipes.turns import OthersWait
+
+WAY, TENANT = "pulse/pipes", "pulse/pipes-of"
+
+
+def place_tags(tenant: str, way: str) -> Mapping[str, str]:
+    """Tags of a run, by the slug of its tenant and its direction, `in` or `out`."""
+    return {WAY: way, TENANT: f"{tenant}/{way}"}
+
+
+def waiting_others(instance: dg.DagsterInstance, tenant: str, way: str) -> OthersWait:
+    """Whether a run of another tenant waits for a place, and for none of its own tenant's runs."""
+
+    def others_wait() -> bool:
+        runs = instance.get_runs(dg.RunsFilter(tags={WAY: way}, statuses=UNFINISHED))
+        queued = {run.tags[TENANT] for run in runs if run.status == dg.DagsterRunStatus.QUEUED}
+        under_way = {run.tags[TENANT] for run in runs if run.status != dg.DagsterRunStatus.QUEUED}
+        return bool(queued - under_way - {place_tags(tenant, way)[TENANT]})
+
+    return others_wait
