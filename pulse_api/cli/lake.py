@@ -141,7 +141,7 @@ def reconcile(
     tenant: Annotated[str | None, typer.Argument(help="One tenant; all if not given.")] = None,
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Also look up every duplicate in the raw zone; slow if there are many."),
+        typer.Option("--raw", help="Also read the whole raw zone, and look every duplicate up in it."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

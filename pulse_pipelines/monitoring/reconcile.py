@@ -4,7 +4,7 @@ Per tenant: drained = landed + duplicates + dead-lettered, and every (partition,
 position is exactly one of a row, a dead letter, a recorded duplicate, an erased row, or an offset without a
 message. Each row has a claim of its event id, as far as retention keeps claims, each claim has a row, and
 each large run of claims has its own filter, so that no event can land twice and none is refused wrongly.
-Missing and duplicate offsets are named.
+Missing and duplicate offsets are named. Parts of the raw zone have the lines that were registered.
 """
 
 from collections import defaultdict
@@ -19,13 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.monitoring import accounts, claimed_rows, raw_duplicates
+from pulse_pipelines.monitoring import accounts, claimed_rows, raw_duplicates, raw_parts
 from pulse_pipelines.monitoring.accounts import Accounts, Offsets, Table
 from pulse_pipelines.monitoring.claimed_rows import EVENTS, Rows
 from pulse_resources import outages, readable
 
 LOOKS = 3
 """Attempts to read tables that change while they are read."""
+RAW_PARTS = 20
+"""Parts of the raw zone that are read, drawn at random, where not all are."""
 SHOWN = 10
 """Offsets named per problem; its count is always exact."""
 FIXES = {
@@ -33,6 +35,7 @@ FIXES = {
     "idle_claim": "what these events are is right; one that has to land is sent again under another event id",
     "wrong_filter": "UPDATE processed_event_ids SET filter = NULL WHERE run = <number>, as Postgres' "
     "superuser, and the run itself is asked from then on; what has landed twice is among the other problems",
+    "raw": "the rows are right, but this day cannot be rebuilt: put the object back from a backup",
 }
 """Next step for each kind of problem that cannot be repaired automatically."""
 
@@ -54,6 +57,7 @@ class Problem:
     wrong_filter      ids of a large run of claims may not be found: sent again, they would land again
     lost              an event was dropped as a duplicate, and nothing with its id has landed
     unreadable        a file is gone or damaged
+    raw               lines of the raw zone are gone or damaged
     """
     where: str
     count: int
@@ -98,8 +102,8 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
     """Account for every offset of the tenant's topic below its settled position.
 
     Args:
-        raw: look every duplicate up in the raw zone to check that its original landed; otherwise only
-            those of retried batches with dead letters, where it may not have.
+        raw: read the whole raw zone, and look every duplicate up in it to check that its original landed;
+            otherwise `RAW_PARTS`, and duplicates of retried batches with dead letters, where it may not have.
 
     Raises:
         Transient, OSError: the object store does not answer.
@@ -119,6 +123,9 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
         report.problems.extend(_unclaimed(table, rows, found))
         report.problems.extend(_idle(table, rows, missing, retired=recorded.retired))
         report.problems.extend(_wrong_filters(table))
+    for part in raw_parts.find_damaged(tenant.tenant_id, None if raw else RAW_PARTS):
+        where = f"dataset {part.slug}, {part.day}, raw object {part.path}: {part.why}"
+        report.problems.append(Problem("raw", where, part.events))
     return report
 
 

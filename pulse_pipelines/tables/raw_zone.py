@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from isal import igzip, isal_zlib
+from isal.igzip_lib import IsalError
 
 from pulse_pipelines.tables.written_files import RawPart
 from pulse_resources import object_store, postgres
@@ -116,8 +117,11 @@ def part(path: str, start: int, length: int) -> bytes:
 
 def unpack(packed: bytes) -> Iterator[bytes]:
     """The lines of an object. Raises OSError: it is damaged."""
-    with igzip.open(io.BytesIO(packed)) as found:  # type: ignore[no-untyped-call]
-        yield from found
+    try:
+        with igzip.open(io.BytesIO(packed)) as found:  # type: ignore[no-untyped-call]
+            yield from found
+    except (EOFError, IsalError) as error:  # type: ignore[misc]  # neither is an OSError
+        raise OSError(f"its compression is damaged: {error}") from error
 
 
 def messages(packed: bytes) -> Iterator[Message]:

@@ -19,7 +19,7 @@ from pulse_pipelines import erasure, registry
 from pulse_pipelines.maintenance.retention import expire_claims
 from pulse_pipelines.monitoring.checks.reconciled import proven
 from pulse_pipelines.monitoring.reconcile import reconcile, reconcile_tenant
-from pulse_pipelines.tables import claim_filters
+from pulse_pipelines.tables import claim_filters, raw_zone
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import object_store
 from pulse_resources.settings import Settings, load_settings
@@ -159,6 +159,45 @@ def test_a_table_that_is_gone_is_found(owner: Owner) -> None:
     assert problems > lost
     assert unreadable[0] == "unreadable"
     assert "gone.metadata.json" in unreadable[1]
+
+
+RAW: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
+    "gone": (lambda content: None, "the object is gone"),
+    "short": (lambda content: content[:-1], "the object ends 1 bytes before the end of the part"),
+    "garbled": (lambda content: content[:40] + b"garbled" + content[47:], "the part is damaged: "),
+}
+
+
+@pytest.mark.parametrize("harm", RAW)
+@pytest.mark.parametrize("options", [(), ("--raw",)], ids=["some", "all"])
+def test_harm_to_the_raw_zone_is_found(owner: Owner, harm: str, options: tuple[str, ...]) -> None:
+    with superuser() as connection:
+        ((path, events),) = connection.execute(
+            "SELECT path, events FROM raw_objects WHERE tenant_id = %s ORDER BY events DESC LIMIT 1",
+            [owner.tenant.tenant_id],
+        )
+    change, why = RAW[harm]
+    content = raw_zone.content(path)
+    changed = change(content)
+    object_store.file_system().delete_file(object_store.key(path))
+    if changed is not None:
+        object_store.put(path, changed)
+    try:
+        problems = {each for each in found(owner, *options) if each[0] == "raw"}
+    finally:
+        object_store.put(path, content)
+    ((_, where, count, _),) = problems
+    assert where.startswith("dataset orders, 2026-")
+    assert f"raw object {path}: {why}" in where
+    assert count == events
+    assert found(owner, *options, code=0) == set()
+
+
+def test_a_line_that_the_raw_zone_lacks_is_found(owner: Owner) -> None:
+    with harmed(owner, "raw_objects", "UPDATE raw_objects SET events = events + 1 WHERE {mine}"):
+        problems = found(owner)
+    assert {kind for kind, *_ in problems} == {"raw"}
+    assert all(where.endswith(f"the part has {count - 1} lines") for _, where, count, _ in problems)
 
 
 RANGES = "ingest_ranges"

@@ -5,26 +5,33 @@ from functools import partial
 from typing import Any
 
 import duckdb
+import orjson
+import pyarrow as pa
 
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.monitoring.checks import windows
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_pipelines.monitoring.checks.windows import KeptWindows
 from pulse_pipelines.query import duckdb_pool
+from pulse_pipelines.tables import arrow_columns, arrow_streams, event_states
 from pulse_pipelines.tables.event_states import KEY_BYTES
 from pulse_resources import iceberg, postgres, readable
 
+PLACE = ("at", "partition", "event_offset", "event_id")
 SAMPLE = 1_000
 """Keys that are looked at, any others each time."""
 STATE = """
-SELECT latest_by, keys, built = marks AND left_out = 0 FROM event_states WHERE dataset_id = %s
+SELECT latest_by, keys, built = marks AND left_out = 0,
+    (SELECT count(*) FROM event_state_keys k WHERE k.dataset_id = s.dataset_id)
+FROM event_states s WHERE dataset_id = %s
 """
 KEYS = """
-SELECT key, at, partition, event_offset, event_id FROM event_state_keys
+SELECT key, at, partition, event_offset, event_id, data FROM event_state_keys
 WHERE dataset_id = %s ORDER BY random() LIMIT %s
 """
-# Of the newest event of a key its place, in the order by which it is the newest.
+# The newest event of a key, in the order by which it is the newest.
 NEWEST = f"""
-SELECT {{key}}::VARCHAR, epoch_us(timestamp), _kafka_partition, _offset, id FROM {duckdb_pool.SCAN}
+SELECT * FROM {duckdb_pool.SCAN}
 WHERE {{key}}::VARCHAR IN (SELECT unnest(?::VARCHAR[]))
 QUALIFY row_number() OVER (
     PARTITION BY {{key}} ORDER BY timestamp DESC, _kafka_partition DESC, _offset DESC) = 1
@@ -41,6 +48,9 @@ class _Seen:
     location: str
     latest_by: str = ""
     keys: int = 0
+    """Number of keys as the state counts them."""
+    kept: int = 0
+    """Number of keys that are there."""
     complete: bool = False
     """Whether it should have every key that the table has."""
     sample: tuple[tuple[Any, ...], ...] = ()
@@ -48,11 +58,13 @@ class _Seen:
 
 
 def state_equals_table(subject: Subject) -> CheckResult:
-    """Compare a sample of keys, and of minutes of windows, and their number, with the table as a whole."""
-    if subject.dataset.of_entities or subject.dataset.state is None or subject.scope.batch_id is not None:
+    """Compare a sample of keys, with their events' data, and of minutes of windows, and their number, with
+    the table as a whole."""
+    dataset = subject.dataset
+    if dataset.of_entities or dataset.state is None or subject.scope.batch_id is not None:
         return CheckResult()
     look = partial(_look, subject)
-    return readable.as_it_is(_compare, look(), look, lambda seen: seen.location)
+    return readable.as_it_is(partial(_compare, dataset), look(), look, lambda seen: seen.location)
 
 
 def _look(subject: Subject) -> _Seen:
@@ -64,29 +76,48 @@ def _look(subject: Subject) -> _Seen:
             return _Seen(location)
         sample = connection.execute(KEYS, [dataset.dataset_id, SAMPLE]).fetchall()
         kept = windows.look(connection, dataset.dataset_id)
-    latest_by, keys, complete = row
-    return _Seen(location, latest_by, keys, complete, tuple(sample), kept)
+    latest_by, keys, complete, count = row
+    return _Seen(location, latest_by, keys, count, complete, tuple(sample), kept)
 
 
-def _compare(seen: _Seen) -> CheckResult:
+def _compare(dataset: Dataset, seen: _Seen) -> CheckResult:
     if not seen.latest_by:
         return CheckResult()
     key = '"' + seen.latest_by.replace('"', '""') + '"'
     with duckdb_pool.connect(duckdb_pool.PROOFS) as connection:
-        wanted = [each[0] for each in seen.sample]
-        found = {row[0]: row for row in _rows(connection, NEWEST.format(key=key), [seen.location, wanted])}
+        sampled = [key for key, *_ in seen.sample]
+        rows = connection.execute(NEWEST.format(key=key), [seen.location, sampled]).to_arrow_table()
+        newest = _newest(dataset, rows)
         ((count,),) = _rows(connection, COUNT.format(key=key), [seen.location])
         kept = seen.windows
         found_wrong = windows.problems(connection, seen.location, key, kept) if kept else ()
     result = CheckResult({"keys": seen.keys}, list(found_wrong))
-    wrong = [each[0] for each in seen.sample if found.get(each[0]) != each]
+    wrong = other = 0
+    for key, *place, data in seen.sample:
+        event = newest.get(key)
+        wrong += event is None or place != event[0]
+        other += event is not None and place == event[0] and _decoded(data) != event[1]
     if seen.complete and wrong:
-        result.problems.append(
-            f"of {len(seen.sample)} keys {len(wrong)} have another newest event in the table"
-        )
+        result.problems.append(f"of {len(seen.sample)} keys {wrong} have another newest event in the table")
+    if other:
+        result.problems.append(f"of {len(seen.sample)} keys {other} have other data than their event")
+    if seen.kept != seen.keys:
+        result.problems.append(f"the state counts {seen.keys} keys, and has {seen.kept}")
     if seen.complete and count != seen.keys:
         result.problems.append(f"the state has {seen.keys} keys, and the table {count}")
     return result
+
+
+def _newest(dataset: Dataset, rows: pa.Table) -> dict[str, tuple[list[Any], Any]]:
+    """Place and data of each row, by its key, as a state keeps them."""
+    schema = arrow_columns.arrow_schema(dataset.table_schema)
+    frame = event_states.frame(dataset, rows.select(schema.names).cast(schema))
+    kept = arrow_streams.unpacked(frame.packed) if frame else event_states.FRAME.empty_table()
+    return {row["key"]: ([row[name] for name in PLACE], _decoded(row["data"])) for row in kept.to_pylist()}
+
+
+def _decoded(data: str | None) -> Any:
+    return None if data is None else orjson.loads(data)
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, query: str, values: list[Any]) -> list[Any]:
