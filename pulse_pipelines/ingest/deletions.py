@@ -7,14 +7,14 @@ however late the deletion arrives (see `ingest.versions`), so that sending delet
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
 import numpy as np
 import orjson
-import pyarrow.compute as pc
+import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -136,6 +136,7 @@ def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
                 return 0
             share, nameless, before = facts
             absent = look(connection, tenant, dataset, sync_id)
+        absent = _without_erased(absent, tenant, dataset)
         state, reason = State.DELETING, None
         if before == State.SENT:
             count = len(absent.numbers)
@@ -185,20 +186,36 @@ def look(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync
     return Absent(np.sort(known.updated[absent]), int(alive.sum()), len(brought), location)
 
 
+def _without_erased(absent: Absent, tenant: Tenant, dataset: Dataset) -> Absent:
+    """Leave out entities that were erased: of these no row is left, but a head, so that they do not return."""
+    versions = list(_absent_versions(absent, tenant, dataset, [UPDATED]))
+    there = np.concatenate([absent.numbers[:0], *(rows.column(UPDATED).to_numpy() for rows in versions)])
+    erased = len(absent.numbers) - len(there)
+    return replace(absent, numbers=np.sort(there), entities=absent.entities - erased)
+
+
 def names(absent: Absent, tenant: Tenant, dataset: Dataset) -> Iterator[Sequence[str]]:
-    """Read the ids of absent entities, file by file; erased entities have none.
+    """Read the ids of absent entities, file by file.
 
     Raises:
         OSError: the object store failed.
     """
+    for rows in _absent_versions(absent, tenant, dataset, ["id", UPDATED]):
+        yield rows.column("id").to_pylist()
+
+
+def _absent_versions(
+    absent: Absent, tenant: Tenant, dataset: Dataset, columns: list[str]
+) -> Iterator[pa.Table]:
+    """Read columns of the absent entities' newest versions, file by file."""
     table = iceberg.load_table((tenant.namespace, dataset.slug), absent.location)
     for path in live_table.live_files(table) if len(absent.numbers) else ():
         with object_store.file_system().open_input_file(object_store.key(path)) as content:
-            rows = pq.read_table(content, columns=["id", UPDATED])
+            rows = pq.read_table(content, columns=columns)
         numbers = rows.column(UPDATED).to_numpy()
         at = np.searchsorted(absent.numbers, numbers)
         at[at == len(absent.numbers)] = 0
-        yield pc.filter(rows.column("id"), absent.numbers[at] == numbers).to_pylist()
+        yield rows.filter(absent.numbers[at] == numbers)
 
 
 def _publish(tenant: Tenant, dataset: Dataset, sync_id: int, ids: Iterable[Sequence[str]]) -> int:

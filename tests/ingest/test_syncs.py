@@ -11,7 +11,7 @@ from support.ingest import Owner, ingest, make_owner, next_attempt, plan_batch, 
 from support.pipes import make_pipe
 
 from chaos.surroundings import superuser
-from pulse_pipelines import pipes
+from pulse_pipelines import erasure, pipes
 from pulse_pipelines.domain.syncs import Part, State
 from pulse_pipelines.ingest import attempts, deletions, plan
 from pulse_pipelines.monitoring import checks
@@ -213,6 +213,25 @@ def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) ->
 
 
 @pytest.mark.slow
+def test_an_erased_entity_is_not_absent(owner: Owner) -> None:
+    """It would be absent from each sync, and count towards what a person has to decide about."""
+    syncs.allow(owner.tenant, SLUG, 0.4)
+    push(owner, DE, FR, ES)
+    ingest(owner)
+    erasure.erase(owner.tenant, SLUG, "event_id=ES")
+    erasure.erase(owner.tenant, SLUG, "event_id=FR")
+    bring(owner, [DE])
+    settle(owner)
+    assert (newest(owner).state, newest(owner).reason, newest(owner).deleted) == (State.DONE, None, 0)
+    push(owner, FR, ("FR", {"people": 69}), ("IT", {"people": 59}))
+    ingest(owner)
+    bring(owner, [DE, ("FR", {"people": 69})], name="next")
+    settle(owner)
+    assert newest(owner).state == State.DONE
+    assert latest(owner) == {"DE": DE[1], "FR": {"people": 69}, "IT": None}
+    sound(owner)
+
+
 def test_an_empty_one_waits_whatever_it_may_delete(owner: Owner) -> None:
     push(owner, DE)
     ingest(owner)
