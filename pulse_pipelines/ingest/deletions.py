@@ -187,7 +187,7 @@ def look(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync
 
 
 def _without_erased(absent: Absent, tenant: Tenant, dataset: Dataset) -> Absent:
-    """Leave out entities that were erased: of these no row is left, but a head, so that they do not return."""
+    """Leave out entities that were erased: no row of theirs is left, but a head by which they stay away."""
     versions = list(_absent_versions(absent, tenant, dataset, [UPDATED]))
     there = np.concatenate([absent.numbers[:0], *(rows.column(UPDATED).to_numpy() for rows in versions)])
     erased = len(absent.numbers) - len(there)
