@@ -5,11 +5,12 @@ and a dozen checks per slug that took 30 ms of a slow core per slug and reload. 
 new or has changed; what is kept of it is the text that the services load.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from dagster import AssetKey, Definitions, RepositoryDefinition
+from dagster import AssetCheckKey, AssetKey, Definitions, RepositoryDefinition
 from dagster._api import snapshot_repository
 from dagster._core.remote_representation.external_data import (
     RepositorySnap,
@@ -27,6 +28,10 @@ SELECTIONS = 16
 """Selections of assets whose definitions are kept: a launch asks for the same several times."""
 _NODES, _CHECKS = '"external_asset_graph_data": []', '"external_asset_checks": []'
 _NODE, _CHECK = '{"__class__": "ExternalAssetNode"', '{"__class__": "ExternalAssetCheck"'
+
+
+_check_keys: list[str] = []
+"""Keys of the checks of all parts of this process."""
 
 
 class Parts(Protocol):
@@ -58,7 +63,7 @@ class PartedSnapshot:
         self._parts, self._file = parts, file
         self._code = code_version()
         self._kept = file.read()
-        self._rest, self._kept_rest = "", Part("", "", "")
+        self._rest, self._kept_rest = "", Part("", "", "", "[]")
         self._selected: dict[frozenset[AssetKey], RepositoryDefinition] = {}
 
     def refresh(self, rest: RepositoryDefinition, *, at_once: bool = False) -> bool:
@@ -84,6 +89,7 @@ class PartedSnapshot:
         self._file.write({}, self._kept.keys() - versions)
         self._kept = {name: kept[name] for name in versions}
         self._rest, self._selected = self._without_parts(rest), {}
+        _check_keys[:] = [part.check_keys for part in self._kept.values()]
         return len(due) == len(changed)
 
     def _built(self, versions: Mapping[str, str]) -> dict[str, Part]:
@@ -96,7 +102,12 @@ class PartedSnapshot:
         for check in asset_check_node_snaps_from_repo(built):
             checks[self._parts.part_of(check.asset_key)].append(check)
         return {
-            name: Part(version, _in_one_line(nodes[name]), _in_one_line(checks[name]))
+            name: Part(
+                version,
+                _in_one_line(nodes[name]),
+                _in_one_line(checks[name]),
+                json.dumps([(check.asset_key.path, check.name) for check in checks[name]]),
+            )
             for name, version in versions.items()
         }
 
@@ -111,7 +122,7 @@ class PartedSnapshot:
         known = set(others(node.asset_key for node in snapshot.asset_nodes))
         nodes = [node for node in snapshot.asset_nodes if node.asset_key in known]
         checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in known]
-        self._kept_rest = Part("", _in_one_line(nodes), _in_one_line(checks))
+        self._kept_rest = Part("", _in_one_line(nodes), _in_one_line(checks), "[]")
         return serialize_value(copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources))
 
     def text(self) -> str:
@@ -137,6 +148,18 @@ class PartedSnapshot:
 
 def _in_one_line(snapshots: Sequence[Any]) -> str:
     return serialize_value(snapshots)[1:-1]
+
+
+def shown_check_keys(built: RepositoryDefinition) -> list[AssetCheckKey]:
+    """Keys of all checks that the services show.
+
+    Args:
+        built: the definitions of this process, which in the code server are without parts.
+    """
+    in_parts = [
+        AssetCheckKey(AssetKey(path), name) for keys in _check_keys for path, name in json.loads(keys)
+    ]
+    return [*built.asset_graph.asset_check_keys, *in_parts]
 
 
 class KeptParts:

@@ -15,7 +15,10 @@ import pulse_pipelines
 import pulse_resources
 from pulse_resources.settings import load_settings
 
-TABLE = "CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, version TEXT, nodes BLOB, checks BLOB)"
+TABLE = """
+CREATE TABLE IF NOT EXISTS parts
+    (name TEXT PRIMARY KEY, version TEXT, nodes BLOB, checks BLOB, check_keys TEXT)
+"""
 _log = logging.getLogger("dagster.code_server")
 
 
@@ -27,6 +30,8 @@ class Part:
     """Snapshots of its assets, serialized, in one line without brackets ..."""
     checks: str
     """... and of their checks."""
+    check_keys: str
+    """Keys of those: pairs of an asset's path and a name, as JSON."""
 
 
 def code_version() -> str:
@@ -54,10 +59,10 @@ class PartsFile:
         """All parts, by name; none if the file cannot be read."""
         try:
             with self._opened() as file:
-                rows = file.execute("SELECT name, version, nodes, checks FROM parts ORDER BY name").fetchall()
+                rows = file.execute("SELECT name, version, nodes, checks, check_keys FROM parts").fetchall()
                 return {
-                    name: Part(version, zlib.decompress(nodes).decode(), zlib.decompress(checks).decode())
-                    for name, version, nodes, checks in rows
+                    name: Part(version, _unpacked(nodes), _unpacked(checks), check_keys)
+                    for name, version, nodes, checks, check_keys in rows
                 }
         except (sqlite3.Error, zlib.error, OSError) as error:
             _log.warning("The built definitions in %s cannot be read: %s", self._path, error)
@@ -67,17 +72,12 @@ class PartsFile:
     def write(self, built: Mapping[str, Part], gone: Iterable[str] = ()) -> None:
         """Add and replace parts, and remove those that are gone."""
         rows = [
-            (
-                name,
-                part.version,
-                zlib.compress(part.nodes.encode(), 1),
-                zlib.compress(part.checks.encode(), 1),
-            )
+            (name, part.version, _packed(part.nodes), _packed(part.checks), part.check_keys)
             for name, part in built.items()
         ]
         try:
             with self._opened() as file, file:
-                file.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", rows)
+                file.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)", rows)
                 file.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in gone])
         except (sqlite3.Error, OSError) as error:
             _log.warning("The built definitions could not be kept in %s: %s", self._path, error)
@@ -87,3 +87,11 @@ class PartsFile:
         with closing(sqlite3.connect(self._path)) as file:
             file.execute(TABLE)
             yield file
+
+
+def _packed(text: str) -> bytes:
+    return zlib.compress(text.encode(), 1)
+
+
+def _unpacked(data: bytes) -> str:
+    return zlib.decompress(data).decode()

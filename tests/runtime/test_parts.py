@@ -19,7 +19,7 @@ from support.ingest import Owner
 
 from pulse_pipelines import registry
 from pulse_pipelines.definitions import PARTS, defs
-from pulse_pipelines.runtime import run_scope
+from pulse_pipelines.runtime import parts as parts_of_this_process, run_scope
 from pulse_pipelines.runtime.parts import KeptParts, PartedSnapshot
 from pulse_pipelines.runtime.parts_file import PartsFile
 
@@ -199,3 +199,14 @@ def test_a_damaged_file_is_begun_anew(slug: str, rest: dg.RepositoryDefinition, 
     kept.write_bytes(b"no database" * 1_000)
     assert PartedSnapshot(PARTS, file).refresh(rest)
     assert slug in file.read()
+
+
+def test_alerts_look_at_the_checks_of_parts(
+    slug: str, rest: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = set(defs().get_repository_def().asset_graph.asset_check_keys)
+    assert dg.AssetCheckKey(dg.AssetKey(["lake", slug]), "reconciled") in expected
+    for _ in ("built", "read from the file"):
+        monkeypatch.setattr(parts_of_this_process, "_check_keys", [])
+        PartedSnapshot(PARTS, file).refresh(rest)
+        assert expected <= set(parts_of_this_process.shown_check_keys(rest))
