@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from uuid import UUID, uuid4
 
 from dagster import AssetKey, RepositoryDefinition
@@ -12,6 +13,7 @@ from dagster._grpc.server import LoadedRepositories
 
 from pulse_pipelines.runtime import run_scope
 from pulse_pipelines.runtime.parts import KeptParts, PartedSnapshot
+from pulse_pipelines.runtime.parts_file import PartsFile
 from pulse_resources import postgres
 from pulse_resources.local.dagster import MODULE
 
@@ -64,7 +66,8 @@ def measure(registry: Registry, slugs: int) -> Iterator[tuple[str, float]]:
     from pulse_pipelines.definitions import PARTS, defs
 
     registry.grow(slugs)
-    snapshot, service = PartedSnapshot(PARTS), KeptParts()
+    place = Path(mkdtemp()) / "parts.sqlite"
+    snapshot, service = PartedSnapshot(PARTS, PartsFile(place)), KeptParts()
     run_scope.build_parted()
     for what in ("first load", "load after one new dataset"):
         yield f"code server: {what}", _spent(lambda: snapshot.refresh(_rest()))
@@ -74,6 +77,10 @@ def measure(registry: Registry, slugs: int) -> Iterator[tuple[str, float]]:
             _spent(lambda text=text: service.deserialize(text, RepositorySnap)),
         )
         registry.grow(slugs + 1)
+    yield (
+        "code server: load after a restart",
+        _spent(lambda: PartedSnapshot(PARTS, PartsFile(place)).refresh(_rest())),
+    )
     asset = frozenset({AssetKey(["lake", "dataset_1"])})
     yield "code server: launch of a run of an asset", _spent(lambda: snapshot.select(asset))
 

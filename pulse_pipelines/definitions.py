@@ -27,7 +27,7 @@ from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_neede
 from pulse_pipelines.defs.moves.job import move
 from pulse_pipelines.defs.moves.sensor import dataset_moves
 from pulse_pipelines.defs.parts import MODEL, DatasetParts
-from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs
+from pulse_pipelines.defs.pipes.assets import JOB as PIPES, pipe_assets, pipe_jobs
 from pulse_pipelines.defs.pipes.sensor import pipes_due, pipes_watched
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.pipes.transforms.queries import sources_by_name
@@ -52,6 +52,8 @@ def defs() -> dg.Definitions:
     assets = None if run is None else run.assets()
     if assets is not None:
         return PARTS.build_assets(assets)
+    if run is not None and run.job == PIPES:
+        return _definitions((), pipes.names())
     loaded = {LOADED: registry_fingerprint()}  # before the families: what changes in between makes it stale
     families = [MODEL] if run_scope.parted() else registry.list_families()
     sources = sources_by_name()

@@ -158,7 +158,7 @@ def test_assets_follow_the_registry_within_a_minute(demo: dict[str, object]) -> 
         configField { configType { ... on CompositeConfigType { fields { name } } } } } } }"""
     node = graphql(query, {"key": {"path": ["lake", slug]}})["assetNodeOrError"]
     assert {"catalog", "pyspark"} <= {needed["resourceKey"] for needed in node["requiredResources"]}
-    assert [field["name"] for field in node["configField"]["configType"]["fields"]] == ["config"]
+    assert [field["name"] for field in node["configField"]["configType"]["fields"]] == ["schema_version"]
     registry.delete_dataset(owner.tenant, slug)
     wait_for_asset(slug, None)
 

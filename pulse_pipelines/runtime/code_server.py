@@ -45,6 +45,7 @@ from dagster._utils.log import configure_loggers
 
 from pulse_pipelines.runtime import run_processes, run_scope
 from pulse_pipelines.runtime.parts import PartedSnapshot
+from pulse_pipelines.runtime.parts_file import PartsFile
 from pulse_pipelines.runtime.warm_up import warm_up
 
 LOOK_S = 10.0
@@ -73,13 +74,15 @@ def main(arguments: list[str]) -> None:
     multiprocessing.forkserver.ensure_running()  # it imports in parallel with this process
     _report_dead_runs()
     threads = FuturesAwareThreadPoolExecutor()
-    server = _Server(options.module, ended, threads, context)
+    _close(options.socket.parent)
+    server = _Server(
+        options.module, PartsFile(options.socket.with_name("parts.sqlite")), ended, threads, context
+    )
     run_processes.tell(server.runs_with_process)
     threading.Thread(target=server.load_until_done, name="load", daemon=True).start()
     threading.Thread(target=server.watch_runs, name="watch", daemon=True).start()
     warming = context.Process(target=warm_up, name="warm-up", daemon=True)
     threading.Thread(target=warming.start, name="warm-up", daemon=True).start()  # it waits for the imports
-    _close(options.socket.parent)
     served = DagsterGrpcServer(ended, server, _log, threads, socket=str(options.socket))
     served.serve()  # type: ignore[no-untyped-call]
 
@@ -131,6 +134,7 @@ class _Server(DagsterApiServer):
     def __init__(
         self,
         module: str,
+        file: PartsFile,
         ended: threading.Event,
         threads: FuturesAwareThreadPoolExecutor,
         context: multiprocessing.context.ForkServerContext,
@@ -139,7 +143,7 @@ class _Server(DagsterApiServer):
         target = LoadableTargetOrigin(
             executable_path=sys.executable, working_directory=folder, module_name=module
         )
-        self._module = module
+        self._module, self._file, self._current = module, file, True
         self._snapshot: PartedSnapshot | None = None
         self._asked = threading.local()
         run_scope.build_parted()
@@ -154,8 +158,8 @@ class _Server(DagsterApiServer):
                 self._serializable_load_error = serializable_error_info_from_exc_info(sys.exc_info())
 
     def load_until_done(self) -> None:
-        """Retry until the definitions are loaded."""
-        while self._loaded_repositories is None:
+        """Retry until the definitions are loaded, and as they are now."""
+        while self._loaded_repositories is None or not self._current:
             time.sleep(LOOK_S)
             self._reload()
 
@@ -213,8 +217,9 @@ class _Server(DagsterApiServer):
         if parts is None:
             return
         (rest,) = loaded.definitions_by_name.values()
-        self._snapshot = self._snapshot or PartedSnapshot(parts)
-        self._snapshot.refresh(rest)
+        at_once = self._snapshot is None  # ingestion waits for this
+        self._snapshot = self._snapshot or PartedSnapshot(parts, self._file)
+        self._current = self._snapshot.refresh(rest, at_once=at_once)
 
     def _get_serialized_external_repository_data(
         self, request: dagster_api_pb2.ExternalRepositoryRequest

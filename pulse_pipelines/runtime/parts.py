@@ -5,12 +5,12 @@ and a dozen checks per slug that took 30 ms of a slow core per slug and reload. 
 new or has changed; what is kept of it is the text that the services load.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from dagster import AssetKey, Definitions, RepositoryDefinition
+from dagster import AssetCheckKey, AssetKey, Definitions, RepositoryDefinition
 from dagster._api import snapshot_repository
 from dagster._core.remote_representation.external_data import (
     RepositorySnap,
@@ -20,12 +20,18 @@ from dagster._core.remote_representation.external_data import (
 from dagster._record import copy
 from dagster._serdes import deserialize_value, serialize_value
 
+from pulse_pipelines.runtime.parts_file import Part, PartsFile, code_version
+
 TOGETHER = 100
 """Parts that are built at a time: it bounds the memory of what is built."""
 SELECTIONS = 16
 """Selections of assets whose definitions are kept: a launch asks for the same several times."""
 _NODES, _CHECKS = '"external_asset_graph_data": []', '"external_asset_checks": []'
 _NODE, _CHECK = '{"__class__": "ExternalAssetNode"', '{"__class__": "ExternalAssetCheck"'
+
+
+_check_keys: list[str] = []
+"""Keys of the checks of all parts of this process."""
 
 
 class Parts(Protocol):
@@ -47,44 +53,46 @@ class Parts(Protocol):
         """Name of the op, among definitions without parts, whose config and resources are the asset's."""
 
 
-@dataclass(frozen=True)
-class _Part:
-    version: str
-    nodes: str
-    """Snapshots of its assets, serialized, in one line without brackets ..."""
-    checks: str
-    """... and of their checks."""
-
-
 class PartedSnapshot:
     """The snapshot of the code location that Dagster's services load, and definitions of what they select."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._kept: dict[str, _Part] = {}
-        self._rest, self._kept_rest = "", _Part("", "", "")
+    def __init__(self, parts: Parts, file: PartsFile) -> None:
+        """Args:
+        file: where parts are kept; what is in it is shown from the start.
+        """
+        self._parts, self._file = parts, file
+        self._code = code_version()
+        self._kept = file.read()
+        self._rest, self._kept_rest = "", Part("", "", "", "[]")
         self._selected: dict[frozenset[AssetKey], RepositoryDefinition] = {}
 
-    def refresh(self, rest: RepositoryDefinition) -> int:
-        """Build the parts that are new or have changed; returns how many.
+    def refresh(self, rest: RepositoryDefinition, *, at_once: bool = False) -> bool:
+        """Build the parts that are new or have changed.
 
         Args:
             rest: what is in no part; ops that parts are modelled on are in it, too.
+            at_once: leave those that have changed as they are.
+
+        Returns:
+            Whether all parts are current.
         """
-        versions = self._parts.versions()
+        versions = {name: f"{self._code} {version}" for name, version in self._parts.versions().items()}
         changed = [
-            name
-            for name, version in versions.items()
-            if name not in self._kept or self._kept[name].version != version
+            name for name in versions if name not in self._kept or self._kept[name].version != versions[name]
         ]
+        due = [name for name in changed if not (at_once and name in self._kept)]
         kept = {name: part for name, part in self._kept.items() if name in versions}
-        for start in range(0, len(changed), TOGETHER):
-            kept |= self._built({name: versions[name] for name in changed[start : start + TOGETHER]})
+        for start in range(0, len(due), TOGETHER):
+            built = self._built({name: versions[name] for name in due[start : start + TOGETHER]})
+            self._file.write(built)  # so that a start that is given up was not for nothing
+            kept |= built
+        self._file.write({}, self._kept.keys() - versions)
         self._kept = {name: kept[name] for name in versions}
         self._rest, self._selected = self._without_parts(rest), {}
-        return len(changed)
+        _check_keys[:] = [part.check_keys for part in self._kept.values()]
+        return len(due) == len(changed)
 
-    def _built(self, versions: Mapping[str, str]) -> dict[str, _Part]:
+    def _built(self, versions: Mapping[str, str]) -> dict[str, Part]:
         built = self._parts.build(list(versions)).get_repository_def()
         nodes: dict[str | None, list[Any]] = {name: [] for name in versions}
         checks: dict[str | None, list[Any]] = {name: [] for name in versions}
@@ -94,7 +102,12 @@ class PartedSnapshot:
         for check in asset_check_node_snaps_from_repo(built):
             checks[self._parts.part_of(check.asset_key)].append(check)
         return {
-            name: _Part(version, _in_one_line(nodes[name]), _in_one_line(checks[name]))
+            name: Part(
+                version,
+                _in_one_line(nodes[name]),
+                _in_one_line(checks[name]),
+                json.dumps([(check.asset_key.path, check.name) for check in checks[name]]),
+            )
             for name, version in versions.items()
         }
 
@@ -109,7 +122,7 @@ class PartedSnapshot:
         known = set(others(node.asset_key for node in snapshot.asset_nodes))
         nodes = [node for node in snapshot.asset_nodes if node.asset_key in known]
         checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in known]
-        self._kept_rest = _Part("", _in_one_line(nodes), _in_one_line(checks))
+        self._kept_rest = Part("", _in_one_line(nodes), _in_one_line(checks), "[]")
         return serialize_value(copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources))
 
     def text(self) -> str:
@@ -135,6 +148,18 @@ class PartedSnapshot:
 
 def _in_one_line(snapshots: Sequence[Any]) -> str:
     return serialize_value(snapshots)[1:-1]
+
+
+def shown_check_keys(built: RepositoryDefinition) -> list[AssetCheckKey]:
+    """Keys of all checks that the services show.
+
+    Args:
+        built: the definitions of this process, which in the code server are without parts.
+    """
+    in_parts = [
+        AssetCheckKey(AssetKey(path), name) for keys in _check_keys for path, name in json.loads(keys)
+    ]
+    return [*built.asset_graph.asset_check_keys, *in_parts]
 
 
 class KeptParts:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -18,8 +19,9 @@ from support.ingest import Owner
 
 from pulse_pipelines import registry
 from pulse_pipelines.definitions import PARTS, defs
-from pulse_pipelines.runtime import run_scope
+from pulse_pipelines.runtime import parts as parts_of_this_process, run_scope
 from pulse_pipelines.runtime.parts import KeptParts, PartedSnapshot
+from pulse_pipelines.runtime.parts_file import PartsFile
 
 ASSET_JOB = "__ASSET_JOB"
 
@@ -58,14 +60,21 @@ def rest(monkeypatch: pytest.MonkeyPatch) -> dg.RepositoryDefinition:
         return defs().get_repository_def()
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> PartsFile:
+    return PartsFile(tmp_path / "parts.sqlite")
+
+
 def keys(snapshot: RepositorySnap) -> set[str]:
     return {node.asset_key.to_user_string() for node in snapshot.asset_nodes}
 
 
-def test_the_services_load_what_dagster_makes_of_all(slug: str, rest: dg.RepositoryDefinition) -> None:
+def test_the_services_load_what_dagster_makes_of_all(
+    slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+) -> None:
     whole = defs().get_repository_def()
     expected = RepositorySnap.from_def(whole, defer_snapshots=True)
-    parted = PartedSnapshot(PARTS)
+    parted = PartedSnapshot(PARTS, file)
     parted.refresh(rest)
     loaded = deserialize_value(parted.text(), RepositorySnap)
     assert f"lake/{slug}" in keys(loaded)
@@ -85,7 +94,7 @@ def test_the_services_load_what_dagster_makes_of_all(slug: str, rest: dg.Reposit
 
 
 def test_an_asset_s_op_has_the_config_and_the_resources_of_its_model(
-    slug: str, rest: dg.RepositoryDefinition
+    slug: str, rest: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     part = PARTS.build([slug]).get_repository_def()
     nodes = asset_node_snaps_from_repo(part)
@@ -104,10 +113,10 @@ def _op(built: dg.RepositoryDefinition, name: str) -> Any:
 
 
 def test_only_parts_that_have_changed_are_built_again(
-    owner: Owner, slug: str, rest: dg.RepositoryDefinition
+    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     parts = Counted()
-    parted = PartedSnapshot(parts)
+    parted = PartedSnapshot(parts, file)
     parted.refresh(rest)
     assert slug in parts.built
     parts.built.clear()
@@ -125,10 +134,10 @@ def test_only_parts_that_have_changed_are_built_again(
 
 
 def test_a_service_reads_only_parts_that_have_changed_again(
-    owner: Owner, slug: str, rest: dg.RepositoryDefinition
+    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     types = (RepositorySnap, RepositoryErrorSnap)
-    parted, kept = PartedSnapshot(PARTS), KeptParts()
+    parted, kept = PartedSnapshot(PARTS, file), KeptParts()
     parted.refresh(rest)
     first = kept.deserialize(parted.text(), types)
     assert first == deserialize_value(parted.text(), types)
@@ -140,8 +149,10 @@ def test_a_service_reads_only_parts_that_have_changed_again(
     assert {n.asset_key.path[1] for n in second.asset_nodes if id(n) not in read} == {other}
 
 
-def test_a_launch_builds_the_selected_assets_alone(slug: str, rest: dg.RepositoryDefinition) -> None:
-    parted = PartedSnapshot(PARTS)
+def test_a_launch_builds_the_selected_assets_alone(
+    slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+) -> None:
+    parted = PartedSnapshot(PARTS, file)
     parted.refresh(rest)
     assert parted.select({dg.AssetKey(["pipes", "any"])}) is None
     selected = parted.select({dg.AssetKey(["lake", slug])})
@@ -150,3 +161,52 @@ def test_a_launch_builds_the_selected_assets_alone(slug: str, rest: dg.Repositor
     assert parted.select({dg.AssetKey(["lake", slug])}) is selected
     parted.refresh(rest)
     assert parted.select({dg.AssetKey(["lake", slug])}) is not selected, "the dataset may be another one"
+
+
+def test_a_server_that_starts_again_builds_no_part_that_is_as_before(
+    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+) -> None:
+    before = PartedSnapshot(PARTS, file)
+    before.refresh(rest)
+    parts = Counted()
+    other = create(owner)
+    again = PartedSnapshot(parts, file)
+    assert again.refresh(rest, at_once=True)
+    assert parts.built == [other]
+    before.refresh(rest)
+    assert again.text() == before.text()
+
+
+def test_a_server_with_other_code_shows_the_parts_of_before_until_it_has_built_them(
+    slug: str, rest: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = PartedSnapshot(PARTS, file)
+    before.refresh(rest)
+    monkeypatch.setattr("pulse_pipelines.runtime.parts.code_version", lambda: "another")
+    parts = Counted()
+    after = PartedSnapshot(parts, file)
+    assert not after.refresh(rest, at_once=True)
+    assert parts.built == []
+    assert after.text() == before.text()
+    assert after.refresh(rest)
+    assert slug in parts.built
+
+
+def test_a_damaged_file_is_begun_anew(slug: str, rest: dg.RepositoryDefinition, tmp_path: Path) -> None:
+    file = PartsFile(tmp_path / "parts.sqlite")
+    PartedSnapshot(PARTS, file).refresh(rest)
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(b"no database" * 1_000)
+    assert PartedSnapshot(PARTS, file).refresh(rest)
+    assert slug in file.read()
+
+
+def test_alerts_look_at_the_checks_of_parts(
+    slug: str, rest: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = set(defs().get_repository_def().asset_graph.asset_check_keys)
+    assert dg.AssetCheckKey(dg.AssetKey(["lake", slug]), "reconciled") in expected
+    for _ in ("built", "read from the file"):
+        monkeypatch.setattr(parts_of_this_process, "_check_keys", [])
+        PartedSnapshot(PARTS, file).refresh(rest)
+        assert expected <= set(parts_of_this_process.shown_check_keys(rest))

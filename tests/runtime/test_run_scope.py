@@ -9,7 +9,7 @@ import pytest
 from dagster import AssetCheckKey, AssetKey, DagsterInstance, OpDefinition, RepositoryDefinition
 from support.ingest import Owner
 
-from pulse_pipelines import registry
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.definitions import JOBS, defs
 from pulse_pipelines.runtime import run_scope
 from pulse_pipelines.runtime.run_scope import RunScope
@@ -68,6 +68,10 @@ def test_a_run_of_checks_builds_those_of_their_slugs(slug: str, scoped: Scoped) 
     built = scoped(ASSET_JOB, asset_check_selection={check})
     assert check in built.asset_graph.asset_check_keys
     assert "lake/orders" not in keys(built)
+
+
+def test_a_run_of_all_pipes_builds_no_dataset(slug: str, scoped: Scoped) -> None:
+    assert keys(scoped("pipes")) == {f"pipes/{name}" for name in pipes.names()}
 
 
 def test_a_run_whose_assets_follow_from_its_job_builds_all(slug: str, scoped: Scoped) -> None:

@@ -36,6 +36,4 @@ class Gone:
 
     @cached_property
     def _datasets(self) -> set[tuple[str, str]]:
-        return {
-            (each.tenant.slug, each.slug) for family in registry.list_families() for each in family.members
-        }
+        return {(tenant, slug) for slug, tenants in registry.list_owners().items() for tenant in tenants}

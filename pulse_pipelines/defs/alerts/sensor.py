@@ -11,6 +11,7 @@ from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.monitoring import alerts, issues
 from pulse_pipelines.monitoring.issues import Issue, Issues, Kind
+from pulse_pipelines.runtime.parts import shown_check_keys
 
 
 @dg.sensor(
@@ -23,7 +24,7 @@ from pulse_pipelines.monitoring.issues import Issue, Issues, Kind
 )
 def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     found, waiting = issues.look(json.loads(context.cursor or "{}"), time.time())
-    keys = context.repository_def.asset_graph.asset_check_keys if context.repository_def else ()
+    keys = shown_check_keys(context.repository_def) if context.repository_def else ()
     sources: dict[Kind, Callable[[], Iterable[Issue]]] = {
         Kind.RUN_FAILED: lambda: failed_runs(context.instance, attempts.open_batches()),
         Kind.CHECK_FAILING: lambda: failing_checks(context.instance, keys),

@@ -1,0 +1,97 @@
+"""Parts of the definitions on disk, so that a code server that starts again need not build them all."""
+
+import logging
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import dagster
+
+import pulse_pipelines
+import pulse_resources
+from pulse_resources.settings import load_settings
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS parts
+    (name TEXT PRIMARY KEY, version TEXT, nodes BLOB, checks BLOB, check_keys TEXT)
+"""
+_log = logging.getLogger("dagster.code_server")
+
+
+@dataclass(frozen=True)
+class Part:
+    version: str
+    """What it was built from, the code included."""
+    nodes: str
+    """Snapshots of its assets, serialized, in one line without brackets ..."""
+    checks: str
+    """... and of their checks."""
+    check_keys: str
+    """Keys of those: pairs of an asset's path and a name, as JSON."""
+
+
+def code_version() -> str:
+    """Hash of what parts depend on besides the registry: the code, the settings, and Dagster."""
+    found = sha256(
+        f"{dagster.__version__} {load_settings().model_dump_json()}".encode()
+    )  # secrets are masked
+    for package in (pulse_pipelines, pulse_resources):
+        for folder in package.__path__:
+            for file in sorted(Path(folder).rglob("*.py")):
+                found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+class PartsFile:
+    """A file of parts. A damaged one is begun anew, and one that cannot be written is only not used."""
+
+    def __init__(self, path: Path) -> None:
+        """Args:
+        path: in a folder that others cannot write to; there is a file for each version of Dagster.
+        """
+        self._path = path.with_name(f"{path.stem}-{dagster.__version__}{path.suffix}")
+
+    def read(self) -> dict[str, Part]:
+        """All parts, by name; none if the file cannot be read."""
+        try:
+            with self._opened() as file:
+                rows = file.execute("SELECT name, version, nodes, checks, check_keys FROM parts").fetchall()
+                return {
+                    name: Part(version, _unpacked(nodes), _unpacked(checks), check_keys)
+                    for name, version, nodes, checks, check_keys in rows
+                }
+        except (sqlite3.Error, zlib.error, OSError) as error:
+            _log.warning("The built definitions in %s cannot be read: %s", self._path, error)
+            self._path.unlink(missing_ok=True)
+            return {}
+
+    def write(self, built: Mapping[str, Part], gone: Iterable[str] = ()) -> None:
+        """Add and replace parts, and remove those that are gone."""
+        rows = [
+            (name, part.version, _packed(part.nodes), _packed(part.checks), part.check_keys)
+            for name, part in built.items()
+        ]
+        try:
+            with self._opened() as file, file:
+                file.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)", rows)
+                file.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in gone])
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("The built definitions could not be kept in %s: %s", self._path, error)
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._path)) as file:
+            file.execute(TABLE)
+            yield file
+
+
+def _packed(text: str) -> bytes:
+    return zlib.compress(text.encode(), 1)
+
+
+def _unpacked(data: bytes) -> str:
+    return zlib.decompress(data).decode()
