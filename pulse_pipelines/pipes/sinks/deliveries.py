@@ -1,6 +1,6 @@
 """Deliveries: the runs of pipes with a sink, as rows, and how far each sink has confirmed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -36,6 +36,8 @@ UPDATE pipe_deliveries SET versions = versions + %(versions)s, upserted = upsert
     deleted = deleted + %(deleted)s, refused = refused + %(refused)s, is_full = is_full OR %(is_full)s
 WHERE delivery_id = %(delivery)s
 """
+NAMED = 5
+"""Most entities that a run names of those that cannot be written."""
 LIST = """
 SELECT delivery_id, state, is_full, versions, upserted, deleted, refused, begun_at, ended_at, reason
 FROM pipe_deliveries WHERE pipe = %s ORDER BY delivery_id DESC LIMIT %s
@@ -126,6 +128,15 @@ class Run:
     confirmed: Confirmed | None
     counts: Counts = field(default_factory=Counts)
     is_full: bool = False
+    remark: str | None = None
+    """What there is to say of it although it was done."""
+
+    def set_aside(self, left: Sequence[tuple[str, str]]) -> None:
+        """Note the entities that cannot be written: their ids, and why."""
+        if left:
+            named = "; ".join(f"{key[:100]}: {why}" for key, why in left[:NAMED])
+            what = "1 entity is" if len(left) == 1 else f"{len(left):,} entities are"
+            self.remark = f"{what} set aside, and tried again by each run: {named}"[:2_000]
 
     def confirm(self, confirmed: Confirmed, counts: Counts | None = None) -> None:
         """Record how far the sink is, and what became of versions.
@@ -161,15 +172,18 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
         progress.begin(connection, pipe)
         ((number,),) = connection.execute(BEGIN, [tenant.tenant_id, pipe]).fetchall()
         ((said, epoch),) = connection.execute(STATE, [tenant.tenant_id, pipe]).fetchall()
+    run = Run(tenant, pipe, number, epoch, Confirmed.parse(said) if said else None)
     try:
-        yield Run(tenant, pipe, number, epoch, Confirmed.parse(said) if said else None)
+        yield run
     except Exception as error:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             connection.execute(END, ["failed", progress.failed(connection, pipe, error), number])
         raise
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        connection.execute(END, ["done", None, number])
+        connection.execute(END, ["done", run.remark, number])
         progress.ended(connection, pipe)
+        if run.remark:
+            progress.remark(connection, pipe, run.remark)
 
 
 def of_pipe(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:
