@@ -21,13 +21,28 @@ from support.lake import outside_catalog
 
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
-from pulse_pipelines.domain.columns import PHYSICAL
+from pulse_pipelines.domain.columns import METADATA, PARTITION_FIELD, PHYSICAL
 from pulse_pipelines.query import duckdb_pool
 from pulse_resources import iceberg, object_store
 from pulse_resources.settings import Settings, load_settings
 
 FIRST, SECOND = date(2026, 11, 18), date(2026, 11, 19)
 EARLIEST, LATEST = date(1, 1, 1), date(9999, 12, 31)
+TAKEN = sorted(METADATA | {PARTITION_FIELD, "dataset_id"})
+OF_ENGINES = (
+    "rowid",
+    "filename",
+    "file_row_number",
+    "file_index",
+    "ctid",
+    "_metadata",
+    "day",
+    "part",
+    "select",
+    "Day_2",
+)
+NAMES = {name: f"data_{name}" for name in TAKEN} | {name: name for name in OF_ENGINES}
+"""Columns by properties with names that engines use, or that Pulse or Iceberg needs."""
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -51,9 +66,23 @@ SCHEMA = {
             "items": {"type": "object", "properties": {"sku": {"type": "string"}, "n": {"type": "integer"}}},
         },
         "tags": {"type": "array", "items": {"type": ["string", "null"]}},
+        **{name: {"type": "string"} for name in NAMES},
     },
 }
-FIELDS = ("name", "amount", "count", "active", "at", "born", "either", "data_id", "address", "lines", "tags")
+FIELDS = (
+    "name",
+    "amount",
+    "count",
+    "active",
+    "at",
+    "born",
+    "either",
+    "data_id",
+    "address",
+    "lines",
+    "tags",
+    *NAMES.values(),
+)
 
 
 def sale(event_id: str, timestamp: str, **data: Any) -> bytes:
@@ -73,6 +102,7 @@ FULL: dict[str, Any] = {
     "address": {"zip": "1", "geo": {"lat": 52.5}, "street": "kept"},
     "lines": [{"sku": "a", "n": 1}, {}, {"n": -(2**63)}],
     "tags": ["x", None, ""],
+    **{name: f"as {name}" for name in NAMES},
 }
 ONE = (
     sale("a", "2026-11-18T00:00:00Z", **FULL),
@@ -171,6 +201,7 @@ def test_an_engine_reads_what_was_sent(landed: Landed, read: Callable[[Landed], 
         "address": {"zip": "1", "geo": {"lat": 52.5}},
         "lines": [{"sku": "a", "n": 1}, {"sku": None, "n": None}, {"sku": None, "n": -(2**63)}],
         "tags": ["x", None, ""],
+        **{column: f"as {name}" for name, column in NAMES.items()},
     }
     assert json.loads(a["_extra"]) == {"address": {"street": "kept"}}
     assert [b[name] for name in FIELDS] == [None] * len(FIELDS)

@@ -1,6 +1,7 @@
 """Bar charts in a terminal, for results with one label and one number in each row."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +20,7 @@ def shape(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
         return None
     label, number = rows[0]
     values = [row[number] for row in rows if row[number] is not None]
-    plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    plain = all(isinstance(each, int | float | Decimal) and not isinstance(each, bool) for each in values)
     return (label, number) if values and plain and min(values) >= 0 < max(values) else None
 
 
@@ -36,8 +37,8 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     table.add_column("")
     for row in rows:
         value = row[number]
-        figure = "" if value is None else f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
-        table.add_row(shown(row[label]), figure, bar((value or 0) / most))
+        figure = "" if value is None else f"{value:,f}" if isinstance(value, Decimal) else f"{value:,}"
+        table.add_row(shown(row[label]), figure, bar(float((value or 0) / most)))
     console.print(table, highlight=False)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from datetime import datetime
+from decimal import Decimal
 from typing import Annotated
 
 import typer
@@ -11,7 +12,17 @@ from rich.table import Table
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.guard import FAILED
-from pulse_api.cli.output import AsJson, emit, remark, show_table, shown, working, write
+from pulse_api.cli.output import (
+    AsJson,
+    AsSpreadsheet,
+    emit,
+    instant,
+    remark,
+    show_table,
+    shown,
+    working,
+    write,
+)
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
 from pulse_pipelines.monitoring import reconcile as reconciling
@@ -47,13 +58,25 @@ def preview(
     ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_spreadsheet: AsSpreadsheet = False,
 ) -> None:
     """Show the newest rows of a dataset.
 
     Example: pulse preview acme orders --limit 5 --columns timestamp,id --from 2026-11-19T00:00:00Z
     """
-    if as_json and as_csv:
-        raise UserError("--json and --csv cannot be given together", fix="Give one of them")
+    if as_json + as_csv + as_spreadsheet > 1:
+        raise UserError(
+            "more than one output format is given", fix="Give one of --json, --csv and --spreadsheet"
+        )
+    form = (
+        formats.JSON
+        if as_json
+        else formats.CSV
+        if as_csv
+        else formats.SPREADSHEET
+        if as_spreadsheet
+        else None
+    )
     rows = previews.preview(
         registry.find_tenant(tenant),
         slug,
@@ -65,8 +88,8 @@ def preview(
         as_of=previews.moment(as_of) if as_of is not None else None,
         subset=subset,
     )
-    if as_json or as_csv:
-        write((formats.to_json(rows) + b"\n" if as_json else formats.to_csv(rows)).decode())
+    if form:
+        write(formats.FORMATS[form](rows).decode() + ("\n" if as_json else ""))
     else:
         print_rows(Console(), rows.to_pylist(), f"{slug} of {tenant}", empty="no rows yet")
 
@@ -132,8 +155,10 @@ def _print_turned(console: Console, names: list[str], cells: list[list[str]], ti
 
 
 def _cell(value: object) -> str:
-    """A value as it is stored, but for times: numbers have no separators, and booleans are true and false."""
-    return shown(value if value is None or isinstance(value, datetime) else str(value))
+    """A value as it is stored: numbers have no separators, times their fractions of seconds."""
+    if isinstance(value, datetime):
+        return shown(instant(value))
+    return shown(value if value is None or isinstance(value, Decimal) else str(value))
 
 
 @app.command()

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pulse_pipelines.domain.json_values import digits, with_text_ids
 from pulse_pipelines.domain.naming import STEERING
-from pulse_pipelines.domain.windows import plain
 from pulse_resources.errors import printable
 
 _STEERING = re.compile(f"[{STEERING}]".replace(r"\x00-\x1f", ""))
@@ -35,6 +35,14 @@ PROSE = 24
 TELL_S = 15.0
 """How often a long command says what it does, where no terminal shows it."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+AsSpreadsheet = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet", help="Print CSV with ' before text that a spreadsheet takes for a formula."
+    ),
+]
 
 
 def emit(document: object) -> None:
@@ -53,11 +61,11 @@ def write(content: str) -> None:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return with_text_ids({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     if isinstance(value, set | frozenset):
         return sorted(value)
     if isinstance(value, Decimal):
-        return orjson.Fragment(plain(value))
+        return orjson.Fragment(digits(value))
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -184,7 +192,14 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, Decimal):
+        return digits(value)
     return harmless(str(value))
+
+
+def instant(at: datetime) -> str:
+    """A moment of the data, with its fraction of a second."""
+    return at.astimezone(UTC).isoformat(sep=" ").replace("+00:00", "Z")
 
 
 def counted(count: int, noun: str) -> str:

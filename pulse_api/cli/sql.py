@@ -1,6 +1,5 @@
 """`pulse sql`: a query over a tenant's datasets and own tables, in the same sandbox as over HTTP."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +9,10 @@ from rich.console import Console
 
 from pulse_api.cli.arguments import TenantSlug, moment
 from pulse_api.cli.lake import print_rows
-from pulse_api.cli.output import AsJson, emit, show_table, write
+from pulse_api.cli.output import AsJson, AsSpreadsheet, emit, show_table, write
 from pulse_pipelines import registry
 from pulse_pipelines.query import formats
-from pulse_pipelines.sql import audit, limits, pinned, processes, run
+from pulse_pipelines.sql import audit, encoders, limits, pinned, processes, run
 from pulse_resources.errors import UserError
 
 app = typer.Typer()
@@ -41,6 +40,7 @@ def query(
     ] = False,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_spreadsheet: AsSpreadsheet = False,
 ) -> None:
     """Run one SELECT over a tenant's datasets and own tables; every query is recorded.
 
@@ -54,9 +54,12 @@ def query(
         return
     if sql is None:
         raise UserError("no query is given", fix='pulse sql acme "SELECT count(*) AS n FROM orders"')
-    if as_json + as_csv + (output is not None) > 1:
-        raise UserError("more than one output format is given", fix="Give one of --json, --csv and --output")
-    form = _form(output) if output else "CSV" if as_csv else "JSON"
+    if as_json + as_csv + as_spreadsheet + (output is not None) > 1:
+        raise UserError(
+            "more than one output format is given",
+            fix="Give one of --json, --csv, --spreadsheet and --output",
+        )
+    form = _form(output) if output else "CSV" if as_csv else "SPREADSHEET" if as_spreadsheet else "JSON"
     allowed = limits.Limits.of_settings()
     made = processes.Processes(allowed.confinement(), ready=0)
     asked = run.Asked(
@@ -71,10 +74,10 @@ def query(
         made.stop()
     if output is not None:
         output.write_bytes(content)
-    elif as_json or as_csv:
+    elif as_json or as_csv or as_spreadsheet:
         write(content.decode() + ("\n" if as_json else ""))
     else:
-        print_rows(Console(), json.loads(content)["rows"], f"query {asked.query_id} of {tenant}")
+        print_rows(Console(), encoders.of_json(content)["rows"], f"query {asked.query_id} of {tenant}")
 
 
 def _form(output: Path) -> str:
@@ -86,7 +89,7 @@ def _form(output: Path) -> str:
 def _snapshots(given: "list[str] | tuple[()]") -> dict[str, int]:
     found = {}
     for text in given:
-        slug, _, number = text.partition("=")
+        slug, _, number = text.rpartition("=")
         if not number.isascii() or not number.isdigit():
             raise UserError(
                 f"{text!r} names no snapshot", fix="Write orders=<id>: pulse snapshots lists them"

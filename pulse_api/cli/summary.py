@@ -55,5 +55,5 @@ def summary(
 def _short(value: object) -> object:
     """Nested values, replaced by their size; `--json` has them whole."""
     if isinstance(value, float):
-        return f"{value:,.3f}"
+        return f"{value:,}"
     return f"a list of {len(value):,}" if isinstance(value, list) else value

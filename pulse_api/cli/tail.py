@@ -9,7 +9,7 @@ import typer
 
 from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
-from pulse_api.cli.output import cell, remark, write
+from pulse_api.cli.output import cell, instant, remark, write
 from pulse_pipelines import registry
 from pulse_pipelines.query import tail
 
@@ -58,7 +58,7 @@ def _line(row: dict[str, Any]) -> str:
         and name not in ("id", "timestamp")
         and not name.startswith("_")
     }
-    return f"{cell(row['timestamp'])}  {cell(row['id'])}  {_text(said)}"
+    return f"{instant(row['timestamp'])}  {cell(row['id'])}  {_text(said)}"
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -2,11 +2,10 @@
 
 import asyncio
 
-import orjson
-
 from pulse_api.http.app_state import AppState, Kind
 from pulse_api.http.auth import Principal, still_in_force, take
 from pulse_pipelines.ask.read import Ran, Run
+from pulse_pipelines.sql.encoders import of_json
 from pulse_pipelines.sql.pinned import Travel
 from pulse_pipelines.sql.run import Asked
 
@@ -40,5 +39,5 @@ async def run_query(
         async with here.turns[Kind.SQL].take(tenant.tenant_id):
             result = await here.queries.run(asked)
         holding.count(len(result.content))
-        document = await asyncio.to_thread(orjson.loads, result.content)
+        document = await asyncio.to_thread(of_json, result.content)
     return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)

@@ -6,16 +6,20 @@ Plain ASGI, because Starlette's base class costs more than the rest of a small r
 import os
 import re
 import time
+from urllib.parse import unquote_to_bytes
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulse_api.http import logs, measures
+from pulse_api.http import logs, measures, problems
 from pulse_api.http.pace import Pace
 
 GONE = 499
 """Status in logs and metrics: the client left before its request was complete. It is never sent."""
+NOT_TEXT = problems.ProblemError(
+    400, "malformed", "the address is not UTF-8", fix="Percent-encode its UTF-8: café is caf%C3%A9"
+)
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -61,7 +65,8 @@ class Envelope:
 
         try:
             await self._pace.begin(scope)
-            await self._app(scope, bounded, answered)
+            app = self._app if _is_text(scope) else problems.response(Request(scope), NOT_TEXT)
+            await app(scope, bounded, answered)
         except ClientDisconnect:
             status = GONE
         finally:
@@ -80,6 +85,17 @@ class Envelope:
                         "key": state.get("key_id"),
                     }
                 )
+
+
+def _is_text(scope: Scope) -> bool:
+    """Whether an address is UTF-8: of what is not, several would be one with replacement characters."""
+    try:
+        for part in (scope.get("raw_path") or b"", scope["query_string"]):
+            if b"%" in part:
+                unquote_to_bytes(part).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _request_id(scope: Scope) -> str:

@@ -8,6 +8,8 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
+    PlainSerializer,
     StringConstraints,
     WithJsonSchema,
     model_validator,
@@ -32,6 +34,28 @@ Moment = Annotated[
 """Strict RFC 3339; pydantic alone accepts numbers, too."""
 Day = Annotated[date, BeforeValidator(parse_date), WithJsonSchema({"type": "string", "format": "date"})]
 """Strict YYYY-MM-DD."""
+INT64_MAX = 2**63 - 1
+
+
+def _snapshot(given: object) -> object:
+    """The number that a text of digits has: strict models convert none."""
+    is_number = (
+        isinstance(given, str) and len(given) <= len(str(INT64_MAX)) and given.isascii() and given.isdigit()
+    )
+    return int(given) if is_number else given  # type: ignore[call-overload]
+
+
+SnapshotId = Annotated[
+    int,
+    BeforeValidator(_snapshot),
+    Field(ge=0, le=INT64_MAX),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema(
+        {"type": ["string", "integer"], "pattern": "^[0-9]{1,19}$", "minimum": 0, "maximum": INT64_MAX},
+        mode="validation",
+    ),
+]
+"""Id of a snapshot: given as text, since a client's numbers may be doubles, taken as text or as a number."""
 DatasetSlug = Annotated[
     str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="Slug of one of the tenant's datasets.")
 ]

@@ -10,34 +10,41 @@ from pulse_api.http.problems import ProblemError
 def chosen(request: Request, offered: Sequence[str]) -> str:
     """The offered media type that the Accept header prefers; among equals, the one offered first.
 
+    One with a parameter is chosen only if its range has the parameter, too; other parameters are ignored.
+
     Raises:
         ProblemError: 406, none is acceptable.
     """
     accept = ",".join(request.headers.getlist("accept")) or "*/*"
     ranges = [_range(part) for part in accept.split(",") if part.strip()]
-    quality, _, best = max((_quality(kind, ranges), -i, kind) for i, kind in enumerate(offered))
+    quality, *_, best = max((_quality(kind, ranges), ";" in kind, -i, kind) for i, kind in enumerate(offered))
     if quality <= 0:
         detail = f"the answer can be {', '.join(offered)}, not {accept[:200]}"
         raise ProblemError(406, "not-acceptable", detail, fix="Change the Accept header")
     return best
 
 
-def _range(part: str) -> tuple[str, float]:
-    """A media range and its quality; an unreadable range gets quality 0."""
+def _range(part: str) -> tuple[str, list[str], float]:
+    """A media range with its parameters and its quality; an unreadable range gets quality 0."""
     kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
     for name, _, value in (parameter.partition("=") for parameter in parameters):
         if name.strip() == "q":
             try:
-                return kind, float(value)
+                return kind, parameters, float(value)
             except ValueError:
-                return kind, 0.0
-    return kind, 1.0
+                return kind, parameters, 0.0
+    return kind, parameters, 1.0
 
 
-def _quality(kind: str, ranges: Sequence[tuple[str, float]]) -> float:
+def _quality(offered: str, ranges: Sequence[tuple[str, list[str], float]]) -> float:
     """Quality of an offered type, by the most specific range that matches."""
+    kind, _, parameter = offered.partition(";")
     for pattern in (kind, f"{kind.partition('/')[0]}/*", "*/*"):
-        found = [quality for written, quality in ranges if written == pattern]
+        found = [
+            quality
+            for written, given, quality in ranges
+            if written == pattern and (not parameter or parameter in given)
+        ]
         if found:
             return max(found)
     return 0.0

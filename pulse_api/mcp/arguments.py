@@ -13,13 +13,16 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from pulse_pipelines.lake.names import LONGEST
 from pulse_pipelines.sql.gate import MAX_CHARACTERS
 
 MAX_ROWS = 500
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Column = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Limit = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows of this page.")]
-Offset = Annotated[int, Field(ge=0, le=1_000_000, description="Rows, or columns, before this page.")]
+Offset = Annotated[int, Field(ge=0, lt=2**53, description="Rows, or columns, before this page.")]
+TableName = Annotated[str, StringConstraints(min_length=1, max_length=2 * LONGEST + 1)]
+"""As a query names it: a slug, a rollup's table, or `namespace.table` of one's own, of any characters."""
 SnapshotId = Annotated[
     int,
     Field(ge=0, lt=2**63),
@@ -27,7 +30,7 @@ SnapshotId = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,19}$"}),
 ]
 Snapshots = Annotated[
-    dict[Slug, SnapshotId],
+    dict[TableName, SnapshotId],
     Field(description="Tables to read at these snapshots, by name: those of the page before."),
 ]
 

@@ -10,6 +10,7 @@ from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span
 from pulse_pipelines.ask.read import Ran
 from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.json_values import with_text_ids
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import UserError, meant
 
@@ -39,12 +40,14 @@ async def measure(session: Session, given: MeasureArguments) -> Answer:
 
 async def _page(session: Session, ran: Ran, sql: str, offset: int, limit: int) -> Answer:
     rows = list(ran.rows[offset : offset + limit])
-    pinned = {name: found for name, found in _ids(ran).items() if found}
+    pinned = with_text_ids(
+        {"snapshots": {name: found for name, found in ran.snapshots.items() if found is not None}}
+    )
     more = offset + limit < len(ran.rows)
     facts = await read(session, ran) | {
         "sql": sql,
         "rows_in_all": len(ran.rows),
-        "next": {"offset": offset + limit, "snapshots": pinned} if more else None,
+        "next": pinned | {"offset": offset + limit} if more else None,
     }
     return Answer(facts, {"columns": list(ran.columns), "rows": rows})
 
@@ -52,12 +55,7 @@ async def _page(session: Session, ran: Ran, sql: str, offset: int, limit: int) -
 async def read(session: Session, ran: Ran) -> dict[str, Any]:
     """What a query has read: its tables at their snapshots, and when events landed in them last."""
     freshness = await asyncio.to_thread(record.freshness, session.tenant, list(ran.snapshots))
-    return {"query_id": ran.query_id, "snapshots": _ids(ran), "freshness": freshness}
-
-
-def _ids(ran: Ran) -> dict[str, str | None]:
-    """The snapshots of a query's tables; as text, since many clients have numbers of 53 bits."""
-    return {name: None if found is None else str(found) for name, found in ran.snapshots.items()}
+    return with_text_ids({"query_id": ran.query_id, "snapshots": ran.snapshots, "freshness": freshness})
 
 
 def _plan(found: Meaning, given: MeasureArguments) -> Plan:

@@ -1,7 +1,6 @@
 """MCP server of the SDK, with handlers that identify the caller and answer for its tenant only."""
 
 import asyncio
-import dataclasses
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from pulse_api.mcp.catalog import PROMPTS, TOOLS
 from pulse_api.mcp.session import QUOTED, UNTRUSTED, Session
 from pulse_pipelines import registry
+from pulse_pipelines.domain import json_values
 from pulse_resources.errors import NotFound, PulseError, UserError, meant
 
 Context = ServerRequestContext[Any, Any]
@@ -161,7 +161,7 @@ def _tool(name: str) -> types.Tool:
 
 
 def _result(document: dict[str, Any], *, is_error: bool) -> types.CallToolResult:
-    content = orjson.dumps(document, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    content = json_values.encoded(document)
     if len(content) > MAX_TEXT:
         document = {
             "error": f"the answer has {len(content):,} bytes, {MAX_TEXT:,} are the most",
@@ -170,12 +170,6 @@ def _result(document: dict[str, Any], *, is_error: bool) -> types.CallToolResult
         content, is_error = orjson.dumps(document), True
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=content.decode())],
-        structured_content=orjson.loads(content),
+        structured_content=json_values.decoded(content),  # the SDK writes a Decimal as text
         is_error=is_error,
     )
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return str(value)

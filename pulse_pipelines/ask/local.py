@@ -5,11 +5,10 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-import orjson
-
 from pulse_pipelines.ask.read import Ran
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.sql import run as sql
+from pulse_pipelines.sql.encoders import of_json
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import Travel
 from pulse_pipelines.sql.processes import Cancellable, Processes
@@ -36,7 +35,7 @@ def queries(tenant: Tenant) -> Iterator[Query]:
     def ran(text: str, travel: Travel | None, running: Cancellable) -> Ran:
         asked = sql.Asked(tenant, text, travel=travel or Travel())
         result = sql.run(processes, limits, asked, running.begun)
-        document = orjson.loads(result.content)
+        document = of_json(result.content)
         return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)
 
     async def query(text: str, travel: Travel | None = None) -> Ran:

@@ -19,6 +19,7 @@ from pulse_pipelines.ask.answer import Budget, Understood
 from pulse_pipelines.ask.meaning import Meaning
 from pulse_pipelines.ask.read import NotUnderstood, Ran, Run
 from pulse_pipelines.ask.words import words
+from pulse_pipelines.domain.json_values import encoded
 from pulse_resources.errors import Conflict, QuotaExceeded, Terminal, Transient, UserError
 
 REPAIRS = 2
@@ -112,7 +113,7 @@ class Model:
         for each in named[:MAX_SAMPLED]:
             ran = await run(samples.sql(each, each.fields, self.samples))
             found[each.dataset] = [samples.shown(row) for row in ran.rows]
-        return f"\n\nSome rows: {json.dumps(found, default=str)[:MAX_MEANING]}" if found else ""
+        return f"\n\nSome rows: {encoded(found).decode()[:MAX_MEANING]}" if found else ""
 
     async def _ask(self, turns: Sequence[Mapping[str, str]]) -> Said:
         headers, body = self._request(turns)

@@ -19,6 +19,9 @@ UTC = """make_timestamp(epoch_us("timestamp"))"""
 DAY, HOUR = f"CAST({UTC} AS DATE)", f"hour({UTC})"
 """Expressions of DuckDB over a row of a dataset's table."""
 
+PARTITION_FIELD = "day_day"
+"""The partition field of a rollup's table, which no column can be called."""
+
 
 @dataclass(frozen=True)
 class Part:

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from pulse_pipelines.curated.checked import checked
-from pulse_pipelines.curated.rollup import Part, Rollup, union
-from pulse_pipelines.domain.columns import COLUMN_NAME
+from pulse_pipelines.curated.rollup import PARTITION_FIELD, Part, Rollup, union
+from pulse_pipelines.domain.columns import COLUMN_NAME, METADATA
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR
 from pulse_pipelines.domain.tenant import LATEST
@@ -31,8 +31,8 @@ EVENTS = "events"
 BUILT_IN = ("daily", "behaviour")
 TAKEN = (*BUILT_IN, LATEST)
 """Names that no team's rollup can have."""
-OURS = ("day", "part")
-"""Columns that Pulse adds."""
+OURS = frozenset(("day", "part", PARTITION_FIELD, *METADATA))
+"""Names of columns that Pulse adds, of the partition field, and of Iceberg's metadata columns."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _HEADER = re.compile(r"--\s*(dataset|grain|description):\s*(.*?)\s*$")
 

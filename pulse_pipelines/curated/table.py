@@ -19,7 +19,7 @@ from pyiceberg.types import (
     NestedField,
 )
 
-from pulse_pipelines.curated.rollup import Rollup
+from pulse_pipelines.curated.rollup import PARTITION_FIELD, Rollup
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import arrow_columns, file_metrics, live_table, parquet_files
@@ -39,7 +39,7 @@ SNAPSHOTS = 10
 """Snapshots that a table keeps; few, because earlier results are not queried."""
 DAY = NestedField(1, "day", DateType())
 PARTITIONED_BY_DAY = PartitionSpec(
-    PartitionField(source_id=1, field_id=1000, transform=DayTransform(), name="day_day")
+    PartitionField(source_id=1, field_id=1000, transform=DayTransform(), name=PARTITION_FIELD)
 )
 
 

@@ -29,14 +29,16 @@ PHYSICAL = (
     "_offset",
     "_extra",
 )
-RESERVED = frozenset(
+METADATA = frozenset(
     (
-        *PHYSICAL,
-        # Iceberg's metadata columns: Spark cannot read a table that has one of its own.
         *("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"),
         *("_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id"),
     )
 )
+"""Iceberg's metadata columns: Spark cannot read a table that has one of its own."""
+PARTITION_FIELD = "timestamp_day"
+"""The partition field of a dataset's table, of which Iceberg's Java library reads no column of this name."""
+RESERVED = frozenset((*PHYSICAL, *METADATA, PARTITION_FIELD))
 
 
 class Kind(StrEnum):

@@ -44,6 +44,8 @@ OF_OBJECTS = frozenset(
     ("properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties")
 )
 """Keywords any of which shows that a schema without a type is meant for objects."""
+MAX_SAID, MAX_VALUE = 600, 200
+"""Characters of a message, and of the value at its beginning if it is longer."""
 MAX_COLLECTED = 2_500
 """Maximum errors of choices collected to locate a violation: each takes up to 16 microseconds."""
 
@@ -119,8 +121,45 @@ def violation(document: str, data: Any) -> tuple[str, str] | None:
     try:
         check.validate(data)
     except jsonschema_rs.ValidationError as error:
-        return json_pointer(list(error.instance_path)), _said(document, error)
+        at_fault = _nearest(error)
+        return json_pointer(list(at_fault.instance_path)), _brief(_said(document, at_fault))
     return None
+
+
+def _nearest(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
+    """The violation within the choice that the value nearly is; the choices' own if none is nearer.
+
+    Nearer is a choice whose type fits the value, then its constant members, then one with fewer violations.
+    """
+    choices: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", None) or []
+    choices = [found for found in choices if found]
+    if not choices:
+        return error
+    depth = len(error.instance_path)
+
+    def far(found: list[jsonschema_rs.ValidationError]) -> tuple[int, int, int]:
+        by_type, by_constant = zip(*(_distance(each, depth) for each in found), strict=True)
+        return sum(by_type), sum(by_constant), len(found)
+
+    best = min(choices, key=far)
+    within = max(map(_nearest, best), key=lambda each: len(each.instance_path))
+    return within if len(choices) == 1 or len(within.instance_path) > depth else error
+
+
+def _distance(error: jsonschema_rs.ValidationError, depth: int) -> tuple[bool, bool]:
+    """Whether a violation says that a value is of another choice: by its type, or by a constant member."""
+    below, kind = len(error.instance_path) - depth, jsonschema_rs.ValidationErrorKind
+    is_constant = below <= 1 and isinstance(error.kind, kind.Constant | kind.Enum)
+    return below == 0 and isinstance(error.kind, kind.Type), is_constant
+
+
+def _brief(message: str) -> str:
+    """A message without the middle of a long value: what is wrong with it is said at the end."""
+    return (
+        message
+        if len(message) <= MAX_SAID
+        else f"{message[:MAX_VALUE]} ... {message[MAX_VALUE - MAX_SAID :]}"
+    )
 
 
 @lru_cache(maxsize=256)

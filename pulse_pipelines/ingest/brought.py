@@ -6,7 +6,7 @@ from uuid import UUID
 import numpy as np
 
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.ingest.results import Landed, TopicDrained
+from pulse_pipelines.ingest.results import Landed, Plan, TopicDrained
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
 from pulse_pipelines.tables import heads, syncs
@@ -43,6 +43,16 @@ def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> N
     fail_point("sync.after_note")
 
 
+def dead_letters(
+    connection: postgres.Connection, plan: Plan, tenant_id: UUID, parts: Sequence[int], slug: str
+) -> tuple[list[tuple[int, int, str | None]], Positions]:
+    """The batch's dead letters of a dataset, or of none: partition, offset and id; and their positions."""
+    values = {"tenant": tenant_id, "parts": list(parts), "slug": slug}
+    found = connection.execute(named(REFUSED, plan), values).fetchall()
+    places = [position(partition, offset) for partition, offset, _ in found]
+    return found, np.array(places, np.int64)
+
+
 def _note(
     connection: postgres.Connection, landed: Landed, part: TenantPart, sync: Unfinished, slug: str
 ) -> None:
@@ -51,9 +61,7 @@ def _note(
         for each in landed.plan.scopes[part.tenant.tenant_id].datasets
         if each.dataset_id == sync.dataset_id
     )
-    values = {"tenant": part.tenant.tenant_id, "parts": list(part.parts), "slug": slug}
-    refused = connection.execute(named(REFUSED, landed.plan), values).fetchall()
-    places = np.array([position(partition, offset) for partition, offset, _ in refused], np.int64)
+    refused, places = dead_letters(connection, landed.plan, part.tenant.tenant_id, part.parts, slug)
     inside = sync.within(places)
     nameless = sum(bool(mine) and row[2] is None for row, mine in zip(refused, inside, strict=True))
     if dataset.of_entities:

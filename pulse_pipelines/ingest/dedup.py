@@ -89,7 +89,7 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
     with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
         fail_point("gate.before_lookup")
         for dataset_id in logs:
-            _judge_versions(connection, of_entities[dataset_id], topics, found)
+            _judge_versions(connection, plan, of_entities[dataset_id], topics, found)
         runs = claims.runs(connection, arrived)
         new: dict[UUID, ArrivedIds] = {}
         for dataset_id, ids in arrived.items():
@@ -118,9 +118,13 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
 
 
 def _judge_versions(
-    connection: postgres.Connection, dataset: Dataset, topics: Sequence[TopicDrained], found: _Judged
+    connection: postgres.Connection,
+    plan: Plan,
+    dataset: Dataset,
+    topics: Sequence[TopicDrained],
+    found: _Judged,
 ) -> None:
-    unchanged, added = versions.judge(connection, dataset, topics)
+    unchanged, added = versions.judge(connection, plan, dataset, topics)
     if unchanged:
         found.duplicates[dataset.dataset_id] = unchanged
     if added is not None:

@@ -12,7 +12,6 @@ the entity has not arrived since the sync began: otherwise it counts as unchange
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,8 @@ import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.ingest.results import Positions, TopicDrained
+from pulse_pipelines.ingest import brought
+from pulse_pipelines.ingest.results import Plan, Positions, TopicDrained
 from pulse_pipelines.tables import heads, index_runs, indexes, parquet_files, rewrite_file, syncs
 from pulse_pipelines.tables.digests import ArrivedIds, Digests, Mask
 from pulse_pipelines.tables.heads import NOWHERE, Append, Counters, Heads, Places
@@ -31,7 +31,7 @@ from pulse_resources import postgres
 
 
 def judge(
-    connection: postgres.Connection, dataset: Dataset, topics: Sequence[TopicDrained]
+    connection: postgres.Connection, plan: Plan, dataset: Dataset, topics: Sequence[TopicDrained]
 ) -> tuple[Positions, Append | None]:
     """Find the unchanged among a dataset's arrived entities, and the changes that the others make to its log.
 
@@ -54,7 +54,9 @@ def judge(
     of_syncs = states.heads == heads.OF_SYNC
     if of_syncs.any():
         sync_ids = states.tails.copy()
-        states = _decided(connection, dataset_id, ids, states, first, before)
+        parts = [topic.part for topic in topics]
+        refused = brought.dead_letters(connection, plan, dataset.tenant_id, parts, dataset.slug)
+        states = _decided(connection, dataset, refused, ids, states, first, before)
     changed = ~(again & states.repeats())
     own = states[first]
     changed[first] = (updated == 0) | (before.heads != own.heads) | (before.tails != own.tails)
@@ -102,26 +104,34 @@ def _previous(places: Counters, again: Mask, before: Counters) -> Counters:
 
 def _decided(
     connection: postgres.Connection,
-    dataset_id: UUID,
+    dataset: Dataset,
+    refused: tuple[Sequence[tuple[int, int, str | None]], parquet_files.Positions],
     ids: Digests,
     states: Digests,
     first: "np.ndarray[Any, np.dtype[np.intp]]",
     before: Digests,
 ) -> Digests:
-    """The states of arrived entities, with deletions of full syncs resolved to deleted or unchanged."""
+    """The states of arrived entities, with deletions of full syncs resolved to deleted or unchanged.
+
+    Args:
+        refused: the batch's dead letters, which count as brought, and their positions.
+    """
     decided = Digests(states.heads.copy(), states.tails.copy())
     of_syncs = states.heads == heads.OF_SYNC
-    at_it = {
-        each.sync_id: syncs.ids(connection, each.sync_id)
-        for each in syncs.unfinished(connection, dataset_id=dataset_id)
-        if each.state is State.DELETING
-    }
+    rows, places = refused
+    at_it = {}
+    for each in syncs.unfinished(connection, dataset_id=dataset.dataset_id):
+        if each.state is State.DELETING:
+            since = zip(rows, each.since(places), strict=True)
+            names = [row[2] for row, mine in since if mine and row[2] is not None]
+            late = Digests.of(names, dataset.claim_seed)
+            at_it[each.sync_id] = Digests.joined([syncs.ids(connection, each.sync_id), late]).run()
     heads_of_first = dict(zip(first.tolist(), range(len(first)), strict=True))
     for place in np.flatnonzero(of_syncs):
-        brought = at_it.get(int(states.tails[place]))
+        came = at_it.get(int(states.tails[place]))
         if place not in heads_of_first:  # an earlier event of the batch is about it
             decided.heads[place], decided.tails[place] = decided.heads[place - 1], decided.tails[place - 1]
-        elif brought is None or ids[place : place + 1].places_in(brought)[0] >= 0:
+        elif came is None or ids[place : place + 1].places_in(came)[0] >= 0:
             own = heads_of_first[place]
             decided.heads[place], decided.tails[place] = before.heads[own], before.tails[own]
         else:

@@ -44,7 +44,10 @@ def register(
     try:
         found = metadata.read(tenant, at, anew=True)
         document = found.document()
-        (parsing.table if kind is Kind.TABLE else parsing.check_view)(document)
+        if kind is Kind.TABLE:
+            updates.check(parsing.table(document))
+        else:
+            parsing.check_view(document)
     except TooLarge as error:
         raise Malformed(error.message, fix=error.fix) from None
     except Terminal:

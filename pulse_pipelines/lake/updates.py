@@ -28,9 +28,10 @@ from pyiceberg.table.update import (
     UpgradeFormatVersionUpdate,
     update_table_metadata,
 )
-from pyiceberg.transforms import UnknownTransform
+from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
 from pyiceberg.typedef import IcebergBaseModel
 
+from pulse_pipelines.domain.columns import METADATA
 from pulse_pipelines.lake import names, outline
 from pulse_pipelines.lake.adjusted import Known
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
@@ -133,17 +134,27 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
             enforce_validation=True,
             metadata_location=at,
         )
-        if unfit := _unfit(following) - (_unfit(current) if current else set()):
-            raise ValueError(f"{min(unfit)}: Iceberg's Java library could not read the table any more")
+        check(following, current)
     except WRONG as error:
         raise wrong(error) from None
     return following
 
 
-def _unfit(metadata: TableMetadata) -> set[str]:
-    """Transforms of partition specs and sort orders, earlier ones too, that do not take their column's type.
+def check(following: TableMetadata, current: TableMetadata | None = None) -> None:
+    """Raise ValueError if an engine could not read a table any more that it can read as it is.
 
-    A column that a replaced table has again, with another type, keeps its id, and so its part in them.
+    Args:
+        current: None: the table is new here.
+    """
+    if unfit := _unfit(following) - (_unfit(current) if current else set()):
+        raise ValueError(f"{min(unfit)}: Iceberg's Java library could not read the table any more")
+
+
+def _unfit(metadata: TableMetadata) -> set[str]:
+    """Names that are taken, and transforms in specs and sort orders that do not fit their column.
+
+    Earlier specs and orders count, too. A column that a replaced table has again, with another type, keeps
+    its id, and so its part in them.
     """
     schema = metadata.schema()
     known = set(schema.field_ids)
@@ -152,7 +163,7 @@ def _unfit(metadata: TableMetadata) -> set[str]:
         fields += spec.fields
     for order in metadata.sort_orders:
         fields += order.fields
-    return {
+    return _taken(metadata) | {
         f"{schema.find_column_name(field.source_id)}, now {kind}, is in a partition spec or sort order as"
         f" {field.transform}"
         for field in fields
@@ -160,6 +171,27 @@ def _unfit(metadata: TableMetadata) -> set[str]:
         and not isinstance(field.transform, UnknownTransform)
         and not field.transform.can_transform(kind := schema.find_type(field.source_id))
     }
+
+
+def _taken(metadata: TableMetadata) -> set[str]:
+    """Columns with a name that engines need for something else, or that differ in case only."""
+    schema = metadata.schema()
+    ids: dict[str, int] = {}
+    found = {
+        f"{field.name} is the name of a metadata column"
+        for field in schema.fields
+        if field.name.lower() in METADATA
+    }
+    for name in schema.column_names:
+        if name.lower() in ids:
+            found.add(f"{name} is the name of another column, too, for engines that ignore case")
+        ids[name.lower()] = schema.find_field(name).field_id
+    for field in (field for spec in metadata.partition_specs for field in spec.fields):
+        is_its_own = isinstance(field.transform, IdentityTransform | VoidTransform)
+        column = ids.get(field.name.lower())
+        if column is not None and not (is_its_own and column == field.source_id):
+            found.add(f"{field.name} is the name of a column and of a partition field")
+    return found
 
 
 def document(metadata: TableMetadata) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any
             location,
             {"format-version": "2"} | paths.defaults(location) | properties,
         )
+        updates.check(made)
         document = updates.document(made)
         updates.with_defaults(document["schemas"][0], body.get("schema"))
     except updates.WRONG as error:

@@ -71,6 +71,11 @@ def failed(
     return told
 
 
+def remark(connection: postgres.Connection, name: str, text: str) -> None:
+    """Record what is wrong with a tenant's pipe although its run was done."""
+    connection.execute(ERROR, [text, name, True])
+
+
 def said(error: Exception) -> str:
     """What tenants are told of an error: of a task that failed, its exception without stack and values."""
     if not isinstance(error, PySparkException):

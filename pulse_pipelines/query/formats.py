@@ -1,48 +1,57 @@
 """Output formats of rows: JSON, CSV (RFC 4180) and Arrow IPC streams; media types, including Parquet's.
 
-In JSON and CSV a timestamp is RFC 3339 in UTC with Z, a date is ISO 8601, an integer is a number of any size,
-and NaN, which JSON lacks, is null. `context`, `_extra` and other columns of JSON text stay the text that the
-table holds. CSV is opened in spreadsheets: text that they would take for a formula is prefixed with `'`.
+In JSON and CSV a timestamp is RFC 3339 in UTC with Z, a date is ISO 8601, an integer is a number of any size.
+NaN and infinities, which JSON lacks, are null there, and `NaN`, `Infinity` and `-Infinity` in CSV. `context`,
+`_extra` and other columns of JSON text stay the text that the table holds.
+CSV for spreadsheets has a `'` before text that they would take for a formula, or that begins with
+`'`: removing one gives the text back.
 """
 
+import math
 import re
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
+from pulse_pipelines.domain.json_values import encoded
+
 JSON = "application/json"
 CSV = "text/csv"
+SPREADSHEET = "text/csv;for=spreadsheet"
+"""CSV that a person opens in a spreadsheet, which would run text that looks like a formula."""
 ARROW = "application/vnd.apache.arrow.stream"
 PARQUET = "application/vnd.apache.parquet"
+FOR_SPREADSHEETS = "As CSV, with ' before text that a spreadsheet takes for a formula, or that begins with '."
 _QUOTED = frozenset('",\r\n')
 _FORMULA = frozenset(
-    "=+-@\t\r\n\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}"
+    "'=+-@\t\r\n\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}"
     "\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
 )
-"""First characters of a cell that spreadsheets take for a formula."""
+"""First characters of a cell that spreadsheets take for a formula, and the one that is put before these."""
 _NUMBER = re.compile(r"[+-][0-9]*[.]?[0-9]+")
 
 
 def to_json(rows: pa.Table) -> bytes:
     """`{"rows": [...]}`, an object per row with every column in it."""
-    return orjson.dumps({"rows": rows.to_pylist()}, option=orjson.OPT_UTC_Z)
+    return encoded({"rows": rows.to_pylist()})
 
 
 def to_csv(rows: pa.Table) -> bytes:
-    """A header and a line per row; nested values are JSON text.
-
-    Null and NaN are an empty field, an empty string is `""`.
-    """
-    return csv_header(rows.column_names) + csv_lines(c.to_pylist() for c in rows.columns)
+    """A header and a line per row; nested values are JSON text, null is empty, an empty string `""`."""
+    return csv_line(rows.column_names) + csv_lines(c.to_pylist() for c in rows.columns)
 
 
-def csv_header(names: Iterable[str]) -> bytes:
-    """The header line."""
-    return f"{','.join(map(_field, names))}\r\n".encode()
+def to_spreadsheet(rows: pa.Table) -> bytes:
+    """The same, without text that a spreadsheet takes for a formula."""
+    columns = (map(no_formula, column.to_pylist()) for column in rows.columns)
+    return csv_line(map(no_formula, rows.column_names)) + csv_lines(columns)
+
+
+def csv_line(values: Iterable[Any]) -> bytes:
+    """One line: the header, or a row."""
+    return f"{','.join(map(_field, values))}\r\n".encode()
 
 
 def csv_lines(columns: Iterable[Iterable[Any]]) -> bytes:
@@ -52,32 +61,26 @@ def csv_lines(columns: Iterable[Iterable[Any]]) -> bytes:
 
 
 def _field(value: Any) -> str:
-    if value is None or value != value:  # NaN
+    if value is None:
         return ""
-    text: str = _no_formula(value) if isinstance(value, str) else _text(value)
+    text: str = value if isinstance(value, str) else _text(value)
     if not text or not _QUOTED.isdisjoint(text):
         return '"{}"'.format(text.replace('"', '""'))
     return text
 
 
-def _no_formula(text: str) -> str:
-    return f"'{text}" if text[:1] in _FORMULA and not _NUMBER.fullmatch(text) else text
+def no_formula(value: Any) -> Any:
+    """A value, with `'` before a text that a spreadsheet takes for a formula, or that begins with `'`."""
+    if not isinstance(value, str) or value[:1] not in _FORMULA or _NUMBER.fullmatch(value):
+        return value
+    return f"'{value}"
 
 
 def _text(value: Any) -> str:
-    encoded = orjson.dumps(value, default=plain, option=orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
-    return str(orjson.loads(encoded)) if encoded.startswith(b'"') else encoded.decode()
-
-
-def plain(value: Any) -> Any:
-    """`default` for orjson: exact numbers stay exact, bytes become base64, all other types text."""
-    if isinstance(value, int):
-        return orjson.Fragment(str(value).encode())  # beyond 64 bits
-    if isinstance(value, Decimal):
-        return orjson.Fragment(f"{value:f}".encode()) if value.is_finite() else None
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    found = encoded(value)
+    return str(orjson.loads(found)) if found.startswith(b'"') else found.decode()
 
 
 def to_arrow(rows: pa.Table) -> bytes:
@@ -89,5 +92,10 @@ def to_arrow(rows: pa.Table) -> bytes:
     return content
 
 
-FORMATS: Mapping[str, Callable[[pa.Table], bytes]] = {JSON: to_json, CSV: to_csv, ARROW: to_arrow}
+FORMATS: Mapping[str, Callable[[pa.Table], bytes]] = {
+    JSON: to_json,
+    CSV: to_csv,
+    SPREADSHEET: to_spreadsheet,
+    ARROW: to_arrow,
+}
 """Encoders by media type, the default first."""

@@ -1,6 +1,7 @@
 """Tail: follow the rows of a dataset as batches land them.
 
-Only appends are read, so rows that compaction, backfills and erasures rewrite are not repeated.
+Only appends are read, so rows that compaction, backfills and erasures rewrite are not repeated. Where the
+table's history does not go back to the last look, as after an erasure, rows are told by their offsets.
 """
 
 import time
@@ -14,10 +15,20 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import duckdb_pool, partial_table
 from pulse_pipelines.query.snapshots import history, manifests, of_current
-from pulse_resources import iceberg
+from pulse_resources import iceberg, postgres
 
 LOOK_S = 1.0
-QUERY = f"SELECT * FROM {duckdb_pool.SCAN} ORDER BY _kafka_partition, _offset"  # noqa: S608 - from constants
+PLACE = ("_kafka_partition", "_offset")
+ORDER = "ORDER BY _kafka_partition, _offset"
+QUERY = f"SELECT * FROM {duckdb_pool.SCAN} {ORDER}"  # noqa: S608 - from constants
+SINCE = f"""
+SELECT rows.* FROM {duckdb_pool.SCAN} AS rows
+LEFT JOIN unnest(?::STRUCT(p INT, o BIGINT)[]) AS t(seen) ON seen.p = _kafka_partition
+WHERE _offset >= coalesce(seen.o, 0) {ORDER}
+"""  # noqa: S608 - from constants
+POSITIONS = "SELECT partition, settled_offset FROM ingest_positions WHERE tenant_id = %s"
+Offsets = dict[int, int]
+"""By partition the offset from which on nothing was told."""
 
 
 def follow(tenant: Tenant, slug: str, pause: Callable[[], object] | None = None) -> Iterator[pa.Table]:
@@ -31,13 +42,21 @@ def follow(tenant: Tenant, slug: str, pause: Callable[[], object] | None = None)
         Terminal: its table is gone or damaged.
         Transient: the object store does not answer.
     """
-    return _follow(tenant, slug, of_current(_latest, tenant, slug), pause)
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        told = dict(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
+    return _follow(tenant, slug, of_current(_latest, tenant, slug), told, pause)
 
 
-def _follow(tenant: Tenant, slug: str, seen: int, pause: Callable[[], object] | None) -> Iterator[pa.Table]:
+def _follow(
+    tenant: Tenant, slug: str, seen: int, told: Offsets, pause: Callable[[], object] | None
+) -> Iterator[pa.Table]:
     while True:
-        appends, seen = of_current(partial(_appended, after=seen), tenant, slug)
-        yield from appends
+        appends, seen = of_current(partial(_appended, after=seen, told=told), tenant, slug)
+        for rows in appends:
+            places = zip(*(rows.column(name).to_pylist() for name in PLACE), strict=True)
+            for partition, offset in places:
+                told[partition] = max(told.get(partition, 0), offset + 1)
+            yield rows
         if pause is None:
             time.sleep(LOOK_S)
         else:
@@ -50,9 +69,13 @@ def _latest(metadata: TableMetadata) -> int:
     return (snapshot.sequence_number or 0) if snapshot else 0
 
 
-def _appended(metadata: TableMetadata, after: int) -> tuple[list[pa.Table], int]:
+def _appended(metadata: TableMetadata, after: int, told: Offsets) -> tuple[list[pa.Table], int]:
     """The rows of each append since a sequence number, oldest first, and the latest sequence number."""
-    fresh = [each for each in history(metadata) if (each.sequence_number or 0) > after]
+    kept = list(history(metadata))
+    fresh = [each for each in kept if (each.sequence_number or 0) > after]
+    if fresh and len(fresh) == len(kept) and fresh[-1].sequence_number != 1:  # what was seen is gone
+        rows = _since(metadata, fresh[0], told)
+        return [rows] if len(rows) else [], _latest(metadata)
     appends = [each for each in fresh if each.summary and each.summary.operation is Operation.APPEND]
     return [_rows(metadata, each) for each in reversed(appends)], _latest(metadata)
 
@@ -72,3 +95,13 @@ def _rows(metadata: TableMetadata, append: Snapshot) -> pa.Table:
         partial_table.of_files(metadata, append, metadata.current_schema_id, files) as location,
     ):
         return connection.execute(QUERY, [location]).to_arrow_table()
+
+
+def _since(metadata: TableMetadata, snapshot: Snapshot, told: Offsets) -> pa.Table:
+    """The rows of a snapshot from these offsets on, with the table's current schema."""
+    seen = [{"p": partition, "o": offset} for partition, offset in told.items()]
+    with (
+        duckdb_pool.connect() as connection,
+        partial_table.of_files(metadata, snapshot, metadata.current_schema_id, None) as location,
+    ):
+        return connection.execute(SINCE, [location, seen]).to_arrow_table()

@@ -20,6 +20,7 @@ from pulse_pipelines.domain.windows import (
     MINUTE_US,
     Windows,
     minute,
+    plain,
 )
 from pulse_pipelines.tables import event_windows
 from pulse_pipelines.tables.event_windows import can_be_summed, kept_after
@@ -210,7 +211,8 @@ def of_key(
     for number, (name, length) in enumerate(LENGTHS.items()):
         start = last + 1 - length
         own = totals[number * len(sums) : (number + 1) * len(sums)]
-        whole = Window(_at(start), counts[number], dict(zip(sums, own, strict=True)))
+        exact = {name: Decimal(plain(total)) for name, total in zip(sums, own, strict=True)}
+        whole = Window(_at(start), counts[number], exact)
         windows[name] = whole if after is None or start > after else None
     session = None
     if gap is not None and after is not None and events is not None:

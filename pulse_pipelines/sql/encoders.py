@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -9,11 +10,19 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 from typing_extensions import override
 
-from pulse_pipelines.query.formats import ARROW, CSV, JSON, PARQUET, csv_header, csv_lines, plain
+from pulse_pipelines.domain.json_values import decoded, encoded
+from pulse_pipelines.query.formats import (
+    ARROW,
+    CSV,
+    JSON,
+    PARQUET,
+    SPREADSHEET,
+    csv_line,
+    csv_lines,
+    no_formula,
+)
 from pulse_pipelines.sql.values import Text, values
 from pulse_resources.errors import UserError
-
-_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
 class Encoder(ABC):
@@ -49,7 +58,7 @@ class _Json(Encoder):
         ]
         if rows:
             self._content += b"" if self._first else b","
-            self._content += orjson.dumps(rows, default=plain, option=_OPTIONS)[1:-1]
+            self._content += encoded(rows)[1:-1]
             self._first = False
 
     @override
@@ -63,11 +72,14 @@ class _Json(Encoder):
 
 class _Csv(Encoder):
     def __init__(self, schema: pa.Schema, _: Mapping[str, object], text: Text) -> None:
-        self._content, self._text = bytearray(csv_header(schema.names)), text
+        self._content, self._text = bytearray(csv_line(map(self._cell, schema.names))), text
+
+    def _cell(self, value: object) -> object:
+        return value
 
     @override
     def add(self, batch: pa.RecordBatch) -> None:
-        self._content += csv_lines(_values(batch, self._text))
+        self._content += csv_lines(map(self._cell, column) for column in _values(batch, self._text))
 
     @override
     def size(self) -> int:
@@ -76,6 +88,13 @@ class _Csv(Encoder):
     @override
     def end(self) -> bytes:
         return bytes(self._content)
+
+
+class _Spreadsheet(_Csv):
+    @override
+    def _cell(self, value: object) -> object:
+        found: object = no_formula(value)
+        return found
 
 
 class _Arrow(Encoder):
@@ -109,7 +128,13 @@ class _Parquet(_Arrow):
         return pq.ParquetWriter(self._sink, schema, compression="zstd")
 
 
-ENCODERS: Mapping[str, type[Encoder]] = {JSON: _Json, CSV: _Csv, ARROW: _Arrow, PARQUET: _Parquet}
+ENCODERS: Mapping[str, type[Encoder]] = {
+    JSON: _Json,
+    CSV: _Csv,
+    SPREADSHEET: _Spreadsheet,
+    ARROW: _Arrow,
+    PARQUET: _Parquet,
+}
 """Encoders by media type, the default first."""
 
 
@@ -125,6 +150,14 @@ def encoder(media_type: str, schema: pa.Schema, about: Mapping[str, object], tex
     """
     made: Encoder = ENCODERS[media_type](schema, about, text)  # type: ignore[call-arg]
     return made
+
+
+def of_json(content: bytes) -> dict[str, Any]:
+    """The document that the encoder of JSON made, with each number as exact as it was written."""
+    document: dict[str, Any] = decoded(content, by_digits=False)
+    if any("decimal" in column["type"] for column in document["columns"]):  # beyond integers and doubles
+        document = decoded(content)
+    return document
 
 
 def _values(batch: pa.RecordBatch, text: Text) -> list[list[object]]:

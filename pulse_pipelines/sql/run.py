@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from urllib.parse import urlsplit
 
+from pulse_pipelines.domain.json_values import with_text_ids
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query.formats import JSON
 from pulse_pipelines.sql import audit, pinned
@@ -142,5 +143,5 @@ def _job(
         "views": [asdict(table.view) for table in tables],
         "limits": asdict(limits) | {"seconds": max(1.0, until - time.monotonic())},
         "media_type": asked.media_type,
-        "about": {"query_id": asked.query_id, "snapshots": snapshots},
+        "about": with_text_ids({"query_id": asked.query_id, "snapshots": snapshots}),
     }

@@ -19,7 +19,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from pulse_pipelines.domain.columns import Column, FieldType, Kind
+from pulse_pipelines.domain.columns import PARTITION_FIELD, Column, FieldType, Kind
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.table_columns import JSON_TEXT, TEXT
 from pulse_pipelines.tables.column_types import SCALARS
@@ -48,7 +48,7 @@ _EXTRA = ("_extra", StringType(), False, "properties that the schema does not de
 _TIMESTAMP_ID = next(i for i, field in enumerate(_PHYSICAL, 1) if field[0] == "timestamp")
 
 PARTITIONED_BY_DAY = PartitionSpec(
-    PartitionField(source_id=_TIMESTAMP_ID, field_id=1000, transform=DayTransform(), name="timestamp_day")
+    PartitionField(source_id=_TIMESTAMP_ID, field_id=1000, transform=DayTransform(), name=PARTITION_FIELD)
 )
 _ROW_GROUP = "write.parquet.row-group-size-bytes"
 PROPERTIES = {

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from chaos.surroundings import superuser, with_settings
 from pulse_api import cli
+from pulse_pipelines import registry
 from pulse_pipelines.ask import record
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys
@@ -27,6 +28,14 @@ def owners(stack: Settings) -> tuple[Owner, Owner]:
     mine, other = make_owner(), make_owner()
     mine.send(*(event(f"a-{n}", country="DE" if n % 4 else "FR", amount=n / 2, count=n) for n in range(20)))
     other.send(event("of-the-other", country="XX", amount=1.5))
+    trips = {"country": {"type": "string"}, "passengers": {"type": "integer"}}
+    schema = registry.publish_schema(
+        mine.tenant, "trips", json.dumps({"type": "object", "properties": trips})
+    )
+    registry.create_dataset(mine.tenant, "trips", schema.schema_uri)
+    for number, passengers in enumerate((2**63 - 1, 2**63 - 1, 1)):
+        mine.send(event(f"t-{number}", dataset="trips", country="DE", passengers=passengers))
+    mine.send(event("t-fr", dataset="trips", country="FR", passengers=1))
     ingest(mine, other)
     return mine, other
 
@@ -57,6 +66,21 @@ def test_an_answer_says_how_it_came_about(caller: Caller) -> None:
     assert found["freshness"]["orders"]
     (query,) = (q for q in caller.http.get("/v1/sql").json()["queries"] if q["query_id"] == found["query_id"])
     assert (query["sql"], query["key_id"], query["state"]) == (found["sql"], caller.key.stored.key_id, "done")
+
+
+def test_a_sum_keeps_its_digits(owners: tuple[Owner, Owner], caller: Caller) -> None:
+    question = "Total passengers by country"
+    answer = ask(caller, question)
+    assert f'"country":"DE","sum_passengers":{2**64 - 1}' in answer.text, answer.text
+    assert isinstance(answer.json()["snapshots"]["trips"], str), "beyond 2^53"
+    done = CliRunner().invoke(cli.app, ["ask", owners[0].tenant.slug, question, "--json"])
+    assert f'"sum_passengers": {2**64 - 1}' in done.output, done.output
+    shown = CliRunner().invoke(cli.app, ["ask", owners[0].tenant.slug, question])
+    assert "18,446,744,073,709,551,615" in shown.output
+    query = f"SELECT {2**64} AS h, 0.12345678901234567890::DECIMAL(30, 20) AS d"
+    shown = CliRunner().invoke(cli.app, ["sql", owners[0].tenant.slug, query])
+    assert str(2**64) in shown.output
+    assert "0.12345678901234567890" in shown.output
 
 
 def test_values_are_looked_up_in_the_data(caller: Caller) -> None:

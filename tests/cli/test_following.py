@@ -20,6 +20,7 @@ from pulse_api import cli
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.monitoring.trace import sent
 from pulse_pipelines.query import tail
 from pulse_pipelines.registry import keys
@@ -91,6 +92,19 @@ def test_rows_are_told_once_in_the_order_in_which_they_land(owner: Owner) -> Non
         lambda: None,
         lambda: rebuilt(owner),  # rows that are written again
         lambda: (land(owner, "c"), land(owner, "d")),
+    ]
+    landed = tail.follow(owner.tenant, "orders", pause=lambda: steps.pop(0)())
+    assert [ids(next(landed)) for _ in range(3)] == [["a", "b"], ["c"], ["d"]]
+
+
+def test_an_erasure_takes_no_rows_from_those_that_are_told(owner: Owner) -> None:
+    owner.send(event("before"), event("erased"))
+    ingest(owner)
+    steps: list[Callable[[], object]] = [
+        lambda: (land(owner, "a"), erase(owner.tenant, "orders", "event_id=erased"), land(owner, "b")),
+        lambda: (land(owner, "c"), erase(owner.tenant, "orders", "event_id=before")),
+        lambda: erase(owner.tenant, "orders", "event_id=a"),
+        lambda: land(owner, "d"),
     ]
     landed = tail.follow(owner.tenant, "orders", pause=lambda: steps.pop(0)())
     assert [ids(next(landed)) for _ in range(3)] == [["a", "b"], ["c"], ["d"]]

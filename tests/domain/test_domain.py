@@ -404,11 +404,17 @@ def test_what_is_too_deep_for_a_type_is_json() -> None:
 
 
 def test_columns_are_in_declared_order_and_never_a_reserved_one() -> None:
-    reserved = (*PHYSICAL, "_file", "_POS", "_deleted", "_spec_id", "_row_id")
+    reserved = (*PHYSICAL, "_file", "_POS", "_deleted", "_spec_id", "_row_id", "timestamp_day", "_Partition")
     properties = {name: {"type": "string"} for name in ("zeta", *reserved, "TENANT_ID_2", "alpha")}
     found = columns(check_document(document(properties=properties)))
     assert [c.field for c in found] == list(properties)
     assert [c.name for c in found] == ["zeta", *(f"data_{name}" for name in reserved), "TENANT_ID_2", "alpha"]
+
+
+def test_names_that_would_share_a_column_are_refused() -> None:
+    for names in (("timestamp_day", "data_timestamp_day"), ("Timestamp_Day", "timestamp_day"), ("a", "A")):
+        with pytest.raises(UserError, match="two properties would share"):
+            columns(check_document(document(properties={name: {"type": "string"} for name in names})))
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a-b", "a b", "é", "a.b", "x" * 128, "a\n", '"'])

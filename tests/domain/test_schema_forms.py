@@ -326,6 +326,44 @@ def test_what_breaks_a_choice_is_located_in_it() -> None:
     assert violation(text, {"kind": "z"}) == ("/kind", '"z" is not one of "x" or "y"')
 
 
+A = {"type": "object", "properties": {"action": {"enum": ["a"]}, "x": INTEGER, "t": STRING}}
+LONG = {"action": "a", "x": "s", "t": "z" * 3_000}
+IS_NO_INTEGER = '"s" is not of type "integer"'
+
+
+@pytest.mark.parametrize(
+    ("document", "data", "pointer", "message"),
+    [
+        ({"oneOf": [A]}, LONG, "/x", IS_NO_INTEGER),
+        ({"anyOf": [A]}, LONG, "/x", IS_NO_INTEGER),
+        ({"oneOf": [{"anyOf": [A]}]}, LONG, "/x", IS_NO_INTEGER),
+        ({"$defs": {"A": A}, "oneOf": [{"$ref": "#/$defs/A"}]}, LONG, "/x", IS_NO_INTEGER),
+        ({"properties": {"y": {"anyOf": [A, {"type": "null"}]}}}, {"y": LONG}, "/y/x", IS_NO_INTEGER),
+        (
+            {"properties": {"y": {"anyOf": [A, {"type": "null"}]}}},
+            {"y": LONG | {"action": "b"}},
+            "/y/action",
+            None,
+        ),
+        ({"properties": {"y": {"oneOf": [STRING, {"const": 7}]}}}, {"y": 8}, "/y", None),
+        ({"oneOf": [A | {"required": ["u"]}]}, LONG | {"x": 1}, "", '"u" is a required property'),
+    ],
+)
+def test_what_breaks_the_nearest_choice_is_located(
+    document: dict[str, Any], data: dict[str, Any], pointer: str, message: str | None
+) -> None:
+    found = violation(json.dumps({"type": "object"} | document), data)
+    assert found is not None
+    assert (found[0], message or found[1]) == (pointer, found[1])
+
+
+def test_the_detail_of_a_violation_is_brief_and_says_what_is_wrong() -> None:
+    found = violation(json.dumps({"oneOf": [A, A]}), LONG | {"x": 1})
+    assert found is not None
+    assert len(found[1]) < 700
+    assert found[1].endswith("is valid under more than one of the schemas listed in the 'oneOf' keyword")
+
+
 def test_in_a_large_event_what_breaks_a_choice_is_located() -> None:
     """Errors are collected of choices that are not told apart, of which there is one small one."""
     part = choice("x", a={"items": INTEGER}, b={"oneOf": [STRING, NULL]})

@@ -414,6 +414,62 @@ def test_cloudevents_land_in_every_mode(caller: Caller) -> None:
     assert json.loads(rows["/shop#h"]["context"])["subject"] == "café"
 
 
+def binary(caller: Caller, **headers: str | bytes) -> httpx.Response:
+    attributes = {"specversion": "1.0", "source": "/shop", "type": "orders", "id": "1"} | headers
+    given = {f"ce-{name}": value for name, value in attributes.items()}
+    return caller.http.post("/v1/collect", json={"country": "DE"}, headers=given)  # type: ignore[arg-type]
+
+
+def test_the_media_type_decides_over_headers_that_proxies_add(caller: Caller) -> None:
+    added = {"ce-specversion": "1.0", "ce-id": "other", "ce-source": "/other", "ce-type": "other"}
+    for form, body in (("", cloud(id="s")), ("-batch", [cloud(id="b")])):
+        given = added | {"content-type": f"Application/CloudEvents{form}+JSON; charset=utf-8"}
+        answer = caller.http.post("/v1/collect", content=json.dumps(body).encode(), headers=given)
+        assert answer.status_code == 202, answer.text
+    ingest(caller.owner)
+    assert {row["id"] for row in caller.owner.rows()} == {"/shop#s", "/shop#b"}
+    other = added | {"content-type": "application/cloudevents+avro"}
+    assert caller.http.post("/v1/collect", content=b"{}", headers=other).status_code == 415
+
+
+def test_a_header_is_read_as_the_binding_says(caller: Caller) -> None:
+    same = ["q-1", '"q-1"', '"q\\-1"', "q%2D1", '"q%2D1"']
+    for value in same:
+        assert binary(caller, id=value, type='"com.example.orders"').status_code == 202, value
+    texts = {
+        b"caf%C3%A9": "café",
+        "café".encode(): "café",
+        b"100%": "100%",
+        b'"a \\"b\\\\"': 'a "b\\',
+        b"a%2520": "a%20",
+    }
+    for number, value in enumerate(texts):
+        assert binary(caller, id=f"t-{number}", subject=value).status_code == 202, value
+    ingest(caller.owner)
+    rows = {row["id"]: json.loads(row["context"]) for row in caller.owner.rows()}
+    assert rows.keys() == {"/shop#q-1", *(f"/shop#t-{number}" for number in range(len(texts)))}
+    assert [rows[f"/shop#t-{number}"]["subject"] for number in range(len(texts))] == list(texts.values())
+
+
+@pytest.mark.parametrize("value", [b"caf%E9", b"caf\xe9", b"%ED%A0%80", b'"open', b'"a"b"', b'"a\\"'])
+def test_a_header_that_is_no_text_is_refused(caller: Caller, value: bytes) -> None:
+    for name in ("id", "source", "subject"):
+        answer = binary(caller, **{name: value})
+        assert (answer.status_code, f"ce-{name}" in answer.json()["detail"]) == (400, True), answer.text
+
+
+def test_a_header_with_two_values_is_refused(caller: Caller) -> None:
+    given = [
+        ("ce-specversion", "1.0"),
+        ("ce-source", "/shop"),
+        ("ce-type", "orders"),
+        ("ce-id", "a"),
+        ("ce-id", "b"),
+    ]
+    answer = caller.http.post("/v1/collect", json={"country": "DE"}, headers=given)
+    assert (answer.status_code, "ce-id" in answer.json()["detail"]) == (400, True), answer.text
+
+
 @pytest.mark.parametrize(
     "change",
     [{"specversion": "0.3"}, {"id": ""}, {"source": None}, {"type": 7}, {"data_base64": "é"}],

@@ -179,6 +179,23 @@ def test_a_subset_is_read_by_an_index_of_one_s_own(new_caller: Callable[..., Cal
         assert mine.http.get(f"{PATH}?subset={wrong}").status_code == 422
 
 
+def test_a_part_that_is_sent_again_takes_nothing_back(caller: Caller) -> None:
+    said = {"sequence_id": "s", "request_id": "a", "is_full": True, "is_first": True}
+    body = [{"_id": "DE", "name": "old"}, {"_id": "x", "name": 5}]
+    first = caller.http.post(PATH, params=said, json=body)
+    ingest(caller.owner)
+    caller.http.post(PATH, json=[{"_id": "DE", "name": "new"}])
+    ingest(caller.owner)
+    again = caller.http.post(PATH, params=said, json=body)
+    assert (again.status_code, again.json()) == (first.status_code, first.json())
+    caller.http.post(PATH, json=[{"_id": "FR"}])
+    ingest(caller.owner)
+    assert [each.get("name") for each in lines(caller.http.get(PATH)) if each["_id"] == "DE"] == [
+        "old",
+        "new",
+    ]
+
+
 def test_a_full_sync_of_several_requests(caller: Caller) -> None:
     def part(request: str, after: str | None = None, *, last: bool = False, **given: Any) -> httpx.Response:
         said = {"sequence_id": "s", "request_id": request, "is_full": True, "is_first": after is None}

@@ -31,6 +31,16 @@ from pulse_resources.settings import load_settings
 
 
 @pytest.mark.parametrize(
+    "path", ["/v1/events/caf%E9", "/v1/datasets/orders/state?after=%ff", "/v1/%ED%A0%80"]
+)
+def test_an_address_that_is_no_text_is_refused(caller: Caller, path: str) -> None:
+    answer = caller.http.get(path)
+    assert (answer.status_code, answer.json()["detail"]) == (400, "the address is not UTF-8")
+    assert answer.headers["x-request-id"] == answer.json()["request_id"]
+    assert caller.http.get("/v1/events/caf%C3%A9").status_code == 404
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status"),
     [
         ("GET", "/nowhere", 404),

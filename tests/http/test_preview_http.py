@@ -11,6 +11,7 @@ from support.http import Caller
 from support.ingest import event, ingest
 
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.query.formats import SPREADSHEET
 
 ARROW = "application/vnd.apache.arrow.stream"
 PREVIEW, SNAPSHOTS = "/v1/datasets/orders/preview", "/v1/datasets/orders/snapshots"
@@ -69,6 +70,10 @@ ACCEPTED = [
     ("text/html, */*;q=0.1", "application/json"),
     ("application/json;q=0, */*", "text/csv"),
     (f"{ARROW};q=0.9, text/csv;q=0.8", ARROW),
+    ("text/csv; For=Spreadsheet", SPREADSHEET),
+    ("text/csv;for=spreadsheet;q=0.4, application/json;q=0.3", SPREADSHEET),
+    ("text/csv;for=spreadsheet;q=0.4, application/json;q=0.5", "application/json"),
+    ("text/csv;for=people", "text/csv"),
     ("TEXT/CSV; charset=utf-8", "text/csv"),
 ]
 
@@ -89,6 +94,7 @@ def test_what_cannot_be_given_is_a_406(caller: Caller, accept: str) -> None:
 
 def test_ranges_and_earlier_moments(reader: Caller) -> None:
     newer, older = reader.http.get(SNAPSHOTS).json()["snapshots"]
+    assert isinstance(newer["snapshot_id"], str), "beyond 2^53"
     assert (newer["parent_id"], newer["added_rows"], newer["total_rows"]) == (older["snapshot_id"], 3, 6)
     assert (older["parent_id"], older["operation"], older["total_rows"]) == (None, "append", 3)
     assert older["batch_id"] != newer["batch_id"]
@@ -151,7 +157,12 @@ def test_the_document_declares_every_answer(api: Any) -> None:
         paths = nobody.get("/openapi.json").json()["paths"]
     operation = paths["/v1/datasets/{slug}/preview"]["get"]
     assert set(operation["responses"]) == {"200", "401", "403", "404", "406", "422", "429", "503"}
-    assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/csv", ARROW}
+    assert set(operation["responses"]["200"]["content"]) == {
+        "application/json",
+        "text/csv",
+        SPREADSHEET,
+        ARROW,
+    }
     named = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
     assert {"from", "to", "columns", "snapshot_id", "as_of", "limit", "slug", "subset"} == set(named)
     assert {"type": "string", "format": "date-time"} in named["from"]["anyOf"]

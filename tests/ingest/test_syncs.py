@@ -100,6 +100,19 @@ def test_what_a_full_sync_did_not_bring_is_deleted_once(owner: Owner) -> None:
     sound(owner)
 
 
+def test_an_entity_that_becomes_a_dead_letter_beside_its_deletion_stays(owner: Owner) -> None:
+    push(owner, DE, FR, ES)
+    ingest(owner)
+    bring(owner, [DE])
+    ingest(owner)
+    assert newest(owner).state == State.DELETING, "its deletions are on their way"
+    push(owner, ("FR", {"people": "many"}))
+    settle(owner)
+    assert latest(owner) == {"DE": DE[1], "FR": FR[1], "ES": None}
+    assert (newest(owner).state, newest(owner).deleted) == (State.DONE, 1)
+    sound(owner)
+
+
 @pytest.mark.slow
 def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner) -> None:
     push(owner, DE, FR)

@@ -211,6 +211,46 @@ def test_a_type_that_an_earlier_partition_cannot_take_is_refused(lake: Lake, par
             assert "id, now boolean, is in a partition spec or sort order as bucket[4]" in answer.text
 
 
+BY_DAY = {"fields": [{"source-id": 1, "field-id": 1000, "transform": "bucket[4]", "name": "at_day"}]}
+
+
+def columns(*names: str) -> dict[str, Any]:
+    fields = [{"id": n, "name": name, "required": False, "type": "long"} for n, name in enumerate(names, 1)]
+    return {"type": "struct", "schema-id": 1, "fields": fields}
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (("id", "at_day"), "at_day is the name of a column and of a partition field"),
+        (("id", "At_Day"), "at_day is the name of a column and of a partition field"),
+        (("id", "_file"), "_file is the name of a metadata column"),
+        (("id", "_PARTITION"), "_PARTITION is the name of a metadata column"),
+        (("id", "b", "B"), "B is the name of another column, too"),
+    ],
+)
+def test_a_column_with_a_name_that_is_taken_is_refused(
+    lake: Lake, names: tuple[str, ...], reason: str
+) -> None:
+    added = {"action": "add-schema", "schema": columns(*names), "last-column-id": len(names)}
+    current = {"action": "set-current-schema", "schema-id": -1}
+    table = lake.make(partition_spec=BY_DAY)
+    answer = lake.commit(table.name, added, current)
+    assert (answer.status_code, reason in answer.text) == (400, True), answer.text
+    at_once = {"name": f"{table.name}_2", "schema": columns(*names), "partition-spec": BY_DAY}
+    answer = lake.client.post(f"{OWN}/tables", json=at_once)
+    assert (answer.status_code, reason.split()[0] in answer.text) == (400, True), answer.text
+
+
+def test_a_partition_field_with_the_name_of_a_column_is_refused(lake: Lake) -> None:
+    table = lake.make(schema=columns("id", "at_day"))
+    answer = lake.commit(table.name, {"action": "add-spec", "spec": BY_DAY | {"spec-id": 1}})
+    assert (answer.status_code, "at_day is the name of a column" in answer.text) == (400, True), answer.text
+    own = {"source-id": 1, "field-id": 1000, "transform": "identity", "name": "id"}
+    answer = lake.commit(table.name, {"action": "add-spec", "spec": {"spec-id": 1, "fields": [own]}})
+    assert answer.status_code == 200, answer.text
+
+
 def test_a_staged_table_s_folder_is_empty_wherever_it_was_wanted(lake: Lake) -> None:
     """As Trino asks for one: below the location of the namespace, which it has to have."""
     below = lake.client.get(OWN).json()["properties"]["location"]

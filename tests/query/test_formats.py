@@ -8,7 +8,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from pulse_pipelines.query.formats import to_arrow, to_csv, to_json
+from pulse_pipelines.query.formats import to_arrow, to_csv, to_json, to_spreadsheet
 
 AT = datetime(2026, 11, 19, 10, 0, 0, 250, UTC)
 SCHEMA = pa.schema(
@@ -70,7 +70,7 @@ def test_csv_has_a_line_per_row() -> None:
         "2026-11-19T10:00:00.000250Z",
         "0001-02-03",
         "9223372036854775807",
-        "",
+        "NaN",
         "true",
         'a "b",\r\nc é 😀',
         '{"ip":"::1"}',
@@ -78,15 +78,53 @@ def test_csv_has_a_line_per_row() -> None:
         '["x",null]',
     ]
     assert two == ["0001-11-19T10:00:00Z", "", "", "0.1", "false", "", "", "", "[]"]
-    assert three[2:6] == ["-9223372036854775808", "1e+300", "", "'=1+1"]
+    assert three[2:6] == ["-9223372036854775808", "1e+300", "", "=1+1"]
     assert ',"",' in content.splitlines()[-2], "an empty string is told apart from null"
 
 
+NOT_FINITE = pa.table({"v": [float("nan"), float("inf"), float("-inf"), None, 0.0]})
+ODD_TEXTS = [
+    "=1",
+    "'=1",
+    "''=1",
+    "'",
+    "+1",
+    "'+1",
+    "-infinity",
+    "-1 day",
+    "@x",
+    "\t",
+    "",
+    "a'",
+    "null",
+    "NaN",
+    " x ",
+]
+
+
+def test_csv_tells_infinities_nan_and_null_apart() -> None:
+    assert to_csv(NOT_FINITE) == b"v\r\nNaN\r\nInfinity\r\n-Infinity\r\n\r\n0.0\r\n"
+    assert [row["v"] for row in orjson.loads(to_json(NOT_FINITE))["rows"]] == [None, None, None, None, 0.0]
+
+
+def test_csv_has_texts_as_they_are() -> None:
+    content = to_csv(pa.table({"-name": ODD_TEXTS})).decode()
+    header, *found = csv.reader(io.StringIO(content, newline=""), strict=True)
+    assert (header, [cell for (cell,) in found]) == (["-name"], ODD_TEXTS)
+
+
+def test_csv_for_spreadsheets_gives_texts_back() -> None:
+    content = to_spreadsheet(pa.table({"v": ODD_TEXTS})).decode()
+    _, *found = csv.reader(io.StringIO(content, newline=""), strict=True)
+    assert [cell.removeprefix("'") for (cell,) in found] == ODD_TEXTS
+    assert len({cell for (cell,) in found}) == len(ODD_TEXTS)
+
+
 @pytest.mark.parametrize("begins", "=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - as a spreadsheet takes them
-def test_csv_holds_no_formulas(begins: str) -> None:
+def test_csv_for_spreadsheets_holds_no_formulas(begins: str) -> None:
     written = [f"{begins}SUM(A1:A9)", f'{begins}cmd|"/C calc"!A0', "-12.5", "+49 30", "-", "a=b"]
     column = pa.table({f"{begins}name": pa.array(written), "number": pa.array([-1, -2, -3, -4, -5, -6])})
-    header, *rows = csv.reader(io.StringIO(to_csv(column).decode(), newline=""), strict=True)
+    header, *rows = csv.reader(io.StringIO(to_spreadsheet(column).decode(), newline=""), strict=True)
     assert header == [f"'{begins}name", "number"]
     assert [text for text, _ in rows] == [f"'{written[0]}", f"'{written[1]}", "-12.5", "'+49 30", "'-", "a=b"]
     assert [number for _, number in rows] == ["-1", "-2", "-3", "-4", "-5", "-6"]

@@ -468,7 +468,9 @@ def test_the_command_line_shows_the_same(lake: Lake) -> None:
     then = ["--snapshot", str(current.snapshot_id), "--from", "2026-01-01T00:00:00Z", "--csv"]
     lines = CliRunner().invoke(cli.app, [*asked, *then], catch_exceptions=False).stdout.splitlines()
     assert [line.split(",")[0] for line in lines] == ["id", *ids]
+    then[-1] = "--spreadsheet"
+    assert CliRunner().invoke(cli.app, [*asked, *then]).stdout.splitlines() == lines
     listed = CliRunner().invoke(cli.app, ["snapshots", slug, "orders", "--json"], catch_exceptions=False)
-    assert json.loads(listed.stdout)[0]["snapshot_id"] == current.snapshot_id
+    assert json.loads(listed.stdout)[0]["snapshot_id"] == str(current.snapshot_id)
     assert CliRunner().invoke(cli.app, ["snapshots", slug, "orders"]).stdout.count("append") == BATCHES
     assert CliRunner().invoke(cli.app, [*asked, "--json", "--csv"]).exit_code == 2

@@ -62,7 +62,7 @@ def test_it_has_the_newest_version_of_each_that_is_there(caller: Caller) -> None
         {"id": "ES", "people": 4},
         {"id": "IT", "people": None},
     ]
-    assert now["snapshots"] == {SLUG: latest.snapshot_id}, "by the dataset, whose snapshots these are"
+    assert now["snapshots"] == {SLUG: str(latest.snapshot_id)}, "by the dataset, whose snapshots these are"
     assert asked(caller, f"FROM {LATEST} ORDER BY id")["rows"] == asked(caller, IDIOM)["rows"]
     assert "_is_deleted" not in {row["column_name"] for row in asked(caller, f"DESCRIBE {LATEST}")["rows"]}
     then = asked(caller, people, snapshots={SLUG: first.snapshot_id})["rows"]
@@ -72,7 +72,7 @@ def test_it_has_the_newest_version_of_each_that_is_there(caller: Caller) -> None
     assert asked(caller, both)["rows"] == [{"log": 10, "state": 3}]
     earlier = asked(caller, both, snapshots={SLUG: first.snapshot_id})
     assert earlier["rows"] == [{"log": 5, "state": 4}]
-    assert earlier["snapshots"] == {SLUG: first.snapshot_id}
+    assert earlier["snapshots"] == {SLUG: str(first.snapshot_id)}
     wrong = {"sql": people, "snapshots": {LATEST: first.snapshot_id}}
     refused = caller.http.post("/v1/sql", json=wrong)
     assert (refused.status_code, "slug" in refused.json()["fix"]) == (422, True)

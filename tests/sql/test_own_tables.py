@@ -96,7 +96,7 @@ def test_own_tables_are_read_beside_datasets(catalog: Api, two: Two, caller: Cal
     assert answer.json()["rows"] == [{"orders": 6, "s": 6 * 15, "e": 0}]
     read = answer.json()["snapshots"]
     assert (set(read), read["own.deep.empty"]) == ({"orders", "own.Counts", "own.deep.empty"}, None)
-    assert read["own.Counts"] == table.metadata.current_snapshot_id
+    assert read["own.Counts"] == str(table.metadata.current_snapshot_id)
 
     query = "SELECT list(id ORDER BY id) AS ids FROM own.Counts"
     assert ask(caller, query, snapshots={"own.Counts": first}).json()["rows"] == [{"ids": [MINE]}]

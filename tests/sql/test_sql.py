@@ -116,6 +116,9 @@ def test_a_query_travels_to_a_snapshot_and_to_a_moment(lake: Lake, caller: Calle
     count = "SELECT count(*) AS n FROM orders"
     assert rows(caller, count) == [{"n": ROWS}]
     assert rows(caller, count, snapshots={"orders": lake.first}) == [{"n": ROWS // 2}]
+    assert rows(caller, count, snapshots={"orders": str(lake.first)}) == [{"n": ROWS // 2}]
+    for wrong in (str(2**63), "-1", "", "1.0", "٣", 2**63, -1, True, None):
+        assert query(caller, count, snapshots={"orders": wrong}).status_code in (400, 422), wrong
     assert rows(caller, count, as_of="2020-01-01T00:00:00Z") == [{"n": 0}]
     assert rows(caller, count, as_of="2099-01-01T00:00:00Z") == [{"n": ROWS}]
     assert query(caller, count, snapshots={"orders": 1}).status_code == 404
@@ -182,7 +185,7 @@ def test_every_query_is_recorded(lake: Lake, caller: Caller) -> None:
     assert good["key_id"] == caller.key.stored.key_id
     assert good["bytes"] > 50
     assert good["seconds"] > 0
-    assert good["snapshots"] == {"orders": table(lake.owner).current_snapshot().snapshot_id}  # type: ignore[union-attr]
+    assert good["snapshots"] == {"orders": str(table(lake.owner).current_snapshot().snapshot_id)}  # type: ignore[union-attr]
     assert (bad["state"], refused["state"]) == ("failed", "failed")
     assert "nope" in bad["error"]
     assert "read_text" in refused["error"]

@@ -10,10 +10,11 @@ all other           context
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 import orjson
 
@@ -22,22 +23,43 @@ from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain.event import suspicious
 
 PREFIX = "ce-"
+STRUCTURED = "application/cloudevents"
 REQUIRED = ("id", "source", "type")
 _PLACED = frozenset({"id", "dataset", "time", "data", "data_base64", "specversion", "datacontenttype"})
 _TRACEPARENT_PARTS = 4
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_HEADER = "Percent-encode the value's UTF-8, once: café is caf%C3%A9"
 
 
-def is_binary(headers: Mapping[str, str]) -> bool:
-    """Whether the attributes are in the headers and the body is the data."""
-    return "ce-specversion" in headers
+def is_binary(headers: Mapping[str, str], media_type: str) -> bool:
+    """Whether the attributes are in the headers and the body is the data.
+
+    The media type decides: proxies add the headers to what is structured, too.
+    """
+    return "ce-specversion" in headers and not media_type.startswith(STRUCTURED)
 
 
 def of_headers(headers: Mapping[str, str], data: Any, max_values: int) -> dict[str, Any]:
-    """The event of a request in binary mode."""
+    """The event of a request in binary mode. Raises ProblemError: as `to_event`, and 400 for a bad header."""
     attributes: dict[str, Any] = {
-        name[len(PREFIX) :]: unquote(value) for name, value in headers.items() if name.startswith(PREFIX)
+        name[len(PREFIX) :]: _value(name, value) for name, value in headers.items() if name.startswith(PREFIX)
     }
     return to_event(attributes | {"data": data}, max_values)
+
+
+def _value(name: str, given: str) -> str:
+    """The value of a header: unquoted (RFC 9110), then percent-decoded once, as the HTTP binding says."""
+    if given[:1] == '"':
+        if (quoted := _QUOTED.fullmatch(given)) is None:
+            raise ProblemError(
+                400, "malformed", f"the header {name[:100]} has a quote that does not end", fix=_HEADER
+            )
+        given = _ESCAPED.sub(r"\1", quoted[1])
+    try:
+        return unquote_to_bytes(given.encode("latin-1")).decode()  # the server decodes headers as Latin-1
+    except UnicodeError:
+        raise ProblemError(400, "malformed", f"the header {name[:100]} is not UTF-8", fix=_HEADER) from None
 
 
 _ASKED = "Send specversion 1.0, id, source, type and data; or a plain event as application/json"

@@ -25,7 +25,8 @@ _NAMES: dict[str, str | None] = {
 def describing(headers: Mapping[str, str], slug: str) -> dict[str, str]:
     """Headers for reading a body of a dataset's entities. Raises ProblemError: 415, it holds CloudEvents."""
     media_type = headers.get("content-type", "")
-    if cloudevents.is_binary(headers) or "cloudevents" in media_type:
+    kind = media_type.strip().lower()
+    if cloudevents.is_binary(headers, kind) or kind.startswith(cloudevents.STRUCTURED):
         raise ProblemError(
             415,
             "unsupported-media-type",

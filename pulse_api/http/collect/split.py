@@ -54,7 +54,7 @@ def split(
     body = body.removeprefix(BOM_UTF8)  # it is none of the first event, and editors add it
     values.bound(body, max_values)
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
-    if cloudevents.is_binary(headers):
+    if cloudevents.is_binary(headers, media_type):
         items = [anew(cloudevents.of_headers(headers, _exact(body, max_depth), max_values))]
     elif media_type == CLOUDEVENT:
         items = [_of_cloud(_exact(body, max_depth), max_values)]
@@ -78,12 +78,14 @@ def split(
 
 
 def describing(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that say how a body is read; no key is among them."""
-    return {
-        name: value
-        for name, value in headers.items()
-        if name == "content-type" or name.startswith(cloudevents.PREFIX)
-    }
+    """Headers that say how a body is read, without a key. Raises ProblemError: 400, one has two values."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        is_one = name == "content-type" or name.startswith(cloudevents.PREFIX)
+        if is_one and found.setdefault(name, value) != value:
+            detail = f"the header {name[:100]} is there twice, with two values"
+            raise ProblemError(400, "malformed", detail, fix="Send it once")
+    return found
 
 
 def _counted(events: list[Any], most: int) -> list[Any]:

@@ -33,6 +33,7 @@ class Taking:
         describing: headers that say how its body is read (`split.describing`).
         records_per_month: the tenant's monthly quota for these records.
         carried: trace headers for its messages.
+        publishes: False: all of it was published before, so that what has come since must stay.
     """
 
     here: AppState
@@ -42,6 +43,7 @@ class Taking:
     describing: Mapping[str, str]
     records_per_month: int
     carried: Carried | None
+    publishes: bool = True
 
     async def verdicts(self) -> Verdicts:
         """Verdict of each event; accepted and dead-lettered events are published.
@@ -52,7 +54,7 @@ class Taking:
         """
         with self.here.held.of(self._tenant_id) as holding:
             verdicts = await self._judged(holding)
-            if verdicts.outgoing:
+            if verdicts.outgoing and self.publishes:
                 await self._publish(verdicts)
         return verdicts
 

@@ -84,14 +84,16 @@ async def push(request: Request, slug: DatasetSlug) -> Response:
         return answer(await _verdicts(request, principal, slug), "entities")
     taking = await asyncio.to_thread(syncs.begin, principal.tenant, slug, part)
     empty = request.headers.get("content-length") == "0"
-    verdicts = Verdicts() if empty else await _verdicts(request, principal, slug)
+    verdicts = (
+        Verdicts() if empty else await _verdicts(request, principal, slug, publishes=not taking.repeated)
+    )
     if verdicts.outgoing or not verdicts.refused:
         refused = [each["event_id"] for each in verdicts.notable if each["status"] == "refused"]
         await asyncio.to_thread(syncs.finish, principal.tenant, slug, taking, refused)
     return answer(verdicts, "entities")
 
 
-async def _verdicts(request: Request, principal: Principal, slug: str) -> Verdicts:
+async def _verdicts(request: Request, principal: Principal, slug: str, *, publishes: bool = True) -> Verdicts:
     """Verdicts on the entities of a request, once the broker has acknowledged the accepted ones."""
     here = app_state(request)
     taking = Taking(
@@ -99,6 +101,7 @@ async def _verdicts(request: Request, principal: Principal, slug: str) -> Verdic
         entities.describing(request.headers, slug),
         UNLIMITED,
         telemetry.carried(request, PATH) if here.traced else None,
+        publishes,
     )
     verdicts = await taking.verdicts()
     verdicts.notable = entities.told(verdicts.notable)

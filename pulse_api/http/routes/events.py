@@ -10,7 +10,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Reader
-from pulse_api.http.models import Day
+from pulse_api.http.models import Day, SnapshotId
 from pulse_api.http.problems import documented
 from pulse_api.http.routes.dead_letters import DatasetName, DeadLetterInfo, described
 from pulse_api.http.routing import resource
@@ -50,7 +50,7 @@ class RowInfo(BaseModel):
     timestamp: datetime
     schema_version: int
     file: str = Field(description="The data file that has it by now.")
-    snapshot_id: int | None = Field(description="That it landed with.")
+    snapshot_id: SnapshotId | None = Field(description="That it landed with.")
     landed_at: datetime | None
     trace_id: str | None = Field(description="What its sender said that it belongs to.")
     rebuilds: list[RebuildInfo] = Field(description="Backfills that have replaced its day since.")

@@ -9,21 +9,20 @@ from pydantic import BaseModel, Field
 
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Reader
-from pulse_api.http.models import DatasetSlug, Moment, SubsetOf
+from pulse_api.http.models import DatasetSlug, Moment, SnapshotId, SubsetOf
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import snapshots as history
-from pulse_pipelines.query.formats import ARROW, CSV, FORMATS, JSON
+from pulse_pipelines.query.formats import ARROW, CSV, FOR_SPREADSHEETS, FORMATS, JSON, SPREADSHEET
 from pulse_pipelines.query.preview import preview as read_preview
 
 router = resource("preview", "/v1/datasets/{slug}", Kind.PREVIEW)
 
 DEFAULT_LIMIT = 100
 MAX_SNAPSHOTS = 10_000
-INT64_MAX = 2**63 - 1
 
 ROWS: dict[str, Any] = {
     "type": "object",
@@ -37,6 +36,7 @@ ANSWER: dict[int | str, dict[str, Any]] = {
         "content": {
             JSON: {"schema": ROWS},
             CSV: {"schema": {"type": "string", "description": _TEXT}},
+            SPREADSHEET: {"schema": {"type": "string", "description": FOR_SPREADSHEETS}},
             ARROW: {"schema": {"type": "string", "format": "binary", "description": "Arrow IPC stream."}},
         },
     }
@@ -44,8 +44,8 @@ ANSWER: dict[int | str, dict[str, Any]] = {
 
 
 class SnapshotInfo(BaseModel):
-    snapshot_id: int
-    parent_id: int | None
+    snapshot_id: SnapshotId
+    parent_id: SnapshotId | None
     committed_at: datetime
     operation: str = Field(description="append, overwrite, replace or delete.")
     added_rows: int
@@ -82,7 +82,7 @@ async def preview(
         ),
     ] = None,
     snapshot_id: Annotated[
-        int | None, Query(ge=0, le=INT64_MAX, description="Read the table as of this snapshot.")
+        SnapshotId | None, Query(description="Read the table as of this snapshot.")
     ] = None,
     as_of: Annotated[
         Moment | None, Query(description="Read the table as of this time; not together with `snapshot_id`.")

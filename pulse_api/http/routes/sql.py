@@ -12,11 +12,12 @@ from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import LakeReader
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.leaving import unless_left
-from pulse_api.http.models import Body, Moment
+from pulse_api.http.models import Body, Moment, SnapshotId
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
-from pulse_pipelines.query.formats import ARROW, CSV, JSON, PARQUET
+from pulse_pipelines.lake.names import LONGEST
+from pulse_pipelines.query.formats import ARROW, CSV, FOR_SPREADSHEETS, JSON, PARQUET, SPREADSHEET
 from pulse_pipelines.sql import audit
 from pulse_pipelines.sql.encoders import ENCODERS
 from pulse_pipelines.sql.gate import MAX_CHARACTERS
@@ -26,14 +27,12 @@ from pulse_pipelines.sql.run import Asked, Result
 router = resource("sql", "/v1/sql", Kind.SQL)
 records = resource("sql", "/v1/sql")
 
-INT64_MAX = 2**63 - 1
 MAX_LISTED = 1_000
 QUERY_ID = "Pulse-Query-Id"
 ID_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
 """Not `.` or `..`: a client would take them for parts of the path."""
 QueryId = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
-TableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,511}$")]
-Snapshot = Annotated[int, Field(ge=0, le=INT64_MAX)]
+TableName = Annotated[str, StringConstraints(min_length=1, max_length=2 * LONGEST + 1)]
 
 RESULT: dict[str, Any] = {
     "type": "object",
@@ -43,7 +42,7 @@ RESULT: dict[str, Any] = {
         "snapshots": {
             "type": "object",
             "description": "What each table was read at, by its name; null: it had no rows yet.",
-            "additionalProperties": {"type": ["integer", "null"]},
+            "additionalProperties": {"type": ["string", "null"]},
         },
         "columns": {"type": "array", "items": {"type": "object"}},
         "rows": {"type": "array", "items": {"type": "object"}},
@@ -56,6 +55,7 @@ ANSWER: dict[int | str, dict[str, Any]] = {
         "content": {
             JSON: {"schema": RESULT},
             CSV: {"schema": {"type": "string", "description": "A header, then a line per row (RFC 4180)."}},
+            SPREADSHEET: {"schema": {"type": "string", "description": FOR_SPREADSHEETS}},
             ARROW: {"schema": {"type": "string", "format": "binary", "description": "Arrow IPC stream."}},
             PARQUET: {"schema": {"type": "string", "format": "binary", "description": "A Parquet file."}},
         },
@@ -71,7 +71,7 @@ class NewQuery(Body):
         "slugs, tables of the tenant's own namespace.table.",
         examples=["SELECT country, count(*) AS orders FROM orders GROUP BY ALL"],
     )
-    snapshots: dict[TableName, Snapshot] = Field(
+    snapshots: dict[TableName, SnapshotId] = Field(
         default_factory=dict, description="Snapshots to read tables as of, by the names in the query."
     )
     as_of: Moment | None = Field(default=None, description="Read all other tables as of this time.")
@@ -85,7 +85,7 @@ class QueryInfo(BaseModel):
     key_id: str | None = Field(description="Id of the key that asked; null: an operator's command line did.")
     sql: str
     state: str = Field(description="running, done, failed or cancelled.")
-    snapshots: dict[str, int | None] = Field(
+    snapshots: dict[str, SnapshotId | None] = Field(
         description="What it reads, by name; null: a table without rows."
     )
     rows: int | None

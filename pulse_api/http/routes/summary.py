@@ -7,7 +7,7 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Reader
-from pulse_api.http.models import DatasetSlug, Day
+from pulse_api.http.models import DatasetSlug, Day, SnapshotId
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.curated.summary import MAX_DAYS, SHOWN_DAYS, summary as read_summary
@@ -18,7 +18,9 @@ router = resource("summary", "/v1/datasets/{slug}")
 class DayInfo(BaseModel):
     day: date
     computed_at: datetime | None = Field(description="null: not yet.")
-    snapshot_id: int | None = Field(description="Snapshot of the dataset's table that the rows are from.")
+    snapshot_id: SnapshotId | None = Field(
+        description="Snapshot of the dataset's table that the rows are from."
+    )
     changed_since: bool = Field(
         description="Events of the day landed, or were removed, since; it will be computed again by itself."
     )

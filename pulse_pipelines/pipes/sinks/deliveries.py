@@ -1,6 +1,6 @@
 """Deliveries: the runs of pipes with a sink, as rows, and how far each sink has confirmed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -38,6 +38,8 @@ UPDATE pipe_deliveries SET versions = versions + %(versions)s, upserted = upsert
 WHERE delivery_id = %(delivery)s
 """
 GAVE_WAY = "another tenant's pipe waited for its place: the next run goes on"
+NAMED = 5
+"""Most entities that a run names of those that cannot be written."""
 LIST = """
 SELECT delivery_id, state, is_full, versions, upserted, deleted, refused, begun_at, ended_at, reason
 FROM pipe_deliveries WHERE pipe = %s ORDER BY delivery_id DESC LIMIT %s
@@ -131,11 +133,20 @@ class Run:
     turn: Turn | None = None
     gave_way: bool = False
     """Whether it has ended before its end, for another tenant's run."""
+    remark: str | None = None
+    """What there is to say of it although it was done."""
 
     def gives_way(self) -> bool:
         """Whether to end now, so that the next run goes on."""
         self.gave_way = self.turn is not None and self.turn.gives_way
         return self.gave_way
+
+    def set_aside(self, left: Sequence[tuple[str, str]]) -> None:
+        """Note the entities that cannot be written: their ids, and why."""
+        if left:
+            named = "; ".join(f"{key[:100]}: {why}" for key, why in left[:NAMED])
+            what = "1 entity is" if len(left) == 1 else f"{len(left):,} entities are"
+            self.remark = f"{what} set aside, and tried again by each run: {named}"[:2_000]
 
     def confirm(self, confirmed: Confirmed, counts: Counts | None = None) -> None:
         """Record how far the sink is, and what became of versions.
@@ -179,9 +190,11 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
             connection.execute(END, ["failed", progress.failed(connection, pipe, error), number])
         raise
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        state, why = ("failed", GAVE_WAY) if run.gave_way else ("done", None)
+        state, why = ("failed", GAVE_WAY) if run.gave_way else ("done", run.remark)
         connection.execute(END, [state, why, number])
         (progress.goes_on if run.gave_way else progress.ended)(connection, pipe)
+        if run.remark:
+            progress.remark(connection, pipe, run.remark)
 
 
 def of_pipe(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:

@@ -78,10 +78,14 @@ def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) 
                 return
             batch = reader.after(position.updated, log.updated)
             if batch.until == position.updated:  # the index of the subset has no more yet
-                return
+                break
             _confirm(run, log, batch.until, table.write(batch))
-        if position.sweeps:
+        if position.sweeps and position.updated == log.updated:
             _confirm(run, log, position.updated, table.sweep())
+        counts, left = table.retry()
+        if counts != Counts():
+            _confirm(run, log, position.updated, counts)
+        run.set_aside(left)
 
 
 def _confirm(run: Run, log: CurrentLog, updated: int, counts: Counts | None = None) -> None:

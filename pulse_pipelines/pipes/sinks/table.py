@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import psycopg
 from psycopg import sql
 
@@ -20,6 +21,7 @@ from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity
 from pulse_pipelines.pipes.sinks.target import KEY, Target
 from pulse_pipelines.pipes.sinks.texts import text
+from pulse_pipelines.pipes.sinks.writing import GONE, Outcome, Row, Writer
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.faults import fail_point
 
@@ -46,14 +48,6 @@ ON CONFLICT (pipe) DO UPDATE SET written = EXCLUDED.written, log = EXCLUDED.log,
 MOVE = """
 UPDATE {positions} SET updated = %s, moved_at = now() WHERE pipe = %s AND log = %s AND updated = %s
 """
-ROWS = """
-CREATE TEMP TABLE pulse_rows ON COMMIT DELETE ROWS AS SELECT {columns}, false AS {gone} FROM {table} LIMIT 0
-"""
-COPY = "COPY pulse_rows ({columns}, {gone}) FROM STDIN"
-UPSERT = """
-INSERT INTO {table} ({columns}) SELECT {columns} FROM pulse_rows WHERE NOT {gone} ON CONFLICT (id) DO {set}
-"""
-DELETE = "DELETE FROM {table} t USING pulse_rows r WHERE r.{gone} AND t.id = r.id"
 NOTE = """
 INSERT INTO {brought} SELECT %s, id::text FROM pulse_rows WHERE NOT {gone} ON CONFLICT DO NOTHING
 """
@@ -65,15 +59,23 @@ DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {brought} b WHERE b.pipe = %
 """
 FORGET = "DELETE FROM {brought} WHERE pipe = %s"
 SWEPT = "UPDATE {positions} SET sweeps = false WHERE pipe = %s AND log = %s AND updated = %s"
-GONE = "_pulse_gone"
-REFUSALS = (
-    psycopg.DataError,
-    psycopg.IntegrityError,
-    psycopg.errors.CardinalityViolation,
-    psycopg.errors.RaiseException,  # a trigger's
-)
-"""Errors that an entity of a batch is at fault for."""
+ASIDE = "pulse_set_aside"
+ASIDE_THERE = "SELECT to_regclass({set_aside}) IS NOT NULL"
+MAKE_ASIDE = """
+CREATE TABLE IF NOT EXISTS {aside} (pipe text, id text, entity text NOT NULL, reason text NOT NULL,
+    since timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (pipe, id))
+"""
+SET_ASIDE = """
+INSERT INTO {aside} (pipe, id, entity, reason) VALUES (%s, %s, %s, %s)
+ON CONFLICT (pipe, id) DO UPDATE SET entity = EXCLUDED.entity, reason = EXCLUDED.reason
+"""
+TAKE_BACK = "DELETE FROM {aside} WHERE pipe = %s AND id = ANY (%s)"
+ALL_ASIDE = "SELECT id, entity, reason FROM {aside} WHERE pipe = %s ORDER BY since, id LIMIT %s"
+EMPTY_ASIDE = "DELETE FROM {aside} WHERE pipe = %s"
+RETRIED = 10_000
+"""Most entities that are set aside and tried again by a run."""
 _PLACE = re.compile(r"COPY pulse_rows, line (\d+)(?:, column ([^:]+):)?")
+_DOUBLED = "another entity has the same key in this table"
 
 
 @dataclass
@@ -98,44 +100,50 @@ class Table:
         self._connection, self._target = connection, target
         self._pipe = f"{pipe.tenant.tenant_id}/{pipe.name}"
         self._where = {"pipe": pipe.name, "table": str(pipe.definition.sink.table)}
-        columns = sql.SQL(", ").join(sql.Identifier(column) for column, _ in target.columns)
-        others = [sql.Identifier(column) for column, _ in target.columns if column != KEY]
-        assigned = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others)
         self._names: dict[str, sql.Composable] = {
             "table": target.quoted,
             "positions": target.beside(POSITIONS),
             "brought": target.beside(BROUGHT),
-            "columns": columns,
+            "aside": target.beside(ASIDE),
             "gone": sql.Identifier(GONE),
-            "set": sql.SQL("UPDATE SET ") + assigned if others else sql.SQL("NOTHING"),
         }
+        self._new: set[str] = set()
         self.position = self._opened(f"{log}/{target.form}")
+        self._writer = Writer(connection, target, self._names)
 
     @answers.explained()
     def write(self, batch: Batch) -> Counts:
         """Write a batch, and the position after it; returns what became of it.
 
+        An entity that cannot be written is set aside, and tried again by `retry` and with its next version.
+
         Raises:
-            UserError: an entity cannot be written, or another one has its place; says which and why.
+            UserError: the sink cannot be written.
             Conflict: another run was there.
             Transient: the sink does not answer.
         """
-        rows = self._texts(batch.entities)
-        refused: psycopg.Error | None = None
         with self._transaction():
-            try:
-                upserted, deleted = self._written(rows)
-            except REFUSALS as error:
-                refused = error
-            else:
-                fail_point("sink.written")
-                self._moved(batch.until)
-                fail_point("sink.before_commit")
-        if refused is not None:
-            raise self._refused(batch.entities, rows, refused)
+            found = self._written(batch.entities)
+            fail_point("sink.written")
+            self._moved(batch.until)
+            fail_point("sink.before_commit")
         fail_point("sink.after_commit")
         self.position.updated = batch.until
-        return Counts(batch.versions, upserted, deleted)
+        return Counts(batch.versions, found.upserted, found.deleted)
+
+    @answers.explained()
+    def retry(self) -> tuple[Counts, list[tuple[str, str]]]:
+        """Write what was set aside, as far as that goes by now; returns what became of it, and what is left.
+
+        What is left: ids of entities, and why they cannot be written.
+        """
+        new = self._new.copy()
+        with self._transaction():
+            kept = self._set_aside()
+            found = self._written([_entity(key, entity) for key, entity, _ in kept]) if kept else Outcome()
+            left = [(key, reason) for key, _, reason in self._set_aside()] if kept else []
+        new &= {key for key, _ in left}
+        return Counts(upserted=found.upserted, deleted=found.deleted, refused=len(new)), left
 
     @answers.explained()
     def sweep(self) -> Counts:
@@ -160,7 +168,6 @@ class Table:
                 position = Position(log, *found[2:])
             else:
                 position = Position(log, 0, self._begun(log, known=found is not None and found[0]))
-        self._execute(ROWS)
         return position
 
     def _create(self) -> None:
@@ -192,72 +199,68 @@ class Table:
                 **self._where,
             )
         self._run(FORGET, self._pipe)
+        if self._has_aside():
+            self._run(EMPTY_ASIDE, self._pipe)
         self._run(BEGIN, self._pipe, self._target.oid, log, rows)
         return bool(rows)
 
-    def _texts(self, entities: Sequence[Entity]) -> list[list[str | None]]:
-        rows = []
-        for entity in entities:
-            row: list[str | None] = []
-            for column, kind in self._target.columns:
-                value = entity.id if column == KEY else entity.content.get(column)
-                try:
-                    row.append(text(value, kind))
-                except ValueError as error:
-                    raise self._not_held(entity, column, str(error)) from None
-            rows.append([*row, "t" if entity.gone else "f"])
-        return rows
+    def _written(self, entities: Sequence[Entity]) -> Outcome:
+        """Write entities; what cannot be written is set aside, and what was is no more."""
+        rows, reasons = dict[int, Row](), dict[int, str]()
+        for place, entity in enumerate(entities):
+            try:
+                rows[place] = self._texts(entity)
+            except ValueError as error:
+                if not entity.gone:  # else it never was there
+                    reasons[place] = str(error)
+        found = self._writer.write(rows, {place for place in rows if entities[place].gone})
+        reasons |= {place: _reason(error) for place, error in found.refused.items()}
+        if self.position.sweeps:
+            self._run(NOTE, self._pipe)
+            self._run(UNNOTE, self._pipe)
+        if self._has_aside():
+            self._run(TAKE_BACK, self._pipe, [entity.id for entity in entities])
+        elif reasons:
+            self._make_aside(entities[min(reasons)], reasons[min(reasons)])
+        for place, reason in sorted(reasons.items()):
+            content = orjson.dumps([entities[place].gone, entities[place].content]).decode()
+            self._run(SET_ASIDE, self._pipe, entities[place].id, content, reason)
+        self._new |= {entities[place].id for place in reasons}
+        return found
 
-    def _written(self, rows: Sequence[Sequence[str | None]]) -> tuple[int, int]:
-        """Write rows within a transaction, of which nothing is left if that fails."""
-        with self._connection.transaction():
-            with self._connection.cursor().copy(sql.SQL(COPY).format(**self._names)) as copy:
-                for row in rows:
-                    copy.write_row(row)
-            upserted, deleted = self._run(UPSERT), self._run(DELETE)
-            if self.position.sweeps:
-                self._run(NOTE, self._pipe)
-                self._run(UNNOTE, self._pipe)
-        return upserted, deleted
+    def _texts(self, entity: Entity) -> Row:
+        row: list[str | None] = []
+        for column, kind in self._target.columns:
+            value = entity.id if column == KEY else entity.content.get(column)
+            try:
+                row.append(text(value, kind))
+            except ValueError as error:
+                raise ValueError(f"{error} (column {column})") from None
+        return row
+
+    def _has_aside(self) -> bool:
+        there = sql.Literal(self._names["aside"].as_string(None))
+        row = self._connection.execute(sql.SQL(ASIDE_THERE).format(set_aside=there)).fetchone()
+        return row == (True,)
+
+    def _set_aside(self) -> list[tuple[str, str, str]]:
+        return self._execute(ALL_ASIDE, self._pipe, RETRIED).fetchall() if self._has_aside() else []
+
+    def _make_aside(self, entity: Entity, reason: str) -> None:
+        try:
+            with self._transaction():
+                self._run(MAKE_ASIDE)
+        except psycopg.errors.InsufficientPrivilege:
+            raise UserError(
+                f"an entity cannot be written: {reason}",
+                fix=f"Its batch waits for it: to set it aside in {ASIDE} takes CREATE on the schema",
+                **self._where,
+                entity=entity.id,
+            ) from None
 
     def _moved(self, updated: int) -> None:
         if self._run(MOVE, updated, self._pipe, self.position.log, self.position.updated) != 1:
             raise self._overtaken()
-
-    def _refused(
-        self, entities: Sequence[Entity], rows: Sequence[Sequence[str | None]], error: psycopg.Error
-    ) -> UserError:
-        """The error of the first entity that cannot be written, found by trying ever fewer of them."""
-        first, many = 0, len(rows)
-        while many > 1:
-            half = many // 2
-            if found := self._tried(rows[first : first + half]):
-                error, many = found, half
-            elif found := self._tried(rows[first + half : first + many]):
-                error, first, many = found, first + half, many - half
-            else:  # only together: two entities with one key
-                return self._not_held(entities[first], error.diag.column_name, answers.said(error))
-        place = _PLACE.search(error.diag.context or "")
-        column = place[2] if place else None
-        return self._not_held(entities[first], error.diag.column_name or column, answers.said(error))
-
-    def _tried(self, rows: Sequence[Sequence[str | None]]) -> psycopg.Error | None:
-        try:
-            with self._transaction():
-                self._written(rows)
-                raise psycopg.Rollback
-        except REFUSALS as error:
-            return error
-        return None
-
-    def _not_held(self, entity: Entity, column: str | None, why: str) -> UserError:
-        return UserError(
-            f"an entity cannot be written: {why}",
-            fix="Nothing of its batch was written. Change the entity, or the table, and run the pipe again",
-            **self._where,
-            entity=entity.id,
-            **({"column": column} if column else {}),
-        )
 
     def _overtaken(self) -> Conflict:
         return Conflict("another run has moved the table's position", **self._where)
@@ -270,3 +273,17 @@ class Table:
 
     def _run(self, query: str, *values: object) -> int:
         return int(self._execute(query, *values).rowcount)
+
+
+def _entity(key: str, stored: str) -> Entity:
+    gone, content = orjson.loads(stored)
+    return Entity(key, gone, content, 0)
+
+
+def _reason(error: psycopg.Error | None) -> str:
+    """Why a row cannot be written, without its values."""
+    if error is None:
+        return _DOUBLED
+    place = _PLACE.search(error.diag.context or "")
+    column = place[2] if place and not error.diag.column_name else None
+    return answers.said(error) + (f" (column {column})" if column else "")

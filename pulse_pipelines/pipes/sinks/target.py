@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ from pulse_pipelines.pipes.postgres import tables
 from pulse_pipelines.pipes.sinks import answers
 from pulse_resources.errors import NotFound, UserError
 
+LONGEST = 63
+"""Bytes of a name in Postgres, which cuts longer ones."""
+OF_SYSTEM = frozenset(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"))
 KEY = "id"
 """Column of the entity's `_id`."""
 NAME = re.compile(r"(?:([a-z_][a-z0-9_]{0,62})\.)?([a-z_][a-z0-9_]{0,62})")
@@ -104,6 +108,7 @@ def look(connection: "psycopg.Connection[Any]", said: Definition, dataset: Datas
             **where,
         )
     fields = {column.field for column in dataset.columns}
+    _check_names(fields, {column for column, *_ in described}, where)
     written = {
         column: (type_, kind)
         for column, type_, kind, own in described
@@ -114,6 +119,17 @@ def look(connection: "psycopg.Connection[Any]", said: Definition, dataset: Datas
     return Target(oid, schema, name, columns, form)
 
 
+def _check_names(fields: set[str], there: set[str], where: Mapping[str, str]) -> None:
+    """Raise UserError if a column is there by a name that Postgres has cut: it would stay null."""
+    cut = {field[:LONGEST]: field for field in sorted(fields) if len(field) > LONGEST}
+    for column in sorted(there & cut.keys() - fields):
+        raise UserError(
+            f"Postgres has cut the name of {cut[column]}: the table's column is {column}",
+            fix="Drop the column, or give the property a name of 63 bytes at most",
+            **where,
+        )
+
+
 def _create(connection: "psycopg.Connection[Any]", said: Definition, dataset: Dataset) -> None:
     named = NAME.fullmatch(str(said.sink.table))
     if named is None:
@@ -121,6 +137,18 @@ def _create(connection: "psycopg.Connection[Any]", said: Definition, dataset: Da
             "a table is created by a name of small letters, digits and _, with its schema before a dot",
             table=str(said.sink.table),
         )
+    for column in dataset.columns:
+        if len(column.field) > LONGEST or column.field.lower() in OF_SYSTEM:
+            why = (
+                "is longer than 63 bytes"
+                if len(column.field) > LONGEST
+                else "is one of Postgres' own columns"
+            )
+            raise UserError(
+                f"no table of Postgres has a column {column.field}: the name {why}",
+                fix="Make the table yourself, with the columns that it is to have, without `create`",
+                table=str(said.sink.table),
+            )
     columns = [
         sql.SQL("{} {}").format(sql.Identifier(column.field), sql.SQL(CREATED[column.type.kind]))
         for column in dataset.columns
@@ -134,7 +162,7 @@ def _create(connection: "psycopg.Connection[Any]", said: Definition, dataset: Da
         raise
     except psycopg.Error as error:
         raise UserError(
-            f"the sink does not create the table: {error.diag.sqlstate}",
+            f"the sink does not create the table: {answers.said(error)} ({error.diag.sqlstate})",
             fix="The role of its address needs the right to, and the schema has to be there",
             table=str(said.sink.table),
         ) from None

@@ -1,0 +1,210 @@
+"""Rows of a batch, written within the caller's transaction: each is then as its entity is, or as it was.
+
+Deletions come first, and constraints that can be deferred are checked at the end. Rows that take each other's
+unique values are written in two steps. What cannot be written then is found by halving, and left out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pulse_pipelines.pipes.sinks.target import KEY, Target
+
+Row = Sequence[str | None]
+ROWS = """
+CREATE TEMP TABLE pulse_rows ON COMMIT DELETE ROWS AS
+SELECT {columns}, false AS {gone}, 0 AS {number} FROM {table} LIMIT 0
+"""
+COPY = "COPY pulse_rows ({columns}, {gone}, {number}) FROM STDIN"
+CLEAR = "TRUNCATE pulse_rows"
+DEFER = "SET CONSTRAINTS ALL DEFERRED"
+CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
+UPSERT = """
+INSERT INTO {table} ({columns}) SELECT {columns} FROM pulse_rows WHERE NOT {gone} ON CONFLICT (id) DO {set}
+"""
+DELETE = "DELETE FROM {table} t USING pulse_rows r WHERE r.{gone} AND t.id = r.id"
+DOUBLED = "SELECT unnest(array_agg({number})) FROM pulse_rows GROUP BY id HAVING count(*) > 1"
+# Of an index of a constraint the columns are in its key, of one over expressions among what it depends on.
+UNIQUE = """
+SELECT a.attname FROM pg_attribute a
+WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attnotnull AND EXISTS (
+    SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND (i.indisunique OR i.indisexclusion)
+    AND (a.attnum = ANY (i.indkey) OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass
+        AND d.objid = i.indexrelid AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum)))
+"""
+VACATE = "UPDATE {table} t SET {vacated} FROM pulse_rows r WHERE t.id = r.id"
+REFERRED = "SELECT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = %s)"
+OTHERS = """
+SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+"""
+SAVE = "CREATE TEMP TABLE pulse_saved AS SELECT t.* FROM {table} t JOIN pulse_rows r ON t.id = r.id"
+REMOVE = "DELETE FROM {table} t USING pulse_saved s WHERE t.id = s.id"
+RESTORE = """
+INSERT INTO {table} ({columns}{others}) OVERRIDING SYSTEM VALUE
+SELECT {brought}{saved} FROM pulse_saved s JOIN pulse_rows r ON s.id = r.id
+"""
+DISCARD = "DROP TABLE pulse_saved"
+GONE, NUMBER = "_pulse_gone", "_pulse_number"
+REFUSALS = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.errors.CardinalityViolation,
+    psycopg.errors.RaiseException,  # a trigger's
+)
+"""Errors that an entity of a batch is at fault for."""
+TAKEN = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
+"""Errors of a row that may be written once another one is."""
+
+
+@dataclass
+class Outcome:
+    """What became of the rows of a batch."""
+
+    upserted: int = 0
+    deleted: int = 0
+    refused: dict[int, psycopg.Error | None] = field(default_factory=dict)
+    """Why rows were left out, by their place in the batch; None: another entity has the key."""
+
+
+class Writer:
+    """Writes rows to a table.
+
+    Args:
+        names: of the table and its columns in SQL.
+    """
+
+    def __init__(
+        self, connection: "psycopg.Connection[Any]", target: Target, names: dict[str, sql.Composable]
+    ) -> None:
+        self._connection, self._target = connection, target
+        columns = [column for column, _ in target.columns]
+        others = [sql.Identifier(column) for column in columns if column != KEY]
+        assigned = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others)
+        self._names = names | {
+            "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
+            "gone": sql.Identifier(GONE),
+            "number": sql.Identifier(NUMBER),
+            "set": sql.SQL("UPDATE SET ") + assigned if others else sql.SQL("NOTHING"),
+        }
+        self._run(ROWS)
+
+    def write(self, rows: dict[int, Row], gone: set[int]) -> Outcome:
+        """Write rows by their place in the batch; `pulse_rows` has those that could be read afterwards.
+
+        Args:
+            gone: those that are deletions.
+        """
+        found = Outcome()
+        try:
+            with self._connection.transaction():
+                self._load(rows, gone, list(rows))
+                self._run(DEFER)
+                found.deleted, found.upserted = self._run(DELETE), self._run(UPSERT)
+                self._run(CHECK)
+        except REFUSALS:
+            found = Outcome()
+        else:
+            return found
+        self._divided(rows, gone, list(rows), lambda: 0, found)  # what no column takes
+        readable = [place for place in rows if place not in found.refused]
+        for place in gone & found.refused.keys():  # the column of the key cannot have it, so it is not there
+            del found.refused[place]
+        self._load(rows, gone, readable)
+        doubled = self._connection.execute(sql.SQL(DOUBLED).format(**self._names)).fetchall()
+        found.refused |= {place: None for (place,) in doubled}
+        left = [place for place in readable if place not in found.refused]
+        found.deleted = self._divided(
+            rows, gone, [each for each in left if each in gone], lambda: self._run(DELETE), found
+        )
+        self._upserted(rows, [place for place in left if place not in gone], found)
+        self._load(rows, gone, readable)
+        return found
+
+    def _upserted(self, rows: dict[int, Row], left: list[int], found: Outcome) -> None:
+        """Upsert what can be; what others stand in the way of is tried again as long as that helps."""
+        while left:
+            tried = Outcome()
+            found.upserted += self._divided(rows, set(), left, lambda: self._run(UPSERT), tried)
+            again = [place for place, error in tried.refused.items() if isinstance(error, TAKEN)]
+            found.refused |= {place: error for place, error in tried.refused.items() if place not in again}
+            if len(again) < len(left):
+                left = again
+                continue
+            if not self._together(rows, again, found):
+                found.refused |= tried.refused
+            return
+
+    def _together(self, rows: dict[int, Row], places: list[int], found: Outcome) -> bool:
+        """Write rows that take each other's unique values: first all give up theirs, then they get others."""
+        for step in (self._vacated, self._replaced):
+            try:
+                with self._connection.transaction():
+                    self._load(rows, set(), places)
+                    self._run(DEFER)
+                    upserted = step()
+                    self._run(CHECK)
+            except REFUSALS:
+                continue
+            found.upserted += upserted
+            return True
+        return False
+
+    def _vacated(self) -> int:
+        """By way of nulls."""
+        written = {column for column, _ in self._target.columns} - {KEY}
+        unique = self._connection.execute(UNIQUE, {"table": self._target.oid}).fetchall()
+        vacated = [sql.SQL("{} = NULL").format(sql.Identifier(name)) for (name,) in unique if name in written]
+        if vacated:
+            self._run(VACATE, vacated=sql.SQL(", ").join(vacated))
+        return self._run(UPSERT)
+
+    def _replaced(self) -> int:
+        """By removing the rows and inserting them anew, own columns and all; not if others refer to them."""
+        ((referred,),) = self._connection.execute(REFERRED, [self._target.oid]).fetchall()
+        if not referred:
+            written = {column for column, _ in self._target.columns}
+            named = self._connection.execute(OTHERS, [self._target.oid]).fetchall()
+            own = [sql.Identifier(name) for (name,) in named if name not in written]
+            columns = [sql.SQL("r.{}").format(sql.Identifier(name)) for name, _ in self._target.columns]
+            self._run(SAVE)
+            self._run(REMOVE)
+            self._run(
+                RESTORE,
+                brought=sql.SQL(", ").join(columns),
+                others=sql.SQL("").join(sql.SQL(", {}").format(name) for name in own),
+                saved=sql.SQL("").join(sql.SQL(", s.{}").format(name) for name in own),
+            )
+            self._run(DISCARD)
+        return self._run(UPSERT)
+
+    def _divided(
+        self, rows: dict[int, Row], gone: set[int], places: list[int], step: Callable[[], int], found: Outcome
+    ) -> int:
+        """Take a step with all rows that allow it, in halves; returns how many it changed."""
+        if not places:
+            return 0
+        try:
+            with self._connection.transaction():
+                self._load(rows, gone, places)
+                self._run(DEFER)
+                changed = step()
+                self._run(CHECK)
+                return changed
+        except REFUSALS as error:
+            if len(places) == 1:
+                found.refused[places[0]] = error
+                return 0
+        half = len(places) // 2
+        return sum(self._divided(rows, gone, part, step, found) for part in (places[:half], places[half:]))
+
+    def _load(self, rows: dict[int, Row], gone: set[int], places: Sequence[int]) -> None:
+        self._run(CLEAR)
+        with self._connection.cursor().copy(sql.SQL(COPY).format(**self._names)) as copy:
+            for place in places:
+                copy.write_row([*rows[place], "t" if place in gone else "f", str(place)])
+
+    def _run(self, query: str, **more: sql.Composable) -> int:
+        return int(self._connection.execute(sql.SQL(query).format(**self._names | more)).rowcount)
