@@ -2,7 +2,8 @@
 
 The store's STS issues them (AssumeRole with an inline policy) to an account with no more rights than may be
 vended: access to tables. Such a key opens the prefixes in it, and nothing else, until it expires. Keys are
-cached per process, and reused while at least a third of their lifetime is left.
+cached per process, and reused while at least a third of their lifetime is left; those that tenants get, for a
+minute.
 
 Whoever holds a key of MinIO may revoke all keys of the account that it was issued to. So keys that tenants
 get are issued to an account of the tenant's (`vending_by_tenant`), and those that stay in Pulse to another.
@@ -11,6 +12,7 @@ get are issued to an account of the tenant's (`vending_by_tenant`), and those th
 import hmac
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,6 +29,8 @@ from pulse_resources.store_key import StoreKey
 
 LONGEST_POLICY = 2_048
 """STS's limit for a policy, in characters."""
+TO_TENANT_S = 60.0
+"""A key that a tenant gets is reused for so long: its holder may revoke it, which only its use would show."""
 KEPT = 10_000
 """Cached keys per process; the oldest is evicted first."""
 _PART = re.compile(r"(?!\.+\Z)[A-Za-z0-9_=.-]+")
@@ -60,6 +64,8 @@ class Credentials(StoreKey):
     session_token: str = field(repr=False)
     expires_at: datetime
     """By the object store's clock, with a time zone."""
+    got_at: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    """When this process got it, by the monotonic clock."""
 
 
 def prefix_of(location: str) -> str:
@@ -147,7 +153,9 @@ def _lock(grant: _Grant) -> threading.Lock:
 
 
 def _fresh(grant: _Grant) -> Credentials | None:
-    key = _kept.get(grant)
+    key, namespace = _kept.get(grant), grant[2]
+    if key and namespace and time.monotonic() - key.got_at >= TO_TENANT_S:
+        return None
     left = timedelta(seconds=load_settings().object_store.vended_seconds / 3)
     return key if key and key.expires_at - datetime.now(UTC) > left else None
 

@@ -49,9 +49,15 @@ def ensure_tenant_accounts(settings: Settings, namespaces: Iterable[str]) -> Non
         namespaces: the tenants'.
 
     Raises:
-        Transient, Terminal: MinIO refused, or the object store is not MinIO.
+        Transient, Terminal: MinIO refused, the object store is not MinIO, or the accounts have no secret.
     """
     store, namespaces = settings.object_store, list(namespaces)
+    if namespaces and store.vending_by_tenant and store.vending_secret_key is None:
+        raise Terminal(
+            "no secret is set from which the secrets of tenants' vending accounts follow",
+            fix="Set PULSE_OBJECT_STORE__VENDING_SECRET_KEY, or PULSE_OBJECT_STORE__VENDING_BY_TENANT=false",
+            store=store.endpoint,
+        )
     while namespaces and store.vending_by_tenant:
         if not _ensure(store, namespaces[:_AT_A_TIME]):
             raise Terminal(

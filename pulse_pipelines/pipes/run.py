@@ -7,7 +7,8 @@ these rows.
 """
 
 import uuid
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
@@ -128,15 +129,13 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
         sync_id = _begin(pipe, wanted)
         fail_point("pipe.begun")
         try:
-            with turn.waiting():
+            with _ended_with(spark, f"pipe-{sync_id}"), turn.waiting():
                 loaded = _loaded(spark, wanted)
             fail_point("pipe.loaded")
             position = next((each.position for each in loaded[::-1] if each.position), wanted.position)
             more = any(each.more for each in loaded)
             _sent(pipe, sync_id, position, more=more, is_open=more and wanted.is_full)
         except Exception as error:
-            if turn.is_over:
-                spark.interruptAll()
             if wanted.goes_on and isinstance(error, Transient):
                 raise  # the next run goes on from the same position
             with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
@@ -159,6 +158,19 @@ def _turn(pipe: Pipe, others_wait: OthersWait) -> Turn:
             progress.gives_way(connection, pipe.name)
 
     return Turn(others_wait, count_rows, give_way if isinstance(pipe.definition.other_end, Feed) else None)
+
+
+@contextmanager
+def _ended_with(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Have what the block runs in Spark end with the block; all runs share one session there."""
+    spark.addTag(tag)
+    try:
+        yield
+    except Transient:
+        spark.interruptTag(tag)
+        raise
+    finally:
+        spark.removeTag(tag)
 
 
 def _loaded(spark: SparkSession, wanted: Wanted) -> list[Loaded]:

@@ -25,6 +25,8 @@ from pulse_resources.settings import load_settings
 ROWS_PER_S = 100
 """Rows that a run has to send in a second, on the average, that goes on beyond its turn while others wait."""
 SIGNAL = signal.SIGUSR2
+AGAIN_S = 1.0
+"""Between two signals, at least: psycopg runs their handler only once none has come for a tenth of it."""
 OthersWait = Callable[[], bool]
 """Whether a run of another tenant waits for a place like this run's."""
 _log = logging.getLogger("pulse.pipes")
@@ -60,11 +62,6 @@ class Turn:
     def gives_way(self) -> bool:
         """Whether the run is to end where that is safe."""
         return self._asked is not None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run is being ended."""
-        return self._why is not None
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -107,7 +104,8 @@ class Turn:
 
     def _watch(self, is_main: bool) -> None:
         with self._places:
-            while not self._left.wait(self._settings.watch_seconds):
+            interval = self._settings.watch_seconds
+            while not self._left.wait(interval if self._why is None else max(interval, AGAIN_S)):
                 try:
                     self._why = self._why or self._over()
                 except Exception:  # Postgres or the broker may be away

@@ -10,6 +10,11 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.pipes.publishing import Loaded
 
 
+def most_tasks(parallelism: int) -> int:
+    """Most tasks of a run: each holds a place of Spark while its source is slow, which batches need, too."""
+    return max(1, parallelism // 2)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What publishes all that a run reads, if there is anything, and the position in the source after it."""

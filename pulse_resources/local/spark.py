@@ -34,6 +34,8 @@ _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _OVERLAP = 2
 """Batches that find a slot for each of their tasks at once, for example a large and a small one. The kernel
 divides the cores among them better than a queue in which a large batch's tasks come first."""
+_LEAST_SLOTS = 3
+"""Two runs of pipes, whose sources may be slow on purpose, hold one each, and a batch has one."""
 # The second compiler takes only what runs ten times longer than usual: the JVM's processor time of 2,000,000
 # events falls by a fifth (benchmarks/README.md), and data work is done by Python workers.
 _COMPILER = (
@@ -137,7 +139,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
     )
     return {
         "spark.app.name": "pulse",
-        "spark.master": f"local[{_OVERLAP * settings.spark.parallelism}]",
+        "spark.master": f"local[{max(_OVERLAP * settings.spark.parallelism, _LEAST_SLOTS)}]",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -205,6 +205,25 @@ def opens(key: Credentials, location: str) -> bool:
     return not refused(client(key).get_object, **split(f"{location}/data/a.parquet"))
 
 
+def test_a_key_that_a_tenant_may_have_revoked_is_not_handed_out_for_long(
+    of_two: tuple[str, str], stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog handed a dead key out for ten minutes: only its use shows that."""
+    one, _ = of_two
+    key, pulse_key = (vended.credentials([one], Mode.READ, to_tenant=to) for to in (True, False))
+    vending_accounts.revoke(stack, key)
+    monkeypatch.setattr(vended, "TO_TENANT_S", 0)
+    assert opens(vended.credentials([one], Mode.READ, to_tenant=True), one)
+    assert vended.credentials([one], Mode.READ) is pulse_key
+
+
+def test_accounts_without_a_secret_are_refused_for_that_reason(stack: Settings) -> None:
+    store = stack.object_store.model_copy(update={"vending_secret_key": None, "vending_by_tenant": True})
+    without = stack.model_copy(update={"object_store": store})
+    with pytest.raises(Terminal, match="no secret is set"):
+        vending_accounts.ensure_tenant_accounts(without, ["pulse_x"])
+
+
 def test_a_tenant_that_revokes_keys_revokes_its_own(of_two: tuple[str, str], stack: Settings) -> None:
     """One request revoked the keys of all tenants, and Pulse's own: SQL and commits were gone for minutes."""
     one, other = of_two

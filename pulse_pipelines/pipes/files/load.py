@@ -20,7 +20,7 @@ from pulse_pipelines.pipes.files.stores import Listed, Store, store
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.rows import Event, Maker, as_text, key_of
-from pulse_pipelines.pipes.wanted import Wanted
+from pulse_pipelines.pipes.wanted import Wanted, most_tasks
 from pulse_resources.errors import NotFound, UserError
 from pulse_resources.faults import fail_point
 
@@ -88,7 +88,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
             *(address, pipe.tenant.topic, pipe.dataset, moment.isoformat(timespec="microseconds")),
             *(json.dumps(files.document), json.dumps(dataset.schema), share, run),
         )
-        for share in _shares(listed, max(1, parallelism // 2))
+        for share in _shares(listed, most_tasks(parallelism))
     ]
     yield Wanted(True, position, moment, load, tasks)
 
@@ -163,7 +163,7 @@ def bounded(events: Iterable[Event], file: Listed) -> Iterator[Event]:
 
 
 def _shares(listed: list[Listed], most: int) -> list[tuple[Listed, ...]]:
-    """Files of as many tasks: each holds a place of Spark while its source is slow."""
+    """Files of as many tasks."""
     return [tuple(listed[index::most]) for index in range(min(most, len(listed)))]
 
 

@@ -17,7 +17,7 @@ from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import reading, sessions, tables
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
-from pulse_pipelines.pipes.wanted import Wanted
+from pulse_pipelines.pipes.wanted import Wanted, most_tasks
 from pulse_resources.faults import fail_point
 
 FETCHED = 32
@@ -66,8 +66,9 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
         fail_point("pipe.looked")
         sessions.freeze(source)
         ((exported,),) = source.execute("SELECT pg_export_snapshot()").fetchall()
-        plan = reading.plan(source, pipe, change, moment, parallelism, full=full)
-        shares = [tuple(plan.queries[index::parallelism]) for index in range(parallelism)]
+        most = most_tasks(parallelism)
+        plan = reading.plan(source, pipe, change, moment, most, full=full)
+        shares = [tuple(plan.queries[index::most]) for index in range(most)]
         task = LoadTask(address, pipe.tenant.topic, pipe.dataset_id, exported, ())
         tasks = [replace(task, queries=share) for share in shares if share]
         yield Wanted(plan.is_full, plan.position, plan.as_of, load, tasks)
