@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pulse_pipelines.domain.pipes import Mode
 from pulse_pipelines.pipes import addresses, progress
 from pulse_pipelines.pipes.postgres import reading, slots
-from pulse_pipelines.pipes.postgres.slots import Place
+from pulse_pipelines.pipes.postgres.places import Place
 from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
 from pulse_resources import locks, postgres
 from pulse_resources.errors import NotFound, UserError
