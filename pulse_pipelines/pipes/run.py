@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import DatasetKind
+from pulse_pipelines.domain.pipes import APART
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
@@ -111,7 +112,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
             raise
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
-    return Sent(sync_id, wanted.is_full, rows, size, position)
+    return Sent(sync_id, wanted.is_full, rows, size, (position or "").partition(APART)[0] or None)
 
 
 def _loaded(spark: SparkSession, wanted: Wanted) -> list[Loaded]:

@@ -161,6 +161,45 @@ def test_what_a_cursor_was_may_have_another_name_now(owner: Owner, source: Any) 
     assert {key: row["at"] for key, row in latest(owner).items()} == {"N1": "fine", "N2": "sad"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        'ALTER TABLE planes ALTER at TYPE text COLLATE "POSIX"',
+        "ALTER TABLE planes RENAME TO old; CREATE TABLE planes (tail text PRIMARY KEY, at text)",
+        "TRUNCATE planes; INSERT INTO planes VALUES ('N3', 3)",
+    ],
+)
+def test_a_table_that_is_another_one_is_brought_whole(owner: Owner, source: Any, change: str) -> None:
+    source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at text)")
+    source.execute("INSERT INTO planes VALUES ('N1', 9)")
+    pipes.create(owner.tenant, definition(BY_CURSOR))
+    syncs.allow(owner.tenant, "planes", 1)
+    bring(owner)
+    assert not bring(owner).is_full
+    source.execute(change)
+    source.execute("INSERT INTO planes VALUES ('N2', 10), ('N4', 4)")
+    assert bring(owner).is_full
+    assert set(latest(owner)) == {row for (row,) in source.execute("SELECT tail FROM planes")}
+    assert pipes.find(owner.tenant, "planes").position in ("9", "4")
+    assert not bring(owner).is_full
+
+
+def test_rows_of_a_partition_that_is_attached_later_are_brought(owner: Owner, source: Any) -> None:
+    source.execute("CREATE TABLE planes (tail text, at int, PRIMARY KEY (tail, at)) PARTITION BY RANGE (at)")
+    source.execute("CREATE TABLE later PARTITION OF planes FOR VALUES FROM (100) TO (200)")
+    source.execute("CREATE TABLE early (tail text, at int, PRIMARY KEY (tail, at)) PARTITION BY RANGE (at)")
+    source.execute("CREATE TABLE earliest PARTITION OF early FOR VALUES FROM (0) TO (50)")
+    source.execute("INSERT INTO planes VALUES ('N1', 101), ('N2', 102); INSERT INTO early VALUES ('N3', 3)")
+    pipes.create(owner.tenant, definition(BY_CURSOR))
+    bring(owner)
+    bring(owner)
+    source.execute("ALTER TABLE planes ATTACH PARTITION early FOR VALUES FROM (0) TO (100)")
+    sent = bring(owner)
+    assert (sent.is_full, sent.rows) == (False, 2)
+    assert {row["tail"] for row in latest(owner).values()} == {"N1", "N2", "N3"}
+    assert bring(owner).rows == 1
+
+
 SETTINGS = {
     "extra_float_digits": "0",
     "datestyle": "'German, DMY'",

@@ -5,13 +5,34 @@ each run, and count as unchanged unless they are not.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
 
+from pulse_pipelines.domain.pipes import APART
 from pulse_pipelines.pipes.postgres import tables
 from pulse_pipelines.pipes.postgres.tables import Table
+from pulse_pipelines.pipes.registry import Pipe
+
+
+class Reached(NamedTuple):
+    """How far an incremental pipe is; as text its position, of which people see the cursor alone."""
+
+    cursor: str | None
+    shape: str = ""
+    """Of the table then: where it has another one, all rows may be others. Empty: it is not known ..."""
+    moment: str = ""
+    """... like the moment after which partitions were attached of which no row was read."""
+
+    @classmethod
+    def of(cls, pipe: Pipe) -> "Reached":
+        """How far a pipe is."""
+        cursor, *form = (pipe.position or "").split(APART)
+        return cls(cursor if pipe.position else None, *(form or (pipe.form or "").split(APART))[:2])
+
+    def __str__(self) -> str:
+        return APART.join(map(str, self))
 
 
 @dataclass(frozen=True)

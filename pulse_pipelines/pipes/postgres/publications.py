@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.pipes.postgres import shapes
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_resources.errors import Transient, UserError
 
@@ -40,30 +41,6 @@ _PUBLISHED = """
 SELECT md5(concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin)) FROM pg_publication p
 JOIN pg_publication_rel r ON r.prpubid = p.oid
 WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)
-"""
-# What changes rows without a message: another file (the table was rewritten), other columns, another key, the
-# name of a value of an enum, a column of a composite type.
-_SHAPE = """
-WITH RECURSIVE types (oid) AS (
-    SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%(part)s) AND attnum > 0
-    UNION
-    SELECT inner_one.oid FROM types t CROSS JOIN LATERAL (
-        SELECT typbasetype FROM pg_type b WHERE b.oid = t.oid
-        UNION ALL SELECT typelem FROM pg_type b WHERE b.oid = t.oid
-        UNION ALL SELECT rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
-        UNION ALL SELECT a.atttypid FROM pg_type b JOIN pg_attribute a ON a.attrelid = b.typrelid
-            WHERE b.oid = t.oid AND b.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
-    ) inner_one (oid) WHERE inner_one.oid <> 0)
-SELECT md5(concat_ws(' ', pg_relation_filenode(c.oid),
-    (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod), ',' ORDER BY a.attnum)
-        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-    (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
-    (SELECT string_agg(concat_ws(' ', e.oid, e.enumlabel), ',' ORDER BY e.oid)
-        FROM pg_enum e JOIN types t ON t.oid = e.enumtypid),
-    (SELECT string_agg(concat_ws(' ', b.oid, a.attnum, a.atttypid), ',' ORDER BY b.oid, a.attnum)
-        FROM types t JOIN pg_type b ON b.oid = t.oid AND b.typtype = 'c'
-        JOIN pg_attribute a ON a.attrelid = b.typrelid AND a.attnum > 0 AND NOT a.attisdropped)))
-FROM pg_class c WHERE c.oid = to_regclass(%(part)s)
 """
 _MARKS = "SELECT coalesce(obj_description(oid, 'pg_publication'), '') FROM pg_publication WHERE pubname = %s"
 
@@ -156,8 +133,7 @@ def drop(source: "psycopg.Connection[Any]", name: str) -> None:
 def fingerprints(source: "psycopg.Connection[Any]", name: str, part: str) -> tuple[str | None, str]:
     """Fingerprints of a publication of a table, None if it is not there, and of the table's form."""
     published = source.execute(_PUBLISHED, [name, part]).fetchone()
-    ((shape,),) = source.execute(_SHAPE, {"part": part}).fetchall()
-    return None if published is None else str(published[0]), str(shape)
+    return None if published is None else str(published[0]), shapes.shape(source, part)
 
 
 def marked(source: "psycopg.Connection[Any]", name: str, mark: str) -> bool:

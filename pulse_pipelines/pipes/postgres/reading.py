@@ -1,6 +1,6 @@
 """Reading: the queries of a run, by the mode of its pipe, and the position in the source after it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -10,8 +10,8 @@ import psycopg
 from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Definition, Mode
-from pulse_pipelines.pipes.postgres import publications, queries, sessions, slots, tables
-from pulse_pipelines.pipes.postgres.cursors import Cursor
+from pulse_pipelines.pipes.postgres import publications, queries, sessions, shapes, slots, tables
+from pulse_pipelines.pipes.postgres.cursors import Cursor, Reached
 from pulse_pipelines.pipes.postgres.pgoutput import Found
 from pulse_pipelines.pipes.postgres.places import Place, Seen
 from pulse_pipelines.pipes.postgres.tables import Table
@@ -140,6 +140,7 @@ def plan(
     said = pipe.definition.of_postgres
     table = tables.look(source, pipe.definition)
     is_full, position, as_of, condition = True, pipe.position, moment, ALL
+    fresh: Collection[str] = ()
     if seen is not None:
         ((snapshot,),) = source.execute("SELECT txid_current_snapshot()::text").fetchall()
         seen = seen.within(snapshot)
@@ -148,11 +149,15 @@ def plan(
             return Plan(False, position, as_of, list(_changed(source, table, pipe.dataset, found)))
     elif said.cursor is not None:
         cursor = Cursor.of(source, table, said.cursor)
-        last = cursor.known(source, pipe.position)
-        position = cursor.highest(source) or last
-        if last is not None and not full:
+        before = Reached.of(pipe)
+        last = cursor.known(source, before.cursor)
+        shape = shapes.shape(source, table.name)
+        if last is not None and not full and before.shape in ("", shape):
             is_full, condition = False, cursor.since(last, said.overlap)
-    stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0)
+            fresh = shapes.attached(source, table, before.moment) if before.moment else ()
+        at = cursor.highest(source) or last
+        position = None if at is None else str(Reached(at, shape, shapes.moment(source, table)))
+    stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0, fresh)
     return Plan(is_full, position, as_of, list(stretches))
 
 
@@ -172,12 +177,18 @@ def _now() -> str:
 
 
 def _stretches(
-    source: "psycopg.Connection[Any]", table: Table, dataset: str, condition: sql.Composable, parallelism: int
+    source: "psycopg.Connection[Any]",
+    table: Table,
+    dataset: str,
+    condition: sql.Composable,
+    parallelism: int,
+    fresh: Collection[str],
 ) -> Iterator[str]:
     """Split into queries by stretches of blocks of each partition.
 
     Args:
         parallelism: 0: few rows are read, by one query of each partition.
+        fresh: partitions of which all rows are read.
     """
     moment = _now()
     sizes = {part: _blocks(source, part) for part in table.parts}
@@ -185,11 +196,11 @@ def _stretches(
     for part, blocks in sizes.items():
         starts = range(0, max(1, blocks), step) if parallelism else range(1)
         for start in starts:
-            within = condition
+            within = ALL if part in fresh else condition
             if len(starts) > 1:
                 end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + step},0)"))
                 within = sql.SQL("{} AND t.ctid >= {}::tid{}").format(
-                    condition,
+                    within,
                     sql.Literal(f"({start},0)"),
                     end if start != starts[-1] else sql.SQL(""),
                 )
