@@ -2,10 +2,11 @@
 
 import shutil
 import socket
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -53,6 +54,21 @@ def promoted(tenant: Tenant, source: "psycopg.Connection[Any]") -> "Iterator[psy
         with _started(run, data, port, tenant) as connection:
             connection.execute("SELECT pg_promote()")
             yield connection
+
+
+@contextmanager
+def copied(
+    tenant: Tenant, source: "psycopg.Connection[Any]"
+) -> "Iterator[Callable[[], AbstractContextManager[psycopg.Connection[Any]]]]":
+    """A copy of a server's disk as it is now; what is yielded starts it in the server's place."""
+    with _server() as (run, data, port):
+        source.execute("CHECKPOINT")
+        ((folder,),) = source.execute("SHOW data_directory").fetchall()
+        subprocess.run(["cp", "-a", folder, str(data)], check=True)  # noqa: S607 - with its owner
+        (data / "postmaster.pid").unlink()
+        with (data / "postgresql.conf").open("a") as file:
+            file.write(f"port = {port}\n")
+        yield lambda: _started(run, data, port, tenant)
 
 
 Run = Callable[..., None]

@@ -12,6 +12,8 @@ from pulse_resources.errors import UserError
 
 LONGEST_SQL = 20_000
 """Characters of a transform."""
+APART = "\x1f"
+"""Between a position, which people see, and the form of the table that it is one of."""
 
 
 class Mode(StrEnum):

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
-from pulse_pipelines.domain.pipes import Definition, Mode, definition
+from pulse_pipelines.domain.pipes import APART, Definition, Mode, definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import addresses, brought, kinds
 from pulse_pipelines.pipes.postgres import slots
@@ -120,6 +120,8 @@ class Pipe:
     """Of a pipe with a sink: versions of the log that were not brought yet."""
     computes: str | None = None
     """Of a transform: what its last run computed, and why."""
+    form: str | None = None
+    """Of its position what people do not see: the form of its table then (`postgres.cursors`)."""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -296,4 +298,6 @@ def _readable(rows: Iterable[Sequence[Any]]) -> list[Pipe]:
 
 def _pipe(row: Sequence[Any]) -> Pipe:
     tenant_id, tenant, name, dataset, dataset_id, said, *rest = row
-    return Pipe(Tenant(tenant_id, tenant), name, dataset, dataset_id, definition(said), *rest)
+    pipe = Pipe(Tenant(tenant_id, tenant), name, dataset, dataset_id, definition(said), *rest)
+    position, apart, form = (pipe.position or "").partition(APART)
+    return replace(pipe, position=position, form=form) if apart else pipe

@@ -17,7 +17,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipe_sources import Feed
-from pulse_pipelines.domain.pipes import Transform
+from pulse_pipelines.domain.pipes import APART, Transform
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
@@ -145,7 +145,8 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
             raise
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
-    return Sent(sync_id, wanted.is_full, rows, size, position, more)
+    shown = (position or "").partition(APART)[0] or None
+    return Sent(sync_id, wanted.is_full, rows, size, shown, more)
 
 
 def _turn(pipe: Pipe, others_wait: OthersWait) -> Turn:

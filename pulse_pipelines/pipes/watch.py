@@ -15,7 +15,7 @@ from uuid import UUID
 from pulse_pipelines.domain.pipes import Mode
 from pulse_pipelines.pipes import addresses, progress
 from pulse_pipelines.pipes.postgres import reading, sessions, slots
-from pulse_pipelines.pipes.postgres.slots import Place
+from pulse_pipelines.pipes.postgres.places import Place
 from pulse_pipelines.pipes.registry import ABANDON_DEAD, Pipe, find, unsettled
 from pulse_resources import locks, postgres
 from pulse_resources.errors import NotFound, Transient, UserError

@@ -101,6 +101,21 @@ def test_a_row_of_parquet_with_a_value_that_is_none_keeps_its_id() -> None:
     assert event["context"]["error"].startswith("at has a value that is none")
 
 
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_timestamps_of_int96_keep_their_year_and_their_digits(unit: str) -> None:
+    told = ["1969-12-31T23:59:59.999999", "2026-01-01T00:00:00", "2026-01-01T00:00:00.12", None]
+    if unit == "us":
+        told += ["9999-12-31T23:59:59.999999", "0001-01-01T00:00:00", "1582-10-04T00:00:00.1"]
+    else:
+        told += ["2026-01-01T00:00:00.000000001", "1969-12-31T23:59:59.999999999"]
+    at = pa.array(told, pa.string()).cast(pa.timestamp(unit))
+    rows = pa.table({"tail": [f"N{n}" for n in range(len(told))] * 600, "at": pa.concat_arrays([at] * 600)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, use_deprecated_int96_timestamps=True, row_group_size=1_700)
+    found = read(sink.getvalue().to_pybytes(), Format.PARQUET)
+    assert [(row.values or {}).get("at") for row in found] == told * 600
+
+
 def test_what_is_too_large_keeps_its_id() -> None:
     key, payload = MAKER.event({"tail": "N1", "x": "y" * rows.LONGEST}, "f", 3)
     event = json.loads(payload)

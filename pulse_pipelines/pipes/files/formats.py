@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import inferred
-from pulse_pipelines.pipes.files import parquet_types
+from pulse_pipelines.pipes.files import int96, parquet_types
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
 
@@ -230,15 +230,18 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         texts = [
             each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
         ]
-        file = pq.ParquetFile(local, memory_map=False, read_dictionary=texts)
-        line = 0
+        file = pq.ParquetFile(
+            local, memory_map=False, read_dictionary=texts, coerce_int96_timestamp_unit=int96.UNIT
+        )
+        line, digits = 0, int96.digits(local, file, ROWS)
         for batch in _batches(file):
             for index in range(batch.num_rows):
-                line += 1
+                line, more = line + 1, next(digits)
                 values, why = {}, ""
                 for column, (name, form) in zip(batch.columns, forms.items(), strict=True):
                     try:
-                        value = form(column[index].as_py())
+                        value = column[index].as_py()
+                        value = int96.with_digits(value, more[name]) if name in more else form(value)
                     except (OverflowError, ValueError) as error:  # a date beyond the year 9999
                         why = f"{name} has a value that is none: {error}"
                         continue

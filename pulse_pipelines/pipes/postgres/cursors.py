@@ -5,13 +5,34 @@ each run, and count as unchanged unless they are not.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
 
-from pulse_pipelines.pipes.postgres import sessions, tables
+from pulse_pipelines.domain.pipes import APART
+from pulse_pipelines.pipes.postgres import tables
 from pulse_pipelines.pipes.postgres.tables import Table
+from pulse_pipelines.pipes.registry import Pipe
+
+
+class Reached(NamedTuple):
+    """How far an incremental pipe is; as text its position, of which people see the cursor alone."""
+
+    cursor: str | None
+    shape: str = ""
+    """Of the table then: where it has another one, all rows may be others. Empty: it is not known ..."""
+    moment: str = ""
+    """... like the moment after which partitions were attached of which no row was read."""
+
+    @classmethod
+    def of(cls, pipe: Pipe) -> "Reached":
+        """How far a pipe is."""
+        cursor, *form = (pipe.position or "").split(APART)
+        return cls(cursor if pipe.position else None, *(form or (pipe.form or "").split(APART))[:2])
+
+    def __str__(self) -> str:
+        return APART.join(map(str, self))
 
 
 @dataclass(frozen=True)
@@ -26,17 +47,27 @@ class Cursor:
     @classmethod
     def of(cls, source: "psycopg.Connection[Any]", table: Table, column: str) -> "Cursor":
         """The cursor of a table."""
-        return cls(table, column, tables.type_of(source, table.parts[0], column))
+        return cls(table, column, tables.type_of(source, table.name, column))
 
     def known(self, source: "psycopg.Connection[Any]", position: str | None) -> str | None:
-        """A position, unless it is infinite, as one of an earlier version can be."""
+        """A position, unless the column's type has no such value any more, or it is infinite."""
         at = sql.SQL("{}::{}").format(sql.Literal(position), sql.SQL(self.kind))
-        found = source.execute(sql.SQL("SELECT {}").format(tables.finite(at, self.kind))).fetchone()
+        query = sql.SQL("SELECT {} IS NOT NULL AND {}").format(at, tables.finite(at, self.kind))
+        try:
+            with source.transaction():
+                found = source.execute(query).fetchone()
+        except psycopg.DataError:  # it has another type, or the value of an enum another name
+            return None
         return position if found == (True,) else None
 
     def highest(self, source: "psycopg.Connection[Any]") -> str | None:
         """The highest one in the table that is finite; None: there is none."""
-        source.execute(sessions.SETTINGS)
+        ((found,),) = source.execute(self.query).fetchall()
+        return None if found is None else str(found)
+
+    @property
+    def query(self) -> sql.Composed:
+        """The query for the highest one."""
         name = sql.Identifier(self.column)
         parts = sql.SQL(" UNION ALL ").join(
             sql.SQL("SELECT max({}) AS at FROM ONLY {} WHERE {}").format(
@@ -44,15 +75,15 @@ class Cursor:
             )
             for part in self.table.parts
         )
-        query = sql.SQL("SELECT max(at)::text FROM ({}) of_parts").format(parts)
-        ((found,),) = source.execute(query).fetchall()
-        return None if found is None else str(found)
+        return sql.SQL("SELECT max(at)::text FROM ({}) of_parts").format(parts)
 
-    def since(self, position: str, overlap: str | None) -> sql.Composable:
+    def since(self, position: str | None, overlap: str | None) -> sql.Composable:
         """Condition for rows from a position on, less the overlap: rows read again count as unchanged."""
         name = sql.Identifier(self.column)
         least = tables.less(sql.Literal(position), self.kind, overlap)
         beyond = sql.SQL("t.{} >= {}").format(name, least)  # NaN and infinity, too
+        if self.kind == "interval":  # which has infinite values since Postgres 17
+            return sql.SQL("({} OR NOT isfinite(t.{}))").format(beyond, name)
         if (lowest := tables.lowest(self.kind)) is None:
             return beyond
         # Not as `NOT isfinite(...)`: an index on the cursor serves both.

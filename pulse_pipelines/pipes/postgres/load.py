@@ -46,7 +46,7 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
         Transient: the source does not answer.
     """
     with sessions.snapshot(addresses.url(tenant, said.of_postgres.source)) as source:
-        return tables.look(source, said).schema
+        return reading.checked(source, said).schema
 
 
 @contextmanager
@@ -62,12 +62,16 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     with sessions.connect(address) as source:
         sessions.begin_alone(source, pipe.dataset_id)
         moment = datetime.now(UTC)
-        change = reading.changes_of(address, pipe)
+        seen = reading.changes_of(address, pipe)
         fail_point("pipe.looked")
+        name = tables.look(source, pipe.definition).name
         sessions.freeze(source)
+        # First of all: of a table that is truncated or rewritten after a snapshot, it would show no rows.
+        source.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.SQL(name)))
+        fail_point("pipe.locked")
         ((exported,),) = source.execute("SELECT pg_export_snapshot()").fetchall()
         most = most_tasks(parallelism)
-        plan = reading.plan(source, pipe, change, moment, most, full=full)
+        plan = reading.plan(source, pipe, seen, moment, most, full=full)
         shares = [tuple(plan.queries[index::most]) for index in range(most)]
         task = LoadTask(address, pipe.tenant.topic, pipe.dataset_id, exported, ())
         tasks = [replace(task, queries=share) for share in shares if share]

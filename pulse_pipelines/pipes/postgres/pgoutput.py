@@ -15,10 +15,34 @@ MOST_KEY_CHARACTERS = 64 * 1024 * 1024
 """Likewise: as many keys are passed to the tasks of a run."""
 _NUMBER = struct.Struct(">I").unpack_from
 _COUNT = struct.Struct(">H").unpack_from
+_BEGIN = struct.Struct(">17xI").unpack_from
 _END = struct.Struct(">10xQq").unpack_from
 _CHANGES = frozenset(b"IUD")
-_RELATION, _TRUNCATE, _COMMIT, _DELETE, _NEW, _TEXT = b"RTCDNt"
+_RELATION, _TRUNCATE, _BEGINS, _COMMIT, _DELETE, _NEW, _TEXT = b"RTBCDNt"
+_OF_IDENTITY = 1
+"""Flag of a column: it is in what the log has of a row that was updated or deleted."""
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Transaction(NamedTuple):
+    """A transaction in a log."""
+
+    number: int
+    """Its id, modulo 2^32."""
+    ended: int
+    """Where in the log it ends."""
+    micros: int
+    """When it was committed by the source's clock, in microseconds since 2000."""
+
+    @property
+    def lsn(self) -> str:
+        """Where it ends, as Postgres writes it."""
+        return f"{self.ended >> 32:X}/{self.ended & 0xFFFFFFFF:X}"
+
+    @property
+    def committed_at(self) -> datetime:
+        """When it was committed, by the source's clock."""
+        return _EPOCH + timedelta(microseconds=self.micros)
 
 
 @dataclass
@@ -30,10 +54,18 @@ class Found:
     whole: bool = False
     """The keys do not say what changed: all rows are to be read."""
     messages: int = 0
-    end: str | None = None
-    """LSN of the end of the last transaction ..."""
-    committed_at: datetime | None = None
-    """... and when it was committed, by the source's clock."""
+    transactions: list[Transaction] = field(default_factory=list)
+    """In the order in which they were committed."""
+
+    @property
+    def end(self) -> str | None:
+        """LSN of the end of the last transaction ..."""
+        return self.transactions[-1].lsn if self.transactions else None
+
+    @property
+    def committed_at(self) -> datetime | None:
+        """... and when it was committed, by the source's clock."""
+        return self.transactions[-1].committed_at if self.transactions else None
 
 
 class _Form(NamedTuple):
@@ -51,7 +83,7 @@ def decoded(messages: Iterable[bytes], key: Key) -> Found:
     Raises:
         Terminal: a message lacks the key of its row.
     """
-    found, forms, size = Found(), dict[int, _Form](), 0
+    found, forms, size, number = Found(), dict[int, _Form](), 0, 0
     keys = found.keys
     for message in messages:
         found.messages += 1
@@ -67,16 +99,16 @@ def decoded(messages: Iterable[bytes], key: Key) -> Found:
             found.whole = len(keys) > MOST_KEYS or size > MOST_KEY_CHARACTERS
         elif kind == _RELATION:
             relation, columns = _relation(message)
-            if set(key) <= set(columns):
-                forms[relation] = _form(columns, key)
-            else:  # a column of the key had another name then
+            if set(key) <= {name for name, of_identity in columns if of_identity}:
+                forms[relation] = _form([name for name, _ in columns], key)
+            else:  # a column of the key had another name then, or the log had another identity of rows
                 found.whole = True
         elif kind == _TRUNCATE:
             found.whole = True
+        elif kind == _BEGINS:
+            (number,) = _BEGIN(message, 0)
         elif kind == _COMMIT:
-            end, moment = _END(message, 0)
-            found.end = f"{end >> 32:X}/{end & 0xFFFFFFFF:X}"
-            found.committed_at = _EPOCH + timedelta(microseconds=moment)
+            found.transactions.append(Transaction(number, *_END(message, 0)))
         if found.whole:
             keys.clear()
     return found
@@ -114,8 +146,8 @@ def _form(columns: Sequence[str], key: Key) -> _Form:
     return _Form(tuple(place in places for place in range(ascending[-1] + 1)), order)
 
 
-def _relation(message: bytes) -> tuple[int, list[str]]:
-    """A table's OID and the names of its columns."""
+def _relation(message: bytes) -> tuple[int, list[tuple[str, bool]]]:
+    """A table's OID and its columns: their names, and whether they are in the identity of its rows."""
     (relation,) = _NUMBER(message, 1)
     at = message.index(0, message.index(0, 5) + 1) + 2  # schema, name, replica identity
     (count,) = _COUNT(message, at)
@@ -123,7 +155,7 @@ def _relation(message: bytes) -> tuple[int, list[str]]:
     columns = []
     for _ in range(count):
         end = message.index(0, at + 1)
-        columns.append(message[at + 1 : end].decode())
+        columns.append((message[at + 1 : end].decode(), bool(message[at] & _OF_IDENTITY)))
         at = end + 9
     return relation, columns
 

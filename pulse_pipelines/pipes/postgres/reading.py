@@ -1,6 +1,6 @@
 """Reading: the queries of a run, by the mode of its pipe, and the position in the source after it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pulse_pipelines.domain.pipes import Mode
-from pulse_pipelines.pipes.postgres import queries, sessions, slots, tables
-from pulse_pipelines.pipes.postgres.cursors import Cursor
+from pulse_pipelines.domain.pipes import Definition, Mode
+from pulse_pipelines.pipes.postgres import publications, queries, sessions, shapes, slots, tables
+from pulse_pipelines.pipes.postgres.cursors import Cursor, Reached
 from pulse_pipelines.pipes.postgres.pgoutput import Found
-from pulse_pipelines.pipes.postgres.slots import Place
+from pulse_pipelines.pipes.postgres.places import Place, Seen
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_resources.errors import UserError
@@ -36,35 +36,26 @@ class Plan:
     queries: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Change:
-    """The changes that a run of change capture reads, and the position after them."""
-
-    position: str
-    as_of: datetime
-    found: Found | None
-    """None: the slot is new, and all rows are to be read."""
-
-
-def changes_of(address: str, pipe: Pipe) -> Change | None:
+def changes_of(address: str, pipe: Pipe) -> Seen | None:
     """Read the changes in the source's log, before the snapshot for the rows; None in other modes.
 
-    A change that is not in the snapshot is therefore read again by the next run, and none is missed.
+    A change that is not in the snapshot is read again by the next run (`Seen.within`), and none is missed.
 
     Raises:
         Conflict: the pipe's position belongs to another log or slot.
         UserError: the table's changes cannot be captured.
+        Transient: a transaction that writes the table does not end.
     """
     said = pipe.definition
     if said.of_postgres.mode is not Mode.CHANGES:
         return None
     table = captured(address, pipe)
     place = None if pipe.position is None else Place.parse(pipe.position)
-    if place is None:
-        now = datetime.now(UTC)
-        return Change(str(slots.begin(address, pipe.tenant, said, table)), now, None)
-    seen = slots.look(address, pipe.tenant, said, table, place)
-    return Change(str(seen.place), seen.as_of, seen.found)
+    if place is not None:
+        return slots.look(address, pipe.tenant, said, table, place)
+    now = datetime.now(UTC)
+    place = slots.begin(address, pipe.tenant, said, table)
+    return Seen(Found(whole=True), place, now, place.lsn)
 
 
 def captured(address: str, pipe: Pipe) -> Table:
@@ -73,21 +64,63 @@ def captured(address: str, pipe: Pipe) -> Table:
     Raises:
         NotFound, UserError: it is gone, or its changes cannot be captured.
     """
-    with sessions.snapshot(address) as source:
-        table = tables.look(source, pipe.definition)
-    if table.partitioned or pipe.definition.of_postgres.key:
+    with sessions.connect(address) as source:
+        slots.spare(source, pipe.tenant, pipe.definition)
+        sessions.freeze(source)
+        return _captured(source, pipe.definition)
+
+
+def _captured(source: "psycopg.Connection[Any]", said: Definition) -> Table:
+    table = tables.look(source, said)
+    if table.partitioned or said.of_postgres.key:
         raise UserError(
             "changes are captured of tables that are not partitioned, by their primary key",
             fix="Bring it by a cursor, or whole",
-            pipe=pipe.name,
+            pipe=said.pipe,
         )
+    return table
+
+
+def checked(source: "psycopg.Connection[Any]", said: Definition) -> Table:
+    """Inspect a table of which a pipe is made, and see that its runs could read it.
+
+    Raises:
+        NotFound, UserError: they could not, and why.
+    """
+    if said.of_postgres.mode is Mode.CHANGES:
+        table = _captured(source, said)
+        publications.check(source, said, table)
+    else:
+        table = tables.look(source, said)
+    tried = [queries.events(table, part, said.dataset, _now(), ALL) for part in table.parts[:1]]
+    try:
+        if said.of_postgres.cursor is not None and table.parts:
+            cursor = Cursor.of(source, table, said.of_postgres.cursor)
+            since = cursor.since(None, said.of_postgres.overlap)
+            tried += [queries.events(table, table.parts[0], said.dataset, _now(), since)]
+            with source.transaction():
+                source.execute(sql.SQL("EXPLAIN {}").format(cursor.query))
+    except psycopg.errors.UndefinedFunction:
+        raise UserError(
+            f"the cursor {cursor.column} is of the type {cursor.kind}, of which the source has no order",
+            fix="Name a column of numbers, texts, dates or timestamps that grows with each change of a row",
+            pipe=said.pipe,
+        ) from None
+    for query in tried:
+        try:
+            with source.transaction():
+                source.execute(sql.SQL("EXPLAIN {}").format(query))
+        except psycopg.ProgrammingError as error:
+            raise UserError(
+                f"the source refuses to read it: {error.diag.message_primary}", pipe=said.pipe
+            ) from None
     return table
 
 
 def plan(
     source: "psycopg.Connection[Any]",
     pipe: Pipe,
-    change: Change | None,
+    seen: Seen | None,
     moment: datetime,
     parallelism: int,
     *,
@@ -96,6 +129,7 @@ def plan(
     """Plan what a run reads in a snapshot.
 
     Args:
+        seen: changes that were found before the snapshot; None in other modes.
         moment: one before the snapshot.
         parallelism: how many tasks share the queries.
         full: read all rows, in any mode.
@@ -106,17 +140,24 @@ def plan(
     said = pipe.definition.of_postgres
     table = tables.look(source, pipe.definition)
     is_full, position, as_of, condition = True, pipe.position, moment, ALL
-    if change is not None:
-        position, as_of, found = change.position, change.as_of, change.found
-        if found is not None and not found.whole and not full:
+    fresh: Collection[str] = ()
+    if seen is not None:
+        ((snapshot,),) = source.execute("SELECT txid_current_snapshot()::text").fetchall()
+        seen = seen.within(snapshot)
+        position, as_of, found = str(seen.place), seen.as_of, seen.found
+        if not found.whole and not full:
             return Plan(False, position, as_of, list(_changed(source, table, pipe.dataset, found)))
     elif said.cursor is not None:
         cursor = Cursor.of(source, table, said.cursor)
-        last = cursor.known(source, pipe.position)
-        position = cursor.highest(source) or last
-        if last is not None and not full:
+        before = Reached.of(pipe)
+        last = cursor.known(source, before.cursor)
+        shape = shapes.shape(source, table.name)
+        if last is not None and not full and before.shape in ("", shape):
             is_full, condition = False, cursor.since(last, said.overlap)
-    stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0)
+            fresh = shapes.attached(source, table, before.moment) if before.moment else ()
+        at = cursor.highest(source) or last
+        position = None if at is None else str(Reached(at, shape, shapes.moment(source, table)))
+    stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0, fresh)
     return Plan(is_full, position, as_of, list(stretches))
 
 
@@ -136,12 +177,18 @@ def _now() -> str:
 
 
 def _stretches(
-    source: "psycopg.Connection[Any]", table: Table, dataset: str, condition: sql.Composable, parallelism: int
+    source: "psycopg.Connection[Any]",
+    table: Table,
+    dataset: str,
+    condition: sql.Composable,
+    parallelism: int,
+    fresh: Collection[str],
 ) -> Iterator[str]:
     """Split into queries by stretches of blocks of each partition.
 
     Args:
         parallelism: 0: few rows are read, by one query of each partition.
+        fresh: partitions of which all rows are read.
     """
     moment = _now()
     sizes = {part: _blocks(source, part) for part in table.parts}
@@ -149,11 +196,11 @@ def _stretches(
     for part, blocks in sizes.items():
         starts = range(0, max(1, blocks), step) if parallelism else range(1)
         for start in starts:
-            within = condition
+            within = ALL if part in fresh else condition
             if len(starts) > 1:
                 end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + step},0)"))
                 within = sql.SQL("{} AND t.ctid >= {}::tid{}").format(
-                    condition,
+                    within,
                     sql.Literal(f"({start},0)"),
                     end if start != starts[-1] else sql.SQL(""),
                 )

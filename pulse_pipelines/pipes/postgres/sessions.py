@@ -26,8 +26,22 @@ _TELLABLE = re.compile(
     r"Network is unreachable|server closed the connection|certificate verify failed|SSL is required"
 )
 _NAMED = re.compile(r'"[^"]*"')
-SETTINGS = "SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL datestyle = 'ISO'"
-"""Session settings that define the text form of values."""
+# Whatever the role, or the database, has as its defaults; those that a server does not know are left out.
+# `pg_catalog` comes first in any search path, so that nothing there takes the place of what is called here.
+SETTINGS = """
+SET statement_timeout = 0;
+SELECT pg_catalog.set_config(name, value, false) FROM (VALUES
+    ('timezone', 'UTC'), ('datestyle', 'ISO, YMD'), ('intervalstyle', 'iso_8601'), ('bytea_output', 'hex'),
+    ('extra_float_digits', '3'), ('xmlbinary', 'base64'), ('quote_all_identifiers', 'off'),
+    ('standard_conforming_strings', 'on'), ('array_nulls', 'on'), ('row_security', 'off'),
+    ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off'),
+    ('default_transaction_deferrable', 'off'), ('transaction_timeout', '0'),
+    ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('lock_timeout', '0'),
+    ('search_path', pg_catalog.concat_ws(', ', 'pg_catalog',
+        nullif(pg_catalog.current_setting('search_path'), '')))) s (name, value)
+WHERE pg_catalog.current_setting(name, true) IS NOT NULL
+"""
+"""Settings of each session: the text form of values; an error, where a policy hides rows; no time limits."""
 # First exclusive, then shared: nobody else has it at that moment, and tasks can join.
 ALONE = """
 SELECT CASE WHEN pg_try_advisory_lock(hashtextextended(%(key)s, 0))
@@ -120,12 +134,11 @@ def join_run(connection: "psycopg.Connection[Any]", dataset_id: UUID, exported: 
     connection.execute(JOIN, {"key": f"pulse-pipe/{dataset_id}"})
     freeze(connection)
     connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported)))
-    connection.execute(SETTINGS)
 
 
 @contextmanager
 def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
-    """Connect in autocommit mode.
+    """Connect in autocommit mode, with the settings that values are read by.
 
     Raises:
         Transient: the source does not answer. The error omits the address.
@@ -140,6 +153,7 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
         known: dict[str, Any] = {**ANSWERS, **given, "client_encoding": "UTF8"}
         conninfo = psycopg.conninfo.make_conninfo(**known)
         connection = _Session.connect(conninfo, application_name="pulse", autocommit=True)
+        connection.execute(SETTINGS)
     except psycopg.Error as error:
         raise Transient(f"the source does not answer: {_said(str(error))}") from None
     with connection:

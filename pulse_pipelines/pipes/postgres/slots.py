@@ -11,19 +11,19 @@ columns) makes the next run read all of them.
 """
 
 import hashlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes.postgres import sessions
-from pulse_pipelines.pipes.postgres.pgoutput import Found, decoded
+from pulse_pipelines.pipes.postgres import publications, sessions
+from pulse_pipelines.pipes.postgres.pgoutput import decoded
+from pulse_pipelines.pipes.postgres.places import Place, Seen, Slot
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_resources.errors import Conflict, Transient, UserError
 from pulse_resources.faults import fail_point
@@ -34,35 +34,26 @@ FETCHED = 2_000
 """Messages fetched at a time."""
 LONGEST = 63
 """Longest name of a slot in bytes."""
+LEAST_MOVED = 65_536
+"""Bytes of log for which a quiet table's position moves on: to mark it writes a few hundred, too."""
+WRITERS_S = 600
+"""Seconds that a first run waits for transactions that write its table ..."""
+POLL_S = 0.1
+"""... and between two looks at them."""
 
 # The name of a segment of the log begins with the timeline, which a fail-over or a restore changes.
 FACTS = """
 SELECT system_identifier::text, substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8),
-    pg_current_wal_flush_lsn()::text, current_setting('wal_level')
+    pg_current_wal_flush_lsn()::text
 FROM pg_control_system()
 """
-IDENTITY = "SELECT relreplident::text FROM pg_class WHERE oid = to_regclass(%s)"
 SLOT = """
 SELECT database = current_database() AND plugin = 'pgoutput', coalesce(wal_status, ''),
     confirmed_flush_lsn <= %(lsn)s::pg_lsn, active,
     coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint
 FROM pg_replication_slots WHERE slot_name = %(name)s
 """
-# Any change of either row gives it another xmin.
-PUBLISHED = """
-SELECT md5(concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin)) FROM pg_publication p
-JOIN pg_publication_rel r ON r.prpubid = p.oid
-WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)
-"""
-# What changes rows without a message: another file (the table was rewritten), other columns, another key.
-SHAPE = """
-SELECT md5(concat_ws(' ', pg_relation_filenode(c.oid),
-    (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod), ',' ORDER BY a.attnum)
-        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-    (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))
-FROM pg_class c WHERE c.oid = to_regclass(%s)
-"""
-BEYOND = "SELECT %s::pg_lsn > %s::pg_lsn"
+BEYOND = "SELECT %s::pg_lsn - %s::pg_lsn"
 CREATE_SLOT = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
 PEEK = """
 SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s,
@@ -70,48 +61,13 @@ SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s,
 """
 ANY = f"SELECT EXISTS ({PEEK})"
 ADVANCE = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
-
-
-class Place(NamedTuple):
-    """A place in a source's log; as text the position of a pipe."""
-
-    system: str
-    timeline: str
-    lsn: str
-    published: str
-    """Fingerprint of the publication."""
-    shape: str
-    """Fingerprint of the table's form, as it was when its rows were last read."""
-
-    @classmethod
-    def parse(cls, position: str) -> "Place | None":
-        """Parse a position; None if it is malformed."""
-        parts = position.split()
-        return cls(*parts) if len(parts) == len(cls._fields) else None
-
-    def __str__(self) -> str:
-        return " ".join(self)
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A slot as the source shows it."""
-
-    wal_bytes: int
-    """Bytes of the log that the source keeps for it."""
-    wal_status: str
-    """By `pg_replication_slots`: reserved, extended, unreserved, or lost."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a look at a slot found."""
-
-    found: Found
-    place: Place
-    """The place up to which it was read."""
-    as_of: datetime
-    """A moment before which nothing was committed that was not found."""
+# A transaction holds this lock until others see what it wrote, which is later than its commit is in the log.
+WRITERS = """
+SELECT DISTINCT virtualtransaction FROM pg_locks
+WHERE locktype = 'relation' AND granted AND relation = to_regclass(%s)
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+"""
 
 
 def named(tenant: Tenant, said: Definition) -> str:
@@ -125,32 +81,38 @@ def named(tenant: Tenant, said: Definition) -> str:
 def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> Place:
     """Create the publication and the slot of a pipe anew; returns the place from which on it has changes.
 
+    What the log has before the place is seen by every snapshot that is taken afterwards.
+
     Raises:
         UserError: the source's log does not contain changes.
+        Transient: a transaction that writes the table does not end.
     """
     name, part = named(tenant, said), table.parts[0]
     with sessions.connect(address) as source:
-        system, timeline, _, level = _facts(source, said)
-        if level != "logical":
-            raise UserError(
-                f"the source's wal_level is {level}: its log does not say what changed",
-                fix="Set wal_level = logical there, and start it again",
-                pipe=said.pipe,
-            )
-        ((identity,),) = source.execute(IDENTITY, [part]).fetchall()
-        if identity not in ("d", "f"):
-            raise UserError(
-                "the source's log does not say which rows were deleted",
-                fix=f"ALTER TABLE {part} REPLICA IDENTITY DEFAULT",
-                pipe=said.pipe,
-            )
+        system, timeline, _ = _facts(source, said)
+        publications.check(source, said, table)
         _remove(source, name)
-        publish = sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {}")
-        source.execute(publish.format(sql.Identifier(name), sql.SQL(part)))
+        publications.publish(source, said, name, part)
         fail_point("pipe.before_slot")
         ((lsn,),) = source.execute(CREATE_SLOT, [name]).fetchall()
-        published, shape = _fingerprints(source, name, part)
-        return Place(system, timeline, lsn, str(published), shape)
+        fail_point("pipe.slot_made")
+        _wait_for_writers(source, said, part)
+        published, shape = publications.fingerprints(source, name, part)
+        return Place(system, timeline, lsn, str(published), shape, publications.mark(source, name))
+
+
+def _wait_for_writers(source: "psycopg.Connection[Any]", said: Definition, part: str) -> None:
+    """Wait until what the log has of a table by now is seen by everyone."""
+    writing, until = set(source.execute(WRITERS, [part])), time.monotonic() + WRITERS_S
+    while writing:
+        if time.monotonic() > until:
+            raise Transient(
+                "a transaction that writes the table does not end, or waits for a synchronous standby",
+                fix="It is tried again. pg_locks, pg_stat_activity and pg_prepared_xacts there show it",
+                pipe=said.pipe,
+            )
+        time.sleep(POLL_S)
+        writing &= set(source.execute(WRITERS, [part]))
 
 
 def remove(address: str, tenant: Tenant, said: Definition) -> None:
@@ -163,7 +125,25 @@ def _remove(source: "psycopg.Connection[Any]", name: str) -> None:
     source.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [name]
     )
-    source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+    publications.drop(source, name)
+
+
+def spare(source: "psycopg.Connection[Any]", tenant: Tenant, said: Definition) -> None:
+    """Drop a publication by which the source refuses changes of its table.
+
+    Raises:
+        Conflict: so it was.
+    """
+    name = named(tenant, said)
+    if not publications.is_harmful(source, name):
+        return
+    publications.drop(source, name)
+    raise Conflict(
+        "the table has lost its replica identity: it is not published any more, so that it can be changed",
+        fix=f"ALTER TABLE ... REPLICA IDENTITY FULL, then: pulse pipe reset {tenant.slug} {said.pipe}",
+        tenant=tenant.slug,
+        pipe=said.pipe,
+    )
 
 
 def look(address: str, tenant: Tenant, said: Definition, table: Table, place: Place) -> Seen:
@@ -174,19 +154,18 @@ def look(address: str, tenant: Tenant, said: Definition, table: Table, place: Pl
     """
     name, part = named(tenant, said), table.parts[0]
     moment = datetime.now(UTC)
-    with (
-        _opened(address, tenant, said, part, place) as (source, _, flushed, shape),
-        source.transaction(),
-        source.cursor("changes") as cursor,  # a transaction may be larger than our memory
-    ):
-        source.execute(sessions.SETTINGS)  # keys are as the rows' events have them
-        cursor.itersize = FETCHED
-        cursor.execute(PEEK, [name, flushed, MOST, name], binary=True)
-        found = decoded((bytes(data) for (data,) in cursor), table.key)
+    with _opened(address, tenant, said, part, place) as (source, _, flushed, shape):
+        # A cursor: a transaction may be larger than our memory.
+        with source.transaction(), source.cursor("changes") as cursor:
+            cursor.itersize = FETCHED
+            cursor.execute(PEEK, [name, flushed, MOST, name], binary=True)
+            found = decoded((bytes(data) for (data,) in cursor), table.key)
+        mark = publications.mark(source, name, place.mark)
     found.whole |= shape != place.shape
+    after = place._replace(lsn=flushed, shape=shape, mark=mark)
     if found.messages >= MOST and found.end and found.committed_at:  # there may be more
-        return Seen(found, place._replace(lsn=found.end, shape=shape), min(moment, found.committed_at))
-    return Seen(found, place._replace(lsn=flushed, shape=shape), moment)
+        after, moment = after._replace(lsn=found.end), min(moment, found.committed_at)
+    return Seen(found, after, moment, place.lsn)
 
 
 def quiet_until(
@@ -195,7 +174,8 @@ def quiet_until(
     """See how much of its log the source keeps, and how far the table has not changed since a place.
 
     Returns:
-        The slot, and a later place; None if there are changes, which a run has to bring.
+        The slot, and a later place, or the same if the log has hardly grown; None if there are changes, which
+        a run has to bring.
 
     Raises:
         Conflict: the place is of another log, or the source has discarded its log.
@@ -205,7 +185,12 @@ def quiet_until(
         if shape != place.shape:
             return slot, None
         ((changed,),) = source.execute(ANY, [name, flushed, 1, name]).fetchall()
-        return slot, None if changed else place._replace(lsn=flushed)
+        if changed:
+            return slot, None
+        ((ahead,),) = source.execute(BEYOND, [flushed, place.lsn]).fetchall()
+        if ahead < LEAST_MOVED:
+            return slot, place
+        return slot, place._replace(lsn=flushed, mark=publications.mark(source, name, place.mark))
 
 
 def settled(address: str, tenant: Tenant, said: Definition, place: Place) -> None:
@@ -235,16 +220,16 @@ def _opened(
         )
 
     with sessions.connect(address) as source:
-        system, timeline, flushed, _ = _facts(source, said)
+        system, timeline, flushed = _facts(source, said)
         row = source.execute(SLOT, {"lsn": place.lsn, "name": name}).fetchone()
-        published, shape = _fingerprints(source, name, part)
+        published, shape = publications.fingerprints(source, name, part)
         ((ahead,),) = source.execute(BEYOND, [place.lsn, flushed]).fetchall()
         why = None
         if system != place.system:
             why = "the source is another database system than before"
         elif timeline != place.timeline:
             why = "the source failed over, or was restored: its log took another course"
-        elif ahead:
+        elif ahead > 0:
             why = "the source's log ends before what has settled: it was restored from an earlier state"
         elif row is None:
             why = "the slot is gone: somebody dropped it, or the source failed over to a system without it"
@@ -254,6 +239,8 @@ def _opened(
             why = "the slot was made anew, or read by somebody else: changes are missing in it"
         elif published != place.published:
             why = "the publication was changed, or the table was made anew: changes are missing in it"
+        elif place.mark and not publications.marked(source, name, place.mark):
+            why = "the source was restored from a copy of an earlier time: its log took another course"
         if why is not None or row is None:
             raise stopped(str(why))
         if row[3]:
@@ -277,7 +264,7 @@ def _in_use(tenant: Tenant, said: Definition) -> Transient:
     )
 
 
-def _facts(source: "psycopg.Connection[Any]", said: Definition) -> tuple[str, str, str, str]:
+def _facts(source: "psycopg.Connection[Any]", said: Definition) -> tuple[str, str, str]:
     ((standby,),) = source.execute("SELECT pg_is_in_recovery()").fetchall()
     if standby:
         raise UserError(
@@ -285,11 +272,5 @@ def _facts(source: "psycopg.Connection[Any]", said: Definition) -> tuple[str, st
             fix="Let the connection string name the primary: target_session_attrs=read-write",
             pipe=said.pipe,
         )
-    ((system, timeline, flushed, level),) = source.execute(FACTS).fetchall()
-    return system, timeline, flushed, level
-
-
-def _fingerprints(source: "psycopg.Connection[Any]", name: str, part: str) -> tuple[str | None, str]:
-    published = source.execute(PUBLISHED, [name, part]).fetchone()
-    ((shape,),) = source.execute(SHAPE, [part]).fetchall()
-    return None if published is None else str(published[0]), str(shape)
+    ((system, timeline, flushed),) = source.execute(FACTS).fetchall()
+    return system, timeline, flushed

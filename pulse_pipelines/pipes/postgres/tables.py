@@ -41,12 +41,18 @@ SELECT i.indisprimary, array_agg(a.attname ORDER BY k.place)
 FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k (attnum, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = %s AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indisvalid
+    AND k.place <= i.indnkeyatts  -- beyond are columns that it only includes
 GROUP BY i.indexrelid, i.indisprimary
 """
-LEAVES = """
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
-FROM pg_partition_tree(%s) t JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE t.isleaf ORDER BY 1
+# The table, and the partitions that hold its rows.
+PARTS = """
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind::text,
+    EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid), row_security_active(c.oid),
+    has_table_privilege(c.oid, 'SELECT')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = %(oid)s
+    OR c.relkind <> 'p' AND c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf)
+ORDER BY c.oid <> %(oid)s, 1
 """
 
 
@@ -63,6 +69,8 @@ class Table:
     """Column that is the time of an event, and no member of its data; None: rows are entities ..."""
     moment: str = ""
     """... and SQL of it, with {} for the column."""
+    name: str = ""
+    """Quoted SQL name of the table itself."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -115,6 +123,8 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
             fix="A pipe brings tables: of a view bring what it is made of",
             **where,
         )
+    whole = found.quoted.as_string(connection)
+    leaves = _parts(connection, oid, where)
     described = connection.execute(COLUMNS, [oid]).fetchall()
     nullable = {column for column, required, _, _ in described if not required}
     columns = {column: shape(of, of_array=array) for column, _, of, array in described}
@@ -146,7 +156,6 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
             fix="Name a column of timestamptz, timestamp or date",
             **where,
         )
-    whole = found.quoted.as_string(connection)
     if said.cursor is not None and said.overlap is not None:
         of_cursor = type_of(connection, whole, said.cursor)
         begin = sql.Literal("2000-01-01" if _is_time(of_cursor) else "0")
@@ -162,9 +171,43 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
                 " numbers, neither below zero",
                 **where,
             )
-    leaves = (whole,) if kind == "r" else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
     at = said.timestamp and moments[said.timestamp]
-    return Table(leaves, columns, key, kind == "p", said.timestamp, at or "")
+    leaves = (whole,) if kind == "r" else leaves
+    return Table(leaves, columns, key, kind == "p", said.timestamp, at or "", whole)
+
+
+def _parts(connection: "psycopg.Connection[Any]", oid: int, where: dict[str, str]) -> tuple[str, ...]:
+    """The table, or the partitions that hold its rows, if all of its rows can be read there."""
+    parts = []
+    for part, kind, inherited, filtered, readable in connection.execute(PARTS, {"oid": oid}):
+        if kind == "r" and inherited:
+            raise UserError(
+                "the table has children (INHERITS), whose rows are its own and share no key with its",
+                fix="Bring each child by a pipe of its own, or make them partitions: ALTER TABLE ... ATTACH"
+                " PARTITION",
+                **where,
+            )
+        if kind == "f":
+            raise UserError(
+                f"its partition {part} is a foreign table, which is elsewhere and seen at another moment",
+                fix="Bring the other partitions, and the table that it stands for, by pipes of their own",
+                **where,
+            )
+        if not readable:
+            raise UserError(
+                f"the role may not read {part}",
+                fix=f"GRANT SELECT ON {part} to the role of the source",
+                **where,
+            )
+        if filtered:
+            raise UserError(
+                f"row-level security can hide rows of {part} from the role: they would count as deleted",
+                fix="Give the role BYPASSRLS, or have the source named with a role that owns the table",
+                **where,
+            )
+        if kind == "r":
+            parts.append(str(part))
+    return tuple(parts)
 
 
 def less(at: sql.Literal, kind: str, overlap: str | None) -> sql.Composable:
@@ -178,7 +221,7 @@ def less(at: sql.Literal, kind: str, overlap: str | None) -> sql.Composable:
 
 def finite(value: sql.Composable, kind: str) -> sql.Composable:
     """Condition that a value of this type (see `type_of`) is neither infinite nor NaN; null if it is null."""
-    if _is_time(kind):
+    if _is_time(kind) or kind == "interval":
         return sql.SQL("isfinite({})").format(value)
     if kind in _WITH_NAN:
         return sql.SQL("{} NOT IN ('NaN', 'Infinity', '-Infinity')").format(value)

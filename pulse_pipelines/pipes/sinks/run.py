@@ -19,8 +19,8 @@ from pulse_resources.errors import Conflict
 from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 
-SESSION = "SET timezone = 'UTC'; SET datestyle = 'ISO'; SET lock_timeout = '60s'"
-"""Whoever locks the table holds up one run, and not for ever."""
+SESSION = "SET row_security = on; SET lock_timeout = '60s'"
+"""A sink's policies hold for Pulse, too. Whoever locks the table holds up one run, and not for ever."""
 
 
 def deliver(tenant: Tenant, name: str, others_wait: OthersWait = nobody_waits) -> Run:

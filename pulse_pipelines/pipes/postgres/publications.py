@@ -1,0 +1,155 @@
+"""Publications: what has a source's log say how a table changes, without harm to who writes the table.
+
+A table that is published must have a replica identity: without one Postgres refuses its updates and
+deletions, those of the application. So nothing is published before that is sure, and a publication whose
+table has lost its identity is dropped.
+
+A publication also bears the pipe's mark: a random text, renewed with each position and kept with it. A source
+that lacks the mark was restored from a copy of an earlier time, even if its log has grown beyond the position
+since, and everything else is as it was.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.pipes.postgres import shapes
+from pulse_pipelines.pipes.postgres.tables import Table
+from pulse_resources.errors import Transient, UserError
+
+# Readers and writers of rows do not hold the lock that is waited for; a standby is not waited for.
+_SETTINGS = "SET LOCAL lock_timeout = '60s'; SET LOCAL synchronous_commit = local"
+# Postgres checks there whether it will refuse changes. No row is changed, and no trigger runs.
+_CHANGED = "EXPLAIN DELETE FROM ONLY {part} WHERE false; EXPLAIN UPDATE ONLY {part} SET {same} WHERE false"
+# The columns that the log has of rows that were updated or deleted; null: none.
+_IDENTITY = """
+SELECT c.relreplident::text, c.relpersistence = 'p', (
+    SELECT array_agg(a.attname::text) FROM pg_index i
+    CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k (attnum, place)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts AND i.indisvalid AND i.indimmediate
+        AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+FROM pg_class c WHERE c.oid = to_regclass(%(part)s) OR c.oid IN (
+    SELECT r.prrelid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE p.pubname = %(publication)s)
+"""
+# Any change of either row gives it another xmin.
+_PUBLISHED = """
+SELECT md5(concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin)) FROM pg_publication p
+JOIN pg_publication_rel r ON r.prpubid = p.oid
+WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)
+"""
+_MARKS = "SELECT coalesce(obj_description(oid, 'pg_publication'), '') FROM pg_publication WHERE pubname = %s"
+
+
+def check(source: "psycopg.Connection[Any]", said: Definition, table: Table) -> None:
+    """See that the log can say how a table changes, and that publishing it harms nobody.
+
+    Raises:
+        UserError: it cannot, and why.
+    """
+    ((level,),) = source.execute("SELECT current_setting('wal_level')").fetchall()
+    if level != "logical":
+        raise UserError(
+            f"the source's wal_level is {level}: its log does not say what changed",
+            fix="Set wal_level = logical there, and start it again",
+            pipe=said.pipe,
+        )
+    ((identity, logged, columns),) = source.execute(
+        _IDENTITY, {"part": table.parts[0], "publication": None}
+    ).fetchall()
+    if not logged:
+        raise UserError(
+            "the table is unlogged, or temporary: the source's log does not have it",
+            fix=f"ALTER TABLE {table.parts[0]} SET LOGGED, or bring it by a cursor, or whole",
+            pipe=said.pipe,
+        )
+    if identity != "f" and not set(table.key) <= set(columns or ()):
+        why = "its replica identity does not have all columns of the primary key"
+        if columns is None:
+            why = "its primary key is deferrable" if identity == "d" else "it has no replica identity"
+        raise UserError(
+            f"the source's log does not say which rows were changed or deleted: {why}",
+            fix=f"ALTER TABLE {table.parts[0]} REPLICA IDENTITY FULL; or, of a primary key that is not "
+            "deferrable, REPLICA IDENTITY DEFAULT; or bring it by a cursor, or whole",
+            pipe=said.pipe,
+        )
+
+
+def is_harmful(source: "psycopg.Connection[Any]", name: str) -> bool:
+    """Whether Postgres refuses updates and deletions of a table because of this publication."""
+    rows = source.execute(_IDENTITY, {"part": None, "publication": name}).fetchall()
+    return any(identity != "f" and columns is None for identity, _, columns in rows)
+
+
+def publish(source: "psycopg.Connection[Any]", said: Definition, name: str, part: str) -> None:
+    """Create a publication of a table.
+
+    Raises:
+        UserError: Postgres would refuse changes of the table from then on; nothing was published.
+        Transient: somebody holds a lock of the table for long.
+    """
+    # Of a generated column in the identity Postgres would refuse changes, unless it is published, too.
+    generated = " WITH (publish_generated_columns = stored)" if source.info.server_version >= 180000 else ""
+    create = sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {}" + generated)
+    try:
+        with source.transaction():
+            source.execute(_SETTINGS)
+            source.execute(create.format(sql.Identifier(name), sql.SQL(part)))
+            source.execute(sql.SQL(_CHANGED).format(part=sql.SQL(part), same=_same(source, part)))
+    except psycopg.errors.LockNotAvailable:
+        raise Transient("somebody locks the table", fix="It is tried again", pipe=said.pipe) from None
+    except (
+        psycopg.errors.ObjectNotInPrerequisiteState,
+        psycopg.errors.InvalidColumnReference,
+    ) as error:
+        raise UserError(
+            f"published, the table could not be changed any more: {error.diag.message_detail or error}",
+            fix="Nothing was published. Bring it by a cursor, or whole",
+            pipe=said.pipe,
+        ) from None
+
+
+def _same(source: "psycopg.Connection[Any]", part: str) -> sql.Composable:
+    """An assignment that any UPDATE of a table may have."""
+    found = source.execute(
+        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
+        "AND NOT attisdropped AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum LIMIT 1",
+        [part],
+    ).fetchone()
+    return sql.SQL("{0} = {0}").format(sql.Identifier(found[0] if found else "ctid"))
+
+
+def drop(source: "psycopg.Connection[Any]", name: str) -> None:
+    """Drop a publication, if it is there."""
+    with source.transaction():
+        source.execute(_SETTINGS)
+        source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+
+
+def fingerprints(source: "psycopg.Connection[Any]", name: str, part: str) -> tuple[str | None, str]:
+    """Fingerprints of a publication of a table, None if it is not there, and of the table's form."""
+    published = source.execute(_PUBLISHED, [name, part]).fetchone()
+    return None if published is None else str(published[0]), shapes.shape(source, part)
+
+
+def marked(source: "psycopg.Connection[Any]", name: str, mark: str) -> bool:
+    """Whether a publication bears a mark."""
+    found = source.execute(_MARKS, [name]).fetchone()
+    return found is not None and mark in found[0].split()
+
+
+def mark(source: "psycopg.Connection[Any]", name: str, before: str = "") -> str:
+    """Give a publication a new mark, beside that of the position, which stands until a later one has settled.
+
+    It is on the source's disk when this returns, and so is its log up to here.
+    """
+    made = uuid4().hex[:12]
+    with source.transaction():
+        source.execute(_SETTINGS)
+        query = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
+        source.execute(query.format(sql.Identifier(name), sql.Literal(f"{before} {made}".strip())))
+    return made

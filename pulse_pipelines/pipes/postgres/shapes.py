@@ -1,0 +1,66 @@
+"""Shapes: fingerprints of a table's form, which tell that rows may differ though no change of one says so."""
+
+from collections.abc import Collection
+from typing import Any
+
+import psycopg
+
+from pulse_pipelines.pipes.postgres.tables import Table
+
+# What changes rows without a message: another file (the table was rewritten), other columns, another key, the
+# name of a value of an enum, a column of a composite type.
+_SHAPE = """
+WITH RECURSIVE types (oid) AS (
+    SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%(name)s) AND attnum > 0
+    UNION
+    SELECT inner_one.oid FROM types t CROSS JOIN LATERAL (
+        SELECT typbasetype FROM pg_type b WHERE b.oid = t.oid
+        UNION ALL SELECT typelem FROM pg_type b WHERE b.oid = t.oid
+        UNION ALL SELECT rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
+        UNION ALL SELECT a.atttypid FROM pg_type b JOIN pg_attribute a ON a.attrelid = b.typrelid
+            WHERE b.oid = t.oid AND b.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
+    ) inner_one (oid) WHERE inner_one.oid <> 0)
+SELECT md5(concat_ws(' ', pg_relation_filenode(c.oid),
+    (SELECT string_agg(
+            concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation), ','
+            ORDER BY a.attnum)
+        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+    (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+    (SELECT string_agg(concat_ws(' ', e.oid, e.enumlabel), ',' ORDER BY e.oid)
+        FROM pg_enum e JOIN types t ON t.oid = e.enumtypid),
+    (SELECT string_agg(concat_ws(' ', b.oid, a.attnum, a.atttypid), ',' ORDER BY b.oid, a.attnum)
+        FROM types t JOIN pg_type b ON b.oid = t.oid AND b.typtype = 'c'
+        JOIN pg_attribute a ON a.attrelid = b.typrelid AND a.attnum > 0 AND NOT a.attisdropped)))
+FROM pg_class c WHERE c.oid = to_regclass(%(name)s)
+"""
+# Of a partition, or of what it is part of, attached since: by the transaction that did so.
+_ATTACHED = """
+WITH RECURSIVE tree (oid, is_later) AS (
+    SELECT to_regclass(%(name)s)::oid, false
+    UNION ALL
+    SELECT i.inhrelid, t.is_later OR age(i.xmin) BETWEEN 0 AND age(%(since)s::text::xid)
+    FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) FROM tree t
+JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE t.is_later
+"""
+
+
+def shape(source: "psycopg.Connection[Any]", name: str) -> str:
+    """The fingerprint of the form of a table, by its quoted name; of none that of nothing."""
+    found = source.execute(_SHAPE, {"name": name}).fetchone()
+    return "" if found is None else str(found[0])
+
+
+def moment(source: "psycopg.Connection[Any]", table: Table) -> str:
+    """Of a partitioned table a transaction's id, modulo 2^32: those before it have ended."""
+    if not table.partitioned:
+        return ""
+    ((number,),) = source.execute("SELECT txid_snapshot_xmin(txid_current_snapshot())").fetchall()
+    return str(number % 2**32)
+
+
+def attached(source: "psycopg.Connection[Any]", table: Table, since: str) -> Collection[str]:
+    """The partitions that have become some of a table since a `moment`."""
+    if not table.partitioned:
+        return ()
+    return {part for (part,) in source.execute(_ATTACHED, {"name": table.name, "since": since})}
