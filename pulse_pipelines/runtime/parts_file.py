@@ -11,14 +11,14 @@ from pathlib import Path
 
 import dagster
 
-import pulse_pipelines
-import pulse_resources
 from pulse_resources.settings import load_settings
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS parts
     (name TEXT PRIMARY KEY, version TEXT, nodes BLOB, checks BLOB, check_keys TEXT)
 """
+ROOT = Path(__file__).parents[2]
+"""Folder of the packages."""
 _log = logging.getLogger("dagster.code_server")
 
 
@@ -39,10 +39,9 @@ def code_version() -> str:
     found = sha256(
         f"{dagster.__version__} {load_settings().model_dump_json()}".encode()
     )  # secrets are masked
-    for package in (pulse_pipelines, pulse_resources):
-        for folder in package.__path__:
-            for file in sorted(Path(folder).rglob("*.py")):
-                found.update(file.read_bytes())
+    for package in ("pulse_pipelines", "pulse_resources"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            found.update(file.read_bytes())
     return found.hexdigest()
 
 
