@@ -6,12 +6,14 @@ new or has changed; what is kept of it is the text that the services load.
 """
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from dagster import AssetCheckKey, AssetKey, Definitions, RepositoryDefinition
+from dagster import AssetCheckKey, AssetKey, DagsterError, Definitions, RepositoryDefinition
 from dagster._api import snapshot_repository
+from dagster._check import CheckError
 from dagster._core.remote_representation.external_data import (
     RepositorySnap,
     asset_check_node_snaps_from_repo,
@@ -20,7 +22,7 @@ from dagster._core.remote_representation.external_data import (
 from dagster._record import copy
 from dagster._serdes import deserialize_value, serialize_value
 
-from pulse_pipelines.runtime.parts_file import Part, PartsFile, code_version
+from pulse_pipelines.runtime.parts_file import Part, PartsFile, code_version, packed, unpacked
 
 TOGETHER = 100
 """Parts that are built at a time: it bounds the memory of what is built."""
@@ -30,6 +32,7 @@ _NODES, _CHECKS = '"external_asset_graph_data": []', '"external_asset_checks": [
 _NODE, _CHECK = '{"__class__": "ExternalAssetNode"', '{"__class__": "ExternalAssetCheck"'
 
 
+_log = logging.getLogger("dagster.code_server")
 _check_keys: list[str] = []
 """Keys of the checks of all parts of this process."""
 
@@ -63,7 +66,7 @@ class PartedSnapshot:
         self._parts, self._file = parts, file
         self._code = code_version()
         self._kept = file.read()
-        self._rest, self._kept_rest = "", Part("", "", "", "[]")
+        self._rest, self._kept_rest = "", Part("", b"", b"", "[]")
         self._selected: dict[frozenset[AssetKey], RepositoryDefinition] = {}
 
     def refresh(self, rest: RepositoryDefinition, *, at_once: bool = False) -> bool:
@@ -83,14 +86,25 @@ class PartedSnapshot:
         due = [name for name in changed if not (at_once and name in self._kept)]
         kept = {name: part for name, part in self._kept.items() if name in versions}
         for start in range(0, len(due), TOGETHER):
-            built = self._built({name: versions[name] for name in due[start : start + TOGETHER]})
+            built = self._buildable({name: versions[name] for name in due[start : start + TOGETHER]})
             self._file.write(built)  # so that a start that is given up was not for nothing
             kept |= built
         self._file.write({}, self._kept.keys() - versions)
-        self._kept = {name: kept[name] for name in versions}
+        self._kept = {name: kept[name] for name in versions if name in kept}
         self._rest, self._selected = self._without_parts(rest), {}
         _check_keys[:] = [part.check_keys for part in self._kept.values()]
         return len(due) == len(changed)
+
+    def _buildable(self, versions: Mapping[str, str]) -> dict[str, Part]:
+        """Those of the parts that Dagster takes: one that it refuses keeps no other from being shown."""
+        try:
+            return self._built(versions)
+        except (DagsterError, CheckError):
+            if len(versions) > 1:
+                built = [self._buildable({name: version}) for name, version in versions.items()]
+                return {name: part for parts in built for name, part in parts.items()}
+            _log.exception("The assets of %s cannot be shown", *versions)
+            return {}
 
     def _built(self, versions: Mapping[str, str]) -> dict[str, Part]:
         built = self._parts.build(list(versions)).get_repository_def()
@@ -128,8 +142,8 @@ class PartedSnapshot:
     def text(self) -> str:
         """The snapshot, serialized: JSON in which a line has the assets, or the checks, of one part."""
         parts = [self._kept_rest, *self._kept.values()]
-        nodes = ",\n".join(part.nodes for part in parts if part.nodes)
-        checks = ",\n".join(part.checks for part in parts if part.checks)
+        nodes = ",\n".join(filter(None, (unpacked(part.nodes) for part in parts)))
+        checks = ",\n".join(filter(None, (unpacked(part.checks) for part in parts)))
         return self._rest.replace(_NODES, f"{_NODES[:-1]}\n{nodes}\n]").replace(
             _CHECKS, f"{_CHECKS[:-1]}\n{checks}\n]"
         )
@@ -146,8 +160,8 @@ class PartedSnapshot:
         return self._selected[selected]
 
 
-def _in_one_line(snapshots: Sequence[Any]) -> str:
-    return serialize_value(snapshots)[1:-1]
+def _in_one_line(snapshots: Sequence[Any]) -> bytes:
+    return packed(serialize_value(snapshots)[1:-1])
 
 
 def shown_check_keys(built: RepositoryDefinition) -> list[AssetCheckKey]:

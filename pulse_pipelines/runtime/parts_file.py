@@ -11,14 +11,14 @@ from pathlib import Path
 
 import dagster
 
-import pulse_pipelines
-import pulse_resources
 from pulse_resources.settings import load_settings
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS parts
     (name TEXT PRIMARY KEY, version TEXT, nodes BLOB, checks BLOB, check_keys TEXT)
 """
+ROOT = Path(__file__).parents[2]
+"""Folder of the packages."""
 _log = logging.getLogger("dagster.code_server")
 
 
@@ -26,9 +26,9 @@ _log = logging.getLogger("dagster.code_server")
 class Part:
     version: str
     """What it was built from, the code included."""
-    nodes: str
-    """Snapshots of its assets, serialized, in one line without brackets ..."""
-    checks: str
+    nodes: bytes
+    """Snapshots of its assets, serialized, in one line without brackets, compressed ..."""
+    checks: bytes
     """... and of their checks."""
     check_keys: str
     """Keys of those: pairs of an asset's path and a name, as JSON."""
@@ -39,10 +39,9 @@ def code_version() -> str:
     found = sha256(
         f"{dagster.__version__} {load_settings().model_dump_json()}".encode()
     )  # secrets are masked
-    for package in (pulse_pipelines, pulse_resources):
-        for folder in package.__path__:
-            for file in sorted(Path(folder).rglob("*.py")):
-                found.update(file.read_bytes())
+    for package in ("pulse_pipelines", "pulse_resources"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            found.update(file.read_bytes())
     return found.hexdigest()
 
 
@@ -60,10 +59,10 @@ class PartsFile:
         try:
             with self._opened() as file:
                 rows = file.execute("SELECT name, version, nodes, checks, check_keys FROM parts").fetchall()
-                return {
-                    name: Part(version, _unpacked(nodes), _unpacked(checks), check_keys)
-                    for name, version, nodes, checks, check_keys in rows
-                }
+            parts = {name: Part(*row) for name, *row in rows}
+            for part in parts.values():
+                unpacked(part.nodes), unpacked(part.checks)
+            return parts
         except (sqlite3.Error, zlib.error, OSError) as error:
             _log.warning("The built definitions in %s cannot be read: %s", self._path, error)
             self._path.unlink(missing_ok=True)
@@ -72,8 +71,7 @@ class PartsFile:
     def write(self, built: Mapping[str, Part], gone: Iterable[str] = ()) -> None:
         """Add and replace parts, and remove those that are gone."""
         rows = [
-            (name, part.version, _packed(part.nodes), _packed(part.checks), part.check_keys)
-            for name, part in built.items()
+            (name, part.version, part.nodes, part.checks, part.check_keys) for name, part in built.items()
         ]
         try:
             with self._opened() as file, file:
@@ -89,9 +87,11 @@ class PartsFile:
             yield file
 
 
-def _packed(text: str) -> bytes:
+def packed(text: str) -> bytes:
+    """Compress a text of JSON to a twentieth or so."""
     return zlib.compress(text.encode(), 1)
 
 
-def _unpacked(data: bytes) -> str:
+def unpacked(data: bytes) -> str:
+    """The text that `packed` took. Raises zlib.error."""
     return zlib.decompress(data).decode()

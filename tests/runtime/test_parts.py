@@ -27,15 +27,18 @@ ASSET_JOB = "__ASSET_JOB"
 
 
 class Counted:
-    """The parts, and which were built."""
+    """The parts, which were built, and which one cannot be."""
 
     def __init__(self) -> None:
         self.built: list[str] = []
+        self.refused = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(PARTS, name)
 
     def build(self, names: Collection[str]) -> dg.Definitions:
+        if self.refused in names:
+            raise dg.DagsterInvalidDefinitionError(self.refused)
         self.built += names
         return PARTS.build(names)
 
@@ -210,3 +213,16 @@ def test_alerts_look_at_the_checks_of_parts(
         monkeypatch.setattr(parts_of_this_process, "_check_keys", [])
         PartedSnapshot(PARTS, file).refresh(rest)
         assert expected <= set(parts_of_this_process.shown_check_keys(rest))
+
+
+def test_a_part_that_cannot_be_built_hides_no_other(
+    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+) -> None:
+    parts = Counted()
+    parts.refused = slug
+    other = create(owner)
+    parted = PartedSnapshot(parts, file)
+    parted.refresh(rest)
+    shown = keys(deserialize_value(parted.text(), RepositorySnap))
+    assert f"lake/{other}" in shown
+    assert f"lake/{slug}" not in shown

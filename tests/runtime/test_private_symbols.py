@@ -33,6 +33,7 @@ def has(*names: str) -> Callable[[Any], bool]:
 
 CANARIES: dict[str, Callable[[Any], bool]] = {
     "dagster._api:snapshot_repository": has("deserialize_value"),
+    "dagster._check:CheckError": lambda found: issubclass(found, Exception),
     "dagster._config.config_type:ConfigBoolInstance": has("kind"),
     "dagster._config.config_type:ConfigIntInstance": has("kind"),
     "dagster._config.config_type:ConfigStringInstance": has("kind"),
