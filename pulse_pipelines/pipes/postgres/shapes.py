@@ -22,7 +22,8 @@ WITH RECURSIVE types (oid) AS (
     ) inner_one (oid) WHERE inner_one.oid <> 0)
 SELECT md5(concat_ws(' ', pg_relation_filenode(c.oid),
     (SELECT string_agg(
-            concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation), ',' ORDER BY a.attnum)
+            concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation), ','
+            ORDER BY a.attnum)
         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
     (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
     (SELECT string_agg(concat_ws(' ', e.oid, e.enumlabel), ',' ORDER BY e.oid)
