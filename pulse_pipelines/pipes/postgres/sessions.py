@@ -27,7 +27,7 @@ _TELLABLE = re.compile(
 )
 _NAMED = re.compile(r'"[^"]*"')
 # Whatever the role, or the database, has as its defaults; those that a server does not know are left out.
-# `pg_catalog` comes first in any search path, so that nothing there takes the place of what is called here.
+# `pg_catalog` comes first in a search path, as it does unless it is named: nothing hides what is called here.
 SETTINGS = """
 SET statement_timeout = 0;
 SELECT pg_catalog.set_config(name, value, false) FROM (VALUES
@@ -37,8 +37,9 @@ SELECT pg_catalog.set_config(name, value, false) FROM (VALUES
     ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off'),
     ('default_transaction_deferrable', 'off'), ('transaction_timeout', '0'),
     ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('lock_timeout', '0'),
-    ('search_path', pg_catalog.concat_ws(', ', 'pg_catalog',
-        nullif(pg_catalog.current_setting('search_path'), '')))) s (name, value)
+    ('search_path', pg_catalog.concat(
+        CASE WHEN pg_catalog.strpos(pg_catalog.current_setting('search_path'), 'pg_catalog') > 0
+            THEN 'pg_catalog, ' END, pg_catalog.current_setting('search_path')))) s (name, value)
 WHERE pg_catalog.current_setting(name, true) IS NOT NULL
 """
 """Settings of each session: the text form of values; an error, where a policy hides rows; no time limits."""
