@@ -206,7 +206,7 @@ def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
             Kind.PIPE_FAILED,
             f"{tenant}/{pipe.name}",
             "error",
-            brief(f"the last run of pipe {pipe.name} of tenant {tenant} failed: {pipe.error}"),
+            brief(f"pipe {pipe.name} of tenant {tenant}, after its last run: {pipe.error}"),
             "What it brought before stays. Its run in Dagster has the whole error, and names the log. Remove "
             "the cause; it runs again by its schedule, and at once by: "
             f"pulse pipe run {tenant} {pipe.name}",

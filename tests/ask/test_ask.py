@@ -142,10 +142,10 @@ def test_tenants_that_ask_at_once_get_their_own_answers(
 
 
 def test_each_tenant_asks_at_its_own_rate(owners: tuple[Owner, Owner]) -> None:
-    """One question a second, and what has run for it: a second one waits; another tenant's does not."""
+    """One question in a thousand seconds: a second one waits; another tenant's does not."""
     ours, theirs = (keys.issue_key(owner.tenant, "asks", [KeyScope.READ]) for owner in owners)
     with (
-        with_settings(ASK__PER_SECOND=1, API__BURST_SECONDS=1),
+        with_settings(ASK__PER_SECOND=0.001, API__BURST_SECONDS=1_000),
         served() as api,
         api.client(ours.text) as mine,
         api.client(theirs.text) as other,
@@ -154,9 +154,9 @@ def test_each_tenant_asks_at_its_own_rate(owners: tuple[Owner, Owner]) -> None:
         def status(client: httpx.Client) -> httpx.Response:
             return client.post("/v1/ask", json={"question": BY_COUNTRY})
 
-        answers = [status(mine) for _ in range(4)]
-        assert answers[0].status_code == 200
-        (refused, *_) = [answer for answer in answers if answer.status_code == 429]
+        assert status(mine).status_code == 200
+        refused = status(mine)
+        assert refused.status_code == 429
         assert "questions" in refused.json()["detail"]
         assert int(refused.headers["Retry-After"]) >= 1
         assert status(other).status_code == 200

@@ -449,7 +449,7 @@ def test_usage_is_shown(owner: Owner) -> None:
     found = as_json("usage", owner.tenant.slug)
     assert (found["datasets"], found["months"][0]["accepted"]) == (1, 7)
     assert found["months"][0]["landed_delta"] == found["months"][0]["landed"] == 0
-    assert "datasets: 1 of unlimited" in run("usage", owner.tenant.slug).stdout
+    assert "datasets: 1 of 1,000" in run("usage", owner.tenant.slug).stdout
 
 
 # Keys ----------------------------------------------------------------------------------------------
