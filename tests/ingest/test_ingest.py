@@ -100,15 +100,15 @@ def _all_committed(topic: str) -> bool:
 
 def test_transactions_leave_offsets_without_messages_which_are_accounted_for(owner: Owner) -> None:
     producer = Producer(load_settings().kafka.client() | {"transactional.id": owner.tenant.topic})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     for name, end in (("a", producer.commit_transaction), ("b", producer.abort_transaction)) * 2:
         producer.begin_transaction()
         producer.produce(owner.tenant.topic, event(name + end.__name__), partition=0)
-        end(30)
+        end(PATIENCE_S)
     owner.send(event("last"))
     producer.begin_transaction()
     producer.produce(owner.tenant.topic, event("c"), partition=0)
-    producer.commit_transaction(30)  # its marker is the last offset of the topic
+    producer.commit_transaction(PATIENCE_S)  # its marker is the last offset of the topic
     wait(lambda: _all_committed(owner.tenant.topic), "the broker does not write the last marker")
     ingest(owner)
     assert [row["id"] for row in owner.rows()] == ["acommit_transaction", "last", "c"]
