@@ -29,10 +29,12 @@ class Envelope:
     Args:
         max_body_bytes: a larger body is refused with 413 before it is read to its end.
         log: whether requests are logged.
+        text_only: whether addresses that are not UTF-8 are refused here, with a problem document.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, log: bool) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, log: bool, text_only: bool = True) -> None:
         self._app = app
+        self._text_only = text_only
         self._max = max_body_bytes
         self._log = log
         self._pace = Pace()
@@ -65,7 +67,8 @@ class Envelope:
 
         try:
             await self._pace.begin(scope)
-            app = self._app if _is_text(scope) else problems.response(Request(scope), NOT_TEXT)
+            refused = self._text_only and not _is_text(scope)
+            app = problems.response(Request(scope), NOT_TEXT) if refused else self._app
             await app(scope, bounded, answered)
         except ClientDisconnect:
             status = GONE

@@ -22,7 +22,9 @@ def create_app() -> Starlette:
         routes=[route for part in PARTS for route in part.routes],
         lifespan=_lifespan,
         middleware=[
-            Middleware(Envelope, max_body_bytes=MAX_BYTES, log=load_settings().api.access_log),
+            Middleware(
+                Envelope, max_body_bytes=MAX_BYTES, log=load_settings().api.access_log, text_only=False
+            ),
             Middleware(RawPaths),
         ],
     )

@@ -252,6 +252,8 @@ def full_sync(owner: Owner, name: str, *keys: str) -> None:
     owner.send(*(entity(key) for key in keys))
     syncs.finish(owner.tenant, SLUG, taking, ())
     settle(owner)
+    with superuser() as connection:  # as its run does
+        connection.execute("UPDATE pipes SET asked_at = NULL WHERE tenant_id = %s", [owner.tenant.tenant_id])
 
 
 def followed(owner: Owner, end: Callable[[], object], *options: str) -> Any:
@@ -270,8 +272,6 @@ def test_a_run_of_a_pipe_that_is_held_says_so_by_its_code(owner: Owner) -> None:
     make_pipe(owner, SLUG)
     done = followed(owner, lambda: full_sync(owner, "first", "DE", "FR", "ES"))
     assert (done.exit_code, done.stdout) == (0, "done: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 refused\n")
-    with superuser() as connection:  # as its run would
-        connection.execute("UPDATE pipes SET asked_at = NULL WHERE tenant_id = %s", [owner.tenant.tenant_id])
     held = followed(owner, lambda: full_sync(owner, "second", "DE"), "--json")
     number = registry.syncs.list_syncs(owner.tenant, SLUG)[0].sync_id
     assert (held.exit_code, json.loads(held.stdout)["state"]) == (guard.HELD, "held"), held.output
