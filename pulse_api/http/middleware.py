@@ -93,7 +93,7 @@ class Envelope:
 def _is_text(scope: Scope) -> bool:
     """Whether an address is UTF-8: of what is not, several would be one with replacement characters."""
     try:
-        for part in (scope.get("raw_path") or b"", scope["query_string"]):
+        for part in (scope.get("raw_path") or b"", scope.get("query_string", b"")):
             if b"%" in part:
                 unquote_to_bytes(part).decode()
     except UnicodeDecodeError:
