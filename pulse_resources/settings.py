@@ -22,6 +22,7 @@ from pulse_resources.alert_settings import AlertSettings
 from pulse_resources.api_settings import ApiSettings, AskSettings, DagsterSettings, LakeSettings, SqlSettings
 from pulse_resources.errors import UserError
 from pulse_resources.home import code_server_socket, in_file, pulse_home
+from pulse_resources.pipe_settings import PipeSettings
 from pulse_resources.resettable import Resettable
 from pulse_resources.service_settings import (
     KafkaSettings,
@@ -187,17 +188,6 @@ class CuratedSettings(BaseModel):
     """Maximum (tenant, dataset, day) per run, latest changes first."""
     max_rows: int = Field(default=1_000, ge=1)
     """Maximum rows of a team's rollup per day: they are served as one small row."""
-
-
-class PipeSettings(BaseModel):
-    turn_seconds: float = Field(default=300.0, ge=0)
-    """A run that has held its place for longer gives it up when another tenant's run waits for one ..."""
-    give_way_seconds: float = Field(default=90.0, ge=0)
-    """... and is ended if it did not do so by itself after this long. Longer than a source may be silent."""
-    silent_seconds: float = Field(default=3600.0, gt=0)
-    """A run that has sent, or delivered, nothing for this long is ended, whether another one waits or not."""
-    watch_seconds: float = Field(default=5.0, gt=0)
-    """Interval at which a run checks this."""
 
 
 class Settings(BaseSettings):

@@ -68,15 +68,12 @@ UPDATE pipes p SET anew_after = CASE WHEN delivers THEN anew_after + 1 ELSE coal
     SELECT max(sync_id) FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe), 0) END
 WHERE pipe = %s
 """
-DELETE = "DELETE FROM pipes WHERE pipe = %s"
 ABANDON = """
 UPDATE entity_syncs s SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
-WHERE s.pipe = %s AND s.state = 'open'
-"""
+WHERE s.pipe = %s AND s.state = 'open'"""
 # One with a position is gone on with, unless the pipe was reset since.
 ABANDON_DEAD = f"""{ABANDON} AND (s.position IS NULL
-    OR s.sync_id <= (SELECT anew_after FROM pipes p WHERE p.tenant_id = s.tenant_id AND p.pipe = s.pipe))
-"""  # noqa: S608 - from constants
+    OR s.sync_id <= (SELECT anew_after FROM pipes p WHERE p.tenant_id = s.tenant_id AND p.pipe = s.pipe))"""  # noqa: S608
 UNSETTLED = """
 SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent'
     AND settled_at IS NULL)
@@ -270,7 +267,7 @@ def delete(tenant: Tenant, name: str, *, leave_slot: bool = False) -> str:
             raise Conflict(error.message, fix=f"{error.fix}. {_GONE}", **error.where) from None
         except Transient as error:
             raise Transient(error.message, fix=_GONE, **error.where) from None
-    _change(tenant, name, DELETE, [name])
+    _change(tenant, name, "DELETE FROM pipes WHERE pipe = %s", [name])
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [name])
         connection.execute(indexes.RELEASE, [indexes.reader_of(name)])

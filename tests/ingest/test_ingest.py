@@ -105,6 +105,7 @@ def test_transactions_leave_offsets_without_messages_which_are_accounted_for(own
         producer.begin_transaction()
         producer.produce(owner.tenant.topic, event(name + end.__name__), partition=0)
         end(PATIENCE_S)
+        wait(lambda: _all_committed(owner.tenant.topic), "the broker does not write the marker")
     owner.send(event("last"))
     producer.begin_transaction()
     producer.produce(owner.tenant.topic, event("c"), partition=0)
