@@ -187,7 +187,9 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "loss", [pytest.param(loss, marks=[pytest.mark.slow] * ("," in loss)) for loss in LOSSES]
+)
 def test_a_table_that_loses_its_identity_is_not_published_any_more(
     owner: Owner, source: Any, loss: str
 ) -> None:
