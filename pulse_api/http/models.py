@@ -37,12 +37,12 @@ Day = Annotated[date, BeforeValidator(parse_date), WithJsonSchema({"type": "stri
 INT64_MAX = 2**63 - 1
 
 
-def _snapshot(given: object) -> object:
-    """The number that a text of digits has: strict models convert none."""
+def _snapshot(value: object) -> object:
+    """The number that a text of digits stands for: strict models convert none."""
     is_number = (
-        isinstance(given, str) and len(given) <= len(str(INT64_MAX)) and given.isascii() and given.isdigit()
+        isinstance(value, str) and len(value) <= len(str(INT64_MAX)) and value.isascii() and value.isdigit()
     )
-    return int(given) if is_number else given  # type: ignore[call-overload]
+    return int(value) if is_number else value  # type: ignore[call-overload]
 
 
 SnapshotId = Annotated[

@@ -42,8 +42,8 @@ def _quality(offered: str, ranges: Sequence[tuple[str, list[str], float]]) -> fl
     for pattern in (kind, f"{kind.partition('/')[0]}/*", "*/*"):
         found = [
             quality
-            for written, given, quality in ranges
-            if written == pattern and (not parameter or parameter in given)
+            for written, parameters, quality in ranges
+            if written == pattern and (not parameter or parameter in parameters)
         ]
         if found:
             return max(found)

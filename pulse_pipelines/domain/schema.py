@@ -44,7 +44,7 @@ OF_OBJECTS = frozenset(
     ("properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties")
 )
 """Keywords any of which shows that a schema without a type is meant for objects."""
-MAX_SAID, MAX_VALUE = 600, 200
+MAX_MESSAGE, MAX_VALUE = 600, 200
 """Characters of a message, and of the value at its beginning if it is longer."""
 MAX_COLLECTED = 2_500
 """Maximum errors of choices collected to locate a violation: each takes up to 16 microseconds."""
@@ -132,17 +132,17 @@ def _nearest(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationEr
     Nearer is a choice whose type fits the value, then its constant members, then one with fewer violations.
     """
     choices: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", None) or []
-    choices = [found for found in choices if found]
+    choices = [errors for errors in choices if errors]
     if not choices:
         return error
     depth = len(error.instance_path)
 
-    def far(found: list[jsonschema_rs.ValidationError]) -> tuple[int, int, int]:
-        by_type, by_constant = zip(*(_distance(each, depth) for each in found), strict=True)
-        return sum(by_type), sum(by_constant), len(found)
+    def measure_distance(errors: list[jsonschema_rs.ValidationError]) -> tuple[int, int, int]:
+        by_type, by_constant = zip(*(_distance(error, depth) for error in errors), strict=True)
+        return sum(by_type), sum(by_constant), len(errors)
 
-    best = min(choices, key=far)
-    within = max(map(_nearest, best), key=lambda each: len(each.instance_path))
+    nearest = min(choices, key=measure_distance)
+    within = max(map(_nearest, nearest), key=lambda error: len(error.instance_path))
     return within if len(choices) == 1 or len(within.instance_path) > depth else error
 
 
@@ -154,11 +154,11 @@ def _distance(error: jsonschema_rs.ValidationError, depth: int) -> tuple[bool, b
 
 
 def _brief(message: str) -> str:
-    """A message without the middle of a long value: what is wrong with it is said at the end."""
+    """A message without the middle of a long value: its end states what is wrong."""
     return (
         message
-        if len(message) <= MAX_SAID
-        else f"{message[:MAX_VALUE]} ... {message[MAX_VALUE - MAX_SAID :]}"
+        if len(message) <= MAX_MESSAGE
+        else f"{message[:MAX_VALUE]} ... {message[MAX_VALUE - MAX_MESSAGE :]}"
     )
 
 

@@ -48,9 +48,9 @@ def dead_letters(
 ) -> tuple[list[tuple[int, int, str | None]], Positions]:
     """The batch's dead letters of a dataset, or of none: partition, offset and id; and their positions."""
     values = {"tenant": tenant_id, "parts": list(parts), "slug": slug}
-    found = connection.execute(named(REFUSED, plan), values).fetchall()
-    places = [position(partition, offset) for partition, offset, _ in found]
-    return found, np.array(places, np.int64)
+    letters = connection.execute(named(REFUSED, plan), values).fetchall()
+    places = [position(partition, offset) for partition, offset, _ in letters]
+    return letters, np.array(places, np.int64)
 
 
 def _note(

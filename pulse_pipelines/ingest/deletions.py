@@ -189,9 +189,9 @@ def look(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync
 def _without_erased(absent: Absent, tenant: Tenant, dataset: Dataset) -> Absent:
     """Leave out entities that were erased: no row of theirs is left, but a head by which they stay away."""
     versions = list(_absent_versions(absent, tenant, dataset, [UPDATED]))
-    there = np.concatenate([absent.numbers[:0], *(rows.column(UPDATED).to_numpy() for rows in versions)])
-    erased = len(absent.numbers) - len(there)
-    return replace(absent, numbers=np.sort(there), entities=absent.entities - erased)
+    existing = np.concatenate([absent.numbers[:0], *(rows.column(UPDATED).to_numpy() for rows in versions)])
+    erased = len(absent.numbers) - len(existing)
+    return replace(absent, numbers=np.sort(existing), entities=absent.entities - erased)
 
 
 def names(absent: Absent, tenant: Tenant, dataset: Dataset) -> Iterator[Sequence[str]]:

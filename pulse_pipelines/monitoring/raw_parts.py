@@ -1,6 +1,5 @@
 """Parts of the raw zone: each is an object's gzip member, with as many lines as were registered."""
 
-import random
 from dataclasses import dataclass
 from datetime import date
 from uuid import UUID
@@ -10,6 +9,7 @@ from pulse_resources import postgres
 
 PARTS = """
 SELECT path, start, bytes, events, slug, day FROM raw_objects WHERE tenant_id = %s AND removed_at IS NULL
+ORDER BY random() LIMIT %s
 """
 STANDS = """
 SELECT FROM raw_objects WHERE tenant_id = %s AND path = %s AND start = %s AND bytes = %s AND events = %s
@@ -39,9 +39,7 @@ def find_damaged(tenant_id: UUID, most: int | None = None) -> list[DamagedPart]:
         OSError: the object store does not answer.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
-        parts = connection.execute(PARTS, [tenant_id]).fetchall()
-    if most is not None and len(parts) > most:
-        parts = random.sample(parts, most)
+        parts = connection.execute(PARTS, [tenant_id, most]).fetchall()
     damaged = []
     for path, start, size, events, slug, day in parts:
         why = _damage(path, start, size, events)

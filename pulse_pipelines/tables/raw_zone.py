@@ -111,9 +111,9 @@ def content(path: str) -> bytes:
 def part(path: str, start: int, length: int) -> bytes:
     """Read `length` bytes of an object from `start` on, or fewer if it ends before. Raises as `content`."""
     with object_store.file_system().open_input_file(object_store.key(path)) as source:
-        there = min(length, source.size() - start)
-        found: bytes = source.read_at(there, start) if there > 0 else b""
-    return found
+        size = min(length, source.size() - start)
+        content: bytes = source.read_at(size, start) if size > 0 else b""
+    return content
 
 
 def unpack(packed: bytes) -> Iterator[bytes]:

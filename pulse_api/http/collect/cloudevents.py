@@ -48,16 +48,16 @@ def of_headers(headers: Mapping[str, str], data: Any, max_values: int) -> dict[s
     return to_event(attributes | {"data": data}, max_values)
 
 
-def _value(name: str, given: str) -> str:
+def _value(name: str, text: str) -> str:
     """The value of a header: unquoted (RFC 9110), then percent-decoded once, as the HTTP binding says."""
-    if given[:1] == '"':
-        if (quoted := _QUOTED.fullmatch(given)) is None:
+    if text[:1] == '"':
+        if (quoted := _QUOTED.fullmatch(text)) is None:
             raise ProblemError(
                 400, "malformed", f"the header {name[:100]} has a quote that does not end", fix=_HEADER
             )
-        given = _ESCAPED.sub(r"\1", quoted[1])
+        text = _ESCAPED.sub(r"\1", quoted[1])
     try:
-        return unquote_to_bytes(given.encode("latin-1")).decode()  # the server decodes headers as Latin-1
+        return unquote_to_bytes(text.encode("latin-1")).decode()  # the server decodes headers as Latin-1
     except UnicodeError:
         raise ProblemError(400, "malformed", f"the header {name[:100]} is not UTF-8", fix=_HEADER) from None
 

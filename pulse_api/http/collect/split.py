@@ -79,13 +79,13 @@ def split(
 
 def describing(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers that say how a body is read, without a key. Raises ProblemError: 400, one has two values."""
-    found: dict[str, str] = {}
+    kept: dict[str, str] = {}
     for name, value in headers.items():
         is_one = name == "content-type" or name.startswith(cloudevents.PREFIX)
-        if is_one and found.setdefault(name, value) != value:
+        if is_one and kept.setdefault(name, value) != value:
             detail = f"the header {name[:100]} is there twice, with two values"
             raise ProblemError(400, "malformed", detail, fix="Send it once")
-    return found
+    return kept
 
 
 def _counted(events: list[Any], most: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Places: of runs of pipes a few go on at a time, in each direction; the tags that dagster.yaml limits."""
+"""Places: a few runs of pipes proceed at a time in each direction, limited in dagster.yaml by tags."""
 
 from collections.abc import Mapping
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import duckdb
 import orjson
 import pyarrow as pa
 
@@ -88,7 +87,7 @@ def _compare(dataset: Dataset, seen: _Seen) -> CheckResult:
         sampled = [key for key, *_ in seen.sample]
         rows = connection.execute(NEWEST.format(key=key), [seen.location, sampled]).to_arrow_table()
         newest = _newest(dataset, rows)
-        ((count,),) = _rows(connection, COUNT.format(key=key), [seen.location])
+        ((count,),) = connection.execute(COUNT.format(key=key), [seen.location]).fetchall()
         kept = seen.windows
         found_wrong = windows.problems(connection, seen.location, key, kept) if kept else ()
     result = CheckResult({"keys": seen.keys}, list(found_wrong))
@@ -118,7 +117,3 @@ def _newest(dataset: Dataset, rows: pa.Table) -> dict[str, tuple[list[Any], Any]
 
 def _decoded(data: str | None) -> Any:
     return None if data is None else orjson.loads(data)
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, query: str, values: list[Any]) -> list[Any]:
-    return connection.execute(query, values).fetchall()
