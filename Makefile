@@ -57,11 +57,11 @@ test-room-down: setup ## Stop the stack of `make test-room`, and remove its data
 	@PULSE_HOME="$(CURDIR)/.pulse-tests" $(BIN)/pulse down
 	@rm -rf .pulse-tests
 
-test-fast: setup ## Only tests that start no services and take no seconds, with a tenth of the random cases
+test-fast: setup ## Only tests that start no services and take no seconds, with half of the random cases
 	$(BIN)/pytest --numprocesses 2 --hypothesis-profile fast -m "not (stack or long or slow)" $(ARGS)
 
-test-slow: setup ## The tests that `make test` leaves out for their time: a Spark cluster, more kills of the same kind
-	$(BIN)/pytest -m slow $(ARGS)
+test-slow: setup ## What `make test` leaves out for its time: more kills and cases of the same kinds, all random cases
+	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile whole $(ARGS)
 
 rck: setup ## Iceberg's REST Compatibility Kit against the catalog; the first time it fetches 150 MB of jars
 	$(BIN)/pytest -m slow tests/lake/test_rck.py -s $(ARGS)

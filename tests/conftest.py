@@ -2,13 +2,16 @@
 
 import os
 import signal
+from collections import defaultdict
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("pulse", deadline=None, max_examples=60)  # no test asserts how long a thing takes
+settings.register_profile("pulse", deadline=None, max_examples=20)  # no test asserts how long a thing takes
 settings.register_profile("fast", deadline=None, max_examples=10)  # `make test-fast`
+settings.register_profile("whole", deadline=None, max_examples=60)  # `make test-slow`
 settings.load_profile("pulse")
 # A JVM of a test lives for minutes: what its second compiler costs would not come back.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -44,7 +47,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs services (`make test-fast` leaves it out), and order the files.
+    """Mark what needs services (`make test-fast` leaves it out) and what samples leave out; order the files.
 
     First those that start a stack of their own: they wait most, and others compute meanwhile. Last those that
     need no services, which fill the time until the slowest worker ends.
@@ -52,6 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if STARTING & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.stack)
+    mark_outside_samples(items)
     serviced = {item.path for item in items if item.get_closest_marker("stack")}
 
     def place(item: pytest.Item) -> int:
@@ -60,3 +64,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(OWN_STACK) + (item.path not in serviced)
 
     items.sort(key=place)
+
+
+def mark_outside_samples(items: list[pytest.Item]) -> None:
+    """Of a test with `sample(n)`, n of its cases stay in `make test`; all others become slow ones.
+
+    They are spread evenly over the cases, the first among them.
+    """
+    cases = defaultdict[tuple[Path, str], list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
+            cases[item.path, item.nodeid.partition("[")[0]].append(item)
+    for same in cases.values():
+        sample = same[0].get_closest_marker("sample")
+        assert sample
+        (size,) = sample.args
+        kept = {number * len(same) // size for number in range(size)}
+        for number, item in enumerate(same):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)

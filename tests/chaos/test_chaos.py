@@ -193,7 +193,7 @@ def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) 
     [
         (pauses, 1),
         (poison, 1),
-        (losses, 1),
+        pytest.param(losses, 1, marks=pytest.mark.slow),
         pytest.param(losses, 2, marks=pytest.mark.slow, id="losses, the second by a topic that begins anew"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),

@@ -17,7 +17,7 @@ SECONDS, QUIET_S = 2.0, 0.5
 LONGEST_MS = dict.fromkeys(RATES, 2_000.0)
 """Of a machine that also runs other tests: far from what the page promises, and from what was before."""
 CHOSEN = (
-    "schema that is not one of 30,000 floats, in a loop",
+    pytest.param("schema that is not one of 30,000 floats, in a loop", marks=pytest.mark.slow),
     "8 MB of `[[],[],…]`",
     "4 MiB of empty gzip members",
     "1,005 half-sent headers, again and again",

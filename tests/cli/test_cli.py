@@ -1112,6 +1112,7 @@ def test_a_full_disk_under_the_output_is_said_in_a_line(options: tuple[str, ...]
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["up", "status", "down", "demo"])
+@pytest.mark.sample(2)
 def test_a_home_that_is_no_folder_is_said_to_be(command: str) -> None:
     given = {"PULSE_HOME": "/dev/null"}
     done = subprocess.run(

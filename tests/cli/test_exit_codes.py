@@ -102,6 +102,7 @@ def test_help_and_the_readme_name_every_code() -> None:
 @pytest.mark.parametrize(
     "arguments", [["config", "--json"], ["config"], ["--help"], ["nosuch"]], ids=" ".join
 )
+@pytest.mark.sample(2)
 def test_a_pipe_that_is_closed_before_ends_a_command_silently(arguments: list[str]) -> None:
     """With little output it breaks no sooner than at the end."""
     with command(*arguments) as running:
@@ -114,6 +115,7 @@ def test_a_pipe_that_is_closed_before_ends_a_command_silently(arguments: list[st
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("options", [["--json"], []], ids=["json", "table"])
+@pytest.mark.sample(2)
 def test_a_pipe_that_is_closed_in_the_midst_ends_a_command_silently(
     owner: Owner, options: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

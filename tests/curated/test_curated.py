@@ -299,6 +299,7 @@ def test_a_statement_that_reads_another_tenant_s_table_comes_to_nothing(zone: Zo
     assert zone.location("theft") is None
 
 
+@pytest.mark.slow
 def test_a_broken_file_stops_no_other(zone: Zone) -> None:
     zone.write("broken", "SELECT kind FROM secrets")
     zone.write("unknown", "SELECT kind, no_such_column AS n FROM events")

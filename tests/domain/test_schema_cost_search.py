@@ -292,7 +292,7 @@ def test_random_schemas_do_not_beat_the_model(draw: random.Random) -> None:
     check(next(seeds(draw)))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_climber_does_not_beat_the_model() -> None:
     check(climb(random.Random(15), 2, 3))  # noqa: S311
 

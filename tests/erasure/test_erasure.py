@@ -765,6 +765,7 @@ def crowd() -> Owner:
 @pytest.mark.parametrize(
     "point", [pytest.param(p, marks=[pytest.mark.slow] * (p not in OFTEN)) for p in POINTS]
 )
+@pytest.mark.sample(1)
 def test_an_erasure_that_was_killed_is_completed_by_the_same_command(crowd: Owner, point: str) -> None:
     person = f"person-{POINTS.index(point)}-of-many@example.org"
     others = {row["id"] for row in crowd.rows() if row["country"] != person}

@@ -123,6 +123,7 @@ MANY = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MANY)
+@pytest.mark.sample(4)
 def test_what_would_be_many_objects_is_refused_before_it_is_any(name: str) -> None:
     body, media_type = MANY[name]
     gc.collect()

@@ -38,7 +38,7 @@ from pulse_resources.settings import Settings
 
 RATE = 300
 """Events per second."""
-AT_ONCE = 10
+AT_ONCE = 50
 LOOK_S = 0.5
 per_second = st.floats(0, 1e6, allow_subnormal=False)
 
@@ -210,7 +210,7 @@ class Senders:
                     return  # it was killed
                 assert answer.status_code in (202, 429), answer.text
                 self.accepted[url] += AT_ONCE * (answer.status_code == 202)
-                time.sleep(0.05)  # who is refused again and again is made to wait
+                time.sleep(0.25)  # who is refused again and again is made to wait
 
     @property
     def seconds(self) -> float:

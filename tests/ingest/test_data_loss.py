@@ -69,6 +69,7 @@ def test_what_retention_removed(owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("waiting", [1, 4], ids=["shorter", "longer"])
+@pytest.mark.sample(1)
 def test_a_recreated_topic_goes_on_where_the_one_before_it_ended(owner: Owner, waiting: int) -> None:
     owner.send(event("a"), event("b"), b"not JSON")
     ingest(owner)

@@ -160,6 +160,7 @@ def test_what_spark_wrote_spark_reads(catalog: Api, own_engine: RestCatalog, wri
 
 
 @pytest.mark.parametrize("change", ["append", "delete", "overwrite"])
+@pytest.mark.sample(1)
 def test_an_engine_that_writes_meanwhile_wins(
     own_engine: RestCatalog, writer: Guest, at: AtPoint, change: str
 ) -> None:

@@ -38,6 +38,7 @@ def stray(owner: Owner, name: str) -> str:
 
 
 @pytest.mark.parametrize("point", ["after.drain_and_conform", "after.land"])
+@pytest.mark.sample(1)
 def test_a_batch_in_flight_keeps_all_of_its_files(point: str, owner: Owner) -> None:
     """Drained, or staged, but not settled: even with no minimum age it settles afterwards."""
     owner.send(event("a"))

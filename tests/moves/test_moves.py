@@ -169,6 +169,7 @@ RARE = ("rewrite.file", "move.rewritten")
 
 
 @pytest.mark.parametrize("point", [pytest.param(p, marks=[pytest.mark.slow] * (p in RARE)) for p in POINTS])
+@pytest.mark.sample(1)
 def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance) -> None:
     move, moved = ask(owner), POINTS[point]
     before = registry.current_table(owner.tenant, "orders")
@@ -242,6 +243,7 @@ def test_an_attempt_is_one_processs(owner: Owner, at: AtPoint) -> None:
 @pytest.mark.parametrize(
     ("point", "again"), [("move.owned", True), ("move.rewritten", True), ("move.staged", False)]
 )
+@pytest.mark.sample(1)
 def test_a_dataset_that_is_deleted_ends_it(
     owner: Owner, again: bool, point: str, at: AtPoint, instance: dg.DagsterInstance
 ) -> None:
@@ -266,6 +268,7 @@ def test_a_dataset_that_is_deleted_ends_it(
 
 
 @pytest.mark.parametrize("content", [None, b"not Parquet"], ids=["gone", "damaged"])
+@pytest.mark.sample(1)
 def test_a_file_that_cannot_be_read_ends_it(
     owner: Owner, content: bytes | None, instance: dg.DagsterInstance
 ) -> None:

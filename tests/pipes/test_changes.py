@@ -109,6 +109,7 @@ def test_a_run_that_dies_is_repeated_and_nothing_is_skipped(owner: Owner, source
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+@pytest.mark.sample(1)
 def test_texts_are_those_of_the_source_in_whatever_encoding_it_has_them(
     owner: Owner, source: Any, encoding: str
 ) -> None:

@@ -190,6 +190,7 @@ LOSSES = {
 @pytest.mark.parametrize(
     "loss", [pytest.param(loss, marks=[pytest.mark.slow] * ("," in loss)) for loss in LOSSES]
 )
+@pytest.mark.sample(1)
 def test_a_table_that_loses_its_identity_is_not_published_any_more(
     owner: Owner, source: Any, loss: str
 ) -> None:
@@ -227,6 +228,7 @@ def test_another_identity_set_later_brings_all_rows(owner: Owner, source: Any) -
 @pytest.mark.parametrize(
     "column", ["int GENERATED ALWAYS AS (seats * 2) STORED", "int GENERATED ALWAYS AS (seats * 2)"]
 )
+@pytest.mark.sample(1)
 def test_columns_that_are_computed_do_not_keep_the_application_from_changing_rows(
     owner: Owner, source: Any, column: str
 ) -> None:
@@ -253,6 +255,7 @@ def test_columns_that_are_computed_do_not_keep_the_application_from_changing_row
         "ALTER TYPE pair RENAME ATTRIBUTE mood TO feeling; ALTER TYPE pair ADD ATTRIBUTE more int",
     ],
 )
+@pytest.mark.sample(1)
 def test_what_changes_texts_without_a_message_makes_the_next_run_read_all(
     owner: Owner, source: Any, change: str
 ) -> None:

@@ -163,6 +163,7 @@ def test_changes_of_odd_keys_are_captured(owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("mode", ["full", "changes"])
+@pytest.mark.sample(1)
 def test_a_row_too_large_to_send_does_not_leave_its_source(owner: Owner, source: Any, mode: str) -> None:
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY, note text, data bytea, said json, seats int)")
     source.execute("INSERT INTO planes VALUES ('fits', repeat('x', 3140000), NULL, NULL, 1)")

@@ -66,6 +66,7 @@ def test_a_named_key_is_compared_with_what_an_index_has_for_its_key(owner: Owner
 
 
 @pytest.mark.parametrize("mode", [PIPE, BY_CURSOR, PIPE | {"mode": "changes"}])
+@pytest.mark.sample(1)
 def test_a_table_with_children_is_refused(owner: Owner, source: Any, mode: dict[str, Any]) -> None:
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at int)")
     source.execute("CREATE TABLE jets (PRIMARY KEY (tail)) INHERITS (planes)")
@@ -91,6 +92,7 @@ def test_a_partition_that_is_elsewhere_is_refused(owner: Owner, source: Any) -> 
 
 
 @pytest.mark.parametrize("table", ["planes", "one"])
+@pytest.mark.sample(1)
 def test_rows_that_a_policy_hides_are_not_deleted(owner: Owner, source: Any, table: str) -> None:
     source.execute("CREATE TABLE planes (tail text, at int, PRIMARY KEY (tail, at)) PARTITION BY LIST (at)")
     source.execute("CREATE TABLE one PARTITION OF planes FOR VALUES IN (1)")
@@ -122,6 +124,7 @@ SELDOM = ("boolean", "json", "point", "xml", "bit(3)")
     "kind",
     ["uuid", "jsonb", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SELDOM)],
 )
+@pytest.mark.sample(2)
 def test_a_cursor_without_an_order_is_refused(owner: Owner, source: Any, kind: str) -> None:
     source.execute(
         f"CREATE DOMAIN odd AS {kind}; CREATE TABLE planes (tail text PRIMARY KEY, at {kind}, d odd)"
@@ -144,6 +147,7 @@ def test_a_cursor_without_an_order_is_refused(owner: Owner, source: Any, kind: s
         pytest.param("money", ("1", "9", "10"), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.sample(2)
 def test_a_cursor_of_any_order_brings_what_is_beyond(
     owner: Owner, source: Any, kind: str, values: tuple[str, ...]
 ) -> None:
@@ -178,6 +182,7 @@ def test_what_a_cursor_was_may_have_another_name_now(owner: Owner, source: Any) 
         "TRUNCATE planes; INSERT INTO planes VALUES ('N3', 3)",
     ],
 )
+@pytest.mark.sample(1)
 def test_a_table_that_is_another_one_is_brought_whole(owner: Owner, source: Any, change: str) -> None:
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at text)")
     source.execute("INSERT INTO planes VALUES ('N1', 9)")
@@ -240,6 +245,7 @@ INSERT INTO planes VALUES (
 
 
 @pytest.mark.parametrize("mode", ["full", "changes", "incremental"])
+@pytest.mark.sample(1)
 def test_values_do_not_depend_on_what_the_role_has_set(owner: Owner, source: Any, mode: str) -> None:
     source.execute(ZOO)
     source.execute(ROW)

@@ -185,6 +185,7 @@ def test_an_infinite_cursor_does_not_end_the_pipe(owner: Owner, source: Any) -> 
         ("moments", "2026-03-29 02:30:00+02", datetime(2026, 3, 29, 0, 30, tzinfo=UTC)),
     ],
 )
+@pytest.mark.sample(1)
 def test_what_has_no_zone_is_read_in_utc(
     owner: Owner, source: Any, kind: str, value: str, moment: datetime
 ) -> None:
@@ -255,6 +256,7 @@ def test_the_position_settles_with_the_rows(owner: Owner, source: Any, point: st
 
 
 @pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.sample(1)
 def test_claims_of_what_a_pipe_brings_never_expire(owner: Owner, source: Any, deleted: bool) -> None:
     """Else all rows that are read again would be there twice, also by a pipe that follows another one."""
     sell(source, 1, 10)

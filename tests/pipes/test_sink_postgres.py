@@ -113,6 +113,7 @@ def in_small_batches(tenant: Tenant, name: str) -> None:
 
 
 @pytest.mark.parametrize("point", often(POINTS, "sink.written", "sink.after_commit"))
+@pytest.mark.sample(1)
 def test_a_run_that_is_killed_is_gone_on_with(owner: Owner, sink: Any, point: str) -> None:
     """The kill is at the second of several batches, with the only version of C2."""
     pipes.create(owner.tenant, definition(PIPE))
@@ -132,6 +133,7 @@ def test_a_run_that_is_killed_is_gone_on_with(owner: Owner, sink: Any, point: st
 
 
 @pytest.mark.parametrize("point", often([*POINTS[1:], *SWEEPS], "sink.before_commit", "sink.after_swept"))
+@pytest.mark.sample(1)
 def test_what_is_brought_anew_replaces_what_was_there_whatever_dies(
     owner: Owner, sink: Any, point: str
 ) -> None:
@@ -276,6 +278,7 @@ UNIQUE = {
 
 
 @pytest.mark.parametrize("constraint", UNIQUE.values(), ids=UNIQUE)
+@pytest.mark.sample(2)
 def test_entities_that_take_each_other_s_values_are_written(owner: Owner, sink: Any, constraint: str) -> None:
     sink.execute(f"ALTER TABLE copied {constraint}, ADD number int GENERATED ALWAYS AS IDENTITY")
     pipes.create(owner.tenant, definition(PIPE))

@@ -74,6 +74,7 @@ def check_whole(owner: Owner) -> None:
 
 @pytest.mark.parametrize("how", NEWER)
 @pytest.mark.parametrize("point", ["after.drain_and_conform", "after.land"])
+@pytest.mark.sample(2)
 def test_a_batch_in_flight_lands_by_the_schema_that_the_table_has_then(
     owner: Owner, how: str, point: str, at: AtPoint
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_batch_in_flight_lands_by_the_schema_that_the_table_has_then(
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and created again"])
 @pytest.mark.parametrize("point", [pytest.param("after.dedup_gate", marks=pytest.mark.slow), "after.land"])
+@pytest.mark.sample(1)
 def test_rows_of_a_deleted_dataset_are_dead_letters(
     owner: Owner, again: bool, point: str, at: AtPoint
 ) -> None:
@@ -245,6 +247,7 @@ def test_a_table_that_goes_on_and_loses_what_was_seen_is_looked_at_again(
 
 
 @pytest.mark.parametrize("reads", READS)
+@pytest.mark.sample(1)
 def test_a_file_that_is_gone_from_a_table_that_did_not_go_on_is_told(owner: Owner, reads: str) -> None:
     table, uri = open_table(owner), publish(owner, WIDENED)
     paths = {

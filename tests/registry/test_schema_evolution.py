@@ -242,6 +242,7 @@ def declared(rows: Rows) -> Rows:
 
 @pytest.mark.parametrize("slug", CASES)
 @pytest.mark.parametrize("read", ENGINES)
+@pytest.mark.sample(9)
 def test_rows_from_before_and_after_are_read(moved: Moved, slug: str, read: Read) -> None:
     first, second = CASES[slug].now
     rows = read(moved, slug, None).to_pylist()
@@ -252,6 +253,7 @@ def test_rows_from_before_and_after_are_read(moved: Moved, slug: str, read: Read
 
 @pytest.mark.parametrize("slug", CASES)
 @pytest.mark.parametrize("read", ENGINES)
+@pytest.mark.sample(9)
 def test_an_old_snapshot_is_read_by_its_own_schema(moved: Moved, slug: str, read: Read) -> None:
     found = read(moved, slug, moved.snapshots[slug])
     assert declared(found.to_pylist()) == [CASES[slug].then]
@@ -277,6 +279,7 @@ def test_a_snapshot_says_what_was_rewritten(moved: Moved, slug: str) -> None:
 
 
 @pytest.mark.parametrize("slug", CASES)
+@pytest.mark.sample(3)
 def test_checks_pass_after_a_move(moved: Moved, slug: str) -> None:
     for name in checks.TABLE_CHECKS:
         assert checks.run(name, moved.owner.tenant, slug).problems == []

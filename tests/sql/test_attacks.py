@@ -180,6 +180,7 @@ BOMBS = {
 @pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.parametrize("off", [(), ("gate",), ("limits",)], ids=lambda off: " ".join(off) or "all layers")
+@pytest.mark.sample(8)
 def test_what_takes_too_much_ends_and_says_so(bomb: str, off: tuple[str, ...]) -> None:
     with processes(off, less(seconds=2.0)) as made, pytest.raises((UserError, TimeUpError)) as ended:
         ask(made, BOMBS[bomb], limits=less(seconds=2.0))
