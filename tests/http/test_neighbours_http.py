@@ -35,7 +35,11 @@ EVERYTHING = (PREVIEW, SUMMARY, "/v1/dead-letters", "/v1/datasets", "/v1/usage")
 def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable[..., Caller]) -> None:
     """Rates of previews, and of all but collecting, that nobody has to set."""
     greedy, neighbour = new_caller(), new_caller()
-    few = {"API__PREVIEWS_PER_SECOND": 0.1, "API__OTHER_REQUESTS_PER_SECOND": 0.2, "API__BURST_SECONDS": 30}
+    few = {  # so slow that no machine takes long enough for one more
+        "API__PREVIEWS_PER_SECOND": 0.001,
+        "API__OTHER_REQUESTS_PER_SECOND": 0.002,
+        "API__BURST_SECONDS": 3000,
+    }
     with with_settings(**few), served() as api, api.client(greedy.key.text) as http:
         previews = [http.get(path) for path in (PREVIEW, "/v1/datasets/orders/snapshots") * 2]
         assert [answer.status_code for answer in previews] == [200, 200, 200, 429]
@@ -44,8 +48,8 @@ def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable
         others.append(http.post("/v1/datasets", json=body))
         assert [answer.status_code for answer in others] == [200] * 6 + [429]
         for answer, seconds, what in (
-            (previews[-1], 10, "0.1 previews"),
-            (others[-1], 5, "0.2 requests other than previews, queries, questions and collecting"),
+            (previews[-1], 1_000, "0.001 previews"),
+            (others[-1], 500, "0.002 requests other than previews, queries, questions and collecting"),
         ):
             problem = answer.json()
             assert problem["type"] == "urn:pulse:problem:rate-exceeded"
@@ -91,10 +95,9 @@ def test_who_changes_again_and_again_is_told_when_to_come_back(new_caller: Calla
     greedy, neighbour = new_caller(), new_caller()
     with with_settings(API__CHANGES_PER_SECOND=1.5), served() as api:
         with api.client(greedy.key.text) as http:
-            with ThreadPoolExecutor(
-                12
-            ) as threads:  # in turn they may take as long as the next one is allowed
-                answers = list(threads.map(lambda _: http.delete("/v1/datasets/none"), range(12)))
+            # At once: in turn each may take as long as the next one is allowed.
+            with ThreadPoolExecutor(24) as threads:
+                answers = list(threads.map(lambda _: http.delete("/v1/datasets/none"), range(24)))
             answers.sort(key=lambda answer: answer.status_code)
             assert {answer.status_code for answer in answers} == {404, 429}
             assert [answer.status_code for answer in answers[:3]] == [404] * 3
