@@ -61,6 +61,7 @@ PARTS = {
     "key": ("key", "API keys of a tenant, for the HTTP API."),
     "schema": ("schema", "JSON Schemas that a tenant publishes; a published version never changes."),
     "dataset": ("dataset", "Datasets: Iceberg tables, each named by a slug."),
+    "source": ("source", "Sources: addresses, with credentials, of what pipes read and write."),
     "pipe": (
         "pipe",
         "Pipes: tables, files, feeds and transforms into datasets, and these to sinks.",

@@ -12,9 +12,19 @@ from pulse_resources.errors import NotFound, UserError
 from pulse_resources.home import pulse_home
 
 
+def folder(tenant: Tenant) -> Path:
+    """The folder of the files that hold the addresses of a tenant's sources."""
+    return pulse_home() / "sources" / tenant.slug
+
+
 def file(tenant: Tenant, source: str) -> Path:
     """The file that holds a source's address, unless the environment has it."""
-    return pulse_home() / "sources" / tenant.slug / source
+    return folder(tenant) / source
+
+
+def variable(tenant: Tenant, source: str) -> str:
+    """The environment variable that may hold a source's address; it comes before the file."""
+    return f"PULSE_SOURCE__{tenant.slug.upper()}__{source.upper()}"
 
 
 def url(tenant: Tenant, source: str) -> str:
@@ -24,8 +34,7 @@ def url(tenant: Tenant, source: str) -> str:
         NotFound: it is not configured.
         UserError: other users may read its file.
     """
-    variable = f"PULSE_SOURCE__{tenant.slug.upper()}__{source.upper()}"
-    if found := os.environ.get(variable):
+    if found := os.environ.get(variable(tenant, source)):
         return found
     path = file(tenant, source)
     try:
@@ -33,8 +42,8 @@ def url(tenant: Tenant, source: str) -> str:
     except OSError:
         raise NotFound(
             "the source has no address",
-            fix=f"An operator writes it into $PULSE_HOME/sources/{tenant.slug}/{source}, readable for Pulse "
-            f"alone, or into the environment of Pulse: {variable}",
+            fix=f"An operator stores it: pulse source set {tenant.slug} {source}. The environment of Pulse "
+            f"may have it instead: {variable(tenant, source)}",
             tenant=tenant.slug,
             source=source,
         ) from None

@@ -104,6 +104,11 @@ class S3:
                     )
         return sorted(found, key=lambda each: each.name)
 
+    def is_empty(self) -> bool:
+        """Whether nothing is below the prefix. Raises as `listed` does."""
+        with self._client() as client:
+            return not client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)["KeyCount"]
+
     @contextmanager
     def opened(self, file: Listed) -> Iterator[BinaryIO]:
         """A file's bytes."""
