@@ -7,12 +7,11 @@ import typer
 
 from pulse_api.cli.arguments import TenantSlug
 from pulse_api.cli.output import AsJson, emit, say, show_table
-from pulse_pipelines import registry
-from pulse_pipelines.pipes import addresses, sources
+from pulse_pipelines import pipes, registry
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Sources: addresses, with credentials, of what pipes read and write. A tenant names only its own.",
+    help="Sources: addresses, with credentials, of what pipes read and write.",
 )
 
 Name = Annotated[str, typer.Argument(help="The source's name, as pipes write it: letters and digits.")]
@@ -40,10 +39,10 @@ def set_source(
     address = (
         typer.prompt("Address", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
     ).strip()
-    answer = None if untested else sources.answer_of(address)
-    replaced = sources.store(owner, name, address)
+    answer = None if untested else pipes.sources.answer_of(address)
+    replaced = pipes.sources.store(owner, name, address)
     if as_json:
-        emit({"source": name, "kind": sources.kind_of(address), "replaced": replaced, "answer": answer})
+        emit({"source": name, "kind": pipes.sources.kind_of(address), "replaced": replaced, "answer": answer})
     else:
         say(f"{'replaced' if replaced else 'stored'} the source {name}" + (f": {answer}" if answer else ""))
 
@@ -54,7 +53,7 @@ def list_sources(tenant: TenantSlug, as_json: AsJson = False) -> None:
 
     Example: pulse source list acme
     """
-    listed = sources.list_sources(registry.find_tenant(tenant))
+    listed = pipes.sources.list_sources(registry.find_tenant(tenant))
     if as_json:
         emit([{"source": s.name, "kind": s.kind, "kept": s.kept, "pipes": s.pipes} for s in listed])
         return
@@ -70,7 +69,7 @@ def try_source(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
 
     Example: pulse source test acme shop
     """
-    answer = sources.answer_of(addresses.url(registry.find_tenant(tenant), name))
+    answer = pipes.sources.answer_of(pipes.addresses.url(registry.find_tenant(tenant), name))
     if as_json:
         emit({"source": name, "answer": answer})
     else:
@@ -83,7 +82,7 @@ def remove_source(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> No
 
     Example: pulse source remove acme shop
     """
-    sources.remove(registry.find_tenant(tenant), name)
+    pipes.sources.remove(registry.find_tenant(tenant), name)
     if as_json:
         emit({"source": name, "removed": True})
     else:

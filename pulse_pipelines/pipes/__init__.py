@@ -5,6 +5,7 @@ A pipe is defined in `registry`, launched by a sensor, watched between runs by `
 which imports Spark: code that only defines pipes does not need it.
 """
 
+from pulse_pipelines.pipes import addresses, sources
 from pulse_pipelines.pipes.last_day import LastDay, last_day
 from pulse_pipelines.pipes.registry import (
     Pipe,
@@ -28,6 +29,7 @@ __all__ = [
     "Delivery",
     "LastDay",
     "Pipe",
+    "addresses",
     "ask",
     "create",
     "delete",
@@ -46,4 +48,5 @@ __all__ = [
     "names",
     "pause",
     "reset",
+    "sources",
 ]
