@@ -11,7 +11,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pulse_api.http import problems, telemetry
@@ -94,6 +94,7 @@ def create_app() -> FastAPI:
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     app.router.routes.insert(0, Route("/openapi.json", _document, include_in_schema=False))
+    app.router.routes.insert(0, Route("/", _welcome, include_in_schema=False))
     for router in ROUTERS:
         app.include_router(router)
     app.state.mcp = Mcp(settings)
@@ -121,6 +122,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with app.state.pulse.open(), app.state.mcp.running():
         yield
     await asyncio.to_thread(telemetry.flush)
+
+
+async def _welcome(_: Request) -> Response:
+    """A person who opens the address in a browser sees what there is."""
+    return RedirectResponse("/docs")
 
 
 async def _document(request: Request) -> Response:

@@ -20,6 +20,7 @@ from pulse_pipelines.domain.cost import cost_of
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, heading, nesting, suspicious, unstorable
 from pulse_pipelines.domain.limits import Budget, EventLimits
+from pulse_pipelines.domain.misspelled import Spellings
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schema import compiled, violation
 from pulse_pipelines.domain.scope import Scope
@@ -109,6 +110,10 @@ class Validator:
     limits: EventLimits
     budget: Budget = field(default_factory=Budget)
     """CPU time for all events that it validates."""
+
+    @cached_property
+    def _slugs(self) -> Spellings:
+        return Spellings(self.targets)
 
     @cached_property
     def targets(self) -> dict[str, Target]:
@@ -244,6 +249,8 @@ class Validator:
             return Rejected(Reason.NUL_CHARACTER, "a NUL character cannot be stored", "/dataset")
         if dataset not in self.targets:
             detail = f"the tenant has no dataset {dataset[:100]!r}"
+            if near := self._slugs.nearest(dataset):
+                detail += f": is it {near}?"
             if dataset in self.scope.elsewhere:
                 detail = f"{dataset!r} holds entities: send them with POST /v1/datasets/{dataset}/entities"
             return Rejected(Reason.UNKNOWN_DATASET, detail, "/dataset")

@@ -22,6 +22,7 @@ from support.ingest import Owner
 
 from chaos.waiting import PATIENCE_S
 from pulse_api.http import keyring, logs, problems, routing
+from pulse_api.http.app import create_app
 from pulse_api.http.routes.dead_letters import Chosen, Replayed
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
@@ -63,15 +64,26 @@ def test_every_error_is_a_problem_document(caller: Caller, method: str, path: st
         assert answer.headers["allow"] == ("POST" if path == "/v1/collect" else "DELETE, GET")
 
 
+def test_the_address_in_a_browser_leads_to_the_documentation() -> None:
+    answer = TestClient(create_app()).get("/", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
+
+
 LINES = b'{"event_id": "1"}\n{"event_id": "2"}\n'
 PROBLEMS: dict[str, tuple[str, str, dict[str, Any], int, str]] = {
-    "the root": ("GET", "/", {}, 404, "GET /openapi.json"),
     "lines as one value": ("POST", "/v1/collect", {"content": LINES}, 400, "application/x-ndjson"),
     "a parameter that is almost one": ("GET", "/v1/datasets/orders/preview?limt=5", {}, 422, "mean limit?"),
     "a parameter of collect": ("POST", "/v1/collect?wait=1", {"json": []}, 422, "of this path: none"),
     "a parameter of nobody": ("GET", "/v1/usage?colour=5", {}, 422, "of this path: "),
     "a body that is no object": ("POST", "/v1/schemas", {"json": [1]}, 422, "openapi.json"),
     "a member that is unknown": ("POST", "/v1/datasets", {"json": {"slugg": "a"}}, 422, "openapi.json"),
+    "a query with a wrong column": (
+        "POST",
+        "/v1/sql",
+        {"json": {"sql": "SELECT nothing FROM orders"}},
+        422,
+        "DESCRIBE",
+    ),
     "events that are all wrong": ("POST", "/v1/collect", {"json": [{"event_id": "a"}]}, 422, "`verdicts`"),
     "a schema that is not published": (
         "POST",

@@ -70,6 +70,8 @@ class Run:
         )
         if self._interrupted:
             return
+        if pools := sys.modules.get("pulse_pipelines.validation.worker_pool"):
+            pools.validator_pool().close()  # of this process, which a run without xdist uses; it ends at exit
         deadline = time.monotonic() + PATIENCE_S
         while (left := marked(self._mark) - helpers()) and time.monotonic() < deadline:
             time.sleep(0.05)
