@@ -123,7 +123,7 @@ def get(principal: Reader, slug: DatasetSlug) -> DatasetInfo:
 async def delete(request: Request, principal: Manager, slug: DatasetSlug) -> Deleted:
     """Delete a dataset and its table from the catalog; every file stays.
 
-    Events that are on their way to it become dead letters.
+    Events in flight to it become dead letters.
     """
     tenant = principal.tenant
     deleted = await app_state(request).change(tenant.tenant_id, registry.delete_dataset, tenant, slug)

@@ -47,7 +47,7 @@ class SessionOfKey(BaseModel):
 
 
 class WindowsOfKey(BaseModel):
-    """The windows of a key; each is null where it begins before what is kept."""
+    """The windows of a key; each is null where it begins before the minutes that are kept."""
 
     to: datetime = Field(description="The end of the minute asked for, and of all windows.")
     complete: bool = Field(description="False: they are being built, and may lack anything.")
@@ -127,7 +127,7 @@ class StatePage(StateInfo):
 
 class NewState(Body):
     latest_by: str = Field(min_length=1, max_length=256, examples=["tail_number"])
-    max_keys: int = Field(default=STATE_KEYS, ge=1, le=STATE_KEYS, description="Keys that it has, at most.")
+    max_keys: int = Field(default=STATE_KEYS, ge=1, le=STATE_KEYS, description="Maximum number of keys.")
     windows: NewWindows | None = Field(default=None, description="Null: none, or none any more.")
 
 

@@ -77,7 +77,7 @@ class NewPipe(Body):
 class Wish(Body):
     """A run that is wanted."""
 
-    full: bool = Field(default=False, description="Read all rows, and delete entities that are gone.")
+    full: bool = Field(default=False, description="Read all rows, and delete entities that are missing.")
 
 
 class Counts(BaseModel):
@@ -166,7 +166,7 @@ class PipeDeleted(BaseModel):
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
-    """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
+    """Create a pipe. If its dataset does not exist, create it with a schema derived from the source.
 
     With `from` and `to` it brings a dataset of entities to a sink: a table of Postgres, or a service by HTTP.
 
@@ -239,7 +239,7 @@ async def delete(
     principal: Manager,
     pipe: PipeName,
     leave_slot: Annotated[
-        bool, Query(description="Do not ask the source, which is gone for good; a slot that it has stays.")
+        bool, Query(description="Do not contact the source, which no longer exists; its slot stays.")
     ] = False,
 ) -> PipeDeleted:
     """Delete a pipe, and its slot in the source, if it captures changes; its dataset stays as it is.
