@@ -37,6 +37,7 @@ ACCEPTED = (
     "names = [\n    each.name\n    for each in rows\n    if each.name\n]\n",
     "lookup = foundation = owner_id = 1\n",
     "call(found=1)\nprint(*rows, *list(rows))\nsize = 2 * (a + b)\n",
+    "size = sum(*(a + b for a, b in pairs))\n",
     "row.found = 1\nif found == said:\n    pass\n",
     'text = "found = 1"  # no longer "each: int"\n',
     '"""There is no batch, and it is no longer open."""\n',

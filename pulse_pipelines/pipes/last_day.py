@@ -1,4 +1,4 @@
-"""What became of the entities of the last day's runs."""
+"""Counts of the entities of the last day's runs, by outcome."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -18,7 +18,7 @@ FROM pipe_deliveries WHERE begun_at > now() - interval '24 hours' GROUP BY 1, 2
 
 
 class LastDay(NamedTuple):
-    """What became of the entities of the runs of the last 24 hours; what was written to a sink is changed."""
+    """Entities of the runs of the last 24 hours, by outcome; those written to a sink count as changed."""
 
     created: int = 0
     changed: int = 0
@@ -28,15 +28,15 @@ class LastDay(NamedTuple):
 
 
 def last_day(tenant: Tenant | None = None) -> Mapping[tuple[UUID, str], LastDay]:
-    """Count the entities of the runs of the last 24 hours, by tenant and pipe; without runs there is none.
+    """Count the entities of the runs of the last 24 hours, by tenant and pipe; a pipe without runs is absent.
 
     Args:
         tenant: None: all.
     """
     if tenant is None:
         with postgres.transaction("pulse_pipeline") as connection:
-            found = connection.execute(LAST_DAY).fetchall()
+            rows = connection.execute(LAST_DAY).fetchall()
     else:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            found = connection.execute(LAST_DAY).fetchall()
-    return {(tenant_id, name): LastDay(*counts) for tenant_id, name, *counts in found}
+            rows = connection.execute(LAST_DAY).fetchall()
+    return {(tenant_id, name): LastDay(*counts) for tenant_id, name, *counts in rows}

@@ -28,7 +28,7 @@ def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
         Terminal: the run failed.
     """
     pipe = find(tenant, name)
-    if pipe.asked_at is not None:  # it has not begun, or gave way to others and goes on
+    if pipe.asked_at is not None:  # it has not begun, or gave way to others and continues
         return None
     if pipe.error:
         raise Terminal(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
@@ -54,7 +54,7 @@ def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | Non
         if last.delivery_id == after or last.ended_at is None:
             return None
         if last.state == "failed":
-            if find(tenant, name).asked_at is not None:  # it gave way to others, and goes on
+            if find(tenant, name).asked_at is not None:  # it gave way to others, and continues
                 return None
             raise Terminal(f"the run failed: {last.reason}", tenant=tenant.slug, pipe=name)
         return last

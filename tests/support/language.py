@@ -71,7 +71,7 @@ _BOUND = re.compile(
     re.MULTILINE,
 )
 _CLASS = re.compile(r"^class (\w+)|^([A-Z][a-z]\w*) = ", re.MULTILINE)
-_PACKED = re.compile(r"(?<=[(,\s])\*[(\[](?=[^()\[\]]*,)", re.MULTILINE)
+_PACKED = re.compile(r"(?<=[(,\s])\*[(\[](?![^()\[\]]* for )(?=[^()\[\]]*,)")
 
 
 @dataclass(frozen=True)
