@@ -146,7 +146,7 @@ def _show_new(issued: IssuedKey, as_json: bool) -> None:
     scopes = ", ".join(sorted(issued.stored.scopes)) or "operator"
     expires = issued.stored.expires_at
     until = f", in force until {cell(expires)}" if expires else ""
-    remark(f"Key {issued.stored.key_id} ({scopes}{until}). Save it now: Pulse stores only its hash.")
+    remark(f"Key {issued.stored.key_id} ({scopes}{until}). It is shown once: save it now.")
 
 
 def _show(issued: list[ApiKey], as_json: bool) -> None:

@@ -684,7 +684,7 @@ def test_collect_needs_a_key_of_the_tenant(
 ) -> None:
     one, other = new_owner().tenant, new_owner().tenant
     monkeypatch.delenv("PULSE_KEY", raising=False)
-    assert "no key" in fails("collect", one.slug, code=2)
+    assert "the key is missing" in fails("collect", one.slug, code=2)
     for key in ("nonsense", keys.issue_key(other, "x", [KeyScope.COLLECT]).text):
         assert "not a key of the tenant" in fails("collect", one.slug, "--key", key, code=2)
     key = keys.issue_key(one, "x", [KeyScope.READ]).text

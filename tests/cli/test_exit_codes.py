@@ -158,7 +158,7 @@ def test_a_closed_standard_input_is_an_empty_one(owner: Owner) -> None:
     done = shell(f"pulse schema publish {owner.tenant.slug} orders - <&-")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     done = shell(f"pulse erase {owner.tenant.slug} --where context.ip=1 <&-")
-    assert (done.returncode, done.stderr[:38]) == (2, b"error: erasing needs a confirmation. L")
+    assert (done.returncode, done.stderr[:38]) == (2, b"error: erasing needs a confirmation. C")
 
 
 def test_an_argument_that_is_no_text_is_a_wrong_request(stack: Settings) -> None:
