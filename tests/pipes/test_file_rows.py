@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
-from pulse_pipelines.pipes import inferred, rows, web
+from pulse_pipelines.pipes import rows, schema_inference, web
 from pulse_pipelines.pipes.files import formats, load
 from pulse_pipelines.pipes.files.stores import Listed, refused, store
 from pulse_pipelines.pipes.rows import Maker
@@ -53,7 +53,7 @@ def test_a_value_that_is_no_scalar_is_not_made() -> None:
     values = rows.members(line)
     tracemalloc.start()
     try:
-        assert inferred.schema([values]) == {"type": "object", "properties": {"tail": {}}}
+        assert schema_inference.schema([values]) == {"type": "object", "properties": {"tail": {}}}
         assert rows.key_of(values, ("tail",)) is None
         assert rows.time_of(values["tail"]) is None
         _, peak = tracemalloc.get_traced_memory()

@@ -13,7 +13,7 @@ from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.pipe_sources import Feed
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, fence, inferred, progress, web
+from pulse_pipelines.pipes import addresses, fence, progress, schema_inference, web
 from pulse_pipelines.pipes.feeds import pages
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.publishing import Loaded, publish
@@ -52,9 +52,9 @@ def schema(tenant: Tenant, definition: Definition) -> dict[str, Any] | None:
     feed = cast(Feed, definition.other_end)
     site, url = pages.site_of(addresses.url(tenant, feed.source), feed)
     with web.client(site) as client:
-        lines = pages.page(client, url, None, inferred.SAMPLE).lines
+        lines = pages.page(client, url, None, schema_inference.SAMPLE).lines
     try:
-        return inferred.schema(row for line in lines if not _is_deletion(row := members(line)))
+        return schema_inference.schema(row for line in lines if not _is_deletion(row := members(line)))
     except ValueError:
         raise UserError("the source is not a feed of entities: its lines are not JSON objects") from None
 

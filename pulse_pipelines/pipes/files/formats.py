@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
-from pulse_pipelines.pipes import inferred
+from pulse_pipelines.pipes import schema_inference
 from pulse_pipelines.pipes.files import int96, parquet_types
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
@@ -87,10 +87,12 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
             return parquet_types.schema(columns)
         head = io.BytesIO(_unpacked(stream, name).read(SAMPLE_BYTES))
         if files.format is Format.NDJSON:
-            sample = [row.values for row in islice(_ndjson(head), inferred.SAMPLE) if row.values is not None]
+            sample = [
+                row.values for row in islice(_ndjson(head), schema_inference.SAMPLE) if row.values is not None
+            ]
             if files.timestamp and sample and not any(files.timestamp in row for row in sample):
                 raise without_time(files, name)
-            return inferred.schema(sample)
+            return schema_inference.schema(sample)
         header = _header(_records(head), files)
         return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
 

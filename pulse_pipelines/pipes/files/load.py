@@ -13,7 +13,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, fence, inferred
+from pulse_pipelines.pipes import addresses, fence, schema_inference
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.pipes.files.stores import Listed, Store, store
@@ -140,7 +140,7 @@ def _timed(rows: Iterator[formats.Row], files: Files, name: str) -> Iterator[for
         first.append(row)
         has_time = files.timestamp in values
         size += len(row.text) + sum(len(bytes(each)) for each in values.values())
-        if has_time or len(first) == inferred.SAMPLE or size > formats.SAMPLE_BYTES:
+        if has_time or len(first) == schema_inference.SAMPLE or size > formats.SAMPLE_BYTES:
             break
     if not has_time and any(row.values is not None for row in first):
         raise formats.without_time(files, name)
