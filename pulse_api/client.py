@@ -23,7 +23,7 @@ ATTEMPTS = 8
 LONGEST_WAIT_S = 900.0
 """A longer Retry-After is raised as an error instead of waited for."""
 _TIMEOUT_S = 60.0
-_TAKEN = (202, 207)
+_ACCEPTED = (202, 207)
 _ALL_REFUSED = "urn:pulse:problem:events-refused"
 
 
@@ -100,16 +100,16 @@ def retry_after(answer: httpx.Response) -> float | None:
 
 def _collected(answer: httpx.Response, sent: int) -> Collected:
     document = _document(answer)
-    if answer.status_code in _TAKEN:
+    if answer.status_code in _ACCEPTED:
         numbers = (document["accepted"], document["dead_lettered"], document["refused"])
-        found = Collected(*numbers, tuple(document["verdicts"]), tuple(document.get("ignored", ())))
+        result = Collected(*numbers, tuple(document["verdicts"]), tuple(document.get("ignored", ())))
     elif document.get("type") == _ALL_REFUSED:
-        found = Collected(0, 0, len(document["verdicts"]), tuple(document["verdicts"]))
+        result = Collected(0, 0, len(document["verdicts"]), tuple(document["verdicts"]))
     else:
         raise _problem(answer)
-    if found.accepted + found.dead_lettered + found.refused != sent:
-        raise Terminal(f"the API accounts for {found} of {sent} events", status=answer.status_code)
-    return found
+    if result.accepted + result.dead_lettered + result.refused != sent:
+        raise Terminal(f"the API accounts for {result} of {sent} events", status=answer.status_code)
+    return result
 
 
 def _document(answer: httpx.Response) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def look() -> Found:
     try:
         given = in_file()
     except (OSError, ValueError) as error:
-        fix = "Repair it, or run `pulse up`: it writes the file anew"
+        fix = "Repair it, or run `pulse up`: it writes the file again"
         found.faults.append(Fault(str(pulse_home() / "settings.json"), f"cannot be read: {error}", fix))
         return found
     for name, meant in misspelt(Settings.model_fields):

@@ -140,9 +140,9 @@ class UpkeepSettings(BaseModel):
     own_orphan_hours: float = Field(default=72.0, ge=0)
     """Younger orphans of tables of tenants' own are kept: their engines may still commit them."""
     raw_days: int = Field(default=-1, ge=-1)
-    """Raw objects are kept this long after their batch settled; -1: for ever. Backfills need them."""
+    """Raw objects are kept this long after their batch settled; -1: permanently. Backfills need them."""
     claim_days: int = Field(default=-1, ge=-1)
-    """Event ids are remembered this long; -1: for ever. An event sent again later lands again."""
+    """Event ids are remembered this long; -1: permanently. An event sent again later lands again."""
     run_seconds: float = Field(default=600.0, gt=0)
     """No task begins after this many seconds of a run."""
     retry_minutes: float = Field(default=15.0, ge=0)
@@ -279,7 +279,7 @@ def load_settings() -> Settings:
         for name, fix in unknown(Settings.model_fields, in_file()):
             raise UserError(
                 f"{name} in {file} is not a setting",
-                fix=f"{fix or 'Remove it.'} Or run `pulse up`: it writes the file anew",
+                fix=f"{fix or 'Remove it.'} Or run `pulse up`: it writes the file again",
             )
         return Settings()
     except ValidationError as error:  # not as the cause: it holds values, secrets among them

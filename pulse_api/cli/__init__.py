@@ -18,7 +18,10 @@ PARTS = {
     # Subcommand of `pulse`: its module, and its line in `pulse --help`.
     "up": ("stack", "Start every service of Pulse on this machine; wait until all are ready."),
     "down": ("stack", "Stop every service that `pulse up` started; wait until all have ended."),
-    "status": ("stack", "Show every service, what waits to be ingested, and what needs a person."),
+    "status": (
+        "stack",
+        "Show every service, the events that wait to be ingested, and problems that need a person.",
+    ),
     "doctor": (
         "doctor",
         "Check addresses, versions, rights, clocks, topics and disk of all services that the settings name.",
@@ -29,7 +32,7 @@ PARTS = {
     ),
     "collect": (
         "collect",
-        "Send events through the HTTP API: JSON objects, one a line or more, or one JSON array.",
+        "Send events through the HTTP API: JSON objects, on one line each or on several, or one array.",
     ),
     "preview": ("lake", "Show the newest rows of a dataset."),
     "snapshots": (
@@ -38,7 +41,7 @@ PARTS = {
     ),
     "sql": ("sql", "Run one SELECT over a tenant's datasets and own tables; every query is recorded."),
     "ask": ("ask", "Answer a question over a tenant's datasets, with the query that gave the answer."),
-    "describe": ("ask", "Show what can be asked for: measures, dimensions, units and other words."),
+    "describe": ("ask", "Show what questions can use: measures, dimensions, units and synonyms."),
     "mcp": ("mcp", "Serve a tenant's lake to an MCP client, over standard input and output."),
     "tail": ("tail", "Print the rows of a dataset as they land, until it is interrupted."),
     "trace": ("trace", "Show what became of one event: where it landed, or why it did not."),
@@ -64,19 +67,19 @@ PARTS = {
     "source": ("source", "Sources: addresses, with credentials, of what pipes read and write."),
     "pipe": (
         "pipe",
-        "Pipes: tables, files, feeds and transforms into datasets, and these to sinks.",
+        "Pipes: copy tables, files, feeds and query results into datasets, and datasets to sinks.",
     ),
-    "state": ("state", "States: the newest event of each key of a dataset of events."),
+    "state": ("state", "States: the newest event per key of a dataset of events."),
     "index": ("index", "Indexes of datasets of entities, by which subsets are read."),
     "sync": ("sync", "Syncs: parts that were sent to a dataset of entities as one unit."),
     "dlq": (
         "dlq",
-        "Dead letters: events that could not land. Look at them, remove the cause, replay them.",
+        "Dead letters: events that could not land. Inspect them, remove the cause, replay them.",
     ),
     "batch": ("batch", "Batches: list running and recent ones, retry a stuck one."),
     "upkeep": ("upkeep", "Table maintenance: compaction, history, orphan files, retention."),
     "lake": ("connect", "Access to the lake for other engines, through the REST catalog."),
-    "alerts": ("alerts", "Alerts: what is wrong, and whether the notifiers were told."),
+    "alerts": ("alerts", "Alerts: current and past problems, and whether they were sent."),
 }
 
 app = typer.Typer(
@@ -91,8 +94,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version  # this import takes as long as all others here
 
         say(version("pulse"))

@@ -10,7 +10,7 @@ from pulse_api.cli.output import AsJson, cell, emit, show_table
 from pulse_pipelines.monitoring import alerts
 from pulse_resources import notify, settings
 
-app = typer.Typer(help="Alerts: what is wrong, and whether the notifiers were told.")
+app = typer.Typer(help="Alerts: current and past problems, and whether they were sent.")
 
 
 @app.callback(invoke_without_command=True)
@@ -20,17 +20,17 @@ def list_alerts(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of alerts to show.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the alerts that go on, the latest first. The sensor `alert_watch` looks every 30 s.
+    """List current alerts, the latest first. The sensor `alert_watch` checks every 30 seconds.
 
     Example: pulse alerts --all
     """
     if context.invoked_subcommand is not None:
         return
-    found = alerts.remembered(everything=everything, limit=limit)
+    entries = alerts.remembered(everything=everything, limit=limit)
     if as_json:
-        emit([notify.document(entry.alert) | {"told": entry.told} for entry in found])
+        emit([notify.document(entry.alert) | {"told": entry.told} for entry in entries])
         return
-    rows = (_row(entry) for entry in found)
+    rows = (_row(entry) for entry in entries)
     columns = ("since", "until", "severity", "kind", "what", "what to do", "told")
     show_table(
         columns,
@@ -64,10 +64,10 @@ def send_test(as_json: AsJson = False) -> None:
 
 def _row(entry: "alerts.Remembered") -> tuple[Any, ...]:
     alert = entry.alert
-    told = (f"{name}: {_when(outcome)}" for name, outcome in sorted(entry.told.items()))
+    notifications = (f"{name}: {_when(outcome)}" for name, outcome in sorted(entry.told.items()))
     return (
         *(alert.first_seen, alert.resolved_at, alert.severity, alert.kind),
-        *(alert.summary, alert.fix, "; ".join(told)),
+        *(alert.summary, alert.fix, "; ".join(notifications)),
     )
 
 

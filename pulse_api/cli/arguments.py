@@ -37,8 +37,8 @@ def duration(text: str) -> timedelta:
     """
     if not re.fullmatch(r"(\d{1,100}[smhdw])+", text):
         raise typer.BadParameter(f"{text!r} is not a duration: write 90s, 15m, 1h, 30d, 2w or 1h30m")
-    found = re.findall(r"(\d+)([smhdw])", text)
-    seconds = sum(int(number) * _UNITS[unit] for number, unit in found)
+    parts = re.findall(r"(\d+)([smhdw])", text)
+    seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
     if seconds > _LONGEST.total_seconds():
         raise typer.BadParameter(f"{text!r} is longer than a hundred years")
     return timedelta(seconds=seconds)
@@ -52,8 +52,8 @@ def moment(text: str) -> datetime:
     """
     if re.fullmatch(r"(\d+[smhdw])+", text):
         return datetime.now(UTC) - duration(text)
-    if isinstance(found := event.parse_timestamp(text), datetime):
-        return found
+    if isinstance(timestamp := event.parse_timestamp(text), datetime):
+        return timestamp
     try:
         return datetime.combine(event.parse_date(text), time.min, UTC)
     except ValueError as error:
@@ -73,7 +73,7 @@ def day(text: str) -> date:
         raise typer.BadParameter(f"{text!r} is not a date: write 2026-11-19, today or yesterday") from error
 
 
-def read(file: Path, what: str) -> bytes:
+def read(file: Path, noun: str) -> bytes:
     """The content of a text file, or of standard input for `-`, without a byte order mark.
 
     Raises:
@@ -82,23 +82,23 @@ def read(file: Path, what: str) -> bytes:
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read the {what}: {error}") from error
-    content = without_mark(content, what)
+        raise UserError(f"cannot read the {noun}: {error}") from error
+    content = without_mark(content, noun)
     try:
         content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        found = f"line {line} has the byte 0x{content[error.start]:02x}"
-        raise UserError(f"the {what} is not UTF-8: {found}", fix=_AS_UTF_8) from error
+        bad_byte = f"line {line} has the byte 0x{content[error.start]:02x}"
+        raise UserError(f"the {noun} is not UTF-8: {bad_byte}", fix=_AS_UTF_8) from error
     return content
 
 
-def without_mark(content: bytes, what: str) -> bytes:
+def without_mark(content: bytes, noun: str) -> bytes:
     """Text, or its beginning, without a byte order mark. Raises UserError if it is UTF-16 or compressed."""
     for magic, program in _COMPRESSED.items():
         if content.startswith(magic):
             fix = f"Decompress it on the way: {program} -dc FILE | pulse ... -"
-            raise UserError(f"the {what} is compressed by {program}", fix=fix)
+            raise UserError(f"the {noun} is compressed by {program}", fix=fix)
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"the {what} is not UTF-8: its first bytes say UTF-16", fix=_AS_UTF_8)
+        raise UserError(f"the {noun} is not UTF-8: its first bytes mark it as UTF-16", fix=_AS_UTF_8)
     return content.removeprefix(codecs.BOM_UTF8)

@@ -29,7 +29,8 @@ def ask(
 ) -> None:
     """Answer a question over a tenant's datasets, with the query that gave the answer.
 
-    The embedded grammar answers what it understands as a whole, and otherwise says what it understood.
+    The embedded grammar answers a question only if it understands all of it. Otherwise the command
+    prints the parts that it understood.
 
     Example: pulse ask acme "How many orders were there by country?"
     """
@@ -42,7 +43,7 @@ def ask(
     with local.queries(owner) as run:
         tokens = settings.load_settings().ask.tokens_per_day
         try:
-            found = asyncio.run(
+            result = asyncio.run(
                 answer.answer(owner, question, providers.of_settings(), run, tokens_per_day=tokens)
             )
         except read.NotUnderstood as error:
@@ -52,24 +53,26 @@ def ask(
                 remark(f"{slug} has {', '.join(names)}")
             raise
     if as_json:
-        emit(found)
+        emit(result)
         return
-    show(Console(), found)
+    show(Console(), result)
 
 
-def show(console: Console, found: "answer.Answer") -> None:
+def show(console: Console, result: "answer.Answer") -> None:
     """Print an answer for a person: rows, or a chart where the rows allow one, and how it was computed."""
-    if chart.shape(found.rows):
-        chart.show(console, found.rows)
-    elif found.rows:
-        print_rows(console, [dict(row) for row in found.rows], "")  # a title is cut to the width of its table
+    if chart.shape(result.rows):
+        chart.show(console, result.rows)
+    elif result.rows:
+        print_rows(
+            console, [dict(row) for row in result.rows], ""
+        )  # a title is cut to the width of its table
     else:
         say("No rows")
-    say(f"understood  {found.understood}")
-    for slug, snapshot in found.snapshots.items():
-        fresh = found.freshness.get(slug)
+    say(f"understood  {result.understood}")
+    for slug, snapshot in result.snapshots.items():
+        fresh = result.freshness.get(slug)
         say(f"read        {slug} at snapshot {snapshot}; events landed last {cell(fresh) or 'never'}")
-    say(f"query       {found.query_id}, by {found.provider}\n{found.sql}")
+    say(f"query       {result.query_id}, by {result.provider}\n{result.sql}")
 
 
 @app.command("describe")
@@ -81,20 +84,23 @@ def describe(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what can be asked for: measures, dimensions, units and other words.
+    """Show what questions can use: measures, dimensions, units and synonyms.
 
-    They come from the schemas of the tenant's datasets, and from the rollups of these, which are tables, too.
+    They come from the schemas of the tenant's datasets and from their rollups.
 
     Example: pulse describe acme orders
     """
     owner = registry.find_tenant(tenant)
-    found = [meaning.of_one(owner, dataset)] if dataset else meaning.of_tenant(owner)
+    vocabularies = [meaning.of_one(owner, dataset)] if dataset else meaning.of_tenant(owner)
     if as_json:
-        emit(found)
+        emit(vocabularies)
         return
-    for each in found:
-        what = f"{each.dataset}: {each.title or 'entities' if each.of_entities else each.title or 'events'}"
-        say(what + (f". {each.description}" if each.description else ""))
+    for vocabulary in vocabularies:
+        title = vocabulary.title or ("entities" if vocabulary.of_entities else "events")
+        say(
+            f"{vocabulary.dataset}: {title}"
+            + (f". {vocabulary.description}" if vocabulary.description else "")
+        )
         rows = [
             (
                 field.name,
@@ -104,7 +110,7 @@ def describe(
                 ", ".join((field.title, *field.synonyms) if field.title else field.synonyms),
                 field.description or ", ".join(field.values[:10]),
             )
-            for field in each.fields
+            for field in vocabulary.fields
         ]
         show_table(
             ("column", "type", "use", "unit", "also called", "meaning"),
@@ -112,15 +118,15 @@ def describe(
             empty="It declares no columns.",
             spare=("meaning", "also called"),
         )
-        for rollup in each.rollups:
+        for rollup in vocabulary.rollups:
             by = f" by {', '.join(rollup.grain)}" if rollup.grain else ""
             where = f" in {rollup.table}" if rollup.table else ", not computed yet"
             say(f"rollup {rollup.name}, each day{by}{where}: {rollup.description}")
-    if not found:
+    if not vocabularies:
         remark("No datasets yet.")
 
 
-def _list(found: "list[record.Asked]") -> None:
+def _list(questions: "list[record.Asked]") -> None:
     rows = (
         (
             q.question_id,
@@ -133,7 +139,7 @@ def _list(found: "list[record.Asked]") -> None:
             q.key_id,
             q.question,
         )
-        for q in found
+        for q in questions
     )
     columns = ("id", "asked", "state", "provider", "queries", "tokens", "seconds", "key", "question")
     show_table(columns, rows, empty="No questions yet", spare=("key", "tokens"))

@@ -31,18 +31,18 @@ def backfill_days(
     first: Annotated[date, typer.Option("--from", parser=day, metavar="DATE", help="First day, in UTC.")],
     last: Annotated[
         date | None,
-        typer.Option("--to", parser=day, metavar="DATE", help="Last day, included; the first if not given."),
+        typer.Option("--to", parser=day, metavar="DATE", help="Last day, inclusive; by default the first."),
     ] = None,
     version: Annotated[
         int | None,
-        typer.Option(help="Schema version of events that name none; the current one if not given."),
+        typer.Option(help="Schema version for events that name none; by default the current one."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild days of a dataset from the raw zone, each replaced in one commit.
 
-    The same rows result; dead letters of the day that are valid by now land as well. It is safe beside
-    ingestion and compaction, and safe to stop and repeat. A day that fails is left unchanged; the
+    The result has the same rows, and the day's dead letters that are valid now. The command can run beside
+    ingestion and compaction, and can be stopped and repeated. A day that fails is left unchanged; the
     others continue, and the exit code is 1.
 
     Example: pulse backfill acme orders --from 2026-11-01 --to 2026-11-19
@@ -55,22 +55,22 @@ def backfill_days(
     backfill.choose_version(registry.find_dataset(owner, slug), version)
     done: list[backfill.Backfilled] = []
     failed: dict[date, str] = {}
-    said = interrupted.leaves(interrupted.BACKFILL)
-    with said, spark.session() as session, run.progress(Console(stderr=True)) as bar:
+    interruption = interrupted.leaves(interrupted.BACKFILL)
+    with interruption, spark.session() as session, run.progress(Console(stderr=True)) as bar:
         task = bar.add_task(f"{slug} of {tenant}", total=len(days))
-        for each in days:
-            bar.update(task, description=f"{slug} of {tenant}, {each}")
+        for rebuilt_day in days:
+            bar.update(task, description=f"{slug} of {tenant}, {rebuilt_day}")
             try:
-                done.append(_rebuild(session, owner, slug, each, version))
+                done.append(_rebuild(session, owner, slug, rebuilt_day, version))
             except (PulseError, OSError, psycopg.Error, PySparkException) as error:
-                failed[each] = str(error).strip().partition("\n")[0]
+                failed[rebuilt_day] = str(error).strip().partition("\n")[0]
             bar.advance(task)
     if as_json:
-        emit({"days": done, "failed": {str(each): why for each, why in failed.items()}})
+        emit({"days": done, "failed": {str(rebuilt_day): why for rebuilt_day, why in failed.items()}})
     else:
         _show(done)
-        for each, why in failed.items():
-            remark(f"{each} stays as it was: {why}")
+        for rebuilt_day, why in failed.items():
+            remark(f"{rebuilt_day} is unchanged: {why}")
     if failed:
         raise typer.Exit(FAILED)
 
@@ -86,10 +86,10 @@ def _days(first: date, last: date) -> list[date]:
 
 
 def _rebuild(
-    session: "SparkSession", owner: Tenant, slug: str, each: date, version: int | None
+    session: "SparkSession", owner: Tenant, slug: str, rebuilt_day: date, version: int | None
 ) -> "backfill.Backfilled":
     parallelism = settings.load_settings().spark.parallelism
-    return backfill.backfill(session, owner, slug, each, version=version, parallelism=parallelism)
+    return backfill.backfill(session, owner, slug, rebuilt_day, version=version, parallelism=parallelism)
 
 
 def _show(done: "list[backfill.Backfilled]") -> None:

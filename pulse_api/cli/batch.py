@@ -17,20 +17,20 @@ def list_batches(
     limit: Annotated[int, typer.Option(min=0, help="Maximum number of settled batches to show.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """List the batches in flight, and those that settled lately, newest first.
+    """List the batches in flight and those that settled recently, newest first.
 
     Example: pulse batch list --limit 50
     """
-    found = batches.batches(limit)
+    recent = batches.batches(limit)
     if as_json:
-        emit(found)
+        emit(recent)
         return
     rows = (
         (
             *(b.batch_id, b.state, b.attempt, b.settled_at or b.planned_at, b.tenants, b.events),
             *(b.landed, b.duplicates, b.dead_letters, b.last_error),
         )
-        for b in found
+        for b in recent
     )
     columns = ("batch", "state", "attempt", "settled or planned", "tenants", "events", "landed", "duplicates")
     spare = ("tenants", "attempt", "duplicates", "dead letters", "landed", "settled or planned")

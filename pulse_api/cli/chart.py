@@ -26,10 +26,10 @@ def shape(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
 
 def show(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a bar for each row, as long as its number."""
-    found = shape(rows)
-    if found is None:
+    columns = shape(rows)
+    if columns is None:
         return
-    label, number = found
+    label, number = columns
     most = max(row[number] or 0 for row in rows)
     table = Table(box=None, pad_edge=False)
     table.add_column(shown(label), no_wrap=True, max_width=30)

@@ -56,7 +56,7 @@ def collect(
     ] = "10m",  # type: ignore[assignment]  # typer parses it
     as_json: AsJson = False,
 ) -> None:
-    """Send events through the HTTP API: JSON objects, one a line or more, or one JSON array.
+    """Send events through the HTTP API: JSON objects, on one line each or on several, or one array.
 
     Retries while the API is busy or the tenant is over its rate. Sending the same events again is safe:
     an event id lands once. Exit code 1, with the reasons, if events were refused or, with --wait, if
@@ -97,13 +97,15 @@ def collect(
                     total[name] += getattr(answer, name)
                 advance(total["sent"])
         except KeyboardInterrupt:
-            taken = total["accepted"] + total["dead_lettered"]
-            raise interrupted.of(interrupted.SENDING, taken=f"{taken:,}") from None
+            accepted = total["accepted"] + total["dead_lettered"]
+            raise interrupted.of(interrupted.SENDING, taken=f"{accepted:,}") from None
         except PulseError as error:
             if error.where.get("status") in ("401", "403"):
                 error.fix = _issue(owner)  # instead of the API's fix, which mentions headers
-            taken = total["accepted"] + total["dead_lettered"]
-            remark(f"{taken:,} events were taken before; it is safe to send all of them again.")
+            accepted = total["accepted"] + total["dead_lettered"]
+            remark(
+                f"{accepted:,} events were accepted before the error. It is safe to send all of them again."
+            )
             raise
     became: dict[str, Any] = {}
     with interrupted.leaves(interrupted.SETTLING, tenant=owner.slug):
@@ -124,7 +126,7 @@ def collect(
 
 def _checked(tenant: Tenant, key: str | None) -> str:
     if not key:
-        raise UserError("no key: give it with --key or in PULSE_KEY", fix=_issue(tenant))
+        raise UserError("the key is missing: use --key or PULSE_KEY", fix=_issue(tenant))
     presented = Presented.parse(key)
     if presented is None or presented.tenant_id != tenant.tenant_id:
         raise UserError("this is not a key of the tenant", fix=_issue(tenant), tenant=tenant.slug)
@@ -151,15 +153,15 @@ def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
         lines: receives each event's line number, from 1; 0 for an element of an array.
     """
     marked = (line if number > 1 else without_mark(line, "file") for number, line in enumerate(source, 1))
-    found = ((number, text) for number, line in enumerate(marked, 1) if (text := line.strip()))
-    for number, text in found:
+    numbered = ((number, text) for number, line in enumerate(marked, 1) if (text := line.strip()))
+    for number, text in numbered:
         if not lines and text.startswith(b"["):
-            for element in _elements(b"\n".join([text, *(rest for _, rest in found)])):
+            for element in _elements(b"\n".join([text, *(rest for _, rest in numbered)])):
                 lines.append(0)
                 yield element
             return
         if not lines and text.startswith(b"{") and not _is_json(text):
-            for first, event in _joined(chain([(number, text)], found)):
+            for first, event in _joined(chain([(number, text)], numbered)):
                 lines.append(first)
                 yield event
             return

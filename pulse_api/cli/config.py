@@ -24,19 +24,19 @@ def show_config(
 
     Example: pulse config ingest
     """
-    found = setting_sources.in_force()
+    values = setting_sources.in_force()
     if section is not None:
-        sections = {each.name.split("_", 1)[1].partition("__")[0].lower() for each in found}
+        sections = {each.name.split("_", 1)[1].partition("__")[0].lower() for each in values}
         if section.lower() not in sections:
             advice = f"There are {', '.join(sorted(sections))}"
             raise errors.NotFound(
                 "no such section", fix=errors.meant(section, sections, advice), section=section
             )
-        found = [each for each in found if each.name.startswith(f"PULSE_{section.upper()}__")]
+        values = [each for each in values if each.name.startswith(f"PULSE_{section.upper()}__")]
     if changed:
-        found = [each for each in found if each.source != "default"]
+        values = [each for each in values if each.source != "default"]
     if as_json:
-        emit(found)
+        emit(values)
         return
-    rows = ((each.name, each.value, each.source) for each in found)
+    rows = ((each.name, each.value, each.source) for each in values)
     show_table(("setting", "value", "from"), rows, empty="Every setting is the default")

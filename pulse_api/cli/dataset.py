@@ -56,16 +56,16 @@ def list_datasets(tenant: TenantSlug, as_json: AsJson = False) -> None:
     Example: pulse dataset list acme
     """
     owner = registry.find_tenant(tenant)
-    found = registry.list_datasets(owner)
+    datasets = registry.list_datasets(owner)
     if as_json:
-        emit([_document(owner, dataset) for dataset in found])
+        emit([_document(owner, dataset) for dataset in datasets])
         return
     rows = (
         (
             *(dataset.slug, dataset.name, dataset.schema_uri, len(dataset.columns)),
             *(dataset.on_invalid, dataset.dataset_id),
         )
-        for dataset in found
+        for dataset in datasets
     )
     columns = ("slug", "name", "schema", "columns", "on invalid", "id")
     show_table(columns, rows, empty="No datasets yet: pulse dataset create", spare=("id", "name", "columns"))
@@ -78,8 +78,8 @@ def show_dataset(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False)
     Example: pulse dataset show acme orders
     """
     owner = registry.find_tenant(tenant)
-    found = registry.current_table(owner, slug)
-    document = _document(owner, found.dataset) | {"metadata_location": found.metadata_location}
+    table = registry.current_table(owner, slug)
+    document = _document(owner, table.dataset) | {"metadata_location": table.metadata_location}
     if as_json:
         emit(document)
         return
@@ -103,14 +103,14 @@ def move_dataset(tenant: TenantSlug, slug: DatasetSlug, schema_uri: Address, as_
     """
     owner = registry.find_tenant(tenant)
     try:
-        asked = moves.ask(owner, slug, schema_uri)
+        outcome = moves.ask(owner, slug, schema_uri)
     except Incompatible as error:
         _show_incompatible(error, as_json)
         raise typer.Exit(FAILED) from error
-    if isinstance(asked, moves.Move):
-        _follow(owner, asked, as_json)
+    if isinstance(outcome, moves.Move):
+        _follow(owner, outcome, as_json)
     else:
-        _show_moved(owner, asked, as_json)
+        _show_moved(owner, outcome, as_json)
 
 
 @app.command("moves")
@@ -119,11 +119,11 @@ def list_moves(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
 
     Example: pulse dataset moves acme orders
     """
-    found = moves.of_dataset(registry.find_tenant(tenant), slug)
+    dataset_moves = moves.of_dataset(registry.find_tenant(tenant), slug)
     if as_json:
-        emit(found)
+        emit(dataset_moves)
     else:
-        moving.show(found)
+        moving.show(dataset_moves)
 
 
 @app.command("follow")
@@ -133,10 +133,10 @@ def follow_move(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) 
     Example: pulse dataset follow acme orders
     """
     owner = registry.find_tenant(tenant)
-    found = moves.of_dataset(owner, slug)
-    if not found:
-        raise NotFound("no move of this dataset took a run", tenant=tenant, dataset=slug)
-    _follow(owner, found[0], as_json)
+    dataset_moves = moves.of_dataset(owner, slug)
+    if not dataset_moves:
+        raise NotFound("no move of this dataset has needed a run", tenant=tenant, dataset=slug)
+    _follow(owner, dataset_moves[0], as_json)
 
 
 def _follow(owner: Tenant, move: "moves.Move", as_json: bool) -> None:
@@ -176,7 +176,7 @@ def delete_dataset(
 ) -> None:
     """Delete a dataset: its row and its table's entry in the catalog. Every file stays where it is.
 
-    Events that are on their way to it become dead letters.
+    Events in flight to it become dead letters.
 
     Example: pulse dataset delete acme orders --yes
     """
@@ -197,7 +197,7 @@ def delete_dataset(
         return
     say(f"dataset {slug} is deleted")
     if deleted.metadata_location:
-        say(f"its files stay; any engine reads them with {deleted.metadata_location}")
+        say(f"its files stay; any engine can read them through {deleted.metadata_location}")
 
 
 def _document(owner: Tenant, dataset: Dataset) -> dict[str, Any]:

@@ -118,10 +118,10 @@ def _accounted(console: Console, events: "Sequence[source.Event]") -> dict[str, 
         document["balanced"] &= all(line.balanced for line in tables) and not differing
     largest_airline = max((slug for slug in sent if slug != source.OPERATOR), key=lambda slug: sent[slug])
     try:
-        for found in report.answers(tenants, largest_airline):
-            console.print(f"\n[bold]{found.question}[/bold]", highlight=False)
-            ask.show(console, found)
-            document.setdefault("answers", []).append({"question": found.question, "rows": found.rows})
+        for result in report.answers(tenants, largest_airline):
+            console.print(f"\n[bold]{result.question}[/bold]", highlight=False)
+            ask.show(console, result)
+            document.setdefault("answers", []).append({"question": result.question, "rows": result.rows})
     except PulseError as error:
         console.print(f"No question is answered: {error}", highlight=False, markup=False)
     path = settings.home / "demo-report.json"

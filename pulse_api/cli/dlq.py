@@ -27,7 +27,7 @@ MANY = 1_000
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Dead letters: events that could not land. Look at them, remove the cause, replay them.",
+    help="Dead letters: events that could not land. Inspect them, remove the cause, replay them.",
 )
 
 
@@ -38,10 +38,10 @@ Dataset = Annotated[
 Why = Annotated[Reason | None, typer.Option(help="Only with this reason; see docs/reasons.md.")]
 Since = Annotated[
     datetime | None,
-    typer.Option(parser=moment, metavar="TIME", help="Only set aside at this time or later, e.g. 2h."),
+    typer.Option(parser=moment, metavar="TIME", help="Only dead letters since this time, e.g. 2h."),
 ]
 Until = Annotated[
-    datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only set aside before this time.")
+    datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only dead letters before this time.")
 ]
 Ids = Annotated[
     list[str] | None,
@@ -65,7 +65,7 @@ def list_letters(
         int, typer.Option(min=1, max=MAX_LETTERS, help="Maximum number of dead letters to show.")
     ] = 50,
     after: Annotated[
-        str | None, typer.Option(help="Start after this cursor, which the page before printed.")
+        str | None, typer.Option(help="Start after this cursor, which the previous page printed.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -109,13 +109,13 @@ def summarize(
     Example: pulse dlq summary acme --since 1d
     """
     where = dead_letters.Filter(dataset, None, since, until)
-    found = dead_letters.summary(registry.find_tenant(tenant), where, state=state)
+    counts = dead_letters.summary(registry.find_tenant(tenant), where, state=state)
     if as_json:
-        emit([asdict(entry) for entry in found])
+        emit([asdict(entry) for entry in counts])
         return
     rows = (
         (entry.reason, entry.count, entry.oldest, entry.newest, Reason(entry.reason).advice)
-        for entry in found
+        for entry in counts
     )
     names = ("reason", "dead letters", "first", "last", "what to do")
     show_table(names, rows, empty="No such dead letters", spare=("first", "last"))
@@ -161,10 +161,10 @@ def replay_letters(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish dead letters again that can land now. They are deduplicated: none lands twice.
+    """Publish dead letters that can land now. None lands twice.
 
-    Select them by ids, by filters or with --all. Those that still cannot land stay open. Exit code 1 if
-    there are any.
+    Select them by ids, by filters or with --all. Those that still cannot land stay open, and
+    the exit code is then 1.
 
     Example: pulse dlq replay acme --reason unknown_dataset --dry-run
     """
@@ -190,7 +190,7 @@ def discard_letters(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Close dead letters that are not wanted any more. Their bytes are kept for inspection.
+    """Close dead letters without replaying them. Their bytes are kept for inspection.
 
     Select them by ids, by filters or with --all; without ids the command asks for confirmation.
 
@@ -201,7 +201,7 @@ def discard_letters(
     if isinstance(chosen, dead_letters.Filter) and not (yes or dry_run):
         if not sys.stdin.isatty():
             raise UserError(
-                "discarding by filter needs a confirmation", fix="Look with --dry-run, then add --yes"
+                "discarding by filter needs a confirmation", fix="Check with --dry-run, then add --yes"
             )
         typer.confirm(f"Discard {_count(owner, chosen):,} dead letters of {tenant}?", abort=True, err=True)
     with interrupted.leaves(interrupted.LETTERS), _progress(owner, chosen, "discarding") as progress:
@@ -213,11 +213,11 @@ def _chosen(
     ids: list[str] | None, where: "dead_letters.Filter", everything: bool
 ) -> "dead_letters.Filter | list[str]":
     if ids and (everything or where != dead_letters.Filter()):
-        raise UserError("ids and filters cannot be given together", fix="Name one or the other")
+        raise UserError("ids and filters cannot be combined", fix="Use one or the other")
     if ids:
         return ids
     if where == dead_letters.Filter() and not everything:
-        raise UserError("no dead letters are named", fix="Name ids, or filters, or --all")
+        raise UserError("no dead letters are selected", fix="Name ids, or filters, or --all")
     return where
 
 
@@ -227,7 +227,7 @@ def _count(tenant: Tenant, where: "dead_letters.Filter") -> int:
 
 @contextmanager
 def _progress(
-    tenant: Tenant, chosen: "dead_letters.Filter | list[str]", what: str
+    tenant: Tenant, chosen: "dead_letters.Filter | list[str]", title: str
 ) -> Iterator[Callable[[int], None] | None]:
     console = Console(stderr=True)
     total = _count(tenant, chosen) if isinstance(chosen, dead_letters.Filter) else len(chosen)
@@ -235,7 +235,7 @@ def _progress(
         yield None
         return
     with Progress(console=console) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(title, total=total)
         yield lambda done: bar.update(task, completed=done)
 
 
@@ -260,11 +260,11 @@ def _sentences() -> "dict[dead_letters.DeadLetterOutcome, str]":
     return {
         outcomes.WOULD_LAND: "would land",
         outcomes.PUBLISHED: "published again: they land with the next batch",
-        outcomes.DUPLICATE: "need not land: another event with the same id does",
+        outcomes.DUPLICATE: "do not need to land: another event has the same id",
         outcomes.REJECTED: "still cannot land",
         outcomes.DISCARDED: "discarded",
-        outcomes.ALREADY_REPLAYED: "are replayed already",
-        outcomes.ALREADY_DISCARDED: "are discarded already",
+        outcomes.ALREADY_REPLAYED: "were replayed before",
+        outcomes.ALREADY_DISCARDED: "were discarded before",
         outcomes.ALREADY_LANDED: "were landed by a backfill",
         outcomes.ALREADY_ERASED: "were erased",
         outcomes.NOT_FOUND: "do not exist",

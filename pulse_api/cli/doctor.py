@@ -29,25 +29,25 @@ def examine(
     """
     layout = Layout(pulse_home())
     if not layout.settings_file.exists() and not provision.external():
-        remark(f"No stack was ever started in {layout.home}: what follows is of the default addresses.")
+        remark(f"No stack has been started in {layout.home}: the checks use the default addresses.")
         remark(
             f"Start one with pulse up, name the folder of one ({running.elsewhere()}), or see "
             "docs/own-services.md."
         )
-    found: list[doctor.Finding] = []
-    with working("looking") as begins:
+    findings: list[doctor.Finding] = []
+    with working("checking") as begins:
         for service in doctor.SERVICES:
-            begins(f"looking at {service}")
-            found.extend(doctor.examine(service))
-    wrong = [each for each in found if not each.ok]
+            begins(f"checking {service}")
+            findings.extend(doctor.examine(service))
+    wrong = [each for each in findings if not each.ok]
     if as_json:
-        emit({"healthy": not wrong, "findings": found})
+        emit({"healthy": not wrong, "findings": findings})
     else:
-        shown = found if everything else wrong
+        shown = findings if everything else wrong
         rows = ((f.service, f.check, f.ok, f.found, None if f.ok else f.fix) for f in shown)
         columns, spare = ("service", "check", "ok", "found", "what to do"), ("ok",)
         if shown:
             show_table(columns, rows, empty="", spare=() if everything else spare)
-        say(f"{len(found) - len(wrong)} of {len(found)} checks passed")
+        say(f"{len(findings) - len(wrong)} of {len(findings)} checks passed")
     if wrong:
         raise typer.Exit(FAILED)

@@ -24,14 +24,14 @@ def erase(
         str,
         typer.Option(
             metavar="FIELD=VALUE",
-            help="A property, or a path to what is within it (customer.email); event_id, trace_id, "
+            help="A property, or a path to a nested one (customer.email); event_id, trace_id or "
             "context.<path>; data.<path> for a property that no schema declares.",
         ),
     ],
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="Of this dataset only; else of all datasets of the tenant.", autocompletion=complete.datasets
+            help="Only erase from this dataset; by default from all.", autocompletion=complete.datasets
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
@@ -39,17 +39,17 @@ def erase(
         bool, typer.Option("--dry-run", help="Show what would be removed; change nothing.")
     ] = False,
     verify: Annotated[
-        str | None, typer.Option(metavar="ID", help="Look everywhere for what this erasure removed.")
+        str | None, typer.Option(metavar="ID", help="Search every store for what this erasure removed.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove a person's events from tables, their history, the raw zone, dead letters and summaries.
 
-    Without --dataset also from the tenant's own tables that ask for it (the property pulse.erasure).
+    Without --dataset, it also erases from the tenant's own tables with the property pulse.erasure.
 
-    It covers events that have settled, and ends by searching every store again. There is a receipt for
-    each dataset in which nothing is left; it says what Kafka still holds, and until when. If it was
-    interrupted, the same command resumes it. It cannot be undone.
+    It covers events that have settled, and ends by searching every store again. A dataset in which nothing
+    is left gets a receipt, which states what Kafka still holds, and until when. If the command is
+    interrupted, repeat it to resume. An erasure cannot be undone.
 
     Example: pulse erase acme --where customer.email=ada@example.org --dry-run
     """
@@ -61,11 +61,11 @@ def erase(
         _everywhere(owner, where, yes, dry_run, as_json)
         return
     if dry_run or not yes:
-        found = erasure.preview(owner, dataset, where)
+        preview = erasure.preview(owner, dataset, where)
         if dry_run:
-            _show_preview(found, as_json)
+            _show_preview(preview, as_json)
             return
-        _confirm(owner, [found])
+        _confirm(owner, [preview])
     with interrupted.leaves(interrupted.ERASURE), working("erasing") as begins:
         receipt = erasure.erase(owner, dataset, where, lambda step: begins(f"erasing: {step}"))
     if as_json:
@@ -76,81 +76,87 @@ def erase(
 
 def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Erase in all datasets; exit code 1 if data that mention the value were left out."""
-    found = erasure.everywhere.find(owner, where)
+    scope = erasure.everywhere.find(owner, where)
     if dry_run or not yes:
-        previews = erasure.everywhere.preview(owner, found)
-        own = erasure.everywhere.count_own(owner, found)
+        previews = erasure.everywhere.preview(owner, scope)
+        own_tables = erasure.everywhere.count_own(owner, scope)
         if dry_run:
-            left = list(erasure.everywhere.left_out(owner, found, own))
-            counted = {each.table: each.rows for each in own if each.has_column and not each.reason}
+            omissions = list(erasure.everywhere.left_out(owner, scope, own_tables))
+            counted = {each.table: each.rows for each in own_tables if each.has_column and not each.reason}
             if as_json:
-                emit({"datasets": previews, "own_tables": counted, "left_out": left})
+                emit({"datasets": previews, "own_tables": counted, "left_out": omissions})
                 return
             rows = ((slug, s.rows, s.raw_events, s.dead_letters) for slug, s in previews.items())
             show_table(("dataset", "rows", "raw events", "dead letters"), rows, empty="")
             if counted:
                 show_table(("own table", "rows"), counted.items(), empty="")
-            _show_left_out(left)
+            _show_omissions(omissions)
             return
-        _confirm(owner, previews.values(), sum(each.rows for each in own))
+        _confirm(owner, previews.values(), sum(each.rows for each in own_tables))
     with interrupted.leaves(interrupted.ERASURE), working("erasing") as begins:
-        receipts = erasure.everywhere.erase(owner, found, lambda step: begins(f"erasing from {step}"))
-        begins("looking for what is left out")
+        receipts = erasure.everywhere.erase(owner, scope, lambda step: begins(f"erasing from {step}"))
+        begins("searching for data that is not covered")
         became = erasure.everywhere.own_of(owner, receipts)
-        left = list(erasure.everywhere.left_out(owner, found, became))
+        omissions = list(erasure.everywhere.left_out(owner, scope, became))
     if as_json:
-        emit({"datasets": receipts, "left_out": left})
+        emit({"datasets": receipts, "left_out": omissions})
     else:
         for receipt in receipts:
-            _show_receipt(receipt, found.where)
+            _show_receipt(receipt, scope.where)
             say("")
-        _show_left_out(left)
-    if left:
+        _show_omissions(omissions)
+    if omissions:
         raise typer.Exit(FAILED)
 
 
-def _show_left_out(left: "Iterable[erasure.everywhere.LeftOut]") -> None:
-    for each in left:
-        remark(f"not covered: {each.what}. {each.fix}")
+def _show_omissions(omissions: "Iterable[erasure.everywhere.LeftOut]") -> None:
+    for omission in omissions:
+        remark(f"not covered: {omission.what}. {omission.fix}")
 
 
-def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"], own: int = 0) -> None:
+def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"], own_rows: int = 0) -> None:
     if not sys.stdin.isatty():
-        raise UserError("erasing needs a confirmation", fix="Look with --dry-run, then add --yes")
-    found = list(previews)
-    rows, raw = own + sum(each.rows for each in found), sum(each.raw_events for each in found)
-    letters = sum(each.dead_letters for each in found)
+        raise UserError("erasing needs a confirmation", fix="Check with --dry-run, then add --yes")
+    removals = list(previews)
+    rows, raw = own_rows + sum(each.rows for each in removals), sum(each.raw_events for each in removals)
+    letters = sum(each.dead_letters for each in removals)
     question = (
-        f"Erase {rows:,} rows, {raw:,} raw events and {letters:,} dead letters of {owner.slug}, for good?"
+        f"Erase {rows:,} rows, {raw:,} raw events and {letters:,} dead letters of {owner.slug}, permanently?"
     )
     typer.confirm(question, abort=True, err=True)
 
 
 def _verify(owner: Tenant, erasure_id: str, where: str, as_json: bool) -> None:
-    with working("looking everywhere"):
-        found = erasure.verified(owner, erasure_id, where)
+    with working("searching every store"):
+        verification = erasure.verified(owner, erasure_id, where)
     if as_json:
-        emit({"clean": found.clean, "looked_at": found.looked_at, "leftovers": found.leftovers})
+        emit(
+            {
+                "clean": verification.clean,
+                "looked_at": verification.looked_at,
+                "leftovers": verification.leftovers,
+            }
+        )
     else:
-        say(f"{'clean' if found.clean else 'NOT CLEAN'}: looked at {_counts(found.looked_at)}")
-        for leftover in found.leftovers:
+        say(f"{'clean' if verification.clean else 'NOT CLEAN'}: searched {_counts(verification.looked_at)}")
+        for leftover in verification.leftovers:
             say(f"left: {leftover}")
-    if not found.clean:
-        remark("Erase again: what is left is removed by another erasure.")
+    if not verification.clean:
+        remark("Run the erasure again to remove the rest.")
         raise typer.Exit(FAILED)
 
 
-def _counts(looked_at: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in looked_at.items())
+def _counts(searched: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in searched.items())
 
 
-def _show_preview(found: "erasure.ErasurePreview", as_json: bool) -> None:
+def _show_preview(preview: "erasure.ErasurePreview", as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(preview)
         return
     say(
-        f"would remove {found.rows:,} rows from {found.files:,} data files and {found.raw_events:,} events "
-        f"from {found.raw_objects:,} raw objects, and empty {found.dead_letters:,} dead letters"
+        f"would remove {preview.rows:,} rows from {preview.files:,} data files and {preview.raw_events:,} "
+        f"events from {preview.raw_objects:,} raw objects, and empty {preview.dead_letters:,} dead letters"
     )
 
 
@@ -174,15 +180,15 @@ def _show_receipt(receipt: dict[str, Any], where: str) -> None:
     )
     if letters["replayed"]:
         remark(
-            f"{letters['replayed']:,} of the dead letters had been replayed: what was published of them "
-            "then is covered only if its offset is. Erase again once everything is settled"
+            f"{letters['replayed']:,} of the dead letters had been replayed. The events that were "
+            "published then are covered only if their offsets are. Erase again once everything is settled"
         )
     if letters["unreadable"]:
         remark(
-            f"{letters['unreadable']:,} dead letters are not JSON and have the value somewhere in their "
-            f"bytes: look at them with pulse dlq show: {', '.join(letters['unreadable_ids'])}"
+            f"{letters['unreadable']:,} dead letters are not JSON and contain the value in their "
+            f"bytes. Inspect them with pulse dlq show: {', '.join(letters['unreadable_ids'])}"
         )
-    rows = ((place["where"], place["until"] or "for ever", place["why"]) for place in receipt["remains"])
+    rows = ((place["where"], place["until"] or "permanently", place["why"]) for place in receipt["remains"])
     show_table(("remains", "until", "why"), rows, empty="Nothing remains")
     field = where.partition("=")[0]
     say(f"check it: pulse erase {receipt['tenant']} --where {field}=... --verify {receipt['erasure_id']}")

@@ -1,4 +1,4 @@
-"""How the command line ends: the exit code of every error, and the one line that is told of it."""
+"""How the command line ends: the exit code of every error, and its one line for a person."""
 
 import errno
 import io
@@ -26,12 +26,12 @@ CODES = {
     WRONG: "a wrong request: an option, a name or a value",
     HELD: "a person has to decide: a sync is held",
     INTERRUPTED: "interrupted by Ctrl-C",
-    CLOSED: "nobody reads the output any more, as of a pipe into `head -1`",
+    CLOSED: "the reader of the output has ended, such as `head -1` in a pipe",
 }
 """Every exit code, with its meaning. Codes of signals are those that a shell reports."""
-_START = "Is the stack up? Look with `pulse status`, start it with `pulse up`."
-_AGAIN = "See with `pulse status` whether it is up again; then repeat the command."
-_FOLDER = "All that Pulse keeps is in $PULSE_HOME: name a folder that this account may write to."
+_START = "Is the stack up? Check with `pulse status`, start it with `pulse up`."
+_AGAIN = "Check with `pulse status` that it is up again; then repeat the command."
+_FOLDER = "Pulse keeps its data in $PULSE_HOME: name a folder that this account may write to."
 _PLACE = "Name a place that exists, and that this account may use."
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTSIDE = {
@@ -126,11 +126,11 @@ def _make_usable() -> None:
 def tell(error: BaseException) -> bool:
     """Tell a person of a known error, in one line on stderr; False for an error that is not known.
 
-    Nobody is told of a closed pipe.
+    A closed pipe is not reported.
     """
     if _is_interrupt(error):
-        if said := interrupted.line(error):
-            remark(f"\n{said}" if sys.stderr.isatty() else said)  # a terminal shows ^C before it
+        if message := interrupted.line(error):
+            remark(f"\n{message}" if sys.stderr.isatty() else message)  # a terminal shows ^C before it
         return True
     if isinstance(error, BrokenPipeError) and _is_closed():
         _forget(sys.stdout)
@@ -147,7 +147,7 @@ def _line(error: BaseException) -> str | None:
         return str(error)
     if _is_unanswered(error):
         sys.stderr.write("\n")  # after the question
-        return "nobody answers the question. Answer it in a terminal, or add --yes"
+        return "no one answers the question. Answer it in a terminal, or add --yes"
     if _is_no_text(error):
         return "an argument is not text in the terminal's encoding. Write it in UTF-8"
     for (module, name), (meaning, fix) in _OUTSIDE.items():
@@ -169,8 +169,8 @@ def _line(error: BaseException) -> str | None:
 
 def _is_interrupt(error: BaseException) -> bool:
     """Whether it is Ctrl-C; at a question it is an abort."""
-    asked = isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt)
-    return asked or isinstance(error, KeyboardInterrupt)
+    at_question = isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt)
+    return at_question or isinstance(error, KeyboardInterrupt)
 
 
 def _is_unanswered(error: BaseException) -> bool:
@@ -179,7 +179,7 @@ def _is_unanswered(error: BaseException) -> bool:
 
 
 def _is_no_text(error: BaseException) -> bool:
-    """Whether an argument has bytes that are no letters; only a path may have them."""
+    """Whether an argument has bytes that do not decode to letters; only a path may have them."""
     return isinstance(error, UnicodeEncodeError) and any(not _is_text(argument) for argument in sys.argv)
 
 
@@ -188,7 +188,7 @@ def _is_text(argument: str) -> bool:
 
 
 def _is_closed() -> bool:
-    """Whether stdout or stderr is a pipe that nobody reads any more."""
+    """Whether stdout or stderr is a pipe whose reader has ended."""
     ends = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # no file

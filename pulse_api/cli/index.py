@@ -17,11 +17,11 @@ def create_index(
     tenant: TenantSlug,
     slug: DatasetSlug,
     expression: Annotated[
-        str, typer.Argument(help="What to index by, as in docs/entities.md: lower(continent).")
+        str, typer.Argument(help="Expression, such as lower(continent); see docs/entities.md.")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Create an index and build it from the log; one that is there is built on, if it is behind.
+    """Create an index and build it from the log; if it exists, continue building it.
 
     Example: pulse index create acme countries "lower(continent)"
     """
@@ -30,11 +30,11 @@ def create_index(
     registry.index_build.build(
         owner, slug, index_id, lambda done, of: remark(f"built up to version {done:,} of {of:,}")
     )
-    found = registry.indexes.declare(owner, slug, expression)
+    index = registry.indexes.declare(owner, slug, expression)
     if as_json:
-        emit(found)
+        emit(index)
     else:
-        say(f"index {found.index_id} by {found.expression} has {found.entries:,} entries")
+        say(f"index {index.index_id} by {index.expression} has {index.entries:,} entries")
 
 
 @app.command("list")
@@ -43,16 +43,16 @@ def list_indexes(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False)
 
     Example: pulse index list acme countries
     """
-    found = registry.indexes.list_indexes(registry.find_tenant(tenant), slug)
+    indexes = registry.indexes.list_indexes(registry.find_tenant(tenant), slug)
     if as_json:
-        emit(found)
+        emit(indexes)
         return
     rows = (
         (
             *(each.index_id, each.expression, each.entries, each.bytes, each.behind),
-            *(_told(each.readers), each.read_at, "orphaned" if each.orphaned else ""),
+            *(_reader_text(each.readers), each.read_at, "orphaned" if each.orphaned else ""),
         )
-        for each in found
+        for each in indexes
     )
     columns = ("index", "by", "entries", "bytes", "behind", "readers", "read", "state")
     show_table(
@@ -78,7 +78,7 @@ def drop_index(
         say(f"the index by {expression} is dropped")
 
 
-def _told(readers: Sequence[str]) -> str:
+def _reader_text(readers: Sequence[str]) -> str:
     """How many keys read by an index, and which transforms."""
     pipes = [each for each in readers if each.startswith("pipe ")]
     return ", ".join([str(len(readers) - len(pipes)), *pipes])

@@ -43,7 +43,7 @@ def ingestion() -> Ingestion:
     try:
         status, batches = plan.ingest_status(), attempts.open_batches()
     except (psycopg.Error, KafkaException) as error:
-        return Ingestion(problems=(f"cannot look: {error}",))
+        return Ingestion(problems=(f"cannot be read: {error}",))
     states: dict[str, int] = {}
     for batch in batches:
         states[batch.state] = states.get(batch.state, 0) + 1

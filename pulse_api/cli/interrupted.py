@@ -1,31 +1,27 @@
-"""What Ctrl-C means: for every command that waits or works for long, the line that says what goes on.
+"""What Ctrl-C means: for every long command, the line that says what continues without it.
 
-A command marks the part of its work to which a line applies; anywhere else nothing goes on.
+A command marks the part of its work to which a line applies; anywhere else, nothing continues.
 """
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NOTHING = "Interrupted: nothing goes on."
+NOTHING = "Interrupted: nothing continues."
 # Services do the work, and the command only waits for it.
-MOVE = "The move goes on. Follow it with: pulse dataset follow {tenant} {dataset}"
-PIPE_RUN = "The run goes on. See it with: pulse pipe status {tenant} {pipe}"
-SETTLING = "What was sent lands all the same. See `pulse batch list`, `pulse trace {tenant} <event id>`."
+MOVE = "The move continues. Follow it with: pulse dataset follow {tenant} {dataset}"
+PIPE_RUN = "The run continues. See it with: pulse pipe status {tenant} {pipe}"
+SETTLING = "The events that were sent will land. See `pulse batch list`, `pulse trace {tenant} <event id>`."
 DEMO = (
-    "What was sent lands all the same, and the stack stays up: see `pulse status`, stop it with `pulse down`."
+    "The events that were sent will land. The stack stays up: see `pulse status`, stop it with `pulse down`."
 )
-STOPPING = "The services go on stopping: see `pulse status`."
+STOPPING = "The services continue to stop: see `pulse status`."
 # The command does the work itself.
-SENDING = "Nothing more is sent. {taken} events were taken, and land; it is safe to send all of them again."
-ERASURE = "The erasure does not go on, and has not ended: the same command resumes it."
-BACKFILL = (
-    "The backfill does not go on. Days that are done stay so, others are unchanged; it is safe to repeat."
-)
-UPKEEP = (
-    "The upkeep does not go on. Tasks that are done stay so; Dagster, or the same command, does the rest."
-)
-LETTERS = "Nothing goes on. Dead letters that are done stay so; the same command takes the rest."
+SENDING = "Sending has stopped. {taken} events were accepted and will land; it is safe to send all again."
+ERASURE = "The erasure has stopped before its end: the same command resumes it."
+BACKFILL = "The backfill has stopped. Finished days are rebuilt, others are unchanged; it is safe to repeat."
+UPKEEP = "The upkeep has stopped. Finished tasks stay finished; Dagster, or the same command, does the rest."
+LETTERS = "It has stopped. Finished dead letters stay finished; the same command continues with the rest."
 STARTED = "Interrupted; everything that was started has been stopped."
 NOT_STARTED = "Interrupted; what runs is in `pulse status`."
 TAIL = ""
@@ -34,7 +30,7 @@ TAIL = ""
 
 @contextmanager
 def leaves(line: str, **names: object) -> Iterator[None]:
-    """Let an interrupt of the block be told with a line; of nested blocks the inner one's applies.
+    """Give an interrupt of the block a line; among nested blocks the inner one's applies.
 
     Args:
         names: values for the line's fields.
@@ -56,10 +52,10 @@ def later() -> Iterator[None]:
 
 
 def of(line: str, **names: object) -> KeyboardInterrupt:
-    """An interrupt that is told with a line."""
+    """An interrupt with its line."""
     return KeyboardInterrupt(line.format(**names))
 
 
 def line(error: BaseException) -> str:
-    """The line of an interrupt; empty if nothing is to be told."""
+    """The line of an interrupt; empty if there is nothing to report."""
     return str(error.args[0]) if isinstance(error, KeyboardInterrupt) and error.args else NOTHING

@@ -120,7 +120,7 @@ def revoke_operator_key(key_id: OperatorKeyId, as_json: AsJson = False) -> None:
 
 
 def first_operator_key() -> str | None:
-    """A new operator's key where the installation has never had one, else None."""
+    """A new operator key if the installation has never had one, else None."""
     return None if registry.keys.list_operator_keys() else registry.keys.issue_operator_key("pulse up").text
 
 
@@ -146,12 +146,12 @@ def _show_new(issued: IssuedKey, as_json: bool) -> None:
     scopes = ", ".join(sorted(issued.stored.scopes)) or "operator"
     expires = issued.stored.expires_at
     until = f", in force until {cell(expires)}" if expires else ""
-    remark(f"Key {issued.stored.key_id} ({scopes}{until}). Shown once: keep it now, Pulse has only its hash.")
+    remark(f"Key {issued.stored.key_id} ({scopes}{until}). It is shown once: save it now.")
 
 
-def _show(found: list[ApiKey], as_json: bool) -> None:
+def _show(issued: list[ApiKey], as_json: bool) -> None:
     if as_json:
-        emit([_document(key) for key in found])
+        emit([_document(key) for key in issued])
         return
     now = datetime.now(UTC)
     rows = [
@@ -159,7 +159,7 @@ def _show(found: list[ApiKey], as_json: bool) -> None:
             *(key.key_id, key.name, ", ".join(sorted(key.scopes)) or "operator", _state(key, now)),
             *(key.issued_by or "operator", key.created_at, key.expires_at, key.last_used_at),
         )
-        for key in found
+        for key in issued
     ]
     columns = ("id", "name", "scopes", "state", "issued by", "created", "expires", "last used")
     spare = ("issued by", "created", "last used", "expires")
@@ -176,5 +176,5 @@ def _show_revoked(key: ApiKey, as_json: bool, with_it: Sequence[str] = ()) -> No
     if as_json:
         emit(_document(key) | {"revoked_with_it": with_it})
     else:
-        came = f", and with it those that came of it: {', '.join(with_it)}" if with_it else ""
-        say(f"key {key.key_id} is revoked{came}")
+        successors = f", and so are the keys that it issued: {', '.join(with_it)}" if with_it else ""
+        say(f"key {key.key_id} is revoked{successors}")

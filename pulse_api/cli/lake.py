@@ -43,9 +43,9 @@ def preview(
     slug: DatasetSlug,
     limit: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Maximum number of rows to show.")] = 10,
     start: Annotated[
-        str | None, typer.Option("--from", help="Events at this moment or later: 2026-11-19T10:00:00Z.")
+        str | None, typer.Option("--from", help="Events at this time or later: 2026-11-19T10:00:00Z.")
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", help="Events before this moment.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Events before this time.")] = None,
     columns: Annotated[
         str | None, typer.Option(help="Columns of the table, separated by commas; all by default.")
     ] = None,
@@ -105,13 +105,13 @@ def snapshots(
 
     Example: pulse snapshots acme orders
     """
-    found = history.snapshots(registry.find_tenant(tenant), slug, limit)
+    listed = history.snapshots(registry.find_tenant(tenant), slug, limit)
     if as_json:
-        emit(found)
+        emit(listed)
         return
     rows = (
         (str(s.snapshot_id), s.committed_at, s.operation, s.added_rows, s.total_rows, s.batch_id, s.schema_id)
-        for s in found
+        for s in listed
     )
     columns = ("snapshot", "committed", "operation", "rows added", "rows", "batch", "schema")
     show_table(
@@ -139,8 +139,10 @@ def print_rows(
         console.print(table)
     else:
         _print_turned(console, used, cells, title)
-    if left_out := [name for name in rows[0] if name not in used]:
-        remark(f"Left out, empty or the same in all rows: {', '.join(left_out)}. --json has everything.")
+    if omitted := [name for name in rows[0] if name not in used]:
+        remark(
+            f"Columns left out, empty or the same in all rows: {', '.join(omitted)}. --json has everything."
+        )
 
 
 def _print_turned(console: Console, names: list[str], cells: list[list[str]], title: str) -> None:
@@ -163,10 +165,10 @@ def _cell(value: object) -> str:
 
 @app.command()
 def reconcile(
-    tenant: Annotated[str | None, typer.Argument(help="One tenant; all if not given.")] = None,
+    tenant: Annotated[str | None, typer.Argument(help="One tenant; by default all.")] = None,
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Also read the whole raw zone, and look every duplicate up in it."),
+        typer.Option("--raw", help="Also read the whole raw zone, and look up every duplicate in it."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -185,8 +187,8 @@ def reconcile(
             reports.append(reconciling.reconcile_tenant(owner, raw=raw))
     balanced = all(report.balanced for report in reports)
     if as_json:
-        found = [asdict(report) | {"balanced": report.balanced} for report in reports]
-        emit({"balanced": balanced, "tenants": found})
+        documents = [asdict(report) | {"balanced": report.balanced} for report in reports]
+        emit({"balanced": balanced, "tenants": documents})
     else:
         _print_reports(Console(), reports)
     if not balanced:

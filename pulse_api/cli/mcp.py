@@ -17,7 +17,7 @@ app = typer.Typer()
 def serve(tenant: TenantSlug) -> None:
     """Serve a tenant's lake to an MCP client, over standard input and output.
 
-    Over HTTP the API serves the same at /mcp, to whoever has a key.
+    Over HTTP, the API serves the same at /mcp to anyone with a key.
 
     Example: pulse mcp acme
     """
@@ -25,8 +25,8 @@ def serve(tenant: TenantSlug) -> None:
 
     owner = registry.find_tenant(tenant)
     with local.queries(owner) as query:
-        asyncio.run(stdio.serve(owner, query, _look))
+        asyncio.run(stdio.serve(owner, query, _in_thread))
 
 
-async def _look(look: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(look)
+async def _in_thread(read: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(read)

@@ -11,7 +11,7 @@ from pulse_api.demo import run
 from pulse_pipelines import moves
 from pulse_pipelines.domain.tenant import Tenant
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
@@ -25,20 +25,20 @@ def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
             remark(f"The move {move.move_id} rewrites the data files of {move.slug}.")
         with run.progress(console) as bar:
             task = bar.add_task(move.slug, total=None)
-            while not (found := moves.find(owner, move.move_id)).ended:
-                said = f"{move.slug}: {_doing(found)}"
-                bar.update(task, description=said, total=found.files, completed=found.files_done)
-                time.sleep(LOOK_S)
-    return found
+            while not (current := moves.find(owner, move.move_id)).ended:
+                description = f"{move.slug}: {_doing(current)}"
+                bar.update(task, description=description, total=current.files, completed=current.files_done)
+                time.sleep(POLL_S)
+    return current
 
 
 def _doing(move: "moves.Move") -> str:
     if move.state == moves.State.RUNNING:
-        return "files written again" if move.files else "begins"
-    return f"attempt {move.attempt} follows" if move.attempt > 1 else "waits for its run"
+        return "rewriting files" if move.files else "starting"
+    return f"attempt {move.attempt} follows" if move.attempt > 1 else "waiting for its run"
 
 
-def show(found: "Sequence[moves.Move]") -> None:
+def show(dataset_moves: "Sequence[moves.Move]") -> None:
     """Print a table of moves."""
     rows = (
         (
@@ -46,8 +46,8 @@ def show(found: "Sequence[moves.Move]") -> None:
             "" if move.files is None else f"{move.files_done:,} of {move.files:,}",
             *(move.attempt, move.ended_at, move.error),
         )
-        for move in found
+        for move in dataset_moves
     )
     columns = ("asked", "move", "to", "state", "files", "attempt", "ended", "error")
-    empty = "No move of this dataset took a run"
+    empty = "No move of this dataset has needed a run"
     show_table(columns, rows, empty=empty, spare=("attempt", "asked", "move"))

@@ -50,7 +50,7 @@ def emit(document: object) -> None:
     options = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS
     text = orjson.dumps(document, default=_plain, option=options).decode()
     # These characters occur only within strings, where the escape means the same.
-    typer.echo(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    typer.echo(_STEERING.sub(lambda character: f"\\u{ord(character[0]):04x}", text))
 
 
 def write(content: str) -> None:
@@ -85,11 +85,11 @@ def show_table(
         return
     console = _console()
     needs = {name: _need(cell(name), column) for name, *column in zip(columns, *texts, strict=True)}
-    left_out: list[str] = []
+    omitted: list[str] = []
     for name in spare:
         if sum(needs.values()) <= console.width - 1:
             break
-        left_out.append(name)
+        omitted.append(name)
         del needs[name]
     fits = sum(needs.values()) < console.width
     table = Table()
@@ -100,8 +100,8 @@ def show_table(
         fitting = (text for name, text in zip(columns, row, strict=True) if name in needs)
         table.add_row(*(escape(text) for text in fitting))
     console.print(table)
-    if left_out:
-        remark(f"Columns left out to fit {console.width} characters: {', '.join(left_out)}. --json has all.")
+    if omitted:
+        remark(f"Columns left out to fit {console.width} characters: {', '.join(omitted)}. --json has all.")
 
 
 def _need(name: str, column: Sequence[str]) -> int:
@@ -127,8 +127,8 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 def _console() -> Console:
     """Console for a table: without a terminal or COLUMNS it is wide, so that addresses stay whole."""
-    given = os.environ.get("COLUMNS", "")
-    fits = sys.stdout.isatty() or (given.isdigit() and int(given) > 0)
+    columns = os.environ.get("COLUMNS", "")
+    fits = sys.stdout.isatty() or (columns.isdigit() and int(columns) > 0)
     return Console(width=None if fits else PIPED)
 
 

@@ -131,8 +131,8 @@ def group_of(parts: Mapping[str, tuple[str, str]]) -> type[Guarded]:
     """Class of a guarded group with these parts: name to module and line of help."""
 
     class Parts(Guarded):
-        def __init__(self, **given: Any) -> None:
-            super().__init__(**given)
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
             self.commands.update({name: Part(name, *where) for name, where in parts.items()})
 
     return Parts

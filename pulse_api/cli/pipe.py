@@ -1,4 +1,4 @@
-"""`pulse pipe`: pipes that bring tables, files, feeds and transforms into datasets, and these to sinks."""
+"""`pulse pipe`: pipes from tables, files, feeds and queries to datasets, and from datasets to sinks."""
 
 import time
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from pulse_resources.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Pipes: tables, files, feeds and transforms into datasets, and these to sinks.",
+    help="Pipes: copy tables, files, feeds and query results into datasets, and datasets to sinks.",
 )
 
 Name = Annotated[str, typer.Argument(help="The pipe's name.")]
-LOOK_S = 0.5
+POLL_S = 0.5
 Ended = TypeVar("Ended")
 
 
@@ -33,31 +33,31 @@ def create_pipe(
     tenant: TenantSlug,
     file: Annotated[
         Path,
-        typer.Argument(help="YAML of the pipe, see docs/pipes.md; - for standard input.", allow_dash=True),
+        typer.Argument(help="YAML definition, see docs/pipes.md; - for standard input.", allow_dash=True),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
+    """Create a pipe. If its dataset does not exist, create it with a schema derived from the source.
 
-    A definition with `timestamp` makes rows that are only appended events; one with `from` and `to` brings a
-    dataset of entities to a table of Postgres, or to a service.
+    With `timestamp` in the definition, append-only rows become events. With `from` and `to`, the pipe copies
+    a dataset of entities to a table of Postgres or to a service.
 
     Example: pulse pipe create acme planes.yaml
     """
     owner = registry.find_tenant(tenant)
     try:
-        said = yaml.safe_load(read(file, "pipe"))
+        document = yaml.safe_load(read(file, "pipe"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"the file is not YAML: {error}", file=str(file)) from error
-    if not isinstance(said, dict):
-        raise UserError("the file defines no pipe", file=str(file))
-    pipe = pipes.create(owner, definition(said))
+    if not isinstance(document, dict):
+        raise UserError("the file does not define a pipe", file=str(file))
+    pipe = pipes.create(owner, definition(document))
     if as_json:
         emit(pipe.document)
     elif pipe.definition.delivers:
-        say(f"pipe {pipe.name} brings the dataset {pipe.dataset} to {pipe.definition.other_end}")
+        say(f"pipe {pipe.name} copies the dataset {pipe.dataset} to {pipe.definition.other_end}")
     else:
-        say(f"pipe {pipe.name} brings {pipe.definition.other_end} into the dataset {pipe.dataset}")
+        say(f"pipe {pipe.name} copies {pipe.definition.other_end} into the dataset {pipe.dataset}")
         if pipe.computes:
             say(f"a run computes {pipe.computes}")
 
@@ -67,17 +67,17 @@ def run_pipe(
     tenant: TenantSlug,
     name: Name,
     full: Annotated[
-        bool, typer.Option("--full", help="Read all rows, and delete entities that are gone.")
+        bool, typer.Option("--full", help="Read all rows, and delete entities that are missing.")
     ] = False,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Wait until the rows that it sends have settled, or its sink has them."),
+        typer.Option("--wait", help="Wait until its rows have settled, or have reached the sink."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipe as soon as there is room for a run, paused or not.
+    """Request a run of a pipe, paused or not. It starts as soon as a place is free.
 
-    With --wait the exit code is 3 if a person has to decide what the run deletes: see `pulse sync commit`.
+    With --wait, exit code 3 means that a person has to confirm deletions: see `pulse sync commit`.
 
     Example: pulse pipe run acme planes --wait
     """
@@ -93,36 +93,38 @@ def run_pipe(
         elif wait:
             last = _awaited(lambda: pipes.ended(owner, name, after=before))
     if done is not None:
-        said = f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused"
-        _tell(done, said, as_json)
+        line = f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused"
+        _tell(done, line, as_json)
     elif last is not None:
-        said = (
+        line = (
             f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
             f"{last.deleted} deleted, {last.refused} refused"
         )
-        _tell(last, said, as_json)
+        _tell(last, line, as_json)
         _check_sync(owner, last)
     else:
-        said = f"pipe {name} runs as soon as a run is free: see it with pulse pipe status {tenant} {name}"
-        _tell({"pipe": name, "done": "asked"}, said, as_json)
+        line = f"pipe {name} runs as soon as a place is free. See: pulse pipe status {tenant} {name}"
+        _tell({"pipe": name, "done": "asked"}, line, as_json)
 
 
-def _awaited(look: "Callable[[], Ended | None]") -> "Ended":
-    """What a look at a run finds, once the run has ended."""
-    while (found := look()) is None:
-        time.sleep(LOOK_S)
-    return found
+def _awaited(read_outcome: "Callable[[], Ended | None]") -> "Ended":
+    """The outcome of a run, once it has ended."""
+    while (outcome := read_outcome()) is None:
+        time.sleep(POLL_S)
+    return outcome
 
 
 def _check_sync(owner: Tenant, sync: "registry.syncs.Sync") -> None:
-    """Raises typer.Exit: a person has to decide about the sync, or some of what it sent is lost."""
+    """Raises typer.Exit: a person has to decide about the sync, or some of its rows are lost."""
     if sync.state == State.HELD:
-        remark(f"It deletes nothing before a person decides: {sync.reason}")
+        remark(f"It deletes nothing until a person decides: {sync.reason}")
         sync_named = f"{owner.slug} {sync.dataset} {sync.sync_id}"
         remark(f"Decide with: pulse sync commit {sync_named}, or pulse sync rollback {sync_named}")
         raise typer.Exit(HELD)
     if sync.state == State.FAILED:
-        remark(f"What was sent lands, nothing is deleted, and the next run brings the rest: {sync.reason}")
+        remark(
+            f"The rows that it sent land, nothing is deleted, and the next run reads the rest: {sync.reason}"
+        )
         raise typer.Exit(FAILED)
 
 
@@ -132,9 +134,9 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
 
     Example: pulse pipe list acme
     """
-    found = pipes.list_pipes(registry.find_tenant(tenant))
+    listed = pipes.list_pipes(registry.find_tenant(tenant))
     if as_json:
-        emit([pipe.document for pipe in found])
+        emit([pipe.document for pipe in listed])
         return
     rows = (
         (
@@ -148,7 +150,7 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
                 pipe.error,
             ),
         )
-        for pipe in found
+        for pipe in listed
     )
     columns = (
         *("pipe", "direction", "other end", "dataset", "mode", "state", "settled", "behind"),
@@ -167,14 +169,14 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
     out = pipe.definition.delivers
-    found = [] if out else registry.syncs.list_syncs(owner, pipe.dataset, 10)
+    syncs = [] if out else registry.syncs.list_syncs(owner, pipe.dataset, 10)
     runs = pipes.deliveries(owner, name, 10) if out else []
     counts = pipes.last_day(owner).get((owner.tenant_id, name), pipes.LastDay())._asdict()
     if as_json:
-        emit(pipe.document | {"last_day": counts, "syncs": found, "deliveries": runs})
+        emit(pipe.document | {"last_day": counts, "syncs": syncs, "deliveries": runs})
         return
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
-    fields = pipe.document | {"last_24_hours": told}
+    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
+    fields = pipe.document | {"last_24_hours": outcomes}
     show_fields((key.replace("_", " "), value) for key, value in fields.items())
     if out:
         show_table(
@@ -195,7 +197,7 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
             *(each.begun_at, "full" if each.is_full else "partial", each.state, each.created, each.changed),
             *(each.unchanged, each.deleted, each.refused, each.reason),
         )
-        for each in found
+        for each in syncs
     )
     columns = (
         *("begun", "kind", "state", "new", "changed"),
@@ -221,17 +223,17 @@ def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None
     Example: pulse pipe resume acme planes
     """
     pipes.pause(registry.find_tenant(tenant), name, paused=False)
-    _tell({"pipe": name, "done": "resumed"}, f"pipe {name} runs by itself again", as_json)
+    _tell({"pipe": name, "done": "resumed"}, f"pipe {name} runs on its schedule again", as_json)
 
 
 @app.command("reset")
 def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Make the next run of a pipe bring everything anew, and delete what is gone, but no event.
+    """Make the next run of a pipe read everything again, and delete missing entities, but no events.
 
     Example: pulse pipe reset acme planes
     """
     pipes.reset(registry.find_tenant(tenant), name)
-    _tell({"pipe": name, "done": "reset"}, f"the next run of pipe {name} brings all rows", as_json)
+    _tell({"pipe": name, "done": "reset"}, f"the next run of pipe {name} reads all rows", as_json)
 
 
 @app.command("delete")
@@ -241,7 +243,7 @@ def delete_pipe(
     leave_slot: Annotated[
         bool,
         typer.Option(
-            "--leave-slot", help="Do not ask the source, which is gone for good; a slot that it has stays."
+            "--leave-slot", help="Do not contact the source, which no longer exists; its slot stays."
         ),
     ] = False,
     as_json: AsJson = False,
@@ -254,8 +256,8 @@ def delete_pipe(
     _tell({"pipe": name, "done": "deleted"}, f"pipe {name} is deleted; its dataset stays", as_json)
 
 
-def _tell(found: object, said: str, as_json: bool) -> None:
+def _tell(document: object, line: str, as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(document)
     else:
-        say(said)
+        say(line)

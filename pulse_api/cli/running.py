@@ -10,17 +10,21 @@ from pulse_resources.settings import load_settings
 
 
 def check() -> None:
-    """Do nothing if commands may go on: the stack runs here, or Postgres is external.
+    """Do nothing if commands can continue: the stack runs here, or Postgres is external.
 
     Raises:
         UserError: no stack was ever started here.
         Transient: `pulse up` ran here, and its services have ended.
     """
     settings = load_settings()
-    known = state.read(Layout(settings.home))
-    if known is None and "postgres" not in settings.model_fields_set:
+    stack_state = state.read(Layout(settings.home))
+    if stack_state is None and "postgres" not in settings.model_fields_set:
         raise never_ran(elsewhere())
-    if known is None or known.supervised or ports.answers(settings.postgres.host, settings.postgres.port):
+    if (
+        stack_state is None
+        or stack_state.supervised
+        or ports.answers(settings.postgres.host, settings.postgres.port)
+    ):
         return
     raise Transient(
         f"Pulse is not running in {settings.home}",
@@ -29,6 +33,6 @@ def check() -> None:
 
 
 def elsewhere() -> str:
-    """How to name the folder of a stack that runs: each that there is, else an example."""
+    """The assignments of PULSE_HOME that name running stacks, or an example if none runs."""
     named = [f"PULSE_HOME={shlex.quote(str(home))}" for home in state.homes()]
     return " or ".join(named) or "PULSE_HOME=/path"

@@ -34,7 +34,7 @@ def publish_schema(
     """Publish a JSON Schema as the next version of NAME and print its address.
 
     Drafts 2020-12 (if $schema names none), 2019-09, 7, 6 and 4, or the shorthand that the example shows.
-    Publishing the same document again prints the address that it has already.
+    Publishing the same document again prints its existing address.
 
     Example: echo '{"fields": {"country": "string", "at": "timestamp"}}' | pulse schema publish acme orders -
     """
@@ -54,7 +54,7 @@ def check_schema(
     file: Annotated[Path, typer.Argument(help="Schema file; - for standard input.", allow_dash=True)],
     as_json: AsJson = False,
 ) -> None:
-    """Show the columns that a schema makes, and what an event may cost, without publishing it.
+    """Show the columns of a schema, and the most that an event can cost, without publishing it.
 
     Needs no running stack. If the schema would be refused, the error says why.
 
@@ -63,16 +63,16 @@ def check_schema(
     ingest = load_settings().ingest
     bound = Bound(ingest.max_event_bytes, ingest.max_schema_seconds)
     document = check_document(_written_out(read(file, "schema")), bound)
-    found, worst = columns(document), cost(document, bound.max_bytes).seconds(bound.max_bytes)
+    declared, worst = columns(document), cost(document, bound.max_bytes).seconds(bound.max_bytes)
     if as_json:
-        rows = [{"field": column.field, "name": column.name, "type": str(column.type)} for column in found]
+        rows = [{"field": column.field, "name": column.name, "type": str(column.type)} for column in declared]
         emit({"columns": rows, "largest_event_seconds": round(worst, 4), "limit_seconds": bound.seconds})
         return
-    table = ((column.field, column.name, str(column.type)) for column in found)
+    table = ((column.field, column.name, str(column.type)) for column in declared)
     show_table(("property", "column", "type"), table, empty="No columns: everything is in _extra")
     remark(
-        f"Validating an event of {bound.max_bytes:,} bytes takes at most {worst:,.2f} s, whatever it is; "
-        f"the limit is {bound.seconds:g} s."
+        f"Validating an event of {bound.max_bytes:,} bytes takes at most {worst:,.2f} s, "
+        f"whatever it contains; the limit is {bound.seconds:g} s."
     )
 
 
@@ -103,27 +103,27 @@ def try_schema(
     Example: pulse schema try acme docs/examples/orders.json --against orders --day yesterday
     """
     owner = registry.find_tenant(tenant)
-    with working("judging"):
-        found = backfill.try_schema(owner, against, _written_out(read(file, "schema")), of_day, limit)
+    with working("validating"):
+        trial = backfill.try_schema(owner, against, _written_out(read(file, "schema")), of_day, limit)
     if as_json:
-        emit(found)
+        emit(trial)
     else:
-        _show_trial(found)
-    if found.refused or found.incompatibilities:
+        _show_trial(trial)
+    if trial.refused or trial.incompatibilities:
         raise typer.Exit(FAILED)
 
 
-def _show_trial(found: "backfill.Trial") -> None:
-    all_ = "" if found.complete else "the first "
-    say(f"{all_}{found.events:,} events of {found.day}: {found.refused:,} would be refused")
-    if found.refused_already:
-        say(f"{found.refused_already:,} more are refused by the present schema, too")
-    if found.examples:
-        rows = ((one.event_id, one.reason, one.pointer, one.detail) for one in found.examples)
+def _show_trial(trial: "backfill.Trial") -> None:
+    all_ = "" if trial.complete else "the first "
+    say(f"{all_}{trial.events:,} events of {trial.day}: {trial.refused:,} would be refused")
+    if trial.refused_already:
+        say(f"{trial.refused_already:,} more are refused by the current schema, too")
+    if trial.examples:
+        rows = ((one.event_id, one.reason, one.pointer, one.detail) for one in trial.examples)
         show_table(("event id", "reason", "pointer", "detail"), rows, empty="")
-    if found.incompatibilities:
+    if trial.incompatibilities:
         remark("The dataset cannot move to this schema:")
-        changes = ((one.pointer, one.change, one.reason) for one in found.incompatibilities)
+        changes = ((one.pointer, one.change, one.reason) for one in trial.incompatibilities)
         show_table(("in the schema", "change", "why not"), changes, empty="")
 
 
@@ -133,11 +133,11 @@ def list_schemas(tenant: TenantSlug, as_json: AsJson = False) -> None:
 
     Example: pulse schema list acme
     """
-    found = registry.list_schemas(registry.find_tenant(tenant))
+    schemas = registry.list_schemas(registry.find_tenant(tenant))
     if as_json:
-        emit([_document(schema) for schema in found])
+        emit([_document(schema) for schema in schemas])
         return
-    rows = ((schema.schema_uri, schema.published_at, len(schema.document)) for schema in found)
+    rows = ((schema.schema_uri, schema.published_at, len(schema.document)) for schema in schemas)
     show_table(
         ("schema", "published", "characters"),
         rows,
@@ -163,15 +163,15 @@ def show_schema(
     Example: pulse schema show acme orders > orders.json
     """
     published = registry.list_schemas(registry.find_tenant(tenant))
-    found = [one for one in published if schema in (one.schema_uri, one.name)]
-    if not found:
+    matches = [one for one in published if schema in (one.schema_uri, one.name)]
+    if not matches:
         names = {name for one in published for name in (one.schema_uri, one.name)}
         fix = meant(schema, names, f"See: pulse schema list {tenant}")
         raise NotFound("no such schema", fix=fix, tenant=tenant, schema=schema)
     if as_json:
-        emit(_document(found[-1]) | {"schema": orjson.loads(found[-1].document)})
+        emit(_document(matches[-1]) | {"schema": orjson.loads(matches[-1].document)})
     else:
-        write(found[-1].document.removesuffix("\n") + "\n")
+        write(matches[-1].document.removesuffix("\n") + "\n")
 
 
 def _written_out(content: bytes) -> str:

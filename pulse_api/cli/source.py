@@ -14,13 +14,13 @@ app = typer.Typer(
     help="Sources: addresses, with credentials, of what pipes read and write.",
 )
 
-Name = Annotated[str, typer.Argument(help="The source's name, as pipes write it: letters and digits.")]
+SourceName = Annotated[str, typer.Argument(help="The source's name, as pipes write it: letters and digits.")]
 
 
 @app.command("set")
 def set_source(
     tenant: TenantSlug,
-    name: Name,
+    name: SourceName,
     untested: Annotated[
         bool, typer.Option("--untested", help="Store the address without connecting to it.")
     ] = False,
@@ -39,10 +39,17 @@ def set_source(
     address = (
         typer.prompt("Address", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
     ).strip()
-    answer = None if untested else pipes.sources.answer_of(address)
-    replaced = pipes.sources.store(owner, name, address)
+    answer = None if untested else pipes.connections.answer_of(address)
+    replaced = pipes.connections.store(owner, name, address)
     if as_json:
-        emit({"source": name, "kind": pipes.sources.kind_of(address), "replaced": replaced, "answer": answer})
+        emit(
+            {
+                "source": name,
+                "kind": pipes.connections.kind_of(address),
+                "replaced": replaced,
+                "answer": answer,
+            }
+        )
     else:
         say(f"{'replaced' if replaced else 'stored'} the source {name}" + (f": {answer}" if answer else ""))
 
@@ -53,23 +60,23 @@ def list_sources(tenant: TenantSlug, as_json: AsJson = False) -> None:
 
     Example: pulse source list acme
     """
-    listed = pipes.sources.list_sources(registry.find_tenant(tenant))
+    listed = pipes.connections.list_connections(registry.find_tenant(tenant))
     if as_json:
-        emit([{"source": s.name, "kind": s.kind, "kept": s.kept, "pipes": s.pipes} for s in listed])
+        emit([{"source": s.name, "kind": s.kind, "stored_in": s.stored_in, "pipes": s.pipes} for s in listed])
         return
-    rows = [(source.name, source.kind, source.kept, ", ".join(source.pipes)) for source in listed]
+    rows = [(source.name, source.kind, source.stored_in, ", ".join(source.pipes)) for source in listed]
     show_table(
-        ("source", "kind", "kept in", "pipes"), rows, empty=f"{tenant} has no sources: see pulse source set"
+        ("source", "kind", "stored in", "pipes"), rows, empty=f"{tenant} has no sources: see pulse source set"
     )
 
 
 @app.command("test")
-def try_source(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
+def try_source(tenant: TenantSlug, name: SourceName, as_json: AsJson = False) -> None:
     """Connect to a source, and show what answers. Nothing is written there.
 
     Example: pulse source test acme shop
     """
-    answer = pipes.sources.answer_of(pipes.addresses.url(registry.find_tenant(tenant), name))
+    answer = pipes.connections.answer_of(pipes.addresses.url(registry.find_tenant(tenant), name))
     if as_json:
         emit({"source": name, "answer": answer})
     else:
@@ -77,12 +84,12 @@ def try_source(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command("remove")
-def remove_source(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
+def remove_source(tenant: TenantSlug, name: SourceName, as_json: AsJson = False) -> None:
     """Remove the address of a source that no pipe uses.
 
     Example: pulse source remove acme shop
     """
-    pipes.sources.remove(registry.find_tenant(tenant), name)
+    pipes.connections.remove(registry.find_tenant(tenant), name)
     if as_json:
         emit({"source": name, "removed": True})
     else:

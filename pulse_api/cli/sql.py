@@ -44,7 +44,7 @@ def query(
 ) -> None:
     """Run one SELECT over a tenant's datasets and own tables; every query is recorded.
 
-    Datasets are named by their slugs, own tables namespace.table.
+    Name datasets by their slugs, and own tables as namespace.table.
 
     Example: pulse sql acme "SELECT country, count(*) AS orders FROM orders GROUP BY ALL"
     """
@@ -62,14 +62,14 @@ def query(
     form = _form(output) if output else "CSV" if as_csv else "SPREADSHEET" if as_spreadsheet else "JSON"
     allowed = limits.Limits.of_settings()
     made = processes.Processes(allowed.confinement(), ready=0)
-    asked = run.Asked(
+    request = run.Asked(
         owner,
         sys.stdin.read() if sql == "-" else sql,
         media_type=getattr(formats, form),
         travel=pinned.Travel(_snapshots(snapshot or ()), moment(as_of) if as_of else None),
     )
     try:
-        content = run.run(made, allowed, asked).content
+        content = run.run(made, allowed, request).content
     finally:
         made.stop()
     if output is not None:
@@ -77,34 +77,34 @@ def query(
     elif as_json or as_csv or as_spreadsheet:
         write(content.decode() + ("\n" if as_json else ""))
     else:
-        print_rows(Console(), encoders.of_json(content)["rows"], f"query {asked.query_id} of {tenant}")
+        print_rows(Console(), encoders.of_json(content)["rows"], f"query {request.query_id} of {tenant}")
 
 
 def _form(output: Path) -> str:
-    if (found := FORMATS.get(output.suffix)) is None:
+    if (form := FORMATS.get(output.suffix)) is None:
         raise UserError(f"{output.name!r} has an unknown extension", fix=f"Use {', '.join(FORMATS)}")
-    return found
+    return form
 
 
-def _snapshots(given: "list[str] | tuple[()]") -> dict[str, int]:
-    found = {}
-    for text in given:
+def _snapshots(options: "list[str] | tuple[()]") -> dict[str, int]:
+    ids = {}
+    for text in options:
         slug, _, number = text.rpartition("=")
         if not number.isascii() or not number.isdigit():
             raise UserError(
-                f"{text!r} names no snapshot", fix="Write orders=<id>: pulse snapshots lists them"
+                f"{text!r} does not name a snapshot", fix="Write orders=<id>: pulse snapshots lists them"
             )
-        found[slug] = int(number)
-    return found
+        ids[slug] = int(number)
+    return ids
 
 
-def _list(found: "list[audit.Recorded]", as_json: bool) -> None:
+def _list(recorded: "list[audit.Recorded]", as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(recorded)
         return
     rows = (
         (q.query_id, q.asked_at, q.state, q.rows, q.bytes, q.seconds, q.key_id, " ".join(q.sql.split()))
-        for q in found
+        for q in recorded
     )
     columns = ("query", "asked", "state", "rows", "bytes", "seconds", "key", "sql")
     show_table(columns, rows, empty="No queries yet", spare=("key", "bytes"))

@@ -47,7 +47,7 @@ def up(
         bool, typer.Option("--without-dagster", help="Start Postgres, Kafka, MinIO and Spark only.")
     ] = False,
     tls: Annotated[
-        bool, typer.Option("--tls", help="In a new folder: Postgres, Kafka and MinIO speak TLS.")
+        bool, typer.Option("--tls", help="In a new folder: use TLS for Postgres, Kafka and MinIO.")
     ] = False,
     as_json: AsJson = False,
     only: Annotated[str, typer.Option(help="Start these services only (comma-separated).", hidden=True)] = "",
@@ -59,20 +59,20 @@ def up(
 
     Postgres, Kafka, MinIO, a Spark Connect server, the HTTP API, the REST
     catalog and Dagster run in the background until `pulse down`; one that dies is restarted. Safe
-    to run again. The first time fetches what is missing (some minutes), and
-    prints an operator's key for the HTTP API, once. The Dagster UI requires a sign-in; the printed
+    to run again. The first start downloads what is missing (some minutes), and
+    prints an operator key for the HTTP API, once. The Dagster UI requires a sign-in; the printed
     address signs a browser in.
 
     All state is kept in one folder: $PULSE_HOME, by default ./.pulse. Logs are in its subfolder `logs`.
 
     To use a service of your own, export its address for every command: PULSE_POSTGRES__HOST,
     PULSE_KAFKA__BOOTSTRAP_SERVERS, PULSE_OBJECT_STORE__ENDPOINT, PULSE_SPARK__REMOTE. `pulse up` then
-    starts none in its place.
+    does not start that service.
 
     Example: PULSE_API__PORT=8080 pulse up
     """
     console = _errors if as_json else _console
-    started = bring_up(console, _wanted(without_dagster, only), definitions, with_tls=tls)
+    started = bring_up(console, _chosen(without_dagster, only), definitions, with_tls=tls)
     if not started:
         console.print("Pulse is up already.")
     if not as_json:
@@ -93,12 +93,12 @@ def up(
 
 def bring_up(
     console: Console,
-    wanted: tuple[str, ...] = EVERYTHING,
+    services: tuple[str, ...] = EVERYTHING,
     definitions: str = dagster.MODULE,
     *,
     with_tls: bool = False,
 ) -> bool:
-    """Start the `wanted` services, showing progress on `console`; False if they were up already.
+    """Start the `services` services, showing progress on `console`; False if they were up already.
 
     Raises:
         typer.Exit: they did not come up; the reason has been printed.
@@ -106,19 +106,21 @@ def bring_up(
     """
     layout, started = Layout(pulse_home()), False
     try:
-        with console.status("Looking around") as spinner:
+        with console.status("Checking the services") as spinner:
             progress = _Progress(spinner, console)
-            for tries_left in reversed(range(PORT_TRIES)):
+            for retries in reversed(range(PORT_TRIES)):
                 try:
-                    started = stack.start(layout, wanted, progress, definitions, with_tls=with_tls)
-                    _follow(layout, wanted, progress, quiet=not started)
+                    started = stack.start(layout, services, progress, definitions, with_tls=with_tls)
+                    _follow(layout, services, progress, quiet=not started)
                     break
                 except Transient as error:
                     lost = error.where.get("port")
-                    if not lost or not tries_left:
+                    if not lost or not retries:
                         raise
-                    wanted = stack.with_known(layout, wanted)  # the failed service has stopped all of them
-                    progress.done(f"Another program has taken port {lost}: starting anew")
+                    services = stack.with_known(
+                        layout, services
+                    )  # the failed service has stopped all of them
+                    progress.done(f"Another program has taken port {lost}: starting again")
     except KeyboardInterrupt:
         raise _interrupted(layout, started) from None
     except PulseError as error:
@@ -166,7 +168,7 @@ def down(as_json: AsJson = False) -> None:
         return
     if not stopped:
         remark(
-            f"Nothing to stop: Pulse is not running in {layout.home}. Another folder is named by "
+            f"Nothing to stop: Pulse is not running in {layout.home}. Name another folder: "
             f"{running.elsewhere()}"
         )
         return
@@ -175,7 +177,7 @@ def down(as_json: AsJson = False) -> None:
 
 @app.command(name="status")
 def show_status(as_json: AsJson = False) -> None:
-    """Show every service, what waits to be ingested, and what needs a person.
+    """Show every service, the events that wait to be ingested, and problems that need a person.
 
     Memory shared by processes is counted once. Exit code 1 if a service is not
     up, a batch is stuck, or a topic cannot be ingested.
@@ -183,26 +185,26 @@ def show_status(as_json: AsJson = False) -> None:
     Example: pulse status --json
     """
     layout = Layout(pulse_home())
-    found = status(layout)
-    reachable = {row.service for row in found.rows if row.up} >= {"postgres", "kafka"}
+    current = status(layout)
+    reachable = {row.service for row in current.rows if row.up} >= {"postgres", "kafka"}
     ingesting = ingestion() if reachable else None
     if as_json:
-        document = {"home": str(layout.home)} | found.as_json()
+        document = {"home": str(layout.home)} | current.as_json()
         emit(document | {"ingestion": ingesting and ingesting.as_json()})
-    elif not found.rows:
+    elif not current.rows:
         remark(str(never_ran(running.elsewhere())))
     else:
-        _print_whole(_table(found.rows))
-        _console.print(f"{found.memory_bytes / 2**30:.2f} GiB in all")
-        if address := _sign_in(found.rows):
+        _print_whole(_table(current.rows))
+        _console.print(f"{current.memory_bytes / 2**30:.2f} GiB in all")
+        if address := _sign_in(current.rows):
             _console.print(f"Sign in to the Dagster UI: {address}", soft_wrap=True, highlight=False)
         for line in ingesting.lines() if ingesting else ():
             _console.print(line, soft_wrap=True, highlight=False)
-    if not found.up or (ingesting and ingesting.problems):
+    if not current.up or (ingesting and ingesting.problems):
         raise typer.Exit(guard.FAILED)
 
 
-def _wanted(without_dagster: bool, only: str) -> tuple[str, ...]:
+def _chosen(without_dagster: bool, only: str) -> tuple[str, ...]:
     if not only:
         return INFRASTRUCTURE if without_dagster else EVERYTHING
     names = tuple(only.split(","))
@@ -211,17 +213,17 @@ def _wanted(without_dagster: bool, only: str) -> tuple[str, ...]:
     return names
 
 
-def _follow(layout: Layout, wanted: tuple[str, ...], progress: _Progress, *, quiet: bool) -> None:
-    seen: set[str] = set()
-    for found in stack.watch(layout, wanted):
-        services = found.services.values()
+def _follow(layout: Layout, names: tuple[str, ...], progress: _Progress, *, quiet: bool) -> None:
+    started: set[str] = set()
+    for current in stack.watch(layout, names):
+        services = current.services.values()
         for service in services:
-            if service.phase == "up" and service.name not in seen and not quiet:
+            if service.phase == "up" and service.name not in started and not quiet:
                 progress.done(f"{service.name} (external)" if service.external else service.name)
             if service.phase == "up":
-                seen.add(service.name)
+                started.add(service.name)
         busy = [f"{s.name} ({s.phase})" for s in services if s.phase not in ("up", "waiting")]
-        progress.step("Giving up" if found.error else "Starting", ", ".join(busy))
+        progress.step("Giving up" if current.error else "Starting", ", ".join(busy))
 
 
 def _addressed(layout: Layout) -> list[Row]:
@@ -278,7 +280,7 @@ def _duration(seconds: float) -> str:
 
 
 def _interrupted(layout: Layout, started: bool) -> KeyboardInterrupt:
-    """Stop what was started; returns the interrupt that says so."""
+    """Stop the services that were started; returns the interrupt that reports it."""
     if not started:
         return interrupted.of(interrupted.NOT_STARTED)
     with _errors.status("Interrupted: stopping what was started") as spinner:

@@ -14,7 +14,7 @@ from pulse_pipelines.domain.windows import Windows, plain
 if TYPE_CHECKING:
     from pulse_pipelines.registry.event_windows import KeyWindows
 
-app = typer.Typer(no_args_is_help=True, help="States: the newest event of each key of a dataset of events.")
+app = typer.Typer(no_args_is_help=True, help="States: the newest event per key of a dataset of events.")
 
 
 @app.command("declare")
@@ -22,79 +22,81 @@ def declare_state(
     tenant: TenantSlug,
     slug: DatasetSlug,
     latest_by: Annotated[str, typer.Argument(help="The key: a property that is a text or an integer.")],
-    max_keys: Annotated[int, typer.Option(help="Keys that it has, at most.")] = STATE_KEYS,
+    max_keys: Annotated[int, typer.Option(help="Maximum number of keys.")] = STATE_KEYS,
     windows: Annotated[
         bool, typer.Option("--windows", help="Count each key's events of the last 5 minutes, hour and day.")
     ] = False,
     sums: Annotated[
-        list[str] | None, typer.Option("--sum", help="Sum this property in these windows, too. Repeatable.")
+        list[str] | None, typer.Option("--sum", help="Also sum this property in these windows. Repeatable.")
     ] = None,
     session_gap: Annotated[
         str | None, typer.Option(help="Keep sessions, which end after this long without an event: 30m.")
     ] = None,
     max_buckets: Annotated[
-        int, typer.Option(help="Minutes of keys that windows keep, at most.")
+        int, typer.Option(help="Maximum number of minutes of keys in windows.")
     ] = STATE_BUCKETS,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a dataset's state and build it from the table; one that is there is built on, if need be.
+    """Declare a dataset's state and build it from the table; if it exists, continue building it.
 
     Example: pulse state declare acme flights tail_number --windows --sum passengers --session-gap 30m
     """
     owner = registry.find_tenant(tenant)
-    wanted = None
+    declared = None
     if windows or sums or session_gap:
         gap = None if session_gap is None else int(duration(session_gap).total_seconds())
-        wanted = Windows(tuple(sums or ()), gap, max_buckets)
-    registry.event_states.declare(owner, slug, latest_by, max_keys, wanted)
+        declared = Windows(tuple(sums or ()), gap, max_buckets)
+    registry.event_states.declare(owner, slug, latest_by, max_keys, declared)
     registry.event_state_build.build(
         owner, slug, lambda done, of: remark(f"{done:,} of {of:,} files are read")
     )
-    found = registry.event_states.find(owner, slug)
+    state = registry.event_states.find(owner, slug)
     if as_json:
-        emit(found)
+        emit(state)
     else:
-        say(f"the state by {found.latest_by} has {found.keys:,} keys")
+        say(f"the state by {state.latest_by} has {state.keys:,} keys")
 
 
 @app.command("show")
 def show_state(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Keys that are shown.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of keys to show.")] = 20,
     after: Annotated[str | None, typer.Option(help="Show the keys after this one.")] = None,
     key: Annotated[str | None, typer.Option(help="Show this key only, and its windows.")] = None,
     as_of: Annotated[
         datetime | None,
-        typer.Option(parser=moment, metavar="TIME", help="Moment of the windows, e.g. 2h; now if not given."),
+        typer.Option(
+            parser=moment, metavar="TIME", help="Time at which windows end, e.g. 2h; by default now."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a dataset's state: the newest event of each key, by key.
+    """Show a dataset's state: the newest event per key, in the order of keys.
 
     Example: pulse state show acme flights --limit 5
     """
     owner = registry.find_tenant(tenant)
-    found = None
+    about = None
     if key is not None:
         newest = [registry.event_states.newest(owner, slug, key, as_of)]
     else:
-        found, newest = registry.event_states.page(owner, slug, after, limit)
+        about, newest = registry.event_states.page(owner, slug, after, limit)
     if as_json:
-        emit({"about": found, "state": newest} if found else newest[0])
+        emit({"about": about, "state": newest} if about else newest[0])
         return
     rows = ((each.key, each.timestamp, each.event_id, each.data or "(too large)") for each in newest)
-    title = found.latest_by if found else "key"
+    title = about.latest_by if about else "key"
     show_table((title, "timestamp", "event", "data"), rows, empty="No key yet", spare=("event",))
-    if found is None:
+    if about is None:
         _show_windows(newest[0].windows)
         return
-    remark(f"{found.keys:,} of at most {found.max_keys:,} keys; left out {found.left_out:,} times")
-    if (kept := found.windows) is not None:
-        since = f", from {kept.kept_from} on" if kept.full else ""
-        remark(f"windows: {kept.buckets:,} of at most {kept.max_buckets:,} minutes of keys{since}")
-    if not (found.complete and (kept is None or kept.complete)):
-        remark("It lacks events of the table: pulse state declare builds it")
+    remark(f"{about.keys:,} of at most {about.max_keys:,} keys; left out {about.left_out:,} times")
+    if (windows := about.windows) is not None:
+        since = f", from {windows.kept_from} on" if windows.full else ""
+        remark(f"windows: {windows.buckets:,} of at most {windows.max_buckets:,} minutes of keys{since}")
+    if not (about.complete and (windows is None or windows.complete)):
+        remark("It does not have all events yet: pulse state declare builds it")
 
 
 @app.command("drop")
@@ -110,21 +112,21 @@ def drop_state(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
         say(f"the state by {column} is dropped")
 
 
-def _show_windows(found: "KeyWindows | None") -> None:
-    if found is None:
+def _show_windows(current: "KeyWindows | None") -> None:
+    if current is None:
         return
     rows = []
-    for name, window in found.windows.items():
+    for name, window in current.windows.items():
         if window is None:
-            rows.append((name, "", "begins before what is kept"))
+            rows.append((name, "", "begins before the minutes that are kept"))
             continue
         sums = ", ".join(f"{column} {plain(total)}" for column, total in window.sums.items())
         rows.append((name, f"{window.events:,}", sums))
-    if (session := found.session) is not None:
+    if (session := current.session) is not None:
         state = "open" if session.open else "ended"
         state += "" if session.complete else ", and may have begun earlier"
         rows.append(("session", f"{session.events:,}", f"{session.first} to {session.last}, {state}"))
     show_table(("window", "events", "about"), rows, empty="No windows")
-    remark(f"Windows end at {found.to}")
-    if not found.complete:
-        remark("They lack events of the table: pulse state declare builds them")
+    remark(f"Windows end at {current.to}")
+    if not current.complete:
+        remark("They do not have all events yet: pulse state declare builds them")

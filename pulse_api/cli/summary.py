@@ -23,12 +23,12 @@ def summary(
     first: Annotated[
         date | None,
         typer.Option(
-            "--from", parser=day, metavar="DATE", help="First day; a week before the last if not given."
+            "--from", parser=day, metavar="DATE", help="First day; by default a week before the last."
         ),
     ] = None,
     last: Annotated[
         date | None,
-        typer.Option("--to", parser=day, metavar="DATE", help="Last day, included; today if not given."),
+        typer.Option("--to", parser=day, metavar="DATE", help="Last day, inclusive; by default today."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -36,20 +36,24 @@ def summary(
 
     Example: pulse summary acme orders --from 2026-11-01 --to 2026-11-19
     """
-    found = summaries.summary(registry.find_tenant(tenant), slug, rollup, first, last)
+    result = summaries.summary(registry.find_tenant(tenant), slug, rollup, first, last)
     if as_json:
-        emit(found)
+        emit(result)
         return
-    names = list({name: None for each in found.days for row in each.rows for name in row})
+    names = list({name: None for summary_day in result.days for row in summary_day.rows for name in row})
     rows = [
-        (each.day, *(_short(row.get(name)) for name in names), "changed since" if each.changed_since else "")
-        for each in found.days
-        for row in each.rows or [{}]
+        (
+            summary_day.day,
+            *(_short(row.get(name)) for name in names),
+            "changed since" if summary_day.changed_since else "",
+        )
+        for summary_day in result.days
+        for row in summary_day.rows or [{}]
     ]
     show_table(("day", *names, "state"), rows, empty="Nothing landed on these days", spare=names[:1:-1])
-    for each in found.days:
-        if each.error:
-            remark(f"{each.day}: {each.error}")
+    for summary_day in result.days:
+        if summary_day.error:
+            remark(f"{summary_day.day}: {summary_day.error}")
 
 
 def _short(value: object) -> object:

@@ -21,16 +21,16 @@ def list_syncs(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
 
     Example: pulse sync list acme countries
     """
-    found = registry.syncs.list_syncs(registry.find_tenant(tenant), slug)
+    syncs = registry.syncs.list_syncs(registry.find_tenant(tenant), slug)
     if as_json:
-        emit(found)
+        emit(syncs)
         return
     rows = (
         (
             *(each.begun_at, each.sync_id, "full" if each.is_full else "partial", each.state),
             *(each.created, each.changed, each.unchanged, each.deleted, each.refused, each.reason),
         )
-        for each in found
+        for each in syncs
     )
     columns = (
         *("begun", "sync", "kind", "state"),
@@ -45,9 +45,9 @@ def commit_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: As
 
     Example: pulse sync commit acme countries 7
     """
-    found = registry.syncs.decide(registry.find_tenant(tenant), slug, sync, commit=True)
-    said = f"sync {sync} deletes what it did not bring: see it with pulse sync list {tenant} {slug}"
-    _tell(found, said, as_json)
+    decided = registry.syncs.decide(registry.find_tenant(tenant), slug, sync, commit=True)
+    line = f"sync {sync} deletes the entities missing from it. See: pulse sync list {tenant} {slug}"
+    _tell(decided, line, as_json)
 
 
 @app.command("rollback")
@@ -56,8 +56,8 @@ def roll_back_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json:
 
     Example: pulse sync rollback acme countries 7
     """
-    found = registry.syncs.decide(registry.find_tenant(tenant), slug, sync, commit=False)
-    _tell(found, f"sync {sync} deletes nothing", as_json)
+    decided = registry.syncs.decide(registry.find_tenant(tenant), slug, sync, commit=False)
+    _tell(decided, f"sync {sync} deletes nothing", as_json)
 
 
 @app.command("limit")
@@ -79,8 +79,8 @@ def limit_syncs(
     )
 
 
-def _tell(found: object, said: str, as_json: bool) -> None:
+def _tell(document: object, line: str, as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(document)
     else:
-        say(said)
+        say(line)

@@ -27,7 +27,7 @@ def tail_rows(
 ) -> None:
     """Print the rows of a dataset as they land, until it is interrupted.
 
-    It also ends once nobody reads what it prints: `pulse tail acme orders | head -1`.
+    It also ends when the reader of its output ends: `pulse tail acme orders | head -1`.
 
     Example: pulse tail acme orders
     """
@@ -41,7 +41,7 @@ def tail_rows(
 
 
 def _pause() -> None:
-    """Wait until the next look. Raises BrokenPipeError as soon as nobody reads stdout any more."""
+    """Wait until the next poll. Raises BrokenPipeError as soon as the reader of stdout has ended."""
     reader = select.poll()
     reader.register(sys.stdout, 0)  # its end is reported whatever is asked for
     if reader.poll(tail.LOOK_S * 1_000):
@@ -50,7 +50,7 @@ def _pause() -> None:
 
 def _line(row: dict[str, Any]) -> str:
     """An event's time, id and properties on one line."""
-    said = {
+    properties = {
         name: value
         for name, value in row.items()
         if value is not None
@@ -58,7 +58,7 @@ def _line(row: dict[str, Any]) -> str:
         and name not in ("id", "timestamp")
         and not name.startswith("_")
     }
-    return f"{instant(row['timestamp'])}  {cell(row['id'])}  {_text(said)}"
+    return f"{instant(row['timestamp'])}  {cell(row['id'])}  {_text(properties)}"
 
 
 def _text(row: dict[str, Any]) -> str:

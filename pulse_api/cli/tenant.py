@@ -37,10 +37,10 @@ MaxEntityDatasets = Annotated[
 ]
 MaxLakeTables = Annotated[
     int | None,
-    typer.Option(callback=_count, metavar="NUMBER", help=f"Tables that its engines make. {_MEANING}"),
+    typer.Option(callback=_count, metavar="NUMBER", help=f"Tables that its engines create. {_MEANING}"),
 ]
 MaxLakeBytes = Annotated[
-    int | None, typer.Option(callback=_count, metavar="NUMBER", help=f"Bytes of those. {_MEANING}")
+    int | None, typer.Option(callback=_count, metavar="NUMBER", help=f"Bytes of their files. {_MEANING}")
 ]
 MaxDatasets = Annotated[
     int | None, typer.Option(callback=_count, metavar="NUMBER", help=f"Datasets. {_MEANING}")
@@ -78,11 +78,11 @@ def list_tenants(as_json: AsJson = False) -> None:
 
     Example: pulse tenant list --json
     """
-    found = registry.list_tenants()
+    tenants = registry.list_tenants()
     if as_json:
-        emit([_document(tenant) for tenant in found])
+        emit([_document(tenant) for tenant in tenants])
         return
-    rows = ((tenant.slug, tenant.tenant_id, tenant.namespace) for tenant in found)
+    rows = ((tenant.slug, tenant.tenant_id, tenant.namespace) for tenant in tenants)
     show_table(
         ("slug", "id", "namespace"), rows, empty="No tenants yet: pulse tenant create", spare=("namespace",)
     )
@@ -130,7 +130,7 @@ def tenant_limits(
     Example: pulse tenant limits acme --max-datasets 10 --events-per-second 5000
     """
     owner = registry.find_tenant(tenant)
-    given = {
+    options = {
         "max_datasets": max_datasets,
         "max_records_per_month": max_records_per_month,
         "requests_per_second": requests_per_second,
@@ -139,13 +139,13 @@ def tenant_limits(
         "max_lake_tables": max_lake_tables,
         "max_lake_bytes": max_lake_bytes,
     }
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     in_force = registry.quotas.set_limits(owner, **chosen) if chosen else registry.quotas.find_limits(owner)
-    own = registry.quotas.find_own_limits(owner)
+    own_limits = registry.quotas.find_own_limits(owner)
     if as_json:
-        emit({"tenant": owner.slug, "own": asdict(own), "in_force": asdict(in_force)})
+        emit({"tenant": owner.slug, "own": asdict(own_limits), "in_force": asdict(in_force)})
     else:
-        _show_limits(own, in_force)
+        _show_limits(own_limits, in_force)
 
 
 @app.command("accept-loss")
@@ -166,26 +166,26 @@ def accept_loss(
     Example: pulse tenant accept-loss acme --dry-run
     """
     owner = registry.find_tenant(tenant)
-    found = data_loss.look(owner)
-    if found and not dry_run:
+    losses = data_loss.look(owner)
+    if losses and not dry_run:
         if not yes:
             if not sys.stdin.isatty():
-                raise UserError("this needs a confirmation", fix="Look with --dry-run, then add --yes")
-            _show_losses(found)
-            typer.confirm(f"Continue without these events of {tenant}, for good?", abort=True, err=True)
-        found = data_loss.accept(owner, found)
+                raise UserError("this needs a confirmation", fix="Check with --dry-run, then add --yes")
+            _show_losses(losses)
+            typer.confirm(f"Continue without these events of {tenant}, permanently?", abort=True, err=True)
+        losses = data_loss.accept(owner, losses)
     if as_json:
-        emit({"tenant": owner.slug, "accepted": not dry_run, "losses": found})
+        emit({"tenant": owner.slug, "accepted": not dry_run, "losses": losses})
         return
-    _show_losses(found)
-    if found and not dry_run:
+    _show_losses(losses)
+    if losses and not dry_run:
         remark("Recorded. What the topic holds now is ingested from here on.")
 
 
-def _show_losses(found: "list[data_loss.Loss]") -> None:
-    rows = ((loss.partition, loss.position, loss.lost, loss.problem) for loss in found)
+def _show_losses(losses: "list[data_loss.Loss]") -> None:
+    rows = ((loss.partition, loss.position, loss.lost, loss.problem) for loss in losses)
     columns = ("partition", "position", "lost offsets", "problem")
-    show_table(columns, rows, empty="Nothing is lost: all that waits can be ingested")
+    show_table(columns, rows, empty="Nothing is lost: all waiting events can be ingested")
 
 
 def _document(tenant: Tenant) -> dict[str, Any]:
@@ -198,10 +198,10 @@ def _document(tenant: Tenant) -> dict[str, Any]:
     }
 
 
-def _show_limits(own: Limits, in_force: Limits) -> None:
-    names = {name: name.replace("_", " ") for name in asdict(own)}
+def _show_limits(own_limits: Limits, in_force: Limits) -> None:
+    names = {name: name.replace("_", " ") for name in asdict(own_limits)}
     rows = [
-        (shown, limit_text(getattr(own, name)), limit_text(getattr(in_force, name)))
+        (shown, limit_text(getattr(own_limits, name)), limit_text(getattr(in_force, name)))
         for name, shown in names.items()
     ]
     show_table(("limit", "own", "in force"), rows, empty="")

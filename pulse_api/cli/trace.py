@@ -47,17 +47,17 @@ def trace_event(
 
     Example: pulse trace acme o-1
     """
-    found = _found(registry.find_tenant(tenant), event, dataset, day)
+    outcome = _find_trace(registry.find_tenant(tenant), event, dataset, day)
     if as_json:
-        emit({"state": found.state, "settled": found.settled} | vars(found))
+        emit({"state": outcome.state, "settled": outcome.settled} | vars(outcome))
         return
-    for fate in found.fates:
+    for fate in outcome.fates:
         show_fields(_fields(fate))
-    for line in found.looked_at:
+    for line in outcome.looked_at:
         remark(f"Looked at {line}")
 
 
-def _found(tenant: Tenant, event: str, dataset: str | None, day: date | None) -> "trace.Trace":
+def _find_trace(tenant: Tenant, event: str, dataset: str | None, day: date | None) -> "trace.Trace":
     place = _PLACE.fullmatch(event)
     if place is None:
         return trace.by_id(tenant, event, dataset=dataset, day=day)

@@ -17,9 +17,9 @@ from pulse_resources import settings, spark
 app = typer.Typer(help="Table maintenance: compaction, history, orphan files, retention.")
 
 Tenant = Annotated[
-    str | None, typer.Option("--tenant", help="Only of this tenant.", autocompletion=complete.tenants)
+    str | None, typer.Option("--tenant", help="Only tables of this tenant.", autocompletion=complete.tenants)
 ]
-Slug = Annotated[str | None, typer.Option("--dataset", help="Only of datasets with this slug.")]
+Slug = Annotated[str | None, typer.Option("--dataset", help="Only datasets with this slug.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -39,9 +39,9 @@ def upkeep(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do what tables need now, without waiting for Dagster to come round to it.
+    """Run the maintenance that tables need now, without waiting for Dagster.
 
-    Exit code 1 when a task failed, or a table was found to be rolled back.
+    Exit code 1 if a task failed, or if a table had been rolled back.
 
     Example: pulse upkeep --tenant acme --plan
     """
@@ -49,23 +49,23 @@ def upkeep(
         return
     if tenant is not None:
         registry.find_tenant(tenant)
-    wanted = [need for need in policy.needs(tenant, slug) if not task or need.task in task]
+    needs = [need for need in policy.needs(tenant, slug) if not task or need.task in task]
     if plan:
         if as_json:
-            emit(wanted)
+            emit(needs)
             return
-        rows = ((n.tenant.slug, n.slug, n.day, n.task.value, n.reason) for n in wanted)
+        rows = ((n.tenant.slug, n.slug, n.day, n.task.value, n.reason) for n in needs)
         show_table(("tenant", "dataset", "day", "task", "why"), rows, empty="Nothing needs upkeep")
         return
     limit = seconds or settings.load_settings().upkeep.run_seconds
     done = []
     with interrupted.leaves(interrupted.UPKEEP), ExitStack() as opened:
         session = cache(lambda: opened.enter_context(spark.session()))  # started only if a task needs Spark
-        for each in run.run(session, wanted, run_id=None, seconds=limit):
-            done.append(each)
-            remark(f"{each.tenant} {each.dataset} {each.day or ''} {each.task}: {each.outcome}")
+        for ended in run.run(session, needs, run_id=None, seconds=limit):
+            done.append(ended)
+            remark(f"{ended.tenant} {ended.dataset} {ended.day or ''} {ended.task}: {ended.outcome}")
     _show(done, as_json, "Nothing needed upkeep")
-    if any(each.outcome in ("failed", "rolled_back") for each in done):
+    if any(completed.outcome in ("failed", "rolled_back") for completed in done):
         raise typer.Exit(FAILED)
 
 
@@ -83,9 +83,9 @@ def show_history(
     _show(history.read(tenant, slug, limit), as_json, "Upkeep has done nothing yet")
 
 
-def _show(found: "list[history.Done]", as_json: bool, empty: str) -> None:
+def _show(tasks: "list[history.Done]", as_json: bool, empty: str) -> None:
     if as_json:
-        emit(found)
+        emit(tasks)
         return
     columns = ("began", "tenant", "dataset", "day", "task", "outcome", "before", "after", "seconds", "detail")
     rows = (
@@ -93,7 +93,7 @@ def _show(found: "list[history.Done]", as_json: bool, empty: str) -> None:
             *(d.started_at, d.tenant, d.dataset, d.day, d.task, d.outcome),
             *(_numbers(d.before), _numbers(d.after), d.seconds, d.detail),
         )
-        for d in found
+        for d in tasks
     )
     spare = ("detail", "before", "after", "seconds", "began", "day")
     show_table(columns, rows, empty=empty, spare=spare)

@@ -24,19 +24,19 @@ def show_usage(
     Example: pulse usage acme --months 3
     """
     owner = registry.find_tenant(tenant)
-    found = registry.quotas.find_usage(owner, months)
+    usage = registry.quotas.find_usage(owner, months)
     if as_json:
-        emit({"tenant": owner.slug} | asdict(found))
+        emit({"tenant": owner.slug} | asdict(usage))
         return
-    say(f"datasets: {found.datasets:,} of {limit_text(found.limits.max_datasets)}")
-    say(f"events per month: {limit_text(found.limits.max_records_per_month)}")
-    if found.over_quota:
-        since = f"{found.over_quota_since:%Y-%m-%d %H:%M} UTC"
-        say(f"over the quota: {found.over_quota:,} events are set aside, the first at {since}")
+    say(f"datasets: {usage.datasets:,} of {limit_text(usage.limits.max_datasets)}")
+    say(f"events per month: {limit_text(usage.limits.max_records_per_month)}")
+    if usage.over_quota:
+        since = f"{usage.over_quota_since:%Y-%m-%d %H:%M} UTC"
+        say(f"over the quota: {usage.over_quota:,} events are set aside, the first at {since}")
         remark(f"Once there is room: pulse dlq replay {owner.slug} --reason over_quota")
     rows = [
         (f"{month.month:%Y-%m}", month.accepted, month.landed, month.bytes, f"{month.landed_delta:+,}")
-        for month in found.months
+        for month in usage.months
     ]
     columns = ("month", "accepted", "landed", "bytes", "change of landed")
     show_table(columns, rows, empty="Nothing used yet")

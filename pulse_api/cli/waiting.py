@@ -11,7 +11,7 @@ from pulse_pipelines.monitoring import trace
 from pulse_pipelines.monitoring.trace import sent, topic
 from pulse_resources.errors import NotFound, Transient
 
-LOOK_S = 1.0
+POLL_S = 1.0
 MAX_TRACED = 20
 """Maximum events whose outcome is printed; further ones are only counted."""
 
@@ -34,10 +34,10 @@ class Sent:
 
     def fates(self, tenant: Tenant) -> dict[str, Any]:
         """How many ids landed, how many did not, and the outcomes of the first of these."""
-        left = [(slug, each) for slug, ids in sent.not_landed(tenant, self._ids).items() for each in ids]
+        missing = [(slug, each) for slug, ids in sent.not_landed(tenant, self._ids).items() for each in ids]
         count = sum(map(len, self._ids.values()))
-        shown = [_fate(tenant, slug, event_id) for slug, event_id in left[:MAX_TRACED]]
-        return {"landed": count - len(left), "not_landed": len(left) + self.unnamed, "fates": shown}
+        shown = [_fate(tenant, slug, event_id) for slug, event_id in missing[:MAX_TRACED]]
+        return {"landed": count - len(missing), "not_landed": len(missing) + self.unnamed, "fates": shown}
 
 
 def _fate(tenant: Tenant, slug: str | None, event_id: str) -> Mapping[str, str | None]:
@@ -58,10 +58,10 @@ def until_settled(tenant: Tenant, at_most: timedelta, count: int) -> None:
         Transient: it took longer.
     """
     ends, until = sent.marks(tenant), time.monotonic() + at_most.total_seconds()
-    with working("waiting until what was sent is settled") as begins:
-        while left := sent.unsettled(tenant, ends):
-            waiting = f"{counted(left, 'event')} of the tenant's topic, by any sender,"
-            waiting += " is not settled" if left == 1 else " are not settled"
+    with working("waiting until the events that were sent have settled") as begins:
+        while unsettled := sent.unsettled(tenant, ends):
+            waiting = f"{counted(unsettled, 'event')} of the tenant's topic, by any sender,"
+            waiting += " is not settled" if unsettled == 1 else " are not settled"
             begins(waiting)
             if time.monotonic() > until:
                 raise Transient(
@@ -69,4 +69,4 @@ def until_settled(tenant: Tenant, at_most: timedelta, count: int) -> None:
                     fix=f"They are safe. See `pulse batch list`, `pulse trace {tenant.slug} <event id>`",
                     tenant=tenant.slug,
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)

@@ -112,7 +112,7 @@ def _deliver(
                 if answer.refused:
                     raise Terminal(
                         f"the API refused {answer.refused} events: {answer.verdicts[0]}",
-                        fix="Are these the demo's own datasets? Start anew with: make clean",
+                        fix="Are these the demo's own datasets? Start again with: make clean",
                         tenant=tenant.slug,
                     )
                 advance(len(group))

@@ -110,8 +110,8 @@ class MeasureArguments(Paged, OfDataset):
         default=None, description="Break down by time, too."
     )
     filters: list[Filter] = Field(default_factory=list, max_length=20)
-    start: Moment | None = Field(default=None, description="Events at this moment or later.")
-    end: Moment | None = Field(default=None, description="Events before this moment.")
+    start: Moment | None = Field(default=None, description="Events at this time or later.")
+    end: Moment | None = Field(default=None, description="Events before this time.")
     top: int | None = Field(
         default=None, ge=1, le=10_000, description="Only the groups with the greatest first measure."
     )

@@ -66,7 +66,7 @@ def _plan(found: Meaning, given: MeasureArguments) -> Plan:
         field = _field(found, each.column) if each.column else None
         numbers = each.aggregation in ("sum", "avg", "median", "stddev", "p90", "p95", "p99")
         if field and numbers and field.kind not in (Kind.LONG, Kind.DOUBLE):
-            raise UserError(f"{field.name} is no number", fix="Use count, count_distinct, min or max")
+            raise UserError(f"{field.name} is not a number", fix="Use count, count_distinct, min or max")
         if field and each.aggregation == "count":
             raise UserError(
                 "count takes no column: it counts rows", fix="Leave out the column, or use count_distinct"

@@ -1,12 +1,11 @@
-"""Pipes: replication of tables of other Postgres databases into datasets of entities, as syncs; and the other
-way round: of datasets of entities to sinks.
+"""Pipes: copy tables, files, feeds and queries into datasets, and datasets of entities to sinks.
 
 A pipe is defined in `registry`, launched by a sensor, watched between runs by `watch`, and executed by `run`,
 which imports Spark: code that only defines pipes does not need it.
 """
 
-from pulse_pipelines.pipes import addresses, sources
-from pulse_pipelines.pipes.last_day import LastDay, last_day
+from pulse_pipelines.pipes import addresses, connections
+from pulse_pipelines.pipes.outcomes import LastDay, delivered, ended, last_day, last_delivery, last_sync
 from pulse_pipelines.pipes.registry import (
     Pipe,
     ask,
@@ -22,7 +21,6 @@ from pulse_pipelines.pipes.registry import (
     pause,
     reset,
 )
-from pulse_pipelines.pipes.requested import delivered, ended, last_delivery, last_sync
 from pulse_pipelines.pipes.sinks.deliveries import Delivery, of_pipe as deliveries
 
 __all__ = [
@@ -31,6 +29,7 @@ __all__ = [
     "Pipe",
     "addresses",
     "ask",
+    "connections",
     "create",
     "delete",
     "delivered",
@@ -48,5 +47,4 @@ __all__ = [
     "names",
     "pause",
     "reset",
-    "sources",
 ]

@@ -34,11 +34,11 @@ def url(tenant: Tenant, source: str) -> str:
         NotFound: it is not configured.
         UserError: other users may read its file.
     """
-    if found := os.environ.get(variable(tenant, source)):
-        return found
+    if address := os.environ.get(variable(tenant, source)):
+        return address
     path = file(tenant, source)
     try:
-        mode, found = path.stat().st_mode, path.read_text().strip()
+        mode, address = path.stat().st_mode, path.read_text().strip()
     except OSError:
         raise NotFound(
             "the source has no address",
@@ -49,7 +49,7 @@ def url(tenant: Tenant, source: str) -> str:
         ) from None
     if mode & 0o077:
         raise UserError(
-            "others may read the file with the credentials of this source",
+            "other users may read the file with the credentials of this source",
             fix=f"chmod 600 $PULSE_HOME/sources/{tenant.slug}/{source}",
         )
-    return found
+    return address

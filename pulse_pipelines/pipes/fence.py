@@ -4,12 +4,12 @@ A source that has locks holds its pipe itself (`postgres.sessions.begin_alone`).
 lock in Pulse's Postgres, each in a session of its own, and the run that they are of is named by the moment at
 which it began:
 
-- a run first enters its moment in the pipe's row, then looks whether anybody holds the lock;
-- a task first takes the lock, then looks whether the pipe's row still has its run's moment.
+- a run first enters its moment in the pipe's row, then checks whether a task holds the lock;
+- a task first takes the lock, then checks whether the pipe's row still has its run's moment.
 
 So either the next run sees the task's lock and does not begin, or the task sees that the next run has begun
 and sends nothing. A task whose session is lost has no lock, and one whose pipe was deleted has nothing to
-bring: it looks before each piece of rows, and what had not left its process then is dropped.
+send: it checks before each piece of rows, and drops what has not left its process by then.
 """
 
 import time
@@ -28,7 +28,7 @@ from pulse_resources.errors import Fenced, Transient
 from pulse_resources.locks import Lock
 
 PIECE = 1_000
-"""Rows between two looks at the lock ..."""
+"""Rows between two checks of the lock ..."""
 PIECE_S = 1.0
 """... if they take no longer than this, in seconds."""
 BEGUN = "SELECT begun_at, gives_way FROM pipes WHERE tenant_id = %s AND pipe = %s"
@@ -46,7 +46,7 @@ class RunOf:
 
 
 def begin(pipe: Pipe) -> RunOf:
-    """See that no task of an earlier run sends rows any more; the pipe's row has this run's moment already.
+    """Check that no task of an earlier run still sends rows; the pipe's row already has this run's moment.
 
     Raises:
         Transient: one does.
@@ -54,7 +54,7 @@ def begin(pipe: Pipe) -> RunOf:
     with locks.session(Lock.PIPE_ROWS, pipe.dataset_id) as alone:
         if alone is None:
             raise Transient(
-                "rows of an earlier run of the pipe are still on their way",
+                "rows of an earlier run of the pipe are still in flight",
                 fix="It is tried again",
                 tenant=pipe.tenant.slug,
                 pipe=pipe.name,
@@ -89,7 +89,7 @@ class Hold:
             row = self._session.execute(BEGUN, [run.tenant_id, run.pipe]).fetchone()
         except psycopg.Error:
             raise Transient(
-                "the connection that holds the pipe was lost: what is not sent stays unsent", pipe=run.pipe
+                "the connection that holds the pipe was lost: the remaining rows are not sent", pipe=run.pipe
             ) from None
         if row is None or row[0] != run.begun_at:
             raise Fenced("the pipe was deleted, or another run of it has begun", pipe=run.pipe)

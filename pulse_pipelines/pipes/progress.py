@@ -16,10 +16,12 @@ OPEN = """
 SELECT sync_id, position FROM entity_syncs
 WHERE tenant_id = app_tenant() AND pipe = %s AND state = 'open' AND position IS NOT NULL
 """
-GO_ON = "UPDATE pipes SET asked_at = now() WHERE pipe = %s AND (state = 'active' OR asked_at IS NOT NULL)"
+REQUEST_NEXT = (
+    "UPDATE pipes SET asked_at = now() WHERE pipe = %s AND (state = 'active' OR asked_at IS NOT NULL)"
+)
 END = "UPDATE pipes SET asked_at = NULL WHERE pipe = %s AND asked_at <= begun_at"
 COMPUTES = "UPDATE pipes SET computes = %s WHERE pipe = %s"
-# A look between runs says nothing once a run is requested: that one will tell.
+# A check between runs records nothing once a run is requested: that run will.
 ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s AND (asked_at IS NULL OR %s)"
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|[a-z][A-Z]\w*)): ", re.MULTILINE)
 """The exceptions in a stack of Python's."""
@@ -41,19 +43,19 @@ def open_sync(connection: postgres.Connection, name: str) -> tuple[int, str] | N
     return None if row is None else (int(row[0]), str(row[1]))
 
 
-def goes_on(connection: postgres.Connection, name: str) -> None:
-    """Request the run that goes on where one of a tenant's pipe has given way, unless it was paused."""
-    connection.execute(GO_ON, [name])
+def request_next(connection: postgres.Connection, name: str) -> None:
+    """Request the run that continues where one of a tenant's pipe gave way, unless the pipe was paused."""
+    connection.execute(REQUEST_NEXT, [name])
 
 
 def ended(connection: postgres.Connection, name: str) -> None:
-    """Record that a run of a tenant's pipe has ended: whoever asked for it has it."""
+    """Record that a run of a tenant's pipe has ended, and with it the request for it."""
     connection.execute(END, [name])
 
 
-def computes(connection: postgres.Connection, name: str, what: str) -> None:
+def computes(connection: postgres.Connection, name: str, line: str) -> None:
     """Record what a run of a tenant's transform computes, and why."""
-    connection.execute(COMPUTES, [what, name])
+    connection.execute(COMPUTES, [line, name])
 
 
 def failed(
@@ -62,13 +64,13 @@ def failed(
     """Record why a run of a tenant's pipe failed; returns it.
 
     Args:
-        between_runs: it was no run that failed, but a look at the source.
+        between_runs: a check of the source failed, not a run.
     """
-    told = f"{type(error).__name__}: {said(error)}"[:2000]
-    connection.execute(ERROR, [told, name, not between_runs])
+    reason = f"{type(error).__name__}: {error_text(error)}"[:2000]
+    connection.execute(ERROR, [reason, name, not between_runs])
     if not between_runs:
         ended(connection, name)
-    return told
+    return reason
 
 
 def remark(connection: postgres.Connection, name: str, text: str) -> None:
@@ -76,8 +78,8 @@ def remark(connection: postgres.Connection, name: str, text: str) -> None:
     connection.execute(ERROR, [text, name, True])
 
 
-def said(error: Exception) -> str:
-    """What tenants are told of an error: of a task that failed, its exception without stack and values."""
+def error_text(error: Exception) -> str:
+    """The text of an error for tenants; for a failed task the exception's name, without stack and values."""
     if not isinstance(error, PySparkException):
         return str(error)
     raised = _RAISED.findall(str(error))

@@ -20,16 +20,16 @@ class Loaded:
     rows: int
     bytes: int
     position: str | None = None
-    """Position in the source after them, where only reading them tells."""
+    """Position in the source after them, if it is known only after reading."""
     more: bool = False
-    """Whether the source has more, which the next run brings."""
+    """Whether the source has more, which the next run reads."""
 
 
 def publish(topic: str, rows: Iterable[Sequence[bytes]]) -> Loaded:
     """Publish rows, as keys and events, and wait until the broker has acknowledged all of them.
 
     Raises:
-        Transient: it did not. What had not left stays here: nothing reaches the topic later.
+        Transient: it did not. Rows that had not left are dropped: nothing reaches the topic later.
     """
     refused: list[KafkaError] = []
 

@@ -10,9 +10,10 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
-from pulse_pipelines.domain.pipes import APART, Definition, Mode, definition
+from pulse_pipelines.domain.pipes import APART, Definition, Mode, definition as parse_definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, brought, kinds
+from pulse_pipelines.pipes import addresses, sources
+from pulse_pipelines.pipes.dataset import find_or_create
 from pulse_pipelines.pipes.postgres import slots
 from pulse_pipelines.pipes.sinks import checks
 from pulse_pipelines.registry import indexes
@@ -25,7 +26,7 @@ INSERT = """
 INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds, delivers, computes)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
 """
-# Each run begins where the one before has settled, so the last sync that has settled is the latest.
+# Each run begins where the previous one has settled, so the last sync that has settled is the latest.
 _PIPES = """
 SELECT t.tenant_id, t.slug, p.pipe, d.slug, p.dataset_id, p.definition, p.state, p.error, p.begun_at,
     p.asked_at, CASE WHEN p.delivers THEN CASE WHEN (p.confirmed->>'epoch')::bigint = p.anew_after
@@ -71,7 +72,7 @@ WHERE pipe = %s
 ABANDON = """
 UPDATE entity_syncs s SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
 WHERE s.pipe = %s AND s.state = 'open'"""
-# One with a position is gone on with, unless the pipe was reset since.
+# A run with a position is continued, unless the pipe was reset since.
 ABANDON_DEAD = f"""{ABANDON} AND (s.position IS NULL
     OR s.sync_id <= (SELECT anew_after FROM pipes p WHERE p.tenant_id = s.tenant_id AND p.pipe = s.pipe))"""  # noqa: S608
 UNSETTLED = """
@@ -84,8 +85,6 @@ FINGERPRINT = """
 SELECT md5(coalesce(string_agg(DISTINCT told, ' ' ORDER BY told), '')) FROM (
     SELECT concat_ws(' ', pipe, definition->>'transform') AS told FROM pipes) each
 """
-
-
 _SHOWN = ("table", "path", "format", "feed", "transform", "timestamp")
 """Members of its other end."""
 
@@ -114,22 +113,22 @@ class Pipe:
     wal_status: str | None
     """... and what the source says about them: reserved, extended, unreserved or lost."""
     behind: int | None = None
-    """Of a pipe with a sink: versions of the log that were not brought yet."""
+    """Versions of the log that the sink does not have yet; None for a pipe without a sink."""
     computes: str | None = None
-    """Of a transform: what its last run computed, and why."""
+    """What the last run of a transform computed, and why."""
     form: str | None = None
-    """Of its position what people do not see: the form of its table then (`postgres.cursors`)."""
+    """The part of its position that people do not see: the form of its table (`postgres.cursors`)."""
 
     @property
     def document(self) -> dict[str, Any]:
         """A pipe as people see it."""
-        said = self.definition.other_end.document
+        members = self.definition.other_end.document
         return {
             "pipe": self.name,
             "direction": "out" if self.definition.delivers else "in",
             "other_end": str(self.definition.other_end),
             "source": self.definition.other_end.source,
-            **{name: said.get(name) for name in _SHOWN},
+            **{name: members.get(name) for name in _SHOWN},
             "dataset": self.dataset,
             "mode": self.definition.other_end.mode,
             "computes": self.computes,
@@ -146,33 +145,33 @@ class Pipe:
         }
 
 
-def create(tenant: Tenant, said: Definition) -> Pipe:
-    """Create a pipe, and its dataset if there is none, with a schema derived from what it reads.
+def create(tenant: Tenant, definition: Definition) -> Pipe:
+    """Create a pipe, and its dataset if it does not exist, with a schema derived from the source.
 
-    Of a pipe with a sink the dataset exists, and a table of the sink is made if the definition says so.
+    The dataset of a pipe with a sink exists; with `create` in the definition, the sink's table is created.
 
     Raises:
-        AlreadyExists: the tenant has a pipe of this name, or another pipe for this dataset.
-        NotFound: the source is not configured, or has not what it reads; or there is no dataset to bring.
+        AlreadyExists: the tenant has a pipe of this name, or another one for this dataset.
+        NotFound: the source is not configured or lacks the table or files, or the dataset does not exist.
         UserError: it cannot be replicated, or written, or the dataset is of the other kind.
         Transient: the source does not answer.
     """
-    its = checks.readable(tenant, said) if said.delivers else brought.dataset(tenant, said)
-    values = [tenant.tenant_id, said.pipe, its.dataset_id, Jsonb(said.document), said.every_seconds]
-    values += [said.delivers, kinds.computes(tenant, said)]
+    dataset = (checks.readable if definition.delivers else find_or_create)(tenant, definition)
+    values = [tenant.tenant_id, definition.pipe, dataset.dataset_id, Jsonb(definition.document)]
+    values += [definition.every_seconds, definition.delivers, sources.computes(tenant, definition)]
     try:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             connection.execute(INSERT, values)
-            if not said.delivers:  # positions of an earlier pipe of this name are of what that one read
-                connection.execute(RESET, [said.pipe])
+            if not definition.delivers:  # positions of an earlier pipe of this name belong to its source
+                connection.execute(RESET, [definition.pipe])
     except psycopg.errors.UniqueViolation:
         raise AlreadyExists(
-            "the tenant has a pipe of this name, or another one that brings this dataset",
+            "the tenant has a pipe of this name, or another pipe that writes this dataset",
             tenant=tenant.slug,
-            pipe=said.pipe,
-            dataset=said.dataset,
+            pipe=definition.pipe,
+            dataset=definition.dataset,
         ) from None
-    return find(tenant, said.pipe)
+    return find(tenant, definition.pipe)
 
 
 def find(tenant: Tenant, name: str) -> Pipe:
@@ -204,8 +203,8 @@ def everyones() -> list[Pipe]:
 
 def unsettled(connection: postgres.Connection, pipe: Pipe) -> bool:
     """Whether rows that the pipe's last run sent have not settled yet."""
-    ((found,),) = connection.execute(UNSETTLED, [pipe.tenant.tenant_id, pipe.name]).fetchall()
-    return bool(found)
+    ((exists,),) = connection.execute(UNSETTLED, [pipe.tenant.tenant_id, pipe.name]).fetchall()
+    return bool(exists)
 
 
 def names() -> list[str]:
@@ -248,25 +247,25 @@ def reset(tenant: Tenant, name: str) -> None:
 
 
 def delete(tenant: Tenant, name: str, *, leave_slot: bool = False) -> str:
-    """Delete a pipe, and its slot in the source; the dataset, and what is in a sink, stay. Returns its slug.
+    """Delete a pipe, and its slot in the source; the dataset and the sink's data stay. Returns its slug.
 
     Args:
-        leave_slot: do not ask the source, which is gone for good: a slot that it has stays.
+        leave_slot: do not contact the source, which no longer exists: its slot stays.
 
     Raises:
         NotFound: the tenant has no such pipe.
         Conflict: its source is not configured.
-        Transient: the source does not answer, and has a slot, which would keep its log for ever.
+        Transient: the source does not answer, and has a slot, which would keep its log permanently.
     """
     pipe = find(tenant, name)
-    said = pipe.definition
-    if said.other_end.mode is Mode.CHANGES and not leave_slot:
+    definition = pipe.definition
+    if definition.other_end.mode is Mode.CHANGES and not leave_slot:
         try:
-            slots.remove(addresses.url(tenant, said.of_postgres.source), tenant, said)
+            slots.remove(addresses.url(tenant, definition.of_postgres.source), tenant, definition)
         except NotFound as error:
-            raise Conflict(error.message, fix=f"{error.fix}. {_GONE}", **error.where) from None
+            raise Conflict(error.message, fix=f"{error.fix}. {_LEAVE_SLOT}", **error.where) from None
         except Transient as error:
-            raise Transient(error.message, fix=_GONE, **error.where) from None
+            raise Transient(error.message, fix=_LEAVE_SLOT, **error.where) from None
     _change(tenant, name, "DELETE FROM pipes WHERE pipe = %s", [name])
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [name])
@@ -274,7 +273,7 @@ def delete(tenant: Tenant, name: str, *, leave_slot: bool = False) -> str:
     return pipe.dataset
 
 
-_GONE = "If the source is gone for good, delete the pipe without asking it: leave-slot, leave_slot=true"
+_LEAVE_SLOT = "If the source no longer exists, delete the pipe without it: leave-slot, leave_slot=true"
 
 
 def _change(tenant: Tenant, name: str, statement: str, values: Sequence[object]) -> None:
@@ -284,17 +283,17 @@ def _change(tenant: Tenant, name: str, statement: str, values: Sequence[object])
 
 
 def _readable(rows: Iterable[Sequence[Any]]) -> list[Pipe]:
-    found = []
+    valid = []
     for row in rows:
         try:
-            found.append(_pipe(row))
+            valid.append(_pipe(row))
         except UserError as error:  # an earlier version wrote it: it stops no other tenant's pipes
             _log.error("pipe %s of tenant %s does not run: %s", row[2], row[1], error)
-    return found
+    return valid
 
 
 def _pipe(row: Sequence[Any]) -> Pipe:
-    tenant_id, tenant, name, dataset, dataset_id, said, *rest = row
-    pipe = Pipe(Tenant(tenant_id, tenant), name, dataset, dataset_id, definition(said), *rest)
+    tenant_id, tenant, name, dataset, dataset_id, document, *rest = row
+    pipe = Pipe(Tenant(tenant_id, tenant), name, dataset, dataset_id, parse_definition(document), *rest)
     position, apart, form = (pipe.position or "").partition(APART)
     return replace(pipe, position=position, form=form) if apart else pipe

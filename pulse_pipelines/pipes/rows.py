@@ -1,4 +1,4 @@
-"""Rows of any source but tables as events, of entities or their own; what is no row as a dead letter to be.
+"""Rows of files, feeds and transforms as events, of entities or their own, or as dead letters.
 
 A value is JSON as its source has it (`msgspec.Raw`), or one that JSON can hold exactly.
 """
@@ -15,9 +15,9 @@ from pulse_pipelines.domain.entities import DELETED, DELETION, ID, content
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
 
 LONGEST = 3 * 1024 * 1024
-"""Bytes of an event that is sent whole: what is beyond Pulse's limit for events is a dead letter anyway."""
-KEPT = 10_000
-"""Bytes of a row that is no entity which its dead letter has."""
+"""Bytes of an event that is sent whole: beyond Pulse's limit for events it is a dead letter anyway."""
+EXCERPT_BYTES = 10_000
+"""Bytes of an invalid row that its dead letter keeps."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NO_ZONE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?", re.ASCII)
@@ -42,31 +42,31 @@ class Maker:
 
     def event(self, row: Mapping[str, Any], file: str, line: int) -> Event:
         """The event of a row; without its key, or too large, it is one that becomes a dead letter."""
-        found = key_of(row, self.key)
-        if found is None:
+        row_key = key_of(row, self.key)
+        if row_key is None:
             why = f"the row has no {' and no '.join(self.key)}"
             return self.refused(as_text(row), file, line, why)
-        event = {"event_id": found, "dataset": self.dataset}
+        event = {"event_id": row_key, "dataset": self.dataset}
         event |= self._entity(row) if self.timestamp is None else self._event(row, file, line)
         try:
             payload = msgspec.json.encode(event)
         except (UnicodeEncodeError, ValueError) as error:
             return self.refused(
-                as_text(row), file, line, f"the row is not text: {type(error).__name__}", found
+                as_text(row), file, line, f"the row is not text: {type(error).__name__}", row_key
             )
         if len(payload) > LONGEST:
-            return self.refused(payload, file, line, f"the row has {len(payload):,} bytes", found)
-        return found.encode(), payload
+            return self.refused(payload, file, line, f"the row has {len(payload):,} bytes", row_key)
+        return row_key.encode(), payload
 
     def _entity(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What the event of an entity has beside its id and dataset."""
-        found: dict[str, Any] = {"timestamp": self.moment, "data": content(row)}
-        return found | {DELETION: row[DELETED]} if DELETED in row else found
+        """The members of an entity's event, except its id and dataset."""
+        members: dict[str, Any] = {"timestamp": self.moment, "data": content(row)}
+        return members | {DELETION: row[DELETED]} if DELETED in row else members
 
     def _event(self, row: Mapping[str, Any], file: str, line: int) -> dict[str, Any]:
-        """What an event has beside its id and dataset: its time, and the row less what the envelope has.
+        """The members of an event, except its id and dataset: its time, and the rest of the row.
 
-        Without a time it is one that becomes a dead letter, which has all of the row, and where it is.
+        Without a time it becomes a dead letter, which has the whole row and its place.
         """
         name, of_envelope = str(self.timestamp), {ID} & set(self.key)
         data = {member: value for member, value in row.items() if member not in of_envelope}
@@ -79,36 +79,36 @@ class Maker:
         return {"timestamp": text, "data": data, "context": {"file": file, "line": line, "error": why}}
 
     def refused(self, text: bytes, file: str, line: int, why: str, entity_id: str | None = None) -> Event:
-        """An event that no validator accepts, with what a person has to know to find the row."""
+        """An event that no validator accepts, with the place of the row for a person."""
         event: dict[str, Any] = {} if entity_id is None else {"event_id": entity_id}
         event |= {
             "dataset": self.dataset,
             "timestamp": self.moment,
             "context": {"file": file, "line": line, "error": why},
-            "data": text[:KEPT].decode(errors="replace"),
+            "data": text[:EXCERPT_BYTES].decode(errors="replace"),
         }
         return (entity_id or "").encode(), msgspec.json.encode(event)
 
 
 def as_text(row: Mapping[str, Any]) -> bytes:
-    """A row for people to read: JSON, in which what no JSON can hold is escaped."""
+    """A row as JSON for people, with bytes escaped that JSON cannot hold."""
     try:
         return msgspec.json.encode(row)
     except (UnicodeEncodeError, ValueError):
-        told = {
+        readable = {
             name: bytes(value).decode(errors="replace") if isinstance(value, msgspec.Raw) else value
             for name, value in row.items()
         }
-        return json.dumps(told, default=str).encode()
+        return json.dumps(readable, default=str).encode()
 
 
 def members(text: bytes) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object. Raises ValueError: it is none."""
+    """The members of a JSON object. Raises ValueError if the text is not one."""
     try:
         return _object.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"the line is no JSON object: {why}") from None
+        raise ValueError(f"the line is not a JSON object: {why}") from None
 
 
 def key_of(row: Mapping[str, Any], key: Sequence[str]) -> str | None:
@@ -116,18 +116,18 @@ def key_of(row: Mapping[str, Any], key: Sequence[str]) -> str | None:
     texts = [_text(row.get(name)) for name in key]
     if any(not text for text in texts):
         return None
-    found = str(texts[0]) if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+    row_key = str(texts[0]) if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
     try:
-        found.encode()
+        row_key.encode()
     except UnicodeEncodeError:
         return None
-    return found
+    return row_key
 
 
 def time_of(value: Any) -> str | None:
-    """The time of an event from a row's value, in UTC if it has no zone; None: the value is no text.
+    """The time of an event from a row's value, in UTC if it has no zone; None if the value is not text.
 
-    A text that is no time stays as it is: the validator of events refuses it.
+    A text that is not a time stays as it is: the validator of events refuses it.
     """
     value = _decoded(value)
     if not isinstance(value, str):

@@ -1,7 +1,7 @@
 """A run of a pipe: sends what its source has, as of one moment, to the tenant's topic as one sync.
 
 The rows are entities, or events, like pushed ones: the following batches compare, reject, count and settle
-them. Of events no run deletes any, so none is a full sync, even if it reads all rows. The position in the
+them. A run never deletes events, so it is not a full sync, even if it reads all rows. The position in the
 source is stored in the sync, and becomes the pipe's position in the transaction that settles the last of
 these rows.
 """
@@ -21,11 +21,11 @@ from pulse_pipelines.domain.pipes import APART, Transform
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
-from pulse_pipelines.pipes import kinds, progress
+from pulse_pipelines.pipes import progress, sources
 from pulse_pipelines.pipes.publishing import Loaded
+from pulse_pipelines.pipes.read_plan import ReadPlan
 from pulse_pipelines.pipes.registry import ABANDON_DEAD, Pipe, find, unsettled
-from pulse_pipelines.pipes.turns import OthersWait, Turn, nobody_waits
-from pulse_pipelines.pipes.wanted import Wanted
+from pulse_pipelines.pipes.turns import OthersWait, Turn, no_one_waits
 from pulse_pipelines.registry import syncs as taken
 from pulse_pipelines.tables import syncs
 from pulse_resources import locks, postgres
@@ -63,7 +63,7 @@ class Sent:
     bytes: int
     position: str | None
     more: bool = False
-    """Whether the source has more, which the next run brings: it is asked for already."""
+    """Whether the source has more, which the next run reads: it is requested already."""
 
 
 def run(
@@ -73,7 +73,7 @@ def run(
     parallelism: int,
     *,
     full: bool = False,
-    others_wait: OthersWait = nobody_waits,
+    others_wait: OthersWait = no_one_waits,
 ) -> Sent:
     """Run a pipe once.
 
@@ -89,14 +89,16 @@ def run(
     """
     pipe = find(tenant, name)
     if pipe.definition.delivers:
-        raise UserError("the pipe brings nothing: it has a sink", tenant=tenant.slug, pipe=name)
+        raise UserError(
+            "the pipe has a sink and no source: deliver it instead", tenant=tenant.slug, pipe=name
+        )
     with locks.session(Lock.PIPE, pipe.dataset_id) as alone:
         if alone is None:
             raise Conflict("another run of the pipe is under way", tenant=tenant.slug, pipe=name)
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             if unsettled(connection, pipe):
                 raise Conflict(
-                    "what its last run sent has not settled yet",
+                    "the rows of its last run have not settled yet",
                     fix="See `pulse status`: it settles with the next batch",
                     tenant=tenant.slug,
                     pipe=name,
@@ -105,8 +107,8 @@ def run(
             progress.begin(connection, name)
         try:
             again = f"Once the cause is removed: pulse pipe run {tenant.slug} {name}"
-            whose = {"pipe": name, "tenant": tenant.slug, "dataset": pipe.dataset}
-            with noted(again, **whose), spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell:
+            labels = {"pipe": name, "tenant": tenant.slug, "dataset": pipe.dataset}
+            with noted(again, **labels), spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell:
                 sent = _run(spark, find(tenant, name), parallelism, full, others_wait)
                 tell(sync=sent.sync_id, rows=sent.rows, bytes=sent.bytes)
         except Exception as error:
@@ -114,30 +116,30 @@ def run(
                 progress.failed(connection, name, error)
             raise
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            (progress.goes_on if sent.more else progress.ended)(connection, name)
+            (progress.request_next if sent.more else progress.ended)(connection, name)
         return sent
 
 
 def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_wait: OthersWait) -> Sent:
     turn = _turn(pipe, others_wait)
     with ExitStack() as stack:
-        if not isinstance(pipe.definition.other_end, Transform):  # which waits for nobody else's server
+        if not isinstance(pipe.definition.other_end, Transform):  # which waits for no tenant's server
             stack.enter_context(turn.watched())
         with turn.waiting():
-            opened = kinds.of(pipe.definition).opened(pipe, parallelism, full=full)
-            wanted = stack.enter_context(opened)
-        sync_id = _begin(pipe, wanted)
+            opened = sources.module_of(pipe.definition).opened(pipe, parallelism, full=full)
+            plan = stack.enter_context(opened)
+        sync_id = _begin(pipe, plan)
         fail_point("pipe.begun")
         try:
             with _ended_with(spark, f"pipe-{sync_id}"), turn.waiting():
-                loaded = _loaded(spark, wanted)
+                loaded = _loaded(spark, plan)
             fail_point("pipe.loaded")
-            position = next((each.position for each in loaded[::-1] if each.position), wanted.position)
+            position = next((each.position for each in loaded[::-1] if each.position), plan.position)
             more = any(each.more for each in loaded)
-            _sent(pipe, sync_id, position, more=more, is_open=more and wanted.is_full)
+            _sent(pipe, sync_id, position, more=more, is_open=more and plan.is_full)
         except Exception as error:
-            if wanted.goes_on and isinstance(error, Transient):
-                raise  # the next run goes on from the same position
+            if plan.continues and isinstance(error, Transient):
+                raise  # the next run continues from the same position
             with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
                 why = error.message if isinstance(error, PulseError) else type(error).__name__
                 connection.execute(FAILED, [f"its run failed: {why}", sync_id])
@@ -146,7 +148,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
     shown = (position or "").partition(APART)[0] or None
-    return Sent(sync_id, wanted.is_full, rows, size, shown, more)
+    return Sent(sync_id, plan.is_full, rows, size, shown, more)
 
 
 def _turn(pipe: Pipe, others_wait: OthersWait) -> Turn:
@@ -163,7 +165,7 @@ def _turn(pipe: Pipe, others_wait: OthersWait) -> Turn:
 
 @contextmanager
 def _ended_with(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Have what the block runs in Spark end with the block; all runs share one session there."""
+    """End the block's Spark work with the block; all runs share one session there."""
     spark.addTag(tag)
     try:
         yield
@@ -174,28 +176,28 @@ def _ended_with(spark: SparkSession, tag: str) -> Iterator[None]:
         spark.removeTag(tag)
 
 
-def _loaded(spark: SparkSession, wanted: Wanted) -> list[Loaded]:
-    if wanted.drive:
-        return wanted.drive(spark)
+def _loaded(spark: SparkSession, plan: ReadPlan) -> list[Loaded]:
+    if plan.drive:
+        return plan.drive(spark)
     try:
-        return run_tasks(spark, wanted.tasks, wanted.load, [Loaded]) if wanted.load else []
+        return run_tasks(spark, plan.tasks, plan.load, [Loaded]) if plan.load else []
     except PySparkException as error:
         raise from_notes(str(error)) or error from None
 
 
-def _begin(pipe: Pipe, wanted: Wanted) -> int:
+def _begin(pipe: Pipe, plan: ReadPlan) -> int:
     token = uuid.uuid4().hex
-    is_full = wanted.is_full and pipe.definition.kind == DatasetKind.ENTITIES
+    is_full = plan.is_full and pipe.definition.kind == DatasetKind.ENTITIES
     part = Part(f"{pipe.name}/{token[:12]}", token, None, is_full, is_first=True, is_last=True)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-        begun = progress.open_sync(connection, pipe.name) if wanted.goes_on else None
+        begun = progress.open_sync(connection, pipe.name) if plan.continues else None
         sync_id = begun[0] if begun else taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
-        connection.execute(OF_PIPE, [pipe.name, wanted.as_of, sync_id])
+        connection.execute(OF_PIPE, [pipe.name, plan.as_of, sync_id])
     return sync_id
 
 
 def _failed_at(tenant: Tenant, sync_id: int) -> None:
-    """Record where in the topic a failed run ended, if the broker says it: up to there it is counted."""
+    """Record where in the topic a failed run ended, if the broker answers: rows are counted up to there."""
     with (
         suppress(Transient, KafkaException),
         postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection,
@@ -204,7 +206,7 @@ def _failed_at(tenant: Tenant, sync_id: int) -> None:
 
 
 def _sent(pipe: Pipe, sync_id: int, position: str | None, *, more: bool, is_open: bool) -> None:
-    """Record that a sync is sent up to a position; with `is_open` the next run goes on with it."""
+    """Record that a sync is sent up to a position; with `is_open` the next run continues it."""
     tenant = pipe.tenant
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         if more:

@@ -3,8 +3,8 @@
 A run mostly waits for a server of its tenant, which may be slow on purpose. So it holds its place for as long
 as rows come and no other tenant's run waits for one. Beyond its turn, while one waits,
 
-- a run that can go on later ends where that is safe, and is ended if it does not;
-- any other goes on if it is the only one that does so beyond its turn, and sends `ROWS_PER_S` on the average.
+- a run that can continue later ends where that is safe, and is ended if it does not;
+- any other continues if it is the only one beyond its turn, and sends `ROWS_PER_S` on average.
 
 So of the places all but one change hands, whatever a server does, and a large table is read to its end.
 """
@@ -23,7 +23,7 @@ from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
 
 ROWS_PER_S = 100
-"""Rows that a run has to send in a second, on the average, that goes on beyond its turn while others wait."""
+"""Rows per second, on average, that a run has to send beyond its turn while others wait."""
 SIGNAL = signal.SIGUSR2
 AGAIN_S = 1.0
 """Between two signals, at least: psycopg runs their handler only once none has come for a tenth of it."""
@@ -32,8 +32,8 @@ OthersWait = Callable[[], bool]
 _log = logging.getLogger("pulse.pipes")
 
 
-def nobody_waits() -> bool:
-    """What holds of a run that no other one can wait for."""
+def no_one_waits() -> bool:
+    """The answer for a run whose place no other run can wait for."""
     return False
 
 
@@ -47,7 +47,7 @@ class Turn:
 
         Args:
             count_rows: counts what the run has sent or delivered; the count may begin anywhere.
-            give_way: asks the run to end where it can go on later; None: it cannot.
+            give_way: asks the run to end where it can continue later; None if it cannot.
         """
         self._others_wait, self._count_rows, self._give_way = others_wait, count_rows, give_way
         self._settings = load_settings().pipes
@@ -55,7 +55,7 @@ class Turn:
         self._first = self._rows = 0
         self._asked: float | None = None
         self._why: str | None = None
-        self._goes_beyond: bool | None = None
+        self._may_exceed: bool | None = None
         self._interruptible, self._left, self._places = False, threading.Event(), ExitStack()
 
     @property
@@ -96,10 +96,10 @@ class Turn:
 
     def _interrupt(self, *_: Any) -> None:
         if self._interruptible and self._why is not None:
-            raise Transient(self._why, rows=self._rows - self._first, seconds=round(self._held))
+            raise Transient(self._why, rows=self._rows - self._first, seconds=round(self._duration))
 
     @property
-    def _held(self) -> float:
+    def _duration(self) -> float:
         return time.monotonic() - self._begun
 
     def _watch(self, is_main: bool) -> None:
@@ -114,7 +114,7 @@ class Turn:
                     signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
 
     def _over(self) -> str | None:
-        """Why the run has to end; None: it goes on."""
+        """Why the run has to end; None if it continues."""
         of, rows, now = self._settings, self._count_rows(), time.monotonic()
         if rows != self._rows:
             self._rows, self._moved = rows, now
@@ -123,17 +123,17 @@ class Turn:
         if self._asked is not None:
             late = now - self._asked > of.give_way_seconds
             return "other tenants' pipes wait, and the run did not give way" if late else None
-        if self._held <= of.turn_seconds or not self._others_wait():
+        if self._duration <= of.turn_seconds or not self._others_wait():
             return None
         if self._give_way is not None:
             self._give_way()
             self._asked = now
             return None
-        if self._goes_beyond is None:
+        if self._may_exceed is None:
             place = self._places.enter_context(locks.session(Lock.LONG_PIPE, "all"))
-            self._goes_beyond = place is not None
-        if not self._goes_beyond:
-            return "other tenants' pipes wait, and another run goes on beyond its turn"
-        if (self._rows - self._first) / ROWS_PER_S + of.turn_seconds < self._held:
+            self._may_exceed = place is not None
+        if not self._may_exceed:
+            return "other tenants' pipes wait, and another run continues beyond its turn"
+        if (self._rows - self._first) / ROWS_PER_S + of.turn_seconds < self._duration:
             return f"other tenants' pipes wait, and the run sends less than {ROWS_PER_S} rows a second"
         return None

@@ -1,4 +1,4 @@
-"""Watch: between the runs of pipes, what their sources keep for them, and syncs that dead runs have left.
+"""Watch: between the runs of pipes, the log that sources keep for them, and syncs of dead runs.
 
 A slot makes its source keep its log from the last change that has settled, and of a busy database that is
 much, even if the pipe's own table is quiet. So the position moves on while the table does not change: without
@@ -25,9 +25,9 @@ from pulse_resources.locks import Lock
 AT_A_TIME = 8
 """Sources that are waited for: one that does not answer delays the others by little."""
 ANSWER_S = 10.0
-"""In which a source answers all that it is asked."""
+"""Seconds in which a source has to answer all questions."""
 ALL_S = 40.0
-"""A look at all of them: Dagster waits for a sensor for 60 seconds."""
+"""Seconds for all of them: Dagster waits for a sensor for 60 seconds."""
 
 # The position is that of the last sync that has settled; nothing is between the two.
 MOVE_ON = """
@@ -36,13 +36,13 @@ WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND position = %(old)s AND sett
     AND sync_id = (SELECT max(sync_id) FROM entity_syncs
         WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND settled_at IS NOT NULL)
 """
-SEEN = "UPDATE pipes SET wal_bytes = %s, wal_status = %s WHERE pipe = %s"
+RECORD_SLOT = "UPDATE pipes SET wal_bytes = %s, wal_status = %s WHERE pipe = %s"
 
 
 def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
-    """Watch pipes that no run is at, for up to `ALL_S` seconds; yields each with what is wrong.
+    """Watch pipes without an active run, for up to `ALL_S` seconds; yields each with its error, or None.
 
-    Of a source that did not answer in time no other pipe is watched. Whom that leaves out differs each time.
+    After a source did not answer in time, its other pipes are skipped. The order is random.
     """
     until, silent = time.monotonic() + ALL_S, set[tuple[UUID, str | None]]()
 
@@ -61,16 +61,16 @@ def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
     random.shuffle(in_any_order)
     with ThreadPoolExecutor(AT_A_TIME) as threads:
         waiting = [(pipe, threads.submit(watch_in_time, pipe)) for pipe in in_any_order]
-        for pipe, seen in waiting:
-            error = seen.exception()
+        for pipe, future in waiting:
+            error = future.exception()
             yield pipe, None if error is None else str(error)
 
 
 def watch_one(pipe: Pipe) -> None:
-    """See to a pipe, unless a run is at it.
+    """Watch a pipe, unless a run is active.
 
     Raises:
-        Conflict: its slot cannot go on.
+        Conflict: its slot cannot continue.
         NotFound, UserError: its source or table is gone, or cannot be replicated.
         Transient: the source does not answer.
     """
@@ -81,7 +81,7 @@ def watch_one(pipe: Pipe) -> None:
         if alone is None:
             return
         try:
-            pipe = find(pipe.tenant, pipe.name)  # as no run changes it any more
+            pipe = find(pipe.tenant, pipe.name)  # no run changes it now
         except NotFound:
             return
         with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
@@ -94,19 +94,19 @@ def watch_one(pipe: Pipe) -> None:
             return
         try:
             _see_to(pipe, place)
-        except UserError as error:  # that a source does not answer now is no failure of the pipe
+        except UserError as error:  # a source that does not answer now does not fail the pipe
             with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
                 progress.failed(connection, pipe.name, error, between_runs=True)
             raise
 
 
 def _see_to(pipe: Pipe, place: Place) -> None:
-    address, said = addresses.url(pipe.tenant, pipe.definition.of_postgres.source), pipe.definition
+    address, definition = addresses.url(pipe.tenant, pipe.definition.of_postgres.source), pipe.definition
     moment = datetime.now(UTC)
     table = reading.captured(address, pipe)
-    slot, later = slots.quiet_until(address, pipe.tenant, said, table, place)
+    slot, later = slots.quiet_until(address, pipe.tenant, definition, table, place)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-        connection.execute(SEEN, [slot.wal_bytes, slot.wal_status, pipe.name])
+        connection.execute(RECORD_SLOT, [slot.wal_bytes, slot.wal_status, pipe.name])
         moved = (
             later is not None
             and connection.execute(
@@ -122,4 +122,4 @@ def _see_to(pipe: Pipe, place: Place) -> None:
         )
     fail_point("pipe.moved_on")
     if later is not None and moved:
-        slots.settled(address, pipe.tenant, said, later)
+        slots.settled(address, pipe.tenant, definition, later)

@@ -22,7 +22,7 @@ PACE_S, PACE_BYTES = 30.0, 64 * 1024
 BEARER = "bearer"
 """User name in an address whose password is a token."""
 _BUSY = (408, 425, 429)
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def parsed(address: str) -> tuple[SplitResult, Auth | None]:
     if user not in ("", BEARER):
         return bare, httpx.BasicAuth(user, password)
     if not (password.isascii() and (password.isprintable() or not password)):
-        raise ValueError("the token is no text of a header")
+        raise ValueError("the token is not valid in a header")
     return bare, _Bearer(password) if password else None
 
 
@@ -69,15 +69,15 @@ def site(address: str) -> Site:
     except ValueError:
         raise UserError("the address of the source is malformed") from None
     if bare.scheme not in ("http", "https") or bare.query or urlsplit(address).fragment:
-        raise UserError("the address of the source is no web address of a folder, without a query")
+        raise UserError("the address of the source is not the web address of a folder, without a query")
     return Site(bare._replace(path=bare.path.rstrip("/")).geturl(), auth)
 
 
 @contextmanager
 def client(of: Site) -> Iterator[httpx.Client]:
     """Client with the credentials of a site."""
-    with connected(of.auth, {"Accept-Encoding": "identity"}) as found:
-        yield found
+    with connected(of.auth, {"Accept-Encoding": "identity"}) as connection:
+        yield connection
 
 
 def connected(auth: Auth | None, headers: Mapping[str, str]) -> httpx.Client:
@@ -104,7 +104,7 @@ def answer(
     *,
     passed: tuple[int, ...] = (),
 ) -> Iterator[httpx.Response]:
-    """A successful answer, whose body is yet to be read; what ends before its end raises Transient.
+    """A successful answer, whose body is still to be read; one that is cut off raises Transient.
 
     Args:
         passed: statuses besides 200 that the caller understands.
@@ -112,23 +112,23 @@ def answer(
     Raises:
         NotFound: 404.
         Conflict: 412: it is another file than before.
-        UserError: another status that waiting does not change, or an answer whose end nobody can tell.
+        UserError: another status that waiting does not change, or an answer without a stated end.
         Transient: there is no answer, or one that may be another later.
     """
     try:
-        with web.stream(method, url, headers=dict(headers or {})) as found:
-            if found.status_code != 200 and found.status_code not in passed:
-                raise _error(found)
-            framed = "content-length" in found.headers or "chunked" in found.headers.get(
+        with web.stream(method, url, headers=dict(headers or {})) as response:
+            if response.status_code != 200 and response.status_code not in passed:
+                raise _error(response)
+            framed = "content-length" in response.headers or "chunked" in response.headers.get(
                 "transfer-encoding", ""
             )
             if method != "HEAD" and not framed:
                 raise UserError(
-                    "the source's answers do not say where they end: half a file would look whole"
+                    "the source's answers do not state where they end: half a file would look complete"
                 )
-            if found.headers.get("content-encoding", "identity") != "identity":
-                raise UserError("the source's answer is compressed, which it was not asked for")
-            yield found
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise UserError("the source's answer is compressed, although that was not requested")
+            yield response
     except httpx.InvalidURL:
         raise UserError("the address of the source is malformed") from None
     except httpx.TransportError as error:
@@ -136,7 +136,7 @@ def answer(
 
 
 def paced(pieces: Iterable[bytes], clock: Callable[[], float] = time.monotonic) -> Iterator[bytes]:
-    """Pieces of an answer, as long as they come at a pace. Raises Transient: they trickle."""
+    """Pieces of an answer, while they arrive fast enough. Raises Transient if they trickle."""
     since, size = clock(), 0
     for piece in pieces:
         yield piece
@@ -151,8 +151,8 @@ def paced(pieces: Iterable[bytes], clock: Callable[[], float] = time.monotonic) 
             since, size = now, 0
 
 
-def patiently(work: Callable[[], Found], sleep: Callable[[float], None] = time.sleep) -> Found:
-    """Do what a passing failure may stop, up to `ATTEMPTS` times. Raises what the last attempt did."""
+def patiently(work: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
+    """Try work that can fail for a moment, up to `ATTEMPTS` times. Raises the error of the last attempt."""
     for attempt in range(1, ATTEMPTS):
         try:
             return work()
@@ -164,14 +164,14 @@ def patiently(work: Callable[[], Found], sleep: Callable[[float], None] = time.s
     return work()
 
 
-def unreachable(what: str, error: httpx.HTTPError) -> PulseError:
-    """The error of what gave no answer, or half of one; its text may have the address, and is left out."""
+def unreachable(noun: str, error: httpx.HTTPError) -> PulseError:
+    """The error of a server that gave no answer, or half of one; its text may have the address."""
     if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return UserError(
-            f"the certificate of the {what} is none that Pulse trusts",
+            f"the certificate of the {noun} is not one that Pulse trusts",
             fix="An operator makes its authority known to the machine, or names its file in SSL_CERT_FILE",
         )
-    return Transient(f"the {what} does not answer, or not to the end: {type(error).__name__}")
+    return Transient(f"the {noun} does not answer, or not to the end: {type(error).__name__}")
 
 
 def may_pass(status: int) -> bool:
@@ -179,26 +179,26 @@ def may_pass(status: int) -> bool:
     return status >= 500 or status in _BUSY
 
 
-def busy(message: str, found: httpx.Response) -> Transient:
-    """The error of an answer that may be another later; where it says when, `patiently` waits for as long."""
-    told = found.headers.get("retry-after", "")
-    when = {"retry_after": told} if told.isdecimal() and len(told) < 6 else {}
-    return Transient(message, status=found.status_code, **when)
+def busy(message: str, response: httpx.Response) -> Transient:
+    """The error of an answer that may be another later; `patiently` waits as long as the answer asks for."""
+    retry_after = response.headers.get("retry-after", "")
+    when = {"retry_after": retry_after} if retry_after.isdecimal() and len(retry_after) < 6 else {}
+    return Transient(message, status=response.status_code, **when)
 
 
 def changed() -> Conflict:
-    """The error of a file that is another one than was listed."""
+    """The error of a file that changed since it was listed."""
     return Conflict("a file changed since it was listed", fix="It is read again by the next run")
 
 
-def _error(found: httpx.Response) -> PulseError:
-    status = found.status_code
+def _error(response: httpx.Response) -> PulseError:
+    status = response.status_code
     if status == 404:
         return NotFound("the source has nothing under this path", status=status)
     if status == 412:
         return changed()
     if may_pass(status):
-        return busy("the source is busy", found)
+        return busy("the source is busy", response)
     if 300 <= status < 400:
         return UserError("the source answers with a redirect, and none is followed", status=status)
     return UserError("the source refuses the request", fix="An operator checks its address", status=status)

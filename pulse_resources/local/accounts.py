@@ -82,7 +82,7 @@ def folder(layout: Layout, service: str, owner: Account | None) -> Path:
     if base.is_symlink() and not base.exists():
         raise Terminal(
             f"{base} points to {base.readlink()}, which is gone, and Pulse's data with it",
-            fix="Run `make clean` to start anew, or put the folder back",
+            fix="Run `make clean` to start again, or put the folder back",
         )
     if not base.exists():
         if owner.reaches(layout.home):

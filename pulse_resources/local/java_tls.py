@@ -30,7 +30,7 @@ def prepare(folder: Path, settings: Settings) -> None:
         found = re.search(_PEM.format("PRIVATE KEY"), _read(key, "PULSE_POSTGRES__SSLKEY"), re.DOTALL)
         if found is None:
             raise UserError(
-                f"{key} is no key that Spark's driver of Postgres can use: PEM, PKCS #8, without a password",
+                f"{key} is not a key for Spark's driver of Postgres: PEM, PKCS #8, without a password",
                 fix="Convert it (openssl pkcs8 -topk8 -nocrypt), and name that in PULSE_POSTGRES__SSLKEY",
             )
         content = base64.b64decode("".join(found[0].splitlines()[1:-1]))

@@ -230,7 +230,7 @@ def test_a_schema_is_checked_without_a_stack(no_stack: None) -> None:
     found = as_json("schema", "check", "-", stdin=document.encode("utf-8-sig"))
     assert [each["field"] for each in found["columns"]] == ["size"]
     said = fails("schema", "check", "-", code=2, stdin=document.encode("utf-16"))
-    assert "the schema is not UTF-8: its first bytes say UTF-16. Save the file as UTF-8" in said
+    assert "the schema is not UTF-8: its first bytes mark it as UTF-16. Save the file as UTF-8" in said
     said = fails("schema", "check", "-", code=2, stdin=b'{"type": "object",\n "title": "\xe9"}')
     assert "the schema is not UTF-8: line 2 has the byte 0xe9. Save the file as UTF-8" in said
     said = fails("schema", "check", "-", code=2, stdin=gzip.compress(document.encode()))
@@ -684,7 +684,7 @@ def test_collect_needs_a_key_of_the_tenant(
 ) -> None:
     one, other = new_owner().tenant, new_owner().tenant
     monkeypatch.delenv("PULSE_KEY", raising=False)
-    assert "no key" in fails("collect", one.slug, code=2)
+    assert "the key is missing" in fails("collect", one.slug, code=2)
     for key in ("nonsense", keys.issue_key(other, "x", [KeyScope.COLLECT]).text):
         assert "not a key of the tenant" in fails("collect", one.slug, "--key", key, code=2)
     key = keys.issue_key(one, "x", [KeyScope.READ]).text
@@ -702,7 +702,7 @@ def test_collect_needs_a_key_of_the_tenant(
 def test_a_quota_that_is_used_up_ends_it_at_once(api_service: str, owner: Owner, key: str) -> None:
     as_json("tenant", "limits", owner.tenant.slug, "--max-records-per-month", 600)
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(700)), code=2)
-    assert "500 events were taken before" in result.stderr
+    assert "500 events were accepted before" in result.stderr
     assert "the monthly quota of" in result.stderr
 
 
@@ -953,7 +953,7 @@ def test_rows_are_lines_where_they_fit_and_columns_where_not(capsys: pytest.Capt
         return written.getvalue().splitlines()
 
     assert [line for line in printed(80) if "o-1" in line and "2026-11-19 10:00:00Z" in line]
-    assert "Left out, empty or the same in all rows: tenant_id, none." in capsys.readouterr().err
+    assert "Columns left out, empty or the same in all rows: tenant_id, none." in capsys.readouterr().err
     assert [line for line in printed(30) if "amount" in line and "timestamp" not in line]
 
 

@@ -142,7 +142,7 @@ def test_a_question_that_nobody_answers_is_a_wrong_request(owner: Owner) -> None
     assert done.exit_code == 2
     assert (
         done.stderr.splitlines()[-1]
-        == "error: nobody answers the question. Answer it in a terminal, or add --yes"
+        == "error: no one answers the question. Answer it in a terminal, or add --yes"
     )
     assert [dataset.slug for dataset in registry.list_datasets(owner.tenant)] == ["orders"]
 
@@ -160,7 +160,7 @@ def test_a_closed_standard_input_is_an_empty_one(owner: Owner) -> None:
     done = shell(f"pulse schema publish {owner.tenant.slug} orders - <&-")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     done = shell(f"pulse erase {owner.tenant.slug} --where context.ip=1 <&-")
-    assert (done.returncode, done.stderr[:38]) == (2, b"error: erasing needs a confirmation. L")
+    assert (done.returncode, done.stderr[:38]) == (2, b"error: erasing needs a confirmation. C")
 
 
 def test_an_argument_that_is_no_text_is_a_wrong_request(stack: Settings) -> None:
@@ -211,7 +211,7 @@ def test_a_connection_that_postgres_ends_is_an_outage(stack: Settings) -> None:
         1,
         "",
         "error: Postgres ended the connection: terminating connection due to administrator command. "
-        "See with `pulse status` whether it is up again; then repeat the command.\n",
+        "Check with `pulse status` that it is up again; then repeat the command.\n",
     )
 
 
@@ -233,7 +233,7 @@ def test_a_connection_that_the_api_ends_is_an_outage(
     assert guard.tell(caught.value)
     said = capsys.readouterr().err
     assert said.startswith("error: the API ended the connection: ")
-    assert said.endswith("See with `pulse status` whether it is up again; then repeat the command.\n")
+    assert said.endswith("Check with `pulse status` that it is up again; then repeat the command.\n")
     assert said.count("\n") == 1
 
 

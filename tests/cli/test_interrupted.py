@@ -50,7 +50,7 @@ def test_a_run_of_a_pipe_goes_on(owner: Owner) -> None:
     with command("pipe", "run", slug, "planes", "--wait") as running:
         wait(lambda: pipes.find(owner.tenant, "planes").asked_at is not None, "it asks for no run")
         found = ended(running, lambda: running.send_signal(signal.SIGINT))
-    assert found == (130, "", f"The run goes on. See it with: pulse pipe status {slug} planes\n")
+    assert found == (130, "", f"The run continues. See it with: pulse pipe status {slug} planes\n")
     assert pipes.find(owner.tenant, "planes").asked_at is not None
 
 
@@ -79,7 +79,7 @@ def test_what_was_taken_is_counted(api_service: str, owner: Owner, monkeypatch: 
         wait(lambda: sent.marks(owner.tenant) != before, "nothing was sent")
         code, _, said = ended(running, lambda: running.send_signal(signal.SIGINT))
     assert code == 130
-    assert said.startswith("Nothing more is sent. ")
+    assert said.startswith("Sending has stopped. ")
 
 
 def test_a_question_is_interrupted(owner: Owner) -> None:

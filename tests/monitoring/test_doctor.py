@@ -337,7 +337,7 @@ def test_a_folder_without_a_stack_is_said_first(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PULSE_")}
     environment["PULSE_HOME"] = str(tmp_path / "nothere")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.stderr.lstrip().startswith(f"No stack was ever started in {tmp_path / 'nothere'}")
+    assert done.stderr.lstrip().startswith(f"No stack has been started in {tmp_path / 'nothere'}")
     assert not (tmp_path / "nothere").exists()
 
 

@@ -148,7 +148,7 @@ def test_a_slot_that_is_not_the_one_is_loud(owner: Owner, source: Any) -> None:
     with pytest.raises(Conflict, match="the slot is gone"):
         run(spark(), owner.tenant, "planes", 2)
     source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
-    with pytest.raises(Conflict, match="made anew, or read by somebody else"):
+    with pytest.raises(Conflict, match="created again, or read by another client"):
         run(spark(), owner.tenant, "planes", 2)
     assert "pulse pipe reset" in str(pipes.find(owner.tenant, "planes").error)
     pipes.reset(owner.tenant, "planes")
@@ -167,5 +167,5 @@ def test_a_run_takes_hundreds_of_thousands_of_changes(owner: Owner, source: Any)
     place = slots.begin(address, owner.tenant, pipe.definition, table)
     insert = "INSERT INTO planes VALUES (n % 2, 'N' || n)"
     source.execute(f"DO $$ BEGIN FOR n IN 1..50000 LOOP {insert}; COMMIT; END LOOP; END $$")
-    found = slots.look(address, owner.tenant, pipe.definition, table, place).found
+    found = slots.read_changes(address, owner.tenant, pipe.definition, table, place).changes
     assert (len(found.keys), found.whole, found.messages > 150_000) == (50_000, False, True)

@@ -244,6 +244,6 @@ def test_a_feed_without_an_end_has_one() -> None:
 def test_a_feed_that_says_versions_and_does_not_go_on_fails(owner: Owner) -> None:
     with web(stuck) as address, known_as(owner.tenant, address):
         pipes.create(owner.tenant, definition(PIPE))
-        with pytest.raises(Exception, match="does not go on"):
+        with pytest.raises(Exception, match="does not continue"):
             bring(owner)
     assert counts(owner)[0] == State.FAILED

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
-from pulse_pipelines.pipes import inferred, rows, web
+from pulse_pipelines.pipes import rows, schema_inference, web
 from pulse_pipelines.pipes.files import formats, load
 from pulse_pipelines.pipes.files.stores import Listed, refused, store
 from pulse_pipelines.pipes.rows import Maker
@@ -53,7 +53,7 @@ def test_a_value_that_is_no_scalar_is_not_made() -> None:
     values = rows.members(line)
     tracemalloc.start()
     try:
-        assert inferred.schema([values]) == {"type": "object", "properties": {"tail": {}}}
+        assert schema_inference.schema([values]) == {"type": "object", "properties": {"tail": {}}}
         assert rows.key_of(values, ("tail",)) is None
         assert rows.time_of(values["tail"]) is None
         _, peak = tracemalloc.get_traced_memory()
@@ -98,7 +98,7 @@ def test_a_row_of_parquet_with_a_value_that_is_none_keeps_its_id() -> None:
     key, payload = load.event(MAKER, "f", row)
     event = json.loads(payload)
     assert (key, event["event_id"], event["data"]) == (b"N1", "N1", '{"tail":"N1","x":1}')
-    assert event["context"]["error"].startswith("at has a value that is none")
+    assert event["context"]["error"].startswith("at has an invalid value")
 
 
 @pytest.mark.parametrize("unit", ["us", "ns"])
@@ -120,7 +120,7 @@ def test_what_is_too_large_keeps_its_id() -> None:
     key, payload = MAKER.event({"tail": "N1", "x": "y" * rows.LONGEST}, "f", 3)
     event = json.loads(payload)
     assert (key, event["event_id"], event["context"]["line"]) == (b"N1", "N1", 3)
-    assert len(payload) < 2 * rows.KEPT
+    assert len(payload) < 2 * rows.EXCERPT_BYTES
 
 
 def test_each_line_of_ndjson_is_a_row_or_is_told() -> None:
@@ -221,7 +221,7 @@ def test_a_text_that_stands_for_many_rows_is_in_memory_once() -> None:
 
 def test_a_damaged_footer_of_parquet_is_told() -> None:
     content = b"PAR1" + b"\x00" * 20 + (20).to_bytes(4, "little") + b"PAR1"
-    with pytest.raises(UserError, match="no Parquet file"):
+    with pytest.raises(UserError, match="not a Parquet file"):
         looked_at(content, Format.PARQUET)
 
 
@@ -289,7 +289,7 @@ def test_a_certificate_of_an_unknown_authority_is_named_and_can_be_made_known(
             with web.client(web.site(place)) as client, web.answer(client, "HEAD", f"{place}/") as found:
                 return found.status_code
 
-        with pytest.raises(UserError, match="certificate of the source is none that Pulse trusts"):
+        with pytest.raises(UserError, match="certificate of the source is not one that Pulse trusts"):
             status()
         monkeypatch.setenv("SSL_CERT_FILE", str(made.authority))
         assert status() == 200

@@ -19,8 +19,8 @@ from chaos.sources import SOURCE, capturing, copied
 from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.pipes.postgres.pgoutput import Found, Transaction
-from pulse_pipelines.pipes.postgres.places import Place, Seen
+from pulse_pipelines.pipes.postgres.pgoutput import LogChanges, Transaction
+from pulse_pipelines.pipes.postgres.places import Place, SlotRead
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.watch import watch_one
 from pulse_pipelines.registry import syncs
@@ -115,8 +115,8 @@ def test_the_first_run_sees_what_was_written_before_its_slot_could_tell(
 def test_a_position_is_before_the_first_transaction_that_a_snapshot_does_not_show() -> None:
     beyond = 2**32 + 5
     numbers = [2**32 - 2, 2**32 - 1, 3, 2]  # modulo 2^32: two are of the round before
-    found = Found(transactions=[Transaction(n % 2**32, 16 * at, at) for at, n in enumerate(numbers, 1)])
-    seen = Seen(found, Place("s", "t", "0/FF", "p", "f", "m"), datetime.now(UTC), "0/1")
+    found = LogChanges(transactions=[Transaction(n % 2**32, 16 * at, at) for at, n in enumerate(numbers, 1)])
+    seen = SlotRead(found, Place("s", "t", "0/FF", "p", "f", "m"), datetime.now(UTC), "0/1")
 
     def lsn(snapshot: str) -> str:
         return seen.within(snapshot).place.lsn
@@ -242,7 +242,7 @@ def test_columns_that_are_computed_do_not_keep_the_application_from_changing_row
         assert not bring(owner).is_full
         assert same(owner, source)
     else:
-        with pytest.raises(UserError, match="could not be changed"):
+        with pytest.raises(UserError, match="could no longer be changed"):
             bring(owner)
         source.execute("UPDATE planes SET seats = 2")
         assert source.execute("SELECT * FROM pg_replication_slots").fetchall() == []

@@ -102,7 +102,7 @@ def changed(source: Any, kind: str, *keys: str) -> dict[str, Any]:
     said = definition(PIPE)
     with source.transaction():
         source.execute(sessions.SETTINGS)
-        table = tables.look(source, said)
+        table = tables.inspect(source, said)
         types = [tables.type_of(source, table.parts[0], column) for column in table.key]
         assert types == [kind]
         query = queries.changed(table, types, [(key,) for key in keys], "planes", "2026-11-26T00:00:00Z")
@@ -176,7 +176,7 @@ def test_a_row_too_large_to_send_does_not_leave_its_source(owner: Owner, source:
     names = ("fits", "note", "data", "said", "many")
     with source.transaction():
         source.execute(sessions.SETTINGS)
-        table = tables.look(source, definition(PIPE))
+        table = tables.inspect(source, definition(PIPE))
         at, part = "2026-11-26T00:00:00Z", table.parts[0]
         if mode == "full":
             query = queries.events(table, part, "planes", at, SQL("true"))
@@ -188,7 +188,7 @@ def test_a_row_too_large_to_send_does_not_leave_its_source(owner: Owner, source:
     assert gone is None or json.loads(gone)["deleted"]
     told = {key: json.loads(event) for key, event in found.items()}
     assert {key: event["event_id"] for key, event in told.items()} == {key: key for key in names[1:]}
-    assert all(len(event) < 5 * rows.KEPT for event in found.values())
+    assert all(len(event) < 5 * rows.EXCERPT_BYTES for event in found.values())
     errors = {key: event["context"]["error"] for key, event in told.items()}
     assert errors["note"] == "the row has 300,000,004 bytes"
     assert errors["data"] == "the row has 4,000,004 bytes"

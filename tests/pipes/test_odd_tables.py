@@ -129,8 +129,8 @@ def test_a_cursor_without_an_order_is_refused(owner: Owner, source: Any, kind: s
     source.execute(
         f"CREATE DOMAIN odd AS {kind}; CREATE TABLE planes (tail text PRIMARY KEY, at {kind}, d odd)"
     )
-    refused(owner, "no order", BY_CURSOR)
-    refused(owner, "no order", BY_CURSOR | {"cursor": "d"})
+    refused(owner, "cannot order", BY_CURSOR)
+    refused(owner, "cannot order", BY_CURSOR | {"cursor": "d"})
 
 
 @pytest.mark.parametrize(

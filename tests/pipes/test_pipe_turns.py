@@ -25,7 +25,7 @@ from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.pipes import watch
 from pulse_pipelines.pipes.run import Sent, run
-from pulse_pipelines.pipes.turns import OthersWait, nobody_waits
+from pulse_pipelines.pipes.turns import OthersWait, no_one_waits
 from pulse_pipelines.registry import syncs
 from pulse_resources import locks
 from pulse_resources.errors import Transient
@@ -79,14 +79,14 @@ def take_turn(owner: Owner, hostile: Hostile) -> Sent:
         return once_alone(owner, hostile.is_waited_for.is_set)
 
 
-def once_alone(owner: Owner, others_wait: OthersWait = nobody_waits) -> Sent:
+def once_alone(owner: Owner, others_wait: OthersWait = no_one_waits) -> Sent:
     """A run, as soon as the tasks of the run before have ended."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return run(spark(), owner.tenant, "planes", 2, others_wait=others_wait)
         except Transient as error:
-            if "still on their way" not in error.message or time.monotonic() > deadline:
+            if "still in flight" not in error.message or time.monotonic() > deadline:
                 raise
             settle(owner)
 
@@ -163,7 +163,7 @@ def test_one_run_alone_goes_beyond_its_turn_that_cannot_go_on_later(owner: Owner
         hostile.is_endless = True
         with (
             locks.session(Lock.LONG_PIPE, "all"),
-            pytest.raises(Transient, match="another run goes on beyond its turn"),
+            pytest.raises(Transient, match="another run continues beyond its turn"),
         ):
             take_turn(owner, hostile)
         settle(owner)
@@ -180,7 +180,7 @@ def test_one_run_alone_goes_beyond_its_turn_that_cannot_go_on_later(owner: Owner
         assert latest(owner) == {"A"}
 
 
-def test_a_run_of_which_nothing_comes_ends_though_nobody_waits(owner: Owner) -> None:
+def test_a_run_of_which_nothing_comes_ends_though_no_one_waits(owner: Owner) -> None:
     hostile = Hostile(lambda *_: (200, {"ETag": '"1"'}, b'{"_id": "A"}\n'))
     with web(hostile) as address, known_as(owner.tenant, address):
         make_entities(owner, "copies")

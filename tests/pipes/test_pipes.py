@@ -159,7 +159,7 @@ def test_an_incremental_pipe_goes_on_from_what_has_settled(owner: Owner, source:
     sent = run(spark(), owner.tenant, "planes", 2)
     assert sent.is_full
     assert pipes.find(owner.tenant, "planes").position is None, "its rows are not in the log yet"
-    with pytest.raises(Conflict, match="has not settled yet"):
+    with pytest.raises(Conflict, match="have not settled yet"):
         run(spark(), owner.tenant, "planes", 2)
     ingest(owner)
     assert str(pipes.find(owner.tenant, "planes").position).startswith("2026-01-01")
@@ -250,7 +250,7 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
     assert pipes.list_pipes(owner.tenant) == []
     (file,) = (addresses.pulse_home() / "sources" / owner.tenant.slug).iterdir()
     file.chmod(0o644)
-    with pytest.raises(UserError, match="others may read"):
+    with pytest.raises(UserError, match="other users may read"):
         addresses.url(owner.tenant, SOURCE)
 
 
@@ -316,7 +316,7 @@ def test_columns_have_the_names_that_queries_use(owner: Owner, source: Any) -> N
         f"CREATE TABLE planes (tail text PRIMARY KEY, {', '.join(f'{each} real' for each in names)})"
     )
     source.execute(f"INSERT INTO planes VALUES ('N1', {', '.join(map(str, range(len(names))))})")
-    table = tables.look(source, definition(PIPE))
+    table = tables.inspect(source, definition(PIPE))
     made = [
         queries.events(table, table.parts[0], "planes", "2026-11-26T00:00:00Z", SQL("true")),
         queries.changed(table, ["text"], [("N1",)], "planes", "2026-11-26T00:00:00Z"),

@@ -384,7 +384,7 @@ def test_what_makes_no_events_is_refused_with_words(owner: Owner, source: Any, f
             with pytest.raises(UserError, match="only rows of tables and files become events"):
                 definition(said | {"timestamp": "at"})
         without = {name: each for name, each in PIPE.items() if name != "timestamp"}
-        with pytest.raises(UserError, match="a pipe brings entities, and this is a dataset of events"):
+        with pytest.raises(UserError, match="brings entities, and this is a dataset of events"):
             pipes.create(owner.tenant, definition(without | {"dataset": "orders"}))
         strict = '{"type": "object", "properties": {"sold_at": {}}, "required": ["sold_at"]}'
         uri = registry.publish_schema(owner.tenant, "strict", strict).schema_uri
@@ -393,7 +393,7 @@ def test_what_makes_no_events_is_refused_with_words(owner: Owner, source: Any, f
             pipes.create(owner.tenant, definition(PIPE | {"dataset": "strict"}))
         uri = registry.publish_schema(owner.tenant, "sales", '{"type": "object"}').schema_uri
         registry.create_dataset(owner.tenant, "sales", uri, kind=DatasetKind.ENTITIES)
-        with pytest.raises(UserError, match="a pipe brings events, and this is a dataset of entities"):
+        with pytest.raises(UserError, match="brings events, and this is a dataset of entities"):
             pipes.create(owner.tenant, definition(PIPE))
     folder.write("a.ndjson", lines({"number": 1}))
     folder.write("a.csv", b"number,amount\n1,2\n")

@@ -183,7 +183,7 @@ def test_an_older_run_writes_nothing_after_a_newer_one(owner: Owner, sink: Any) 
         ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
         assert connection.execute(ended, [name[:63]]).fetchall() == [(True,)]
     push(owner, ("A", {"people": 2}))
-    with pytest.raises(Transient, match="still on their way"):
+    with pytest.raises(Transient, match="still in flight"):
         deliver(owner.tenant, "out")
     ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> %s"
     sink.execute(ended, [sink.info.dbname, sink.info.backend_pid])
@@ -482,7 +482,7 @@ def test_a_run_that_fails_is_an_issue_and_the_next_one_ends_it(owner: Owner, sin
     sink.execute(TABLE)
     deliver(owner.tenant, "out")
     assert pipes.find(owner.tenant, "out").error is None
-    with pytest.raises(UserError, match="it has a sink"):
+    with pytest.raises(UserError, match="has a sink"):
         run(None, owner.tenant, "out", 1)
     watch_one(pipes.find(owner.tenant, "out"))
 

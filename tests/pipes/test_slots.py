@@ -151,11 +151,11 @@ def write_much(source: Any) -> None:
 
 BREAKING = {
     "the slot is gone": drop,
-    "made anew, or read by somebody else: changes": read_on,
-    "the slot was made anew": make_anew,
+    "created again, or read by another client: changes": read_on,
+    "the slot was created again": make_anew,
     "the publication was changed": publish_less,
-    "or the table was made anew": make_the_table_anew,
-    "thrown the slot's log away": write_much,
+    "or the table was created again": make_the_table_anew,
+    "removed the slot's log": write_much,
 }
 
 
@@ -236,13 +236,13 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
         with sessions.connect(address) as task:
             sessions.join_run(task, dataset_id, exported)
             alive.close()
-            with pytest.raises(Transient, match="still on their way"):
+            with pytest.raises(Transient, match="still in flight"):
                 run(spark(), owner.tenant, "planes", 2)
     with sessions.connect(address) as late, pytest.raises(psycopg.errors.UndefinedObject):
         sessions.join_run(late, dataset_id, exported)
 
     def refused() -> None:
-        with pytest.raises(Transient, match="still on their way"):
+        with pytest.raises(Transient, match="still in flight"):
             sessions.begin_alone(source, dataset_id)
 
     refusals = at("pipe.begun", refused)

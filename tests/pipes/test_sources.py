@@ -44,7 +44,9 @@ def test_a_source_from_its_address_to_its_end(owner: Owner) -> None:
         connection.execute("CREATE TABLE planes (tail text PRIMARY KEY)")
         pipes.create(owner.tenant, definition(PIPE))
         listed = document("list", slug)
-        assert {source["source"]: (source["kind"], source["kept"], source["pipes"]) for source in listed} == {
+        assert {
+            source["source"]: (source["kind"], source["stored_in"], source["pipes"]) for source in listed
+        } == {
             SOURCE: ("postgres", "file", []),
             "fleet": ("postgres", "file", ["planes"]),
         }
@@ -97,7 +99,7 @@ def test_what_the_environment_has_comes_first(owner: Owner, monkeypatch: pytest.
     variable = addresses.variable(owner.tenant, "fleet")
     monkeypatch.setenv(variable, "s3://key:secret@bucket")
     assert document("list", owner.tenant.slug) == [
-        {"source": "fleet", "kind": "s3", "kept": "environment", "pipes": []}
+        {"source": "fleet", "kind": "s3", "stored_in": "environment", "pipes": []}
     ]
     stored = run("set", owner.tenant.slug, "fleet", "--untested", given="host=x")
     removed = run("remove", owner.tenant.slug, "fleet")

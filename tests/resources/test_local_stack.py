@@ -275,7 +275,7 @@ def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: La
 
     at("stack.after_provision", take)
     output = run("up", "--only", "minio")
-    assert ("starting anew" in output, rows(layout)["minio"].up) == (True, True)
+    assert ("starting again" in output, rows(layout)["minio"].up) == (True, True)
     assert "ended" not in output
 
 

@@ -66,7 +66,7 @@ def test_dagster_is_told_of_a_task_s_error_whose_it_was_and_where_its_log_is_and
         assert f"This was pipe planes, tenant acme. The log of its tasks: {place}" in told
         assert "Run it again." in told
         assert "log of its tasks" not in str(errors[-1])
-        assert str(tmp_path) not in progress.said(errors[-1])
+        assert str(tmp_path) not in progress.error_text(errors[-1])
         log.unlink(missing_ok=True)
 
 

@@ -49,7 +49,9 @@ def part_of(request: Request) -> Part | None:
             422, "invalid-request", f"a part of a sync needs {' and '.join(missing)}", fix="Give both"
         )
     if long := [name for name in NAMES if len(given.get(name, "")) > _LONGEST or "\0" in given.get(name, "")]:
-        raise ProblemError(422, "invalid-request", f"{long[0]} is no name of at most {_LONGEST} characters")
+        raise ProblemError(
+            422, "invalid-request", f"{long[0]} is not a name of at most {_LONGEST} characters"
+        )
     return Part(
         given["sequence_id"],
         given["request_id"],

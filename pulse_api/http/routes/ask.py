@@ -75,7 +75,7 @@ class FieldInfo(BaseModel):
     synonyms: list[str]
     values: list[str] = Field(description="All that there can be, where the schema lists them.")
     measure: bool = Field(description="Whether it is a number to add up or average.")
-    aggregation: str | None = Field(description="How, when nobody says.")
+    aggregation: str | None = Field(description="Aggregation, if the question names none.")
 
 
 class RollupInfo(BaseModel):

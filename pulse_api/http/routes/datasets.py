@@ -123,7 +123,7 @@ def get(principal: Reader, slug: DatasetSlug) -> DatasetInfo:
 async def delete(request: Request, principal: Manager, slug: DatasetSlug) -> Deleted:
     """Delete a dataset and its table from the catalog; every file stays.
 
-    Events that are on their way to it become dead letters.
+    Events in flight to it become dead letters.
     """
     tenant = principal.tenant
     deleted = await app_state(request).change(tenant.tenant_id, registry.delete_dataset, tenant, slug)
@@ -155,8 +155,8 @@ async def move(
     """Move a dataset to a newer version of its schema, and its table with it, in one transaction.
 
     Possible when the change is compatible: optional fields added, integer to number, required to optional,
-    bounds relaxed. Otherwise 409 with every incompatibility in `incompatibilities`. A column of another type
-    takes a run, which writes the data files again: 202. While it goes on another move is a 409 that names it.
+    bounds relaxed. Otherwise 409 with every incompatibility in `incompatibilities`. A column of another
+    type needs a run that rewrites the data files: 202. Meanwhile, another move is a 409 that names it.
     """
     tenant = principal.tenant
     asked = await app_state(request).change(tenant.tenant_id, moves.ask, tenant, slug, body.schema_uri)

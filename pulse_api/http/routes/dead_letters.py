@@ -35,8 +35,8 @@ class LetterFilter(Body):
 
     dataset: DatasetName | None = Field(default=None, description="The dataset that the event named.")
     reason: Reason | None = Field(default=None, strict=False)
-    since: Moment | None = Field(default=None, strict=False, description="Set aside at this time or later.")
-    until: Moment | None = Field(default=None, strict=False, description="Set aside before this time.")
+    since: Moment | None = Field(default=None, strict=False, description="Dead letters since this time.")
+    until: Moment | None = Field(default=None, strict=False, description="Dead letters before this time.")
 
     def filter(self) -> Filter:
         return Filter(self.dataset, self.reason, self.since, self.until)
@@ -68,7 +68,7 @@ class ByFilter(Body):
     filter: LetterFilter
     dry_run: bool = Field(default=False, description="Show what would happen; change nothing.")
     limit: int = Field(
-        default=MAX_LETTERS, ge=1, le=MAX_RESOLVED, description="Maximum number of dead letters to look at."
+        default=MAX_LETTERS, ge=1, le=MAX_RESOLVED, description="Maximum number of dead letters to process."
     )
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the answer before.")
 
@@ -276,5 +276,5 @@ async def replay(request: Request, principal: Manager, body: Replayed) -> Resolv
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
 def discard(principal: Manager, body: Chosen) -> Resolved:
-    """Close open dead letters that nobody wants to land; their bytes stay."""
+    """Close open dead letters without replaying them; their bytes stay."""
     return _resolved(dead_letters.discard(principal.tenant, **body.what()))

@@ -70,12 +70,13 @@ BODY = {
     },
 )  # fmt: skip
 async def push(request: Request, slug: DatasetSlug) -> Response:
-    """What is new, changed or deleted becomes a version in the dataset's log; what is unchanged is counted.
+    """Push entities: new, changed and deleted ones become versions of the log; unchanged ones are counted.
 
-    In a verdict `event_id` is the entity's `_id`. What is pushed again, as after 503, changes nothing.
+    In a verdict, `event_id` is the entity's `_id`. Pushing them again, as after 503, changes nothing.
 
-    As a part of a sync, which `sequence_id` and `request_id` say, it has to follow the part before it: else
-    409. A part may be empty: a request without a body. A part whose answer was 4xx or 503 was not taken.
+    With `sequence_id` and `request_id` it is a part of a sync, which has to follow the previous part (else
+    409). A part may be empty: a request without a body. A part that was answered with 4xx or 503 was not
+    accepted.
     """
     principal = await authenticate(request, KeyScope.COLLECT)
     refuse_unknown_parameters(request, PATH)
@@ -151,11 +152,11 @@ async def read(
     ] = DEFAULT_LIMIT,
     subset: SubsetOf = None,
 ) -> Response:
-    """Every version once, however often a reader stops and goes on.
+    """Read every version once, however often a reader stops and continues.
 
-    A log that was rebuilt has another generation: 409, with the `since` to begin anew from. Compressed with
-    gzip where Accept-Encoding takes it. The log of a `subset` are the versions that are in it, and as
-    deletions those with which an entity leaves it.
+    A log that was rebuilt has another generation: the answer is 409, with the `since` to start from. Pages
+    are compressed with gzip if Accept-Encoding allows it. The log of a `subset` has the versions that are
+    in it, and a deletion for each entity that leaves it.
     """
     packed = bool(TAKES_GZIP.search(request.headers.get("accept-encoding", "")))
     page = await app_state(request).previews.run(

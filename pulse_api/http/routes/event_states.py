@@ -47,7 +47,7 @@ class SessionOfKey(BaseModel):
 
 
 class WindowsOfKey(BaseModel):
-    """The windows of a key; each is null where it begins before what is kept."""
+    """The windows of a key; each is null where it begins before the minutes that are kept."""
 
     to: datetime = Field(description="The end of the minute asked for, and of all windows.")
     complete: bool = Field(description="False: they are being built, and may lack anything.")
@@ -91,7 +91,7 @@ class NewWindows(Body):
         default=STATE_BUCKETS,
         ge=1,
         le=STATE_BUCKETS,
-        description="Minutes of keys with events that are kept, at most.",
+        description="Maximum number of minutes of keys to keep.",
     )
 
 
@@ -127,8 +127,8 @@ class StatePage(StateInfo):
 
 class NewState(Body):
     latest_by: str = Field(min_length=1, max_length=256, examples=["tail_number"])
-    max_keys: int = Field(default=STATE_KEYS, ge=1, le=STATE_KEYS, description="Keys that it has, at most.")
-    windows: NewWindows | None = Field(default=None, description="Null: none, or none any more.")
+    max_keys: int = Field(default=STATE_KEYS, ge=1, le=STATE_KEYS, description="Maximum number of keys.")
+    windows: NewWindows | None = Field(default=None, description="Windows to keep; null removes them.")
 
 
 class Dropped(BaseModel):
@@ -170,7 +170,7 @@ def one(
     key: Key,
     as_of: Annotated[
         Moment | None,
-        Query(description="Moment of the windows, which end with its minute; if not given: now."),
+        Query(description="Windows end with the minute of this time; by default now."),
     ] = None,
 ) -> Response:
     """The newest event of a key, and its windows, as of the latest batch that has settled."""

@@ -19,7 +19,7 @@ from pulse_pipelines.registry.indexes import DeclaredIndex
 router = resource("entities", "/v1/datasets/{slug}")
 IndexNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="As `GET .../indexes` tells it.")]
 BUILD_S = 20.0
-"""How long a request builds; the next one goes on."""
+"""Seconds that a request builds; the next one continues."""
 
 
 class IndexInfo(BaseModel):
@@ -35,7 +35,7 @@ class IndexInfo(BaseModel):
         description="Ids of the keys that have read a subset by it; `pipe <name>` is a transform that joins."
     )
     read_at: datetime | None = Field(description="When one last did, to the hour.")
-    orphaned: bool = Field(description="Nobody reads by it any more: it can be dropped.")
+    orphaned: bool = Field(description="No one has read by it for 30 days: it can be dropped.")
 
 
 class IndexList(BaseModel):
@@ -68,9 +68,9 @@ def list_all(principal: Reader, slug: DatasetSlug) -> IndexList:
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: NewIndex) -> IndexInfo:
-    """It is built from the log as it is; batches then keep it up to date.
+    """Declare an index. It is built from the log; batches then keep it up to date.
 
-    Where `behind` is not 0, the log is long: send the same again, which goes on.
+    If `behind` is not 0, repeat the request to continue the build.
     """
     tenant = principal.tenant
     return described(

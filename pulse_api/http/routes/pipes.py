@@ -1,4 +1,4 @@
-"""/v1/pipes: pipes of what the tenant's sources have into datasets, and of those of entities to sinks."""
+"""/v1/pipes: pipes from the tenant's sources to datasets, and from datasets of entities to sinks."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -35,12 +35,14 @@ class NewPipe(Body):
 
     pipe: Slug = Field(examples=["planes"])
     source: Address | None = Field(default=None, description="Name of one of the tenant's sources.")
-    table: Text | None = Field(default=None, description="Of the source; or of the sink that is a database.")
+    table: Text | None = Field(
+        default=None, description="Table of the source, or of a sink that is a database."
+    )
     path: str | None = Field(
         default=None, max_length=500, description="Files below the source's address, with `*` for any text."
     )
     format: Literal["ndjson", "csv", "parquet"] | None = Field(
-        default=None, description="Of the files; by default their names tell."
+        default=None, description="Format of the files; if omitted, their names decide."
     )
     feed: str | None = Field(
         default=None, max_length=500, description="Path of a feed of entities below the source's address."
@@ -51,37 +53,47 @@ class NewPipe(Body):
         "of this time, once. Without it rows are entities.",
     )
     dataset: Slug | None = Field(
-        default=None, description="Of entities; with `timestamp` of events. Created if there is none."
+        default=None,
+        description="Dataset of entities, or with `timestamp` of events; created if it does not exist.",
     )
     read: Slug | None = Field(
-        default=None, alias="from", description="With `to`: the dataset of entities that is read."
+        default=None, alias="from", description="With `to`: the dataset of entities to read."
     )
     to: Address | None = Field(
         default=None, description="The sink: name of one of the tenant's addresses, a database or http(s)."
     )
-    create: bool | None = Field(default=None, description="Of a sink: whether its table is made.")
+    create: bool | None = Field(
+        default=None, description="For a sink: create its table if it does not exist."
+    )
     subset: str | None = Field(
         default=None, min_length=1, max_length=2000, description="With `from`: `<expression>=<value>`."
     )
     mode: Literal["full", "incremental", "changes"] | None = Field(
-        default=None, description="Of a table that is read; full, if not given."
+        default=None, description="How a table is read; if omitted, full."
     )
-    cursor: Text | None = Field(default=None, description="Of an incremental pipe: the column that grows.")
-    overlap: Text | None = Field(default=None, description="How far before the last cursor a run begins.")
+    cursor: Text | None = Field(
+        default=None, description="For mode incremental: a column that increases with each change."
+    )
+    overlap: Text | None = Field(default=None, description="How far before the last cursor a run starts.")
     key: list[Text] | None = Field(
-        default=None, max_length=32, description="Of a table by default its primary key."
+        default=None, max_length=32, description="Columns of the key; by default the table's primary key."
     )
-    every: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Seconds between two runs.")
+    every: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="Seconds between runs; if omitted, the pipe runs only on request.",
+    )
 
 
 class Wish(Body):
-    """A run that is wanted."""
+    """A request for a run."""
 
-    full: bool = Field(default=False, description="Read all rows, and delete entities that are gone.")
+    full: bool = Field(default=False, description="Read all rows, and delete entities that are missing.")
 
 
 class Counts(BaseModel):
-    """Entities, or events, of the runs of the last 24 hours, by what became of them."""
+    """Entities, or events, of the runs of the last 24 hours, by outcome."""
 
     created: int
     changed: int
@@ -91,22 +103,24 @@ class Counts(BaseModel):
 
 
 class PipeInfo(BaseModel):
-    """A pipe, and how far it is."""
+    """A pipe and its progress."""
 
     pipe: str
-    direction: Literal["in", "out"] = Field(description="out: it brings its dataset to a sink.")
-    other_end: str = Field(description="What it reads, or writes to, as a text for people.")
-    source: str | None = Field(description="Name of the source, or of the sink; null: it has a transform.")
-    table: str | None = Field(description="null: it reads, or writes to, no table.")
-    path: str | None = Field(description="null: it reads no files.")
-    format: str | None = Field(description="Of the files.")
-    feed: str | None = Field(description="null: it reads no feed.")
-    transform: str | None = Field(description="null: it has no query over datasets.")
-    timestamp: str | None = Field(description="Column that is the time of events; null: of entities.")
+    direction: Literal["in", "out"] = Field(
+        description="in: from a source to a dataset; out: from a dataset to a sink."
+    )
+    other_end: str = Field(description="Its source or sink, as a text for people.")
+    source: str | None = Field(description="Name of the source or sink; null for a transform.")
+    table: str | None = Field(description="null if its source or sink is not a table.")
+    path: str | None = Field(description="null if it does not read files.")
+    format: str | None = Field(description="Format of the files.")
+    feed: str | None = Field(description="null if it does not read a feed.")
+    transform: str | None = Field(description="null if it is not a transform.")
+    timestamp: str | None = Field(description="Column with the time of events; null for entities.")
     dataset: str
-    mode: Mode | None = Field(description="null: it reads no table.")
-    computes: str | None = Field(description="Of a transform: what its last run computed, and why.")
-    every_seconds: int | None = Field(description="null: it runs on request only.")
+    mode: Mode | None = Field(description="null if it does not read a table.")
+    computes: str | None = Field(description="What the last run of a transform computed, and why.")
+    every_seconds: int | None = Field(description="null: it runs only on request.")
     state: Literal["active", "paused"]
     position: str | None = Field(
         description="In the source, up to which its rows have settled, or in the log, up to which its sink "
@@ -121,7 +135,7 @@ class PipeInfo(BaseModel):
         description="Versions of the log that its sink does not have; null: it has none."
     )
     wal_bytes: int | None = Field(description="Bytes of its log that the source keeps for the pipe.")
-    wal_status: str | None = Field(description="What the source says about them.")
+    wal_status: str | None = Field(description="State of this log by the source.")
     error: str | None = Field(description="Why its last run failed.")
 
 
@@ -130,8 +144,8 @@ class DeliveryInfo(BaseModel):
 
     delivery_id: int
     state: Literal["running", "done", "failed"]
-    is_full: bool = Field(description="It brought everything, and what was not there any more was deleted.")
-    versions: int = Field(description="That were read.")
+    is_full: bool = Field(description="It copied all entities, and deleted missing ones.")
+    versions: int = Field(description="Versions that were read.")
     upserted: int
     deleted: int
     refused: int
@@ -141,11 +155,11 @@ class DeliveryInfo(BaseModel):
 
 
 class PipeDetails(PipeInfo):
-    """A pipe, and what came of its last runs."""
+    """A pipe and the results of its last runs."""
 
     last_day: Counts
-    syncs: list[SyncInfo] = Field(description="Of the dataset that it brings, the latest first.")
-    deliveries: list[DeliveryInfo] = Field(description="To its sink, the latest first.")
+    syncs: list[SyncInfo] = Field(description="Syncs of its dataset, the latest first.")
+    deliveries: list[DeliveryInfo] = Field(description="Runs to its sink, the latest first.")
 
 
 class PipeList(BaseModel):
@@ -153,7 +167,7 @@ class PipeList(BaseModel):
 
 
 class PipeDeleted(BaseModel):
-    """The pipe is gone; its dataset is not."""
+    """The pipe is deleted; its dataset stays."""
 
     pipe: str
     dataset: str
@@ -166,7 +180,7 @@ class PipeDeleted(BaseModel):
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
-    """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
+    """Create a pipe. If its dataset does not exist, create it with a schema derived from the source.
 
     With `from` and `to` it brings a dataset of entities to a sink: a table of Postgres, or a service by HTTP.
 
@@ -185,7 +199,7 @@ def list_all(principal: Reader) -> PipeList:
 
 @router.get("/{pipe}", summary="Get a pipe", responses=documented(401, 403, 404, 422, 429, 503))
 def get(principal: Reader, pipe: PipeName) -> PipeDetails:
-    """One pipe: how far it is behind its source, and what came of its last runs."""
+    """One pipe, with its lag and the results of its last runs."""
     tenant = principal.tenant
     found = pipes.find(tenant, pipe)
     counts = pipes.last_day(tenant).get((tenant.tenant_id, pipe), pipes.LastDay())
@@ -207,14 +221,14 @@ def get(principal: Reader, pipe: PipeName) -> PipeDetails:
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
 def run(principal: Manager, pipe: PipeName, body: Wish) -> PipeInfo:
-    """Request a run, paused or not: it begins as soon as there is room for it."""
+    """Request a run, paused or not: it starts as soon as a place is free."""
     pipes.ask(principal.tenant, pipe, full=body.full)
     return _found(principal.tenant, pipe)
 
 
 @router.post("/{pipe}/pause", summary="Pause a pipe", responses=documented(401, 403, 404, 422, 429, 503))
 def pause(principal: Manager, pipe: PipeName) -> PipeInfo:
-    """Pause its schedule; a run that is requested still begins."""
+    """Pause the schedule; requested runs still start."""
     pipes.pause(principal.tenant, pipe, paused=True)
     return _found(principal.tenant, pipe)
 
@@ -228,7 +242,7 @@ def resume(principal: Manager, pipe: PipeName) -> PipeInfo:
 
 @router.post("/{pipe}/reset", summary="Reset a pipe", responses=documented(401, 403, 404, 422, 429, 503))
 def reset(principal: Manager, pipe: PipeName) -> PipeInfo:
-    """Have the next run read all rows, and delete entities that are gone; an event stays as it is."""
+    """Make the next run read all rows, and delete missing entities; events stay."""
     pipes.reset(principal.tenant, pipe)
     return _found(principal.tenant, pipe)
 
@@ -239,10 +253,10 @@ async def delete(
     principal: Manager,
     pipe: PipeName,
     leave_slot: Annotated[
-        bool, Query(description="Do not ask the source, which is gone for good; a slot that it has stays.")
+        bool, Query(description="Do not contact the source, which no longer exists; its slot stays.")
     ] = False,
 ) -> PipeDeleted:
-    """Delete a pipe, and its slot in the source, if it captures changes; its dataset stays as it is.
+    """Delete a pipe, and its slot in the source if it captures changes. Its dataset stays.
 
     What it has brought to a sink stays there.
     """

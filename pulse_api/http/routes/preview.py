@@ -69,10 +69,8 @@ async def preview(
     principal: Reader,
     slug: DatasetSlug,
     limit: Annotated[int, Query(ge=1, le=MAX_ROWS, description="Maximum number of rows.")] = DEFAULT_LIMIT,
-    start: Annotated[
-        Moment | None, Query(alias="from", description="Events at this moment or later.")
-    ] = None,
-    end: Annotated[Moment | None, Query(alias="to", description="Events before this moment.")] = None,
+    start: Annotated[Moment | None, Query(alias="from", description="Events at this time or later.")] = None,
+    end: Annotated[Moment | None, Query(alias="to", description="Events before this time.")] = None,
     columns: Annotated[
         str | None,
         Query(

@@ -78,7 +78,7 @@ def limit(principal: Manager, slug: DatasetSlug, allowed: Allowed) -> Allowed:
     responses=documented(401, 403, 404, 409, 422, 429, 503),
 )
 def commit(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
-    """It deletes what it did not bring, but for what came since it began."""
+    """Let a held sync delete the entities missing from it, except those sent since it started."""
     return described(syncs.decide(principal.tenant, slug, sync_id, commit=True))
 
 

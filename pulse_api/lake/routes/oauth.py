@@ -37,7 +37,7 @@ async def _tokens(request: Request) -> Response:
             ).items()
         }
     except ValueError:
-        return _refused("invalid_request", "the body is no form (application/x-www-form-urlencoded)")
+        return _refused("invalid_request", "the body is not a form (application/x-www-form-urlencoded)")
     grant = form.get("grant_type")
     if grant == "client_credentials":
         given = [form.get("client_secret", ""), *_header(request)]

@@ -1,1 +1,1 @@
-"""Feeds: services that tell entities and their changes as Pulse itself does, another Pulse among them."""
+"""Feeds: services that serve entities and their changes as Pulse does, including another Pulse."""

@@ -1,4 +1,4 @@
-"""Load: what a feed tells after the continuation of the last run that has settled, in one Spark task."""
+"""Load: the versions of a feed after the last settled continuation, in one Spark task."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.pipe_sources import Feed
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, fence, inferred, progress, web
+from pulse_pipelines.pipes import addresses, fence, progress, schema_inference, web
 from pulse_pipelines.pipes.feeds import pages
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.publishing import Loaded, publish
+from pulse_pipelines.pipes.read_plan import ReadPlan
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.rows import Event, Maker, members
-from pulse_pipelines.pipes.wanted import Wanted
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.faults import fail_point
@@ -41,30 +41,30 @@ class FeedTask:
     run: RunOf
 
 
-def schema(tenant: Tenant, said: Definition) -> dict[str, Any] | None:
+def schema(tenant: Tenant, definition: Definition) -> dict[str, Any] | None:
     """The JSON Schema of the entities, from the first page of the feed; None if it shows no property.
 
     Raises:
         NotFound: the source is not configured, or has no such feed.
-        UserError: it is no feed of entities.
+        UserError: it is not a feed of entities.
         Transient: the source does not answer.
     """
-    feed = cast(Feed, said.other_end)
+    feed = cast(Feed, definition.other_end)
     site, url = pages.site_of(addresses.url(tenant, feed.source), feed)
     with web.client(site) as client:
-        lines = pages.page(client, url, None, inferred.SAMPLE).lines
+        lines = pages.page(client, url, None, schema_inference.SAMPLE).lines
     try:
-        return inferred.schema(row for line in lines if not _gone(row := members(line)))
+        return schema_inference.schema(row for line in lines if not _is_deletion(row := members(line)))
     except ValueError:
-        raise UserError("the source is no feed of entities: its lines are no JSON objects") from None
+        raise UserError("the source is not a feed of entities: its lines are not JSON objects") from None
 
 
 @contextmanager
-def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
-    """See where the feed goes on; one whose log begins anew is read from its start, as a full sync.
+def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
+    """Find where to continue the feed; if its log has started again, read it all, as a full sync.
 
     Raises:
-        NotFound, UserError: the source is not configured any more, or has no such feed.
+        NotFound, UserError: the source is no longer configured, or has no such feed.
         Transient: it does not answer, or an earlier run still sends rows.
     """
     run, feed = fence.begin(pipe), cast(Feed, pipe.definition.other_end)
@@ -83,38 +83,44 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
                 since = None
     fail_point("pipe.looked")
     task = FeedTask(
-        *(address, pipe.tenant.topic, pipe.dataset, moment.isoformat(timespec="microseconds")),
-        *(feed.source, feed.feed, since, run),
+        address=address,
+        topic=pipe.tenant.topic,
+        dataset=pipe.dataset,
+        moment=moment.isoformat(timespec="microseconds"),
+        source=feed.source,
+        feed=feed.feed,
+        since=since,
+        run=run,
     )
-    goes_on = open_at is not None and since is not None
-    yield Wanted(since is None or goes_on, pipe.position, moment, load, [task], goes_on=goes_on)
+    continues = open_at is not None and since is not None
+    yield ReadPlan(since is None or continues, pipe.position, moment, load, [task], continues=continues)
 
 
 def load(task: FeedTask) -> Iterator[Loaded]:
-    """Spark task: publishes what a feed tells up to its end, and tells where it ended.
+    """Spark task: publishes the versions of a feed up to its end, and returns where it ended.
 
     Beyond a page it ends early if the run gives up its place.
 
     Raises:
-        Conflict: the feed's log began anew meanwhile.
+        Conflict: the feed's log started again meanwhile.
         Fenced: another run has begun.
-        NotFound, UserError: the service refuses, or is no feed of entities.
+        NotFound, UserError: the service refuses, or is not a feed of entities.
         Transient: the service or the broker does not answer.
     """
     site, url = pages.site_of(task.address, Feed(task.source, task.feed))
     maker, following, more = Maker(task.dataset, task.moment, (ID,)), "", True
 
-    def told() -> Iterator[Event]:
+    def read_events() -> Iterator[Event]:
         nonlocal following, more
         count, most = 0, pages.MOST_OF_ALL if task.since is None else pages.MOST
-        for page in pages.pages(client, url, task.since, most, held.gives_way):
+        for page in pages.pages(client, url, task.since, most, hold.gives_way):
             for line in page.lines:
                 count += 1
                 yield _event(maker, task.feed, count, line)
             following, more = page.following, not page.is_last
 
-    with fence.joined(task.run) as held, web.client(site) as client:
-        loaded = publish(task.topic, held(told()))
+    with fence.joined(task.run) as hold, web.client(site) as client:
+        loaded = publish(task.topic, hold(read_events()))
     yield Loaded(loaded.rows, loaded.bytes, _position(url, str(task.run.dataset_id), following), more)
 
 
@@ -123,12 +129,12 @@ def _event(maker: Maker, feed: str, line: int, text: bytes) -> Event:
         row = members(text)
     except ValueError as error:
         return maker.refused(text, feed, line, str(error))
-    if not _gone(row) and DELETED in row and bytes(row[DELETED]) in (b"false", b"null"):
+    if not _is_deletion(row) and DELETED in row and bytes(row[DELETED]) in (b"false", b"null"):
         del row[DELETED]
     return maker.event(row, feed, line)
 
 
-def _gone(row: dict[str, msgspec.Raw]) -> bool:
+def _is_deletion(row: dict[str, msgspec.Raw]) -> bool:
     return DELETED in row and bytes(row[DELETED]) == TRUE
 
 
@@ -137,7 +143,7 @@ def _position(url: str, dataset: str, since: str) -> str:
 
 
 def _since(position: str | None, url: str, dataset: str) -> str | None:
-    """The continuation of a position; None: it is one of another feed, or there is none."""
+    """The continuation of a position; None if there is none, or it belongs to another feed."""
     of, _, since = (position or "").partition(" ")
     return since if since and of == _fingerprint(url, dataset) else None
 

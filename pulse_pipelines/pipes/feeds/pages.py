@@ -1,4 +1,4 @@
-"""Pages of a feed, by the protocol of docs/entities.md: NDJSON after a continuation, and where to go on."""
+"""Pages of a feed, by the protocol of docs/entities.md: NDJSON and the next continuation."""
 
 import re
 import time
@@ -19,7 +19,7 @@ LONGEST_PAGE = 64 * 1024 * 1024
 MOST_EMPTY = 10_000
 """Pages without a version in a row, after which a feed is taken for one without an end."""
 MOST = 1_000_000
-"""Versions after which a run ends that goes on from an earlier one: the next goes on after them."""
+"""Versions after which a run that continues an earlier one ends: the next run continues there."""
 MOST_OF_ALL = 20_000_000
 """Versions of a feed that is read from its start, after which it is taken for one without an end."""
 NEXT = "pulse-since"
@@ -34,7 +34,7 @@ class Page:
     following: str
     """The continuation after it."""
     is_last: bool = False
-    """Whether the feed ends with it, as far as it is told now."""
+    """Whether the feed ends with it for now."""
 
 
 class _GivesWay(Exception):  # noqa: N818 - handled below
@@ -43,8 +43,8 @@ class _GivesWay(Exception):  # noqa: N818 - handled below
 
 def site_of(address: str, feed: Feed) -> tuple[Site, str]:
     """The site of a feed, and its URL. Raises UserError: the address is malformed."""
-    found = web.site(address)
-    return found, f"{found.base}{feed.feed.replace(' ', '%20')}"
+    site = web.site(address)
+    return site, f"{site.base}{feed.feed.replace(' ', '%20')}"
 
 
 def page(
@@ -78,14 +78,14 @@ def pages(
         gives_way: whether to end after the last page that is whole, in the midst of the next one, too.
 
     Raises:
-        UserError: the feed has no end, as far as anybody can see; also of its start, if it has `most`.
+        UserError: the feed does not seem to end; a feed read from its start also if it has `most` versions.
         Conflict, NotFound: as `page`.
         Transient: as `page`; or it gives way, and no page is whole.
     """
-    start, seen, empty, count, begun = since, {since}, 0, 0, time.monotonic()
+    start, passed, empty, count, begun = since, {since}, 0, 0, time.monotonic()
     while True:
         try:
-            found = page(client, url, since, gives_way=gives_way)
+            current = page(client, url, since, gives_way=gives_way)
         except _GivesWay as end:
             if since != start:
                 return
@@ -94,13 +94,13 @@ def pages(
                 bytes=end.args[0],
                 seconds=round(time.monotonic() - begun),
             ) from None
-        if found.following == since:
+        if current.following == since:
             break
-        yield found
-        count += len(found.lines)
-        empty = 0 if found.lines else empty + 1
-        since = found.following
-        if since in seen:
+        yield current
+        count += len(current.lines)
+        empty = 0 if current.lines else empty + 1
+        since = current.following
+        if since in passed:
             raise UserError("the feed goes round in a circle: a Pulse-Since comes again")
         if empty > MOST_EMPTY:
             raise UserError(f"the feed had no version in {MOST_EMPTY:,} pages, and does not end")
@@ -108,10 +108,10 @@ def pages(
             if start is None:
                 raise UserError(f"the feed has {most:,} versions, and does not end")
             return
-        seen.add(since)
-    if found.lines:
-        raise UserError("the feed has versions after which it does not go on: Pulse-Since stays the same")
-    yield replace(found, is_last=True)
+        passed.add(since)
+    if current.lines:
+        raise UserError("the feed does not continue after its versions: Pulse-Since stays the same")
+    yield replace(current, is_last=True)
 
 
 def _page(
@@ -119,18 +119,18 @@ def _page(
 ) -> Page:
     if gives_way():
         raise _GivesWay(0)
-    asked: dict[str, Any] = {"limit": limit} | ({} if since is None else {"since": since})
-    with web.answer(client, "GET", str(httpx.URL(url, params=asked)), passed=(409,)) as found:
-        if found.status_code == 409:
+    parameters: dict[str, Any] = {"limit": limit} | ({} if since is None else {"since": since})
+    with web.answer(client, "GET", str(httpx.URL(url, params=parameters)), passed=(409,)) as response:
+        if response.status_code == 409:
             raise Conflict(
-                "the feed's log begins anew: its versions have other places now",
-                fix="The next run brings all entities",
+                "the feed's log has started again: its versions have other positions now",
+                fix="The next run reads all entities",
             )
-        following = found.headers.get(NEXT, "")
+        following = response.headers.get(NEXT, "")
         if not _TOKEN.fullmatch(following):
-            raise UserError("the source is no feed of entities: its answers have no valid Pulse-Since")
+            raise UserError("the source is not a feed of entities: its answers have no valid Pulse-Since")
         body, ends = bytearray(), 0
-        for piece in web.paced(found.iter_raw()):
+        for piece in web.paced(response.iter_raw()):
             body += piece
             if gives_way():
                 raise _GivesWay(len(body))

@@ -1,4 +1,4 @@
-"""Formats: rows of files, as JSON has them, each with its line. What is no row is told, and not left out."""
+"""Formats: rows of files as JSON values, each with its line; an invalid row has the reason."""
 
 import codecs
 import csv
@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
-from pulse_pipelines.pipes import inferred
+from pulse_pipelines.pipes import schema_inference
 from pulse_pipelines.pipes.files import int96, parquet_types
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
 
 LONGEST_LINE = 4 * 1024 * 1024
 SAMPLE_BYTES = 16 * 1024 * 1024
-"""Of a file that are looked at for its schema."""
+"""Bytes of a file that are sampled for its schema."""
 LARGEST = 4 * 1024**3
 """Bytes of a Parquet file that is read: each is copied to the disk."""
-LARGEST_LOOKED_AT = 256 * 1024 * 1024
-"""Bytes of a Parquet file that is looked at for its schema, in the process that serves others too."""
+LARGEST_SAMPLED = 256 * 1024 * 1024
+"""Bytes of the largest Parquet file that is read for its schema, in the process that serves others, too."""
 MOST_INFLATED = 200
 INFLATED_FREELY = 64 * 1024 * 1024
 """Bytes up to which a gzip file may hold any multiple of its own."""
 ROWS = 1_000
-"""Of a Parquet file, that are in memory at a time."""
+"""Rows of a Parquet file that are in memory at a time."""
 
 
 class TooLarge(UserError):  # noqa: N818 - reads as the fact it states
@@ -45,10 +45,10 @@ class Row(NamedTuple):
     line: int
     """Number of its line, or of the row in a Parquet file; from 1."""
     values: Mapping[str, Any] | None
-    """None: it has none; or, if it is no row, those that can be read."""
+    """None: it has none. An invalid row has those that can be read."""
     text: bytes = b""
     why: str = ""
-    """Why it is none."""
+    """Why it is invalid."""
 
 
 def rows(stream: BinaryIO, files: Files, schema: Mapping[str, Any], name: str) -> Iterator[Row]:
@@ -58,9 +58,9 @@ def rows(stream: BinaryIO, files: Files, schema: Mapping[str, Any], name: str) -
         schema: JSON Schema of the entities; it tells the types of what CSV holds as text.
 
     Raises:
-        UserError: the file is no such file, or has not the columns of the key.
+        UserError: the file has another format, or lacks columns of the key.
     """
-    with _damage_told(name):
+    with _damage_explained(name):
         if files.format is Format.PARQUET:
             yield from _parquet(stream, files)
         elif files.format is Format.NDJSON:
@@ -70,33 +70,35 @@ def rows(stream: BinaryIO, files: Files, schema: Mapping[str, Any], name: str) -
 
 
 def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
-    """JSON Schema of what a file shows: of its columns, or of its first rows; None: it shows nothing.
+    """JSON Schema of a file's columns, or of its first rows; None if they show no property.
 
     Raises:
-        UserError: the file is no such file, or has not the columns of the key.
-        TooLarge: it is not looked at here; a run may read it.
+        UserError: the file has another format, or lacks columns of the key.
+        TooLarge: it is not read here; a run may read it.
     """
-    with _damage_told(name):
+    with _damage_explained(name):
         if files.format is Format.PARQUET:
-            with _on_disk(stream, LARGEST_LOOKED_AT) as local:
+            with _on_disk(stream, LARGEST_SAMPLED) as local:
                 try:
-                    found = pq.read_schema(local)
+                    columns = pq.read_schema(local)
                 except OSError as error:  # a damaged footer
-                    raise UserError(f"the file is no Parquet file: {type(error).__name__}") from None
-            _check(found.names, files)
-            return parquet_types.schema(found)
+                    raise UserError(f"the file is not a Parquet file: {type(error).__name__}") from None
+            _check(columns.names, files)
+            return parquet_types.schema(columns)
         head = io.BytesIO(_unpacked(stream, name).read(SAMPLE_BYTES))
         if files.format is Format.NDJSON:
-            sample = [row.values for row in islice(_ndjson(head), inferred.SAMPLE) if row.values is not None]
+            sample = [
+                row.values for row in islice(_ndjson(head), schema_inference.SAMPLE) if row.values is not None
+            ]
             if files.timestamp and sample and not any(files.timestamp in row for row in sample):
                 raise without_time(files, name)
-            return inferred.schema(sample)
+            return schema_inference.schema(sample)
         header = _header(_records(head), files)
         return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
 
 
 @contextmanager
-def _damage_told(name: str) -> Iterator[None]:
+def _damage_explained(name: str) -> Iterator[None]:
     """Errors name the file; those of a damaged one are errors of the user's."""
     try:
         yield
@@ -122,20 +124,20 @@ class _Inflated(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """Bytes as they are packed."""
-        found = self._packed.read(size)
-        self._taken += len(found)
-        return found
+        piece = self._packed.read(size)
+        self._taken += len(piece)
+        return piece
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         """Bytes as they were before they were packed."""
-        found = self._file.readinto(buffer)
-        self._given += found
+        size = self._file.readinto(buffer)
+        self._given += size
         if self._given > max(INFLATED_FREELY, MOST_INFLATED * self._taken):
             raise UserError(f"the file is more than {MOST_INFLATED} times larger than its gzip")
-        return found
+        return size
 
 
 def _ndjson(stream: BinaryIO) -> Iterator[Row]:
@@ -160,7 +162,7 @@ def _ndjson(stream: BinaryIO) -> Iterator[Row]:
 
 
 def _records(stream: BinaryIO) -> Iterator[Any]:
-    """Records of a CSV file; the reader goes on after one that is none."""
+    """Records of a CSV file; the reader continues after an invalid one."""
     csv.field_size_limit(LONGEST_LINE)
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
 
@@ -182,7 +184,7 @@ def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[
         try:
             record = next(records, None)
         except csv.Error as error:
-            yield Row(line, None, b"", f"the line is no CSV: {error}")
+            yield Row(line, None, b"", f"the line is not CSV: {error}")
             continue
         if record is None:
             return
@@ -192,8 +194,8 @@ def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[
             why = f"the line has {len(record)} values, and the header {len(header)}"
             yield Row(line, None, ascii(record).encode(), why)
             continue
-        told = zip(header, forms, record, strict=True)
-        yield Row(line, {name: form(text) for name, form, text in told if text})
+        fields = zip(header, forms, record, strict=True)
+        yield Row(line, {name: form(text) for name, form, text in fields if text})
 
 
 def _header(records: Iterator[list[str]], files: Files) -> list[str]:
@@ -206,7 +208,7 @@ def _header(records: Iterator[list[str]], files: Files) -> list[str]:
 
 
 def _form(schema: Mapping[str, Any], column: str) -> Callable[[str], Any]:
-    """What a text of a column is: JSON, where its type is none of text."""
+    """The parser of a column's text: JSON, unless its type is text."""
     declared = schema.get("properties", {}).get(column)
     kind = declared.get("type") if isinstance(declared, Mapping) else None
     kinds = {kind} if isinstance(kind, str) else set(kind or ())
@@ -243,7 +245,7 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                         value = column[index].as_py()
                         value = int96.with_digits(value, more[name]) if name in more else form(value)
                     except (OverflowError, ValueError) as error:  # a date beyond the year 9999
-                        why = f"{name} has a value that is none: {error}"
+                        why = f"{name} has an invalid value: {error}"
                         continue
                     if value is not None:
                         values[name] = value
@@ -264,22 +266,22 @@ def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
 
 def _on_disk(stream: BinaryIO, most: int) -> Any:
     """A copy of a file on the disk: Parquet is read from its end. Raises TooLarge."""
-    found, left = tempfile.TemporaryFile(), most  # noqa: SIM115 - the caller closes it
+    copy, room = tempfile.TemporaryFile(), most  # noqa: SIM115 - the caller closes it
     while piece := stream.read(2**20):
-        left -= len(piece)
-        if left < 0:
-            found.close()
+        room -= len(piece)
+        if room < 0:
+            copy.close()
             raise TooLarge(f"the Parquet file has more than {most:,} bytes", fix="Write it as several files")
-        found.write(piece)
-    found.seek(0)
-    return found
+        copy.write(piece)
+    copy.seek(0)
+    return copy
 
 
 def _check(columns: Sequence[str], files: Files) -> None:
     if len(set(columns)) != len(columns) or not all(columns):
         raise UserError("two columns of the file have one name, or one has none")
     if not all(each.isprintable() for each in columns):
-        raise UserError("a column of the file has a name that is no text")
+        raise UserError("a column of the file has a name with unprintable characters")
     odd = [each for each in columns if each.startswith("_")]
     if odd and files.timestamp is None:
         raise UserError(

@@ -13,14 +13,14 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, fence, inferred
+from pulse_pipelines.pipes import addresses, fence, schema_inference
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.pipes.files.stores import Listed, Store, store
 from pulse_pipelines.pipes.publishing import Loaded, publish
+from pulse_pipelines.pipes.read_plan import ReadPlan, most_tasks
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.rows import Event, Maker, as_text, key_of
-from pulse_pipelines.pipes.wanted import Wanted, most_tasks
 from pulse_resources.errors import NotFound, UserError
 from pulse_resources.faults import fail_point
 
@@ -44,17 +44,17 @@ class FileTask:
     run: RunOf
 
 
-def schema(tenant: Tenant, said: Definition) -> dict[str, Any] | None:
+def schema(tenant: Tenant, definition: Definition) -> dict[str, Any] | None:
     """The JSON Schema of the entities: of the first file's columns, or of a sample of its rows.
 
-    None: these show no property, or it is a Parquet file too large to look at.
+    None if these show no property, or if it is a Parquet file too large to sample.
 
     Raises:
         NotFound: the source is not configured, or no file has such a name.
         UserError: the file is not what the pipe says.
         Transient: the source does not answer.
     """
-    files = cast(Files, said.other_end)
+    files = cast(Files, definition.other_end)
     place = store(addresses.url(tenant, files.source))
     first = _listed(place, files)[0]
     with place.opened(first) as stream:
@@ -65,7 +65,7 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any] | None:
 
 
 @contextmanager
-def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
+def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
     """List the files, and read all of them if one of them is another than when the last run listed them.
 
     Raises:
@@ -80,17 +80,23 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     listed = _listed(place, files)
     fail_point("pipe.looked")
     position = _fingerprint(place, files, listed, str(pipe.dataset_id), dataset.schema_uri)
-    if position == pipe.position and not full and all(each.is_known for each in listed):
-        yield Wanted(False, position, moment)
+    if position == pipe.position and not full and all(each.is_versioned for each in listed):
+        yield ReadPlan(False, position, moment)
         return
     tasks = [
         FileTask(
-            *(address, pipe.tenant.topic, pipe.dataset, moment.isoformat(timespec="microseconds")),
-            *(json.dumps(files.document), json.dumps(dataset.schema), share, run),
+            address=address,
+            topic=pipe.tenant.topic,
+            dataset=pipe.dataset,
+            moment=moment.isoformat(timespec="microseconds"),
+            definition=json.dumps(files.document),
+            schema=json.dumps(dataset.schema),
+            files=share,
+            run=run,
         )
         for share in _shares(listed, most_tasks(parallelism))
     ]
-    yield Wanted(True, position, moment, load, tasks)
+    yield ReadPlan(True, position, moment, load, tasks)
 
 
 def load(task: FileTask) -> Iterator[Loaded]:
@@ -102,14 +108,14 @@ def load(task: FileTask) -> Iterator[Loaded]:
         NotFound, UserError: the file is gone, or not what the pipe says.
         Transient: the source or the broker does not answer.
     """
-    with fence.joined(task.run) as held:
-        yield publish(task.topic, held(_events(task)))
+    with fence.joined(task.run) as hold:
+        yield publish(task.topic, hold(_events(task)))
 
 
 def _events(task: FileTask) -> Iterator[Event]:
-    said = json.loads(task.definition)
-    form, at = Format(said["format"]), said.get("timestamp")
-    files = Files(said["source"], said["path"], form, tuple(said["key"]), at)
+    document = json.loads(task.definition)
+    form, at = Format(document["format"]), document.get("timestamp")
+    files = Files(document["source"], document["path"], form, tuple(document["key"]), at)
     maker, schema, place = (
         Maker(task.dataset, task.moment, files.key, files.timestamp),
         json.loads(task.schema),
@@ -122,27 +128,27 @@ def _events(task: FileTask) -> Iterator[Event]:
 
 
 def _timed(rows: Iterator[formats.Row], files: Files, name: str) -> Iterator[formats.Row]:
-    """Rows of a file; of lines that are events none is given before one of the first has a time.
+    """Rows of a file; for lines that become events, only once one of the first has a time.
 
     Raises:
         UserError: none has.
     """
     first: list[formats.Row] = []
-    size, known = 0, files.timestamp is None or files.format is not Format.NDJSON
-    for row in () if known else rows:
+    size, has_time = 0, files.timestamp is None or files.format is not Format.NDJSON
+    for row in () if has_time else rows:
         values = row.values or {}
         first.append(row)
-        known = files.timestamp in values
+        has_time = files.timestamp in values
         size += len(row.text) + sum(len(bytes(each)) for each in values.values())
-        if known or len(first) == inferred.SAMPLE or size > formats.SAMPLE_BYTES:
+        if has_time or len(first) == schema_inference.SAMPLE or size > formats.SAMPLE_BYTES:
             break
-    if not known and any(row.values is not None for row in first):
+    if not has_time and any(row.values is not None for row in first):
         raise formats.without_time(files, name)
     yield from chain(first, rows)
 
 
 def event(maker: Maker, file: str, row: formats.Row) -> Event:
-    """The event of what stands in a file; of what is no row, one that becomes a dead letter."""
+    """The event of a row; an invalid row's event becomes a dead letter."""
     if row.values is None:
         return maker.refused(row.text, file, row.line, row.why)
     if row.why:
@@ -168,23 +174,23 @@ def _shares(listed: list[Listed], most: int) -> list[tuple[Listed, ...]]:
 
 
 def _listed(place: Store, files: Files) -> list[Listed]:
-    found = place.listed(files)
-    if not found:
+    listed = place.listed(files)
+    if not listed:
         raise NotFound(
             "the source has no file of this name",
             fix="Nothing is deleted. See that the files are there, or correct the path",
             source=files.source,
             path=files.path,
         )
-    return found
+    return listed
 
 
 def _fingerprint(place: Store, files: Files, listed: list[Listed], *more: str) -> str:
-    """Of all that decides what a run brings; equal ones would bring the same."""
-    told = [
+    """Fingerprint of everything that decides what a run reads; equal ones read the same."""
+    parts = [
         place.place,
         files.document,
         [[each.name, each.size, each.etag, each.modified] for each in listed],
     ]
-    digest = hashlib.blake2b(json.dumps([*told, *more]).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps([*parts, *more]).encode(), digest_size=16)
     return f"{len(listed)} files {digest.hexdigest()}"

@@ -76,7 +76,9 @@ def _form(kind: pa.DataType) -> Form:
 
 
 _BYTES = (
-    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
     pa.types.is_binary_view,
 )
 

@@ -16,13 +16,11 @@ from pulse_resources import s3_client
 from pulse_resources.errors import NotFound, PulseError, Transient, UserError
 
 MOST_FILES = 10_000
-MOST_LOOKED_AT = 100_000
-"""Names in an object store that are compared with a path."""
+MOST_LISTED = 100_000
+"""Names in an object store that are compared with a path, at most."""
 _CONFIGURED = {"endpoint", "region"}
-_OF_THE_KEY = {
-    *("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403"),
-    *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"),
-}
+_OF_THE_KEY = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403"}
+_OF_THE_KEY |= {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"}
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class Listed:
     modified: str | None
 
     @property
-    def is_known(self) -> bool:
-        """Whether a listing tells that it changed."""
+    def is_versioned(self) -> bool:
+        """Whether a listing shows when it changes."""
         return self.etag is not None or self.modified is not None
 
 
@@ -65,14 +63,14 @@ class S3:
     def __init__(self, address: str) -> None:
         try:
             parts = urlsplit(address)
-            said = {
+            options = {
                 name: values[0]
                 for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()
             }
         except ValueError:
             raise UserError("the address of the source is malformed") from None
         bucket = parts.netloc.rpartition("@")[2]
-        if not bucket or not parts.username or not parts.password or set(said) - _CONFIGURED:
+        if not bucket or not parts.username or not parts.password or set(options) - _CONFIGURED:
             raise UserError(
                 "the address of the source is malformed",
                 fix="It is s3://key:secret@bucket/prefix?endpoint=...&region=...",
@@ -80,29 +78,29 @@ class S3:
         self._bucket, prefix = bucket, parts.path.strip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._key, self._secret = unquote(parts.username), unquote(parts.password)
-        self._endpoint, self._region = said.get("endpoint"), said.get("region", "us-east-1")
+        self._endpoint, self._region = options.get("endpoint"), options.get("region", "us-east-1")
         self.place = f"{self._endpoint or ''} s3://{bucket}/{self._prefix}"
 
     def listed(self, files: Files) -> list[Listed]:
         """Files that a path stands for, by name."""
-        found: list[Listed] = []
-        looked_at = 0
+        matching: list[Listed] = []
+        count = 0
         with self._client() as client:
             pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + files.prefix):
-                for each in page.get("Contents", ()):
-                    name = each["Key"].removeprefix(self._prefix)
+                for entry in page.get("Contents", ()):
+                    name = entry["Key"].removeprefix(self._prefix)
                     if files.matches(name):
-                        found.append(
-                            Listed(name, each["Size"], each["ETag"], each["LastModified"].isoformat())
+                        matching.append(
+                            Listed(name, entry["Size"], entry["ETag"], entry["LastModified"].isoformat())
                         )
-                    looked_at += 1
-                if len(found) > MOST_FILES or looked_at > MOST_LOOKED_AT:
+                    count += 1
+                if len(matching) > MOST_FILES or count > MOST_LISTED:
                     raise UserError(
-                        f"the path stands for more than {MOST_FILES:,} files, or hides among many others",
-                        fix="Say more of their names before the first *",
+                        f"the path matches more than {MOST_FILES:,} files, or few among too many others",
+                        fix="Write more of their names before the first *",
                     )
-        return sorted(found, key=lambda each: each.name)
+        return sorted(matching, key=lambda entry: entry.name)
 
     def is_empty(self) -> bool:
         """Whether nothing is below the prefix. Raises as `listed` does."""
@@ -142,7 +140,7 @@ def refused(code: str, status: int) -> PulseError:
     if code in ("PreconditionFailed", "412"):
         return web.changed()
     if code in ("NoSuchKey", "NoSuchBucket", "404"):
-        return NotFound("the source has no such bucket, or a file is gone that it had", code=code)
+        return NotFound("the source has no such bucket, or a listed file is gone", code=code)
     if code in _OF_THE_KEY:
         return UserError(
             "the source refuses its key",
@@ -171,11 +169,11 @@ class Web:
             return [web.patiently(lambda: self._listed(client, files.path))]
 
     def _listed(self, client: httpx.Client, name: str) -> Listed:
-        with web.answer(client, "HEAD", self._url(name), passed=(405, 501)) as found:
-            if found.status_code == 200:
-                return _listed(name, found)
-        with web.answer(client, "GET", self._url(name)) as found:
-            return _listed(name, found)
+        with web.answer(client, "HEAD", self._url(name), passed=(405, 501)) as response:
+            if response.status_code == 200:
+                return _listed(name, response)
+        with web.answer(client, "GET", self._url(name)) as response:
+            return _listed(name, response)
 
     @contextmanager
     def opened(self, file: Listed) -> Iterator[BinaryIO]:
@@ -183,11 +181,11 @@ class Web:
         strong = file.etag is not None and not file.etag.startswith("W/")
         headers = {"If-Match": file.etag} if strong and file.etag else {}
         with web.client(self._site) as client:
-            with web.answer(client, "GET", self._url(file.name), headers) as found:
-                if _differ(file, _listed(file.name, found)):
+            with web.answer(client, "GET", self._url(file.name), headers) as response:
+                if _differ(file, _listed(file.name, response)):
                     raise web.changed()
-                yield io.BufferedReader(_Reader(_of_chunks(web.paced(found.iter_raw()))), 2**20)
-            # A server reads on in a file that is rewritten in place: what it gives is of both.
+                yield io.BufferedReader(_Reader(_of_chunks(web.paced(response.iter_raw()))), 2**20)
+            # A server continues in a file that is rewritten in place: its answer is a mix of both.
             if _differ(file, web.patiently(lambda: self._listed(client, file.name))):
                 raise web.changed()
 
@@ -195,13 +193,13 @@ class Web:
         return f"{self._site.base}/{name.replace(' ', '%20')}"
 
 
-def _listed(name: str, found: httpx.Response) -> Listed:
-    size = found.headers.get("content-length", "")
+def _listed(name: str, response: httpx.Response) -> Listed:
+    size = response.headers.get("content-length", "")
     return Listed(
         name,
         int(size) if size.isdecimal() else None,
-        found.headers.get("etag"),
-        found.headers.get("last-modified"),
+        response.headers.get("etag"),
+        response.headers.get("last-modified"),
     )
 
 
@@ -217,8 +215,8 @@ def _of_chunks(chunks: Iterator[bytes]) -> Any:
     def read(size: int) -> bytes:
         nonlocal rest
         rest = rest or next(chunks, b"")
-        found, rest = rest[:size], rest[size:]
-        return found
+        piece, rest = rest[:size], rest[size:]
+        return piece
 
     return read
 
@@ -233,6 +231,6 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = self._read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+        piece = self._read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)

@@ -1,4 +1,4 @@
-"""Cursors: the column by which an incremental pipe goes on, and the position that it gives.
+"""Cursors: the column by which an incremental pipe continues, and its position.
 
 An infinite or NaN cursor is never the position: nothing would be beyond it. Rows that have one are read in
 each run, and count as unchanged unless they are not.
@@ -17,13 +17,13 @@ from pulse_pipelines.pipes.registry import Pipe
 
 
 class Reached(NamedTuple):
-    """How far an incremental pipe is; as text its position, of which people see the cursor alone."""
+    """The position of an incremental pipe; people see only its cursor."""
 
     cursor: str | None
     shape: str = ""
-    """Of the table then: where it has another one, all rows may be others. Empty: it is not known ..."""
+    """Form of the table at that time: with another one, all rows may differ. Empty if unknown ..."""
     moment: str = ""
-    """... like the moment after which partitions were attached of which no row was read."""
+    """... like the moment since which attached partitions have not been read."""
 
     @classmethod
     def of(cls, pipe: Pipe) -> "Reached":
@@ -49,21 +49,21 @@ class Cursor:
         """The cursor of a table."""
         return cls(table, column, tables.type_of(source, table.name, column))
 
-    def known(self, source: "psycopg.Connection[Any]", position: str | None) -> str | None:
-        """A position, unless the column's type has no such value any more, or it is infinite."""
+    def usable(self, source: "psycopg.Connection[Any]", position: str | None) -> str | None:
+        """A position, or None if the column's type no longer has this value, or it is infinite."""
         at = sql.SQL("{}::{}").format(sql.Literal(position), sql.SQL(self.kind))
         query = sql.SQL("SELECT {} IS NOT NULL AND {}").format(at, tables.finite(at, self.kind))
         try:
             with source.transaction():
-                found = source.execute(query).fetchone()
+                row = source.execute(query).fetchone()
         except psycopg.DataError:  # it has another type, or the value of an enum another name
             return None
-        return position if found == (True,) else None
+        return position if row == (True,) else None
 
     def highest(self, source: "psycopg.Connection[Any]") -> str | None:
         """The highest one in the table that is finite; None: there is none."""
-        ((found,),) = source.execute(self.query).fetchall()
-        return None if found is None else str(found)
+        ((value,),) = source.execute(self.query).fetchall()
+        return None if value is None else str(value)
 
     @property
     def query(self) -> sql.Composed:

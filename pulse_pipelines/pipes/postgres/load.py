@@ -16,8 +16,8 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import reading, sessions, tables
 from pulse_pipelines.pipes.publishing import Loaded, publish
+from pulse_pipelines.pipes.read_plan import ReadPlan, most_tasks
 from pulse_pipelines.pipes.registry import Pipe
-from pulse_pipelines.pipes.wanted import Wanted, most_tasks
 from pulse_resources.faults import fail_point
 
 FETCHED = 32
@@ -37,7 +37,7 @@ class LoadTask:
     """Queries for keys and events."""
 
 
-def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
+def schema(tenant: Tenant, definition: Definition) -> dict[str, Any]:
     """The JSON Schema of a table's entities.
 
     Raises:
@@ -45,12 +45,12 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
         UserError: the table cannot be replicated.
         Transient: the source does not answer.
     """
-    with sessions.snapshot(addresses.url(tenant, said.of_postgres.source)) as source:
-        return reading.checked(source, said).schema
+    with sessions.snapshot(addresses.url(tenant, definition.of_postgres.source)) as source:
+        return reading.checked(source, definition).schema
 
 
 @contextmanager
-def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
+def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
     """Hold the pipe and one moment of its source, for as long as its tasks run.
 
     Raises:
@@ -62,20 +62,20 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     with sessions.connect(address) as source:
         sessions.begin_alone(source, pipe.dataset_id)
         moment = datetime.now(UTC)
-        seen = reading.changes_of(address, pipe)
+        slot_read = reading.read_changes(address, pipe)
         fail_point("pipe.looked")
-        name = tables.look(source, pipe.definition).name
+        name = tables.inspect(source, pipe.definition).name
         sessions.freeze(source)
         # First of all: of a table that is truncated or rewritten after a snapshot, it would show no rows.
         source.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.SQL(name)))
         fail_point("pipe.locked")
         ((exported,),) = source.execute("SELECT pg_export_snapshot()").fetchall()
         most = most_tasks(parallelism)
-        plan = reading.plan(source, pipe, seen, moment, most, full=full)
+        plan = reading.plan(source, pipe, slot_read, moment, most, full=full)
         shares = [tuple(plan.queries[index::most]) for index in range(most)]
         task = LoadTask(address, pipe.tenant.topic, pipe.dataset_id, exported, ())
         tasks = [replace(task, queries=share) for share in shares if share]
-        yield Wanted(plan.is_full, plan.position, plan.as_of, load, tasks)
+        yield ReadPlan(plan.is_full, plan.position, plan.as_of, load, tasks)
 
 
 def load(task: LoadTask) -> Iterator[Loaded]:

@@ -46,13 +46,13 @@ class Transaction(NamedTuple):
 
 
 @dataclass
-class Found:
+class LogChanges:
     """Changes found in a slot."""
 
     keys: set[Key] = field(default_factory=set)
     """Keys of rows that changed."""
     whole: bool = False
-    """The keys do not say what changed: all rows are to be read."""
+    """The keys do not show what changed: all rows have to be read."""
     messages: int = 0
     transactions: list[Transaction] = field(default_factory=list)
     """In the order in which they were committed."""
@@ -72,46 +72,46 @@ class _Form(NamedTuple):
     """Where the key is in a table's rows."""
 
     is_key: tuple[bool, ...]
-    """Of each column up to the last one of the key."""
+    """Whether each column is in the key, up to the last one that is."""
     order: tuple[int, ...] | None
-    """Of these columns in the key; None: as in the row."""
+    """Order of these columns in the key; None: as in the row."""
 
 
-def decoded(messages: Iterable[bytes], key: Key) -> Found:
+def decoded(messages: Iterable[bytes], key: Key) -> LogChanges:
     """Decode the keys in messages.
 
     Raises:
         Terminal: a message lacks the key of its row.
     """
-    found, forms, size, number = Found(), dict[int, _Form](), 0, 0
-    keys = found.keys
+    changes, forms, size, number = LogChanges(), dict[int, _Form](), 0, 0
+    keys = changes.keys
     for message in messages:
-        found.messages += 1
+        changes.messages += 1
         kind = message[0]
         if kind in _CHANGES:
-            if found.whole:
+            if changes.whole:
                 continue
             (relation,) = _NUMBER(message, 1)
-            for each in _keys(message, forms[relation]):
-                if each not in keys:
-                    keys.add(each)
-                    size += sum(map(len, each))
-            found.whole = len(keys) > MOST_KEYS or size > MOST_KEY_CHARACTERS
+            for changed_key in _keys(message, forms[relation]):
+                if changed_key not in keys:
+                    keys.add(changed_key)
+                    size += sum(map(len, changed_key))
+            changes.whole = len(keys) > MOST_KEYS or size > MOST_KEY_CHARACTERS
         elif kind == _RELATION:
             relation, columns = _relation(message)
             if set(key) <= {name for name, of_identity in columns if of_identity}:
                 forms[relation] = _form([name for name, _ in columns], key)
             else:  # a column of the key had another name then, or the log had another identity of rows
-                found.whole = True
+                changes.whole = True
         elif kind == _TRUNCATE:
-            found.whole = True
+            changes.whole = True
         elif kind == _BEGINS:
             (number,) = _BEGIN(message, 0)
         elif kind == _COMMIT:
-            found.transactions.append(Transaction(number, *_END(message, 0)))
-        if found.whole:
+            changes.transactions.append(Transaction(number, *_END(message, 0)))
+        if changes.whole:
             keys.clear()
-    return found
+    return changes
 
 
 def _keys(message: bytes, form: _Form) -> Iterator[Key]:
@@ -163,5 +163,5 @@ def _relation(message: bytes) -> tuple[int, list[tuple[str, bool]]]:
 def _without_key() -> Terminal:
     return Terminal(
         "the source's log has a change without the key of its row",
-        fix="Bring all rows anew: pulse pipe reset",
+        fix="Read all rows again: pulse pipe reset",
     )

@@ -1,10 +1,10 @@
-"""Places in a source's log, which are the positions of pipes, and what is seen there."""
+"""Places in a source's log, which are the positions of pipes, and the changes read there."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from pulse_pipelines.pipes.postgres.pgoutput import Found
+from pulse_pipelines.pipes.postgres.pgoutput import LogChanges
 
 
 class Place(NamedTuple):
@@ -41,18 +41,18 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a look at a slot found."""
+class SlotRead:
+    """The changes that were read from a slot."""
 
-    found: Found
+    changes: LogChanges
     place: Place
     """The place up to which it was read."""
     as_of: datetime
-    """A moment before which nothing was committed that was not found."""
+    """A moment: everything committed before it was read."""
     since: str
     """LSN from which on it was read."""
 
-    def within(self, snapshot: str) -> "Seen":
+    def within(self, snapshot: str) -> "SlotRead":
         """What a later snapshot shows of it: the place is before the first change that it does not show.
 
         A commit is in the log before others see it: under a synchronous standby it waits for that in between.
@@ -64,7 +64,7 @@ class Seen:
         _, text, within = snapshot.split(":")
         beyond, open_ = int(text), set(map(int, filter(None, within.split(","))))
         before = self.since
-        for transaction in self.found.transactions:
+        for transaction in self.changes.transactions:
             # Of ids modulo 2^32 the one that is nearest.
             number = beyond + (transaction.number - beyond + 2**31) % 2**32 - 2**31
             if number >= beyond or number in open_:

@@ -45,8 +45,8 @@ WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)
 _MARKS = "SELECT coalesce(obj_description(oid, 'pg_publication'), '') FROM pg_publication WHERE pubname = %s"
 
 
-def check(source: "psycopg.Connection[Any]", said: Definition, table: Table) -> None:
-    """See that the log can say how a table changes, and that publishing it harms nobody.
+def check(source: "psycopg.Connection[Any]", definition: Definition, table: Table) -> None:
+    """Check that the log shows how a table changes, and that publishing it does no harm.
 
     Raises:
         UserError: it cannot, and why.
@@ -54,9 +54,9 @@ def check(source: "psycopg.Connection[Any]", said: Definition, table: Table) -> 
     ((level,),) = source.execute("SELECT current_setting('wal_level')").fetchall()
     if level != "logical":
         raise UserError(
-            f"the source's wal_level is {level}: its log does not say what changed",
+            f"the source's wal_level is {level}: its log does not show what changed",
             fix="Set wal_level = logical there, and start it again",
-            pipe=said.pipe,
+            pipe=definition.pipe,
         )
     ((identity, logged, columns),) = source.execute(
         _IDENTITY, {"part": table.parts[0], "publication": None}
@@ -64,18 +64,18 @@ def check(source: "psycopg.Connection[Any]", said: Definition, table: Table) -> 
     if not logged:
         raise UserError(
             "the table is unlogged, or temporary: the source's log does not have it",
-            fix=f"ALTER TABLE {table.parts[0]} SET LOGGED, or bring it by a cursor, or whole",
-            pipe=said.pipe,
+            fix=f"ALTER TABLE {table.parts[0]} SET LOGGED, or use mode: incremental or full",
+            pipe=definition.pipe,
         )
     if identity != "f" and not set(table.key) <= set(columns or ()):
         why = "its replica identity does not have all columns of the primary key"
         if columns is None:
             why = "its primary key is deferrable" if identity == "d" else "it has no replica identity"
         raise UserError(
-            f"the source's log does not say which rows were changed or deleted: {why}",
+            f"the source's log does not show which rows were changed or deleted: {why}",
             fix=f"ALTER TABLE {table.parts[0]} REPLICA IDENTITY FULL; or, of a primary key that is not "
-            "deferrable, REPLICA IDENTITY DEFAULT; or bring it by a cursor, or whole",
-            pipe=said.pipe,
+            "deferrable, REPLICA IDENTITY DEFAULT; or use mode: incremental or full",
+            pipe=definition.pipe,
         )
 
 
@@ -85,12 +85,12 @@ def is_harmful(source: "psycopg.Connection[Any]", name: str) -> bool:
     return any(identity != "f" and columns is None for identity, _, columns in rows)
 
 
-def publish(source: "psycopg.Connection[Any]", said: Definition, name: str, part: str) -> None:
+def publish(source: "psycopg.Connection[Any]", definition: Definition, name: str, part: str) -> None:
     """Create a publication of a table.
 
     Raises:
         UserError: Postgres would refuse changes of the table from then on; nothing was published.
-        Transient: somebody holds a lock of the table for long.
+        Transient: another session holds a lock of the table for long.
     """
     # Of a generated column in the identity Postgres would refuse changes, unless it is published, too.
     generated = " WITH (publish_generated_columns = stored)" if source.info.server_version >= 180000 else ""
@@ -101,26 +101,28 @@ def publish(source: "psycopg.Connection[Any]", said: Definition, name: str, part
             source.execute(create.format(sql.Identifier(name), sql.SQL(part)))
             source.execute(sql.SQL(_CHANGED).format(part=sql.SQL(part), same=_same(source, part)))
     except psycopg.errors.LockNotAvailable:
-        raise Transient("somebody locks the table", fix="It is tried again", pipe=said.pipe) from None
+        raise Transient(
+            "the table is locked by another session", fix="It is tried again", pipe=definition.pipe
+        ) from None
     except (
         psycopg.errors.ObjectNotInPrerequisiteState,
         psycopg.errors.InvalidColumnReference,
     ) as error:
         raise UserError(
-            f"published, the table could not be changed any more: {error.diag.message_detail or error}",
-            fix="Nothing was published. Bring it by a cursor, or whole",
-            pipe=said.pipe,
+            f"if published, the table could no longer be changed: {error.diag.message_detail or error}",
+            fix="Nothing was published. Use mode: incremental or full",
+            pipe=definition.pipe,
         ) from None
 
 
 def _same(source: "psycopg.Connection[Any]", part: str) -> sql.Composable:
     """An assignment that any UPDATE of a table may have."""
-    found = source.execute(
+    row = source.execute(
         "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
         "AND NOT attisdropped AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum LIMIT 1",
         [part],
     ).fetchone()
-    return sql.SQL("{0} = {0}").format(sql.Identifier(found[0] if found else "ctid"))
+    return sql.SQL("{0} = {0}").format(sql.Identifier(row[0] if row else "ctid"))
 
 
 def drop(source: "psycopg.Connection[Any]", name: str) -> None:
@@ -138,8 +140,8 @@ def fingerprints(source: "psycopg.Connection[Any]", name: str, part: str) -> tup
 
 def marked(source: "psycopg.Connection[Any]", name: str, mark: str) -> bool:
     """Whether a publication bears a mark."""
-    found = source.execute(_MARKS, [name]).fetchone()
-    return found is not None and mark in found[0].split()
+    row = source.execute(_MARKS, [name]).fetchone()
+    return row is not None and mark in row[0].split()
 
 
 def mark(source: "psycopg.Connection[Any]", name: str, before: str = "") -> str:

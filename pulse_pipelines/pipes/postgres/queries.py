@@ -6,7 +6,7 @@ from typing import LiteralString
 from psycopg import sql
 
 from pulse_pipelines.pipes.postgres.tables import Table
-from pulse_pipelines.pipes.rows import KEPT, LONGEST
+from pulse_pipelines.pipes.rows import EXCERPT_BYTES, LONGEST
 
 _EVENT = "json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', m, 'data', d)"
 _DELETION = """json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', m,
@@ -90,10 +90,10 @@ def changed(
 
 
 def _cut(event: LiteralString, rows: sql.Composed, part: str, dataset: str) -> sql.Composed:
-    given: dict[str, sql.Composable] = {"dataset": sql.Literal(dataset), "longest": sql.Literal(LONGEST)}
-    made = sql.SQL(event).format(**given)
+    names: dict[str, sql.Composable] = {"dataset": sql.Literal(dataset), "longest": sql.Literal(LONGEST)}
+    made = sql.SQL(event).format(**names)
     return sql.SQL(_CUT).format(
-        **given, table=sql.Literal(part), kept=sql.Literal(KEPT), event=made, rows=rows
+        **names, table=sql.Literal(part), kept=sql.Literal(EXCERPT_BYTES), event=made, rows=rows
     )
 
 

@@ -12,8 +12,8 @@ from psycopg import sql
 from pulse_pipelines.domain.pipes import Definition, Mode
 from pulse_pipelines.pipes.postgres import publications, queries, sessions, shapes, slots, tables
 from pulse_pipelines.pipes.postgres.cursors import Cursor, Reached
-from pulse_pipelines.pipes.postgres.pgoutput import Found
-from pulse_pipelines.pipes.postgres.places import Place, Seen
+from pulse_pipelines.pipes.postgres.pgoutput import LogChanges
+from pulse_pipelines.pipes.postgres.places import Place, SlotRead
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_resources.errors import UserError
@@ -36,7 +36,7 @@ class Plan:
     queries: Sequence[str]
 
 
-def changes_of(address: str, pipe: Pipe) -> Seen | None:
+def read_changes(address: str, pipe: Pipe) -> SlotRead | None:
     """Read the changes in the source's log, before the snapshot for the rows; None in other modes.
 
     A change that is not in the snapshot is read again by the next run (`Seen.within`), and none is missed.
@@ -46,16 +46,16 @@ def changes_of(address: str, pipe: Pipe) -> Seen | None:
         UserError: the table's changes cannot be captured.
         Transient: a transaction that writes the table does not end.
     """
-    said = pipe.definition
-    if said.of_postgres.mode is not Mode.CHANGES:
+    definition = pipe.definition
+    if definition.of_postgres.mode is not Mode.CHANGES:
         return None
     table = captured(address, pipe)
     place = None if pipe.position is None else Place.parse(pipe.position)
     if place is not None:
-        return slots.look(address, pipe.tenant, said, table, place)
+        return slots.read_changes(address, pipe.tenant, definition, table, place)
     now = datetime.now(UTC)
-    place = slots.begin(address, pipe.tenant, said, table)
-    return Seen(Found(whole=True), place, now, place.lsn)
+    place = slots.begin(address, pipe.tenant, definition, table)
+    return SlotRead(LogChanges(whole=True), place, now, place.lsn)
 
 
 def captured(address: str, pipe: Pipe) -> Table:
@@ -70,49 +70,49 @@ def captured(address: str, pipe: Pipe) -> Table:
         return _captured(source, pipe.definition)
 
 
-def _captured(source: "psycopg.Connection[Any]", said: Definition) -> Table:
-    table = tables.look(source, said)
-    if table.partitioned or said.of_postgres.key:
+def _captured(source: "psycopg.Connection[Any]", definition: Definition) -> Table:
+    table = tables.inspect(source, definition)
+    if table.partitioned or definition.of_postgres.key:
         raise UserError(
-            "changes are captured of tables that are not partitioned, by their primary key",
-            fix="Bring it by a cursor, or whole",
-            pipe=said.pipe,
+            "changes are captured only for tables that are not partitioned, by their primary key",
+            fix="Use mode: incremental or full",
+            pipe=definition.pipe,
         )
     return table
 
 
-def checked(source: "psycopg.Connection[Any]", said: Definition) -> Table:
-    """Inspect a table of which a pipe is made, and see that its runs could read it.
+def checked(source: "psycopg.Connection[Any]", definition: Definition) -> Table:
+    """Inspect the table of a new pipe, and check that its runs can read it.
 
     Raises:
         NotFound, UserError: they could not, and why.
     """
-    if said.of_postgres.mode is Mode.CHANGES:
-        table = _captured(source, said)
-        publications.check(source, said, table)
+    if definition.of_postgres.mode is Mode.CHANGES:
+        table = _captured(source, definition)
+        publications.check(source, definition, table)
     else:
-        table = tables.look(source, said)
-    tried = [queries.events(table, part, said.dataset, _now(), ALL) for part in table.parts[:1]]
+        table = tables.inspect(source, definition)
+    probes = [queries.events(table, part, definition.dataset, _now(), ALL) for part in table.parts[:1]]
     try:
-        if said.of_postgres.cursor is not None and table.parts:
-            cursor = Cursor.of(source, table, said.of_postgres.cursor)
-            since = cursor.since(None, said.of_postgres.overlap)
-            tried += [queries.events(table, table.parts[0], said.dataset, _now(), since)]
+        if definition.of_postgres.cursor is not None and table.parts:
+            cursor = Cursor.of(source, table, definition.of_postgres.cursor)
+            since = cursor.since(None, definition.of_postgres.overlap)
+            probes += [queries.events(table, table.parts[0], definition.dataset, _now(), since)]
             with source.transaction():
                 source.execute(sql.SQL("EXPLAIN {}").format(cursor.query))
     except psycopg.errors.UndefinedFunction:
         raise UserError(
-            f"the cursor {cursor.column} is of the type {cursor.kind}, of which the source has no order",
+            f"the cursor {cursor.column} is of the type {cursor.kind}, which the source cannot order",
             fix="Name a column of numbers, texts, dates or timestamps that grows with each change of a row",
-            pipe=said.pipe,
+            pipe=definition.pipe,
         ) from None
-    for query in tried:
+    for query in probes:
         try:
             with source.transaction():
                 source.execute(sql.SQL("EXPLAIN {}").format(query))
         except psycopg.ProgrammingError as error:
             raise UserError(
-                f"the source refuses to read it: {error.diag.message_primary}", pipe=said.pipe
+                f"the source refuses to read it: {error.diag.message_primary}", pipe=definition.pipe
             ) from None
     return table
 
@@ -120,7 +120,7 @@ def checked(source: "psycopg.Connection[Any]", said: Definition) -> Table:
 def plan(
     source: "psycopg.Connection[Any]",
     pipe: Pipe,
-    seen: Seen | None,
+    slot_read: SlotRead | None,
     moment: datetime,
     parallelism: int,
     *,
@@ -129,7 +129,7 @@ def plan(
     """Plan what a run reads in a snapshot.
 
     Args:
-        seen: changes that were found before the snapshot; None in other modes.
+        slot_read: changes that were found before the snapshot; None in other modes.
         moment: one before the snapshot.
         parallelism: how many tasks share the queries.
         full: read all rows, in any mode.
@@ -137,23 +137,23 @@ def plan(
     Raises:
         NotFound, UserError: the table no longer exists, or cannot be replicated.
     """
-    said = pipe.definition.of_postgres
-    table = tables.look(source, pipe.definition)
+    source_table = pipe.definition.of_postgres
+    table = tables.inspect(source, pipe.definition)
     is_full, position, as_of, condition = True, pipe.position, moment, ALL
     fresh: Collection[str] = ()
-    if seen is not None:
+    if slot_read is not None:
         ((snapshot,),) = source.execute("SELECT txid_current_snapshot()::text").fetchall()
-        seen = seen.within(snapshot)
-        position, as_of, found = str(seen.place), seen.as_of, seen.found
-        if not found.whole and not full:
-            return Plan(False, position, as_of, list(_changed(source, table, pipe.dataset, found)))
-    elif said.cursor is not None:
-        cursor = Cursor.of(source, table, said.cursor)
+        slot_read = slot_read.within(snapshot)
+        position, as_of, changes = str(slot_read.place), slot_read.as_of, slot_read.changes
+        if not changes.whole and not full:
+            return Plan(False, position, as_of, list(_changed(source, table, pipe.dataset, changes)))
+    elif source_table.cursor is not None:
+        cursor = Cursor.of(source, table, source_table.cursor)
         before = Reached.of(pipe)
-        last = cursor.known(source, before.cursor)
+        last = cursor.usable(source, before.cursor)
         shape = shapes.shape(source, table.name)
         if last is not None and not full and before.shape in ("", shape):
-            is_full, condition = False, cursor.since(last, said.overlap)
+            is_full, condition = False, cursor.since(last, source_table.overlap)
             fresh = shapes.attached(source, table, before.moment) if before.moment else ()
         at = cursor.highest(source) or last
         position = None if at is None else str(Reached(at, shape, shapes.moment(source, table)))
@@ -164,10 +164,12 @@ def plan(
 ALL: sql.Composable = sql.SQL("true")
 
 
-def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, found: Found) -> Iterator[str]:
+def _changed(
+    source: "psycopg.Connection[Any]", table: Table, dataset: str, changes: LogChanges
+) -> Iterator[str]:
     """Queries for rows by key: keys without a row are deletions."""
     types = [tables.type_of(source, table.parts[0], column) for column in table.key]
-    keys, moment = iter(sorted(found.keys)), _now()
+    keys, moment = iter(sorted(changes.keys)), _now()
     while some := list(islice(keys, KEYS)):
         yield queries.changed(table, types, some, dataset, moment).as_string(source)
 
@@ -210,5 +212,5 @@ def _stretches(
 def _blocks(source: "psycopg.Connection[Any]", part: str) -> int:
     """Blocks of a table."""
     query = "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int"
-    ((found,),) = source.execute(query, [part]).fetchall()
-    return int(found)
+    ((count,),) = source.execute(query, [part]).fetchall()
+    return int(count)

@@ -43,7 +43,7 @@ SELECT pg_catalog.set_config(name, value, false) FROM (VALUES
 WHERE pg_catalog.current_setting(name, true) IS NOT NULL
 """
 """Settings of each session: the text form of values; an error, where a policy hides rows; no time limits."""
-# First exclusive, then shared: nobody else has it at that moment, and tasks can join.
+# First exclusive, then shared: no one else has it at that moment, and tasks can join.
 ALONE = """
 SELECT CASE WHEN pg_try_advisory_lock(hashtextextended(%(key)s, 0))
     THEN pg_try_advisory_lock_shared(hashtextextended(%(key)s, 0))
@@ -62,14 +62,14 @@ class _Session(psycopg.Connection[Any]):
 
     def wait(self, gen: Any, interval: float = INTERVAL_S, timeout: float | None = None) -> Any:
         until = _until.get()
-        left = timeout if until is None else max(0.0, until - time.monotonic())
+        remaining = timeout if until is None else max(0.0, until - time.monotonic())
         try:
-            return super().wait(gen, interval, left)
+            return super().wait(gen, interval, remaining)
         except (psycopg.errors._WaitTimeout, Transient) as error:
             self.close()  # to roll back would be to wait for the server again
             if isinstance(error, Transient) or until is None:
                 raise
-            raise Transient("the source does not answer in time: it is connected, and silent") from None
+            raise Transient("the source is connected, but does not answer in time") from None
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def begin_alone(connection: "psycopg.Connection[Any]", of: UUID | str) -> None:
     ((alone,),) = connection.execute(ALONE, {"key": f"pulse-pipe/{of}"}).fetchall()
     if not alone:
         raise Transient(
-            "rows of an earlier run of the pipe are still on their way",
+            "rows of an earlier run of the pipe are still in flight",
             fix="It is tried again; pg_locks there shows who holds an advisory lock",
         )
 
@@ -146,22 +146,22 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
         UserError: the connection string is malformed.
     """
     try:
-        given = psycopg.conninfo.conninfo_to_dict(address)
+        options = psycopg.conninfo.conninfo_to_dict(address)
     except psycopg.Error:
         raise UserError("the connection string of the source is malformed") from None
     try:
         # By default texts come in the encoding of the source, even those within a message of its log.
-        known: dict[str, Any] = {**ANSWERS, **given, "client_encoding": "UTF8"}
-        conninfo = psycopg.conninfo.make_conninfo(**known)
+        settings: dict[str, Any] = {**ANSWERS, **options, "client_encoding": "UTF8"}
+        conninfo = psycopg.conninfo.make_conninfo(**settings)
         connection = _Session.connect(conninfo, application_name="pulse", autocommit=True)
         connection.execute(SETTINGS)
     except psycopg.Error as error:
-        raise Transient(f"the source does not answer: {_said(str(error))}") from None
+        raise Transient(f"the source does not answer: {_error_text(str(error))}") from None
     with connection:
         yield connection
 
 
-def _said(text: str) -> str:
-    """What may be told of an error: a malformed string can put the password into any part of it."""
-    found = _TELLABLE.search(text)
-    return _NAMED.sub("...", found[0]) if found else "it cannot be connected to"
+def _error_text(text: str) -> str:
+    """The harmless part of an error: a malformed string can put the password into any part of it."""
+    message = _TELLABLE.search(text)
+    return _NAMED.sub("...", message[0]) if message else "it cannot be connected to"

@@ -1,4 +1,4 @@
-"""Shapes: fingerprints of a table's form, which tell that rows may differ though no change of one says so."""
+"""Shapes: fingerprints of a table's form, which show that rows may differ without a logged change."""
 
 from collections.abc import Collection
 from typing import Any
@@ -46,13 +46,13 @@ JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace W
 
 
 def shape(source: "psycopg.Connection[Any]", name: str) -> str:
-    """The fingerprint of the form of a table, by its quoted name; of none that of nothing."""
-    found = source.execute(_SHAPE, {"name": name}).fetchone()
-    return "" if found is None else str(found[0])
+    """The fingerprint of the form of a table, by its quoted name; empty if it does not exist."""
+    row = source.execute(_SHAPE, {"name": name}).fetchone()
+    return "" if row is None else str(row[0])
 
 
 def moment(source: "psycopg.Connection[Any]", table: Table) -> str:
-    """Of a partitioned table a transaction's id, modulo 2^32: those before it have ended."""
+    """A transaction's id, modulo 2^32, before which all have ended; empty if the table has no partitions."""
     if not table.partitioned:
         return ""
     ((number,),) = source.execute("SELECT txid_snapshot_xmin(txid_current_snapshot())").fetchall()
@@ -60,7 +60,7 @@ def moment(source: "psycopg.Connection[Any]", table: Table) -> str:
 
 
 def attached(source: "psycopg.Connection[Any]", table: Table, since: str) -> Collection[str]:
-    """The partitions that have become some of a table since a `moment`."""
+    """The partitions that were attached to a table since a `moment`."""
     if not table.partitioned:
         return ()
     return {part for (part,) in source.execute(_ATTACHED, {"name": table.name, "since": since})}

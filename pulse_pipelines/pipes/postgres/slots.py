@@ -1,6 +1,6 @@
 """Slots: change capture from a source's log, by a logical replication slot and a publication.
 
-The slot is only peeked at, and advanced once the found changes have settled: a run that dies is repeated.
+The slot is only peeked at, and advanced once the changes have settled: a run that dies is repeated.
 Only the keys of changes are used. The rows themselves are read from the table, at a later moment: so one rule
 converts a source's types in every mode, and values that the log leaves out (unchanged TOAST values) are
 present.
@@ -23,7 +23,7 @@ from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes.postgres import publications, sessions
 from pulse_pipelines.pipes.postgres.pgoutput import decoded
-from pulse_pipelines.pipes.postgres.places import Place, Seen, Slot
+from pulse_pipelines.pipes.postgres.places import Place, Slot, SlotRead
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_resources.errors import Conflict, Transient, UserError
 from pulse_resources.faults import fail_point
@@ -39,7 +39,7 @@ LEAST_MOVED = 65_536
 WRITERS_S = 600
 """Seconds that a first run waits for transactions that write its table ..."""
 POLL_S = 0.1
-"""... and between two looks at them."""
+"""... and between two checks of them."""
 
 # The name of a segment of the log begins with the timeline, which a fail-over or a restore changes.
 FACTS = """
@@ -70,16 +70,16 @@ WHERE locktype = 'relation' AND granted AND relation = to_regclass(%s)
 """
 
 
-def named(tenant: Tenant, said: Definition) -> str:
+def slot_name(tenant: Tenant, definition: Definition) -> str:
     """The name of a pipe's slot and publication."""
-    name = f"pulse_{tenant.tenant_id.hex[:12]}_{said.pipe}"
+    name = f"pulse_{tenant.tenant_id.hex[:12]}_{definition.pipe}"
     if len(name) <= LONGEST:
         return name
     return f"{name[:46]}_{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
-def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> Place:
-    """Create the publication and the slot of a pipe anew; returns the place from which on it has changes.
+def begin(address: str, tenant: Tenant, definition: Definition, table: Table) -> Place:
+    """Create or replace the publication and the slot of a pipe; returns the place from which it has changes.
 
     What the log has before the place is seen by every snapshot that is taken afterwards.
 
@@ -87,21 +87,21 @@ def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> Place
         UserError: the source's log does not contain changes.
         Transient: a transaction that writes the table does not end.
     """
-    name, part = named(tenant, said), table.parts[0]
+    name, part = slot_name(tenant, definition), table.parts[0]
     with sessions.connect(address) as source:
-        system, timeline, _ = _facts(source, said)
-        publications.check(source, said, table)
+        system, timeline, _ = _facts(source, definition)
+        publications.check(source, definition, table)
         _remove(source, name)
-        publications.publish(source, said, name, part)
+        publications.publish(source, definition, name, part)
         fail_point("pipe.before_slot")
         ((lsn,),) = source.execute(CREATE_SLOT, [name]).fetchall()
         fail_point("pipe.slot_made")
-        _wait_for_writers(source, said, part)
+        _wait_for_writers(source, definition, part)
         published, shape = publications.fingerprints(source, name, part)
         return Place(system, timeline, lsn, str(published), shape, publications.mark(source, name))
 
 
-def _wait_for_writers(source: "psycopg.Connection[Any]", said: Definition, part: str) -> None:
+def _wait_for_writers(source: "psycopg.Connection[Any]", definition: Definition, part: str) -> None:
     """Wait until what the log has of a table by now is seen by everyone."""
     writing, until = set(source.execute(WRITERS, [part])), time.monotonic() + WRITERS_S
     while writing:
@@ -109,16 +109,16 @@ def _wait_for_writers(source: "psycopg.Connection[Any]", said: Definition, part:
             raise Transient(
                 "a transaction that writes the table does not end, or waits for a synchronous standby",
                 fix="It is tried again. pg_locks, pg_stat_activity and pg_prepared_xacts there show it",
-                pipe=said.pipe,
+                pipe=definition.pipe,
             )
         time.sleep(POLL_S)
         writing &= set(source.execute(WRITERS, [part]))
 
 
-def remove(address: str, tenant: Tenant, said: Definition) -> None:
-    """Remove what `begin` created: a slot without a reader makes the source keep its log for ever."""
+def remove(address: str, tenant: Tenant, definition: Definition) -> None:
+    """Remove what `begin` created: a slot without a reader makes the source keep its log permanently."""
     with sessions.connect(address) as source:
-        _remove(source, named(tenant, said))
+        _remove(source, slot_name(tenant, definition))
 
 
 def _remove(source: "psycopg.Connection[Any]", name: str) -> None:
@@ -128,60 +128,62 @@ def _remove(source: "psycopg.Connection[Any]", name: str) -> None:
     publications.drop(source, name)
 
 
-def spare(source: "psycopg.Connection[Any]", tenant: Tenant, said: Definition) -> None:
+def spare(source: "psycopg.Connection[Any]", tenant: Tenant, definition: Definition) -> None:
     """Drop a publication by which the source refuses changes of its table.
 
     Raises:
-        Conflict: so it was.
+        Conflict: it was dropped.
     """
-    name = named(tenant, said)
+    name = slot_name(tenant, definition)
     if not publications.is_harmful(source, name):
         return
     publications.drop(source, name)
     raise Conflict(
-        "the table has lost its replica identity: it is not published any more, so that it can be changed",
-        fix=f"ALTER TABLE ... REPLICA IDENTITY FULL, then: pulse pipe reset {tenant.slug} {said.pipe}",
+        "the table has lost its replica identity: it is no longer published, so that it can be changed",
+        fix=f"ALTER TABLE ... REPLICA IDENTITY FULL, then: pulse pipe reset {tenant.slug} {definition.pipe}",
         tenant=tenant.slug,
-        pipe=said.pipe,
+        pipe=definition.pipe,
     )
 
 
-def look(address: str, tenant: Tenant, said: Definition, table: Table, place: Place) -> Seen:
+def read_changes(
+    address: str, tenant: Tenant, definition: Definition, table: Table, place: Place
+) -> SlotRead:
     """Read the changes since a place up to which everything has settled.
 
     Raises:
         Conflict: the place is of another log, or the source has discarded its log.
     """
-    name, part = named(tenant, said), table.parts[0]
+    name, part = slot_name(tenant, definition), table.parts[0]
     moment = datetime.now(UTC)
-    with _opened(address, tenant, said, part, place) as (source, _, flushed, shape):
+    with _opened(address, tenant, definition, part, place) as (source, _, flushed, shape):
         # A cursor: a transaction may be larger than our memory.
         with source.transaction(), source.cursor("changes") as cursor:
             cursor.itersize = FETCHED
             cursor.execute(PEEK, [name, flushed, MOST, name], binary=True)
-            found = decoded((bytes(data) for (data,) in cursor), table.key)
+            changes = decoded((bytes(data) for (data,) in cursor), table.key)
         mark = publications.mark(source, name, place.mark)
-    found.whole |= shape != place.shape
+    changes.whole |= shape != place.shape
     after = place._replace(lsn=flushed, shape=shape, mark=mark)
-    if found.messages >= MOST and found.end and found.committed_at:  # there may be more
-        after, moment = after._replace(lsn=found.end), min(moment, found.committed_at)
-    return Seen(found, after, moment, place.lsn)
+    if changes.messages >= MOST and changes.end and changes.committed_at:  # there may be more
+        after, moment = after._replace(lsn=changes.end), min(moment, changes.committed_at)
+    return SlotRead(changes, after, moment, place.lsn)
 
 
 def quiet_until(
-    address: str, tenant: Tenant, said: Definition, table: Table, place: Place
+    address: str, tenant: Tenant, definition: Definition, table: Table, place: Place
 ) -> tuple[Slot, Place | None]:
-    """See how much of its log the source keeps, and how far the table has not changed since a place.
+    """Read how much of its log the source keeps, and up to where the table has not changed since a place.
 
     Returns:
         The slot, and a later place, or the same if the log has hardly grown; None if there are changes, which
-        a run has to bring.
+        a run has to read.
 
     Raises:
         Conflict: the place is of another log, or the source has discarded its log.
     """
-    name = named(tenant, said)
-    with _opened(address, tenant, said, table.parts[0], place) as (source, slot, flushed, shape):
+    name = slot_name(tenant, definition)
+    with _opened(address, tenant, definition, table.parts[0], place) as (source, slot, flushed, shape):
         if shape != place.shape:
             return slot, None
         ((changed,),) = source.execute(ANY, [name, flushed, 1, name]).fetchall()
@@ -193,34 +195,34 @@ def quiet_until(
         return slot, place._replace(lsn=flushed, mark=publications.mark(source, name, place.mark))
 
 
-def settled(address: str, tenant: Tenant, said: Definition, place: Place) -> None:
+def settled(address: str, tenant: Tenant, definition: Definition, place: Place) -> None:
     """Let the source discard its log up to a place up to which everything has settled."""
     with sessions.connect(address) as source:
-        source.execute(ADVANCE, [named(tenant, said), place.lsn])
+        source.execute(ADVANCE, [slot_name(tenant, definition), place.lsn])
 
 
 @contextmanager
 def _opened(
-    address: str, tenant: Tenant, said: Definition, part: str, place: Place
+    address: str, tenant: Tenant, definition: Definition, part: str, place: Place
 ) -> "Iterator[tuple[psycopg.Connection[Any], Slot, str, str]]":
-    """Connect to a source whose slot goes on from a place.
+    """Connect to a source whose slot continues from a place.
 
     Yields:
         The connection, the slot, the LSN up to which the log is written, and the table's fingerprint.
     """
-    name = named(tenant, said)
+    name = slot_name(tenant, definition)
 
     def stopped(why: str) -> Conflict:
         return Conflict(
-            f"{why}; nothing was skipped, and nothing is brought",
-            fix=f"To bring all rows anew, with another slot: pulse pipe reset {tenant.slug} {said.pipe}",
+            f"{why}; nothing was skipped, and nothing is read",
+            fix=f"To read all rows, with another slot: pulse pipe reset {tenant.slug} {definition.pipe}",
             tenant=tenant.slug,
-            pipe=said.pipe,
+            pipe=definition.pipe,
             slot=name,
         )
 
     with sessions.connect(address) as source:
-        system, timeline, flushed = _facts(source, said)
+        system, timeline, flushed = _facts(source, definition)
         row = source.execute(SLOT, {"lsn": place.lsn, "name": name}).fetchone()
         published, shape = publications.fingerprints(source, name, part)
         ((ahead,),) = source.execute(BEYOND, [place.lsn, flushed]).fetchall()
@@ -232,45 +234,45 @@ def _opened(
         elif ahead > 0:
             why = "the source's log ends before what has settled: it was restored from an earlier state"
         elif row is None:
-            why = "the slot is gone: somebody dropped it, or the source failed over to a system without it"
+            why = "the slot is gone: it was dropped, or the source failed over to a system without it"
         elif row[1] == "lost":
-            why = "the source has thrown the slot's log away (max_slot_wal_keep_size)"
+            why = "the source has removed the slot's log (max_slot_wal_keep_size)"
         elif row[0] is not True or row[2] is not True:
-            why = "the slot was made anew, or read by somebody else: changes are missing in it"
+            why = "the slot was created again, or read by another client: changes are missing in it"
         elif published != place.published:
-            why = "the publication was changed, or the table was made anew: changes are missing in it"
+            why = "the publication was changed, or the table was created again: changes are missing in it"
         elif place.mark and not publications.marked(source, name, place.mark):
             why = "the source was restored from a copy of an earlier time: its log took another course"
         if why is not None or row is None:
             raise stopped(str(why))
         if row[3]:
-            raise _in_use(tenant, said)
+            raise _in_use(tenant, definition)
         try:
             source.execute(ADVANCE, [name, place.lsn])  # settled changes are no longer needed
             fail_point("pipe.advanced")
             yield source, Slot(row[4], row[1]), flushed, shape
         except psycopg.errors.ObjectNotInPrerequisiteState:  # meanwhile
-            raise stopped("the source has thrown the slot's log away (max_slot_wal_keep_size)") from None
+            raise stopped("the source has removed the slot's log (max_slot_wal_keep_size)") from None
         except psycopg.errors.ObjectInUse:
-            raise _in_use(tenant, said) from None
+            raise _in_use(tenant, definition) from None
 
 
-def _in_use(tenant: Tenant, said: Definition) -> Transient:
+def _in_use(tenant: Tenant, definition: Definition) -> Transient:
     return Transient(
-        "somebody reads the slot: a run that was killed a moment ago, or another program",
+        "another session reads the slot: a run that was killed a moment ago, or another program",
         fix="It is tried again. If it stays, see active_pid in the source's pg_replication_slots",
         tenant=tenant.slug,
-        pipe=said.pipe,
+        pipe=definition.pipe,
     )
 
 
-def _facts(source: "psycopg.Connection[Any]", said: Definition) -> tuple[str, str, str]:
+def _facts(source: "psycopg.Connection[Any]", definition: Definition) -> tuple[str, str, str]:
     ((standby,),) = source.execute("SELECT pg_is_in_recovery()").fetchall()
     if standby:
         raise UserError(
             "the source is a standby: changes are captured from the primary",
             fix="Let the connection string name the primary: target_session_attrs=read-write",
-            pipe=said.pipe,
+            pipe=definition.pipe,
         )
     ((system, timeline, flushed),) = source.execute(FACTS).fetchall()
     return system, timeline, flushed

@@ -1,4 +1,4 @@
-"""Tables of a source: what of them Pulse has to know, as they are at one moment."""
+"""Tables of a source: their columns, keys and partitions, as they are at one moment."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -78,7 +78,7 @@ class Table:
         return {"type": "object", "properties": {name: each.schema for name, each in self.columns.items()}}
 
 
-class Found(NamedTuple):
+class Relation(NamedTuple):
     """A relation of a database."""
 
     oid: int
@@ -87,7 +87,7 @@ class Found(NamedTuple):
     schema: str
     name: str
     file: int
-    """Of its rows: another one after a rewrite."""
+    """File of its rows: another one after a rewrite."""
 
     @property
     def quoted(self) -> sql.Identifier:
@@ -95,85 +95,85 @@ class Found(NamedTuple):
         return sql.Identifier(self.schema, self.name)
 
 
-def find(connection: "psycopg.Connection[Any]", name: str | None) -> Found | None:
-    """Find a relation by a name as people write it; None: there is none, or it is no name."""
+def find(connection: "psycopg.Connection[Any]", name: str | None) -> Relation | None:
+    """Find a relation by a name as people write it; None if it does not exist, or the name is invalid."""
     try:
         row = connection.execute(TABLE, [name]).fetchone()
     except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):
         return None
-    return None if row is None else Found(*row)
+    return None if row is None else Relation(*row)
 
 
-def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table:
+def inspect(connection: "psycopg.Connection[Any]", definition: Definition) -> Table:
     """Inspect the table of a pipe.
 
     Raises:
         NotFound: there is no such table or column.
         UserError: it cannot be replicated, with the reason.
     """
-    said = definition.of_postgres
-    where = {"pipe": definition.pipe, "table": said.table}
-    found = find(connection, said.table)
-    if found is None:
+    source_table = definition.of_postgres
+    where = {"pipe": definition.pipe, "table": source_table.table}
+    relation = find(connection, source_table.table)
+    if relation is None:
         raise NotFound("the source has no such table, or does not show it", **where)
-    oid, kind = found.oid, found.kind
+    oid, kind = relation.oid, relation.kind
     if kind not in ("r", "p"):
         raise UserError(
             "the source is not a table",
-            fix="A pipe brings tables: of a view bring what it is made of",
+            fix="A pipe reads tables: name the tables that the view reads",
             **where,
         )
-    whole = found.quoted.as_string(connection)
+    whole = relation.quoted.as_string(connection)
     leaves = _parts(connection, oid, where)
     described = connection.execute(COLUMNS, [oid]).fetchall()
     nullable = {column for column, required, _, _ in described if not required}
     columns = {column: shape(of, of_array=array) for column, _, of, array in described}
     odd = [column for column in columns if column.startswith("_")]
-    if odd and said.timestamp is None:
+    if odd and source_table.timestamp is None:
         raise UserError(
             f"the column {odd[0]!r} begins with _, and such properties of entities are not stored",
             fix="Rename it in the source",
             **where,
         )
     unique = connection.execute(KEYS, [oid]).fetchall()
-    key = said.key or next((tuple(of) for primary, of in unique if primary), ())
+    key = source_table.key or next((tuple(of) for primary, of in unique if primary), ())
     if not key:
         raise UserError(
-            "the table has no primary key to tell its rows apart",
+            "the table has no primary key to identify its rows",
             fix="Give it one, or name the columns of a unique index, none of them null: `key`",
             **where,
         )
     if sorted(key) not in [sorted(of) for _, of in unique] or nullable & set(key):
-        raise UserError(f"no unique index says that {', '.join(key)} tells its rows apart", **where)
-    if said.cursor is not None and said.cursor not in columns:
-        raise NotFound(f"it has no column {said.cursor}", **where)
+        raise UserError(f"no unique index shows that {', '.join(key)} identifies its rows", **where)
+    if source_table.cursor is not None and source_table.cursor not in columns:
+        raise NotFound(f"it has no column {source_table.cursor}", **where)
     moments = {column: None if array else moment(of) for column, _, of, array in described}
-    if said.timestamp is not None and said.timestamp not in columns:
-        raise NotFound(f"it has no column {said.timestamp}, which is the events' timestamp", **where)
-    if said.timestamp is not None and moments[said.timestamp] is None:
+    if source_table.timestamp is not None and source_table.timestamp not in columns:
+        raise NotFound(f"it has no column {source_table.timestamp}, which is the events' timestamp", **where)
+    if source_table.timestamp is not None and moments[source_table.timestamp] is None:
         raise UserError(
-            f"the column {said.timestamp} is no time, and cannot be the events' timestamp",
+            f"the column {source_table.timestamp} is not a time, and cannot be the events' timestamp",
             fix="Name a column of timestamptz, timestamp or date",
             **where,
         )
-    if said.cursor is not None and said.overlap is not None:
-        of_cursor = type_of(connection, whole, said.cursor)
+    if source_table.cursor is not None and source_table.overlap is not None:
+        of_cursor = type_of(connection, whole, source_table.cursor)
         begin = sql.Literal("2000-01-01" if _is_time(of_cursor) else "0")
-        earlier = less(begin, of_cursor, said.overlap)
+        earlier = less(begin, of_cursor, source_table.overlap)
         try:
             row = connection.execute(sql.SQL("SELECT {} <= {}").format(earlier, begin)).fetchone()
         except (psycopg.DataError, psycopg.ProgrammingError):
             row = None
         if row != (True,):
             raise UserError(
-                f"{said.overlap[:100]!r} is not how far a run can begin before the cursor {said.cursor}",
+                f"{source_table.overlap[:100]!r} is not a distance before the cursor {source_table.cursor}",
                 fix="Write an interval for a cursor of dates or timestamps (10 minutes), a number for one of"
                 " numbers, neither below zero",
                 **where,
             )
-    at = said.timestamp and moments[said.timestamp]
+    at = source_table.timestamp and moments[source_table.timestamp]
     leaves = (whole,) if kind == "r" else leaves
-    return Table(leaves, columns, key, kind == "p", said.timestamp, at or "", whole)
+    return Table(leaves, columns, key, kind == "p", source_table.timestamp, at or "", whole)
 
 
 def _parts(connection: "psycopg.Connection[Any]", oid: int, where: dict[str, str]) -> tuple[str, ...]:
@@ -182,15 +182,14 @@ def _parts(connection: "psycopg.Connection[Any]", oid: int, where: dict[str, str
     for part, kind, inherited, filtered, readable in connection.execute(PARTS, {"oid": oid}):
         if kind == "r" and inherited:
             raise UserError(
-                "the table has children (INHERITS), whose rows are its own and share no key with its",
-                fix="Bring each child by a pipe of its own, or make them partitions: ALTER TABLE ... ATTACH"
-                " PARTITION",
+                "the table has children (INHERITS), whose rows do not share its key",
+                fix="Create a pipe for each child, or make them partitions: ALTER TABLE ... ATTACH PARTITION",
                 **where,
             )
         if kind == "f":
             raise UserError(
-                f"its partition {part} is a foreign table, which is elsewhere and seen at another moment",
-                fix="Bring the other partitions, and the table that it stands for, by pipes of their own",
+                f"its partition {part} is a foreign table, which is read elsewhere, at another moment",
+                fix="Create pipes for the other partitions, and for the table that it stands for",
                 **where,
             )
         if not readable:
@@ -241,5 +240,5 @@ def _is_time(kind: str) -> bool:
 
 def type_of(connection: "psycopg.Connection[Any]", part: str, column: str) -> str:
     """The type of a column as its SQL name, without a length; of a domain its base type."""
-    ((found,),) = connection.execute(TYPE, [part, column]).fetchall()
-    return str(found)
+    ((name,),) = connection.execute(TYPE, [part, column]).fetchall()
+    return str(name)

@@ -1,4 +1,4 @@
-"""What may be told of a sink's errors: no value, no address."""
+"""The harmless part of a sink's errors: without values and addresses."""
 
 import re
 from collections.abc import Iterator
@@ -19,27 +19,27 @@ def explained() -> Iterator[None]:
 
     Raises:
         Transient: it does not answer, or not now.
-        UserError: it refuses what was asked of it.
+        UserError: it refuses the statement.
     """
     try:
         yield
     except psycopg.Error as error:
         state = error.sqlstate or ""
         if not state or state[:2] in ("08",) or state.startswith(AGAIN):
-            raise Transient(f"the sink does not answer: {said(error)}") from None
+            raise Transient(f"the sink does not answer: {error_text(error)}") from None
         raise UserError(
-            f"the sink refuses to be written: {said(error)}",
+            f"the sink refuses to be written: {error_text(error)}",
             fix="See what the table's columns, constraints and triggers, and the role's rights allow",
         ) from None
 
 
-def said(error: psycopg.Error) -> str:
-    """What may be told of an error."""
+def error_text(error: psycopg.Error) -> str:
+    """The text of an error without values."""
     of = error.diag
     if of.message_primary is None:
         return type(error).__name__
     if isinstance(error, psycopg.errors.RaiseException):
         return "a trigger refuses it"  # in words of its own, which may hold a value
     names = (("column", of.column_name), ("constraint", of.constraint_name), ("table", of.table_name))
-    told = ", ".join(f"{what} {name}" for what, name in names if name)
-    return _NAMED.sub("...", of.message_primary) + (f" ({told})" if told else "")
+    named = ", ".join(f"{label} {name}" for label, name in names if name)
+    return _NAMED.sub("...", of.message_primary) + (f" ({named})" if named else "")

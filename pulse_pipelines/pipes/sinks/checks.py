@@ -13,8 +13,8 @@ from pulse_resources.errors import UserError
 HTTP = ("http://", "https://")
 
 
-def readable(tenant: Tenant, said: Definition) -> Dataset:
-    """The dataset that a pipe reads, once its sink can be written; a table that is wanted is created.
+def readable(tenant: Tenant, definition: Definition) -> Dataset:
+    """The dataset that a pipe reads, after checking its sink; with `create`, a missing table is created.
 
     Raises:
         NotFound: there is no such dataset, address or table.
@@ -22,32 +22,32 @@ def readable(tenant: Tenant, said: Definition) -> Dataset:
         Conflict: the dataset has no index for the subset.
         Transient: the sink does not answer.
     """
-    dataset = registry.find_dataset(tenant, said.dataset)
+    dataset = registry.find_dataset(tenant, definition.dataset)
     if not dataset.of_entities:
-        raise UserError("a sink takes entities, and this is a dataset of events", dataset=said.dataset)
-    if said.sink.subset is not None:
-        indexes.subset_log(tenant, said.dataset, said.sink.subset, 0, 1)
-    address = address_of(tenant, said)
-    if said.sink.table is not None:
+        raise UserError("a sink takes entities, and this is a dataset of events", dataset=definition.dataset)
+    if definition.sink.subset is not None:
+        indexes.subset_log(tenant, definition.dataset, definition.sink.subset, 0, 1)
+    address = address_of(tenant, definition)
+    if definition.sink.table is not None:
         with sessions.connect(address) as connection:
-            target.look(connection, said, dataset)
+            target.inspect(connection, definition, dataset)
     return dataset
 
 
-def address_of(tenant: Tenant, said: Definition) -> str:
+def address_of(tenant: Tenant, definition: Definition) -> str:
     """The address of a sink, of the kind that its pipe needs.
 
     Raises:
         NotFound: it is not configured.
         UserError: it is of the other kind.
     """
-    address = addresses.url(tenant, said.sink.source)
-    if address.startswith(HTTP) is (said.sink.table is not None):
+    address = addresses.url(tenant, definition.sink.source)
+    if address.startswith(HTTP) is (definition.sink.table is not None):
         raise UserError(
             "the address leads to a service, and `table` is of a database"
-            if said.sink.table is not None
+            if definition.sink.table is not None
             else "the address does not begin with http:// or https://",
             fix="A pipe to a database names a table; one to a service names none",
-            to=said.sink.source,
+            to=definition.sink.source,
         )
     return address

@@ -18,7 +18,7 @@ from pulse_resources.errors import Conflict
 BEGIN = """
 INSERT INTO pipe_deliveries (tenant_id, pipe) VALUES (%s, %s) RETURNING delivery_id
 """
-# Those of runs that have died; and what nobody looks at any more.
+# Deliveries of runs that have died; and those that are too old to be of interest.
 ABANDON = """
 UPDATE pipe_deliveries SET state = 'failed', ended_at = now(), reason = 'its run ended before its end'
 WHERE pipe = %s AND state = 'running'
@@ -37,7 +37,7 @@ UPDATE pipe_deliveries SET versions = versions + %(versions)s, upserted = upsert
     deleted = deleted + %(deleted)s, refused = refused + %(refused)s, is_full = is_full OR %(is_full)s
 WHERE delivery_id = %(delivery)s
 """
-GAVE_WAY = "another tenant's pipe waited for its place: the next run goes on"
+GAVE_WAY = "another tenant's pipe waited for its place: the next run continues"
 NAMED = 5
 """Most entities that a run names of those that cannot be written."""
 LIST = """
@@ -54,7 +54,7 @@ class Delivery:
     state: str
     """running, done or failed."""
     is_full: bool
-    """Whether it brought all entities, so that what is not there any more was deleted."""
+    """Whether it copied all entities, and deleted those that are missing."""
     versions: int
     upserted: int
     deleted: int
@@ -66,7 +66,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of versions."""
+    """Counts of versions by outcome."""
 
     versions: int = 0
     """That were read; of each entity only the newest of a batch is written."""
@@ -101,22 +101,22 @@ class Chain:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """How far a sink has confirmed what was brought to it."""
+    """How far a sink has confirmed the versions that it received."""
 
     epoch: int
-    """Of the pipe: `reset` begins another one."""
+    """Epoch of the pipe: `reset` begins another one."""
     generation: int
     updated: int
     chain: Chain | None = None
 
     @classmethod
-    def parse(cls, said: dict[str, Any]) -> "Confirmed":
+    def parse(cls, stored: dict[str, Any]) -> "Confirmed":
         """As it is stored."""
-        chain = said.get("chain")
+        chain = stored.get("chain")
         if chain:
             sent = chain["sent"]
             chain = Chain(**chain | {"sent": Request(*sent) if sent else None})
-        return cls(said["epoch"], said["generation"], said["updated"], chain or None)
+        return cls(stored["epoch"], stored["generation"], stored["updated"], chain or None)
 
 
 @dataclass
@@ -134,19 +134,19 @@ class Run:
     gave_way: bool = False
     """Whether it has ended before its end, for another tenant's run."""
     remark: str | None = None
-    """What there is to say of it although it was done."""
+    """A remark for people on a run that was done."""
 
     def gives_way(self) -> bool:
-        """Whether to end now, so that the next run goes on."""
+        """Whether to end now, so that the next run continues."""
         self.gave_way = self.turn is not None and self.turn.gives_way
         return self.gave_way
 
-    def set_aside(self, left: Sequence[tuple[str, str]]) -> None:
+    def note_refused(self, refused: Sequence[tuple[str, str]]) -> None:
         """Note the entities that cannot be written: their ids, and why."""
-        if left:
-            named = "; ".join(f"{key[:100]}: {why}" for key, why in left[:NAMED])
-            what = "1 entity is" if len(left) == 1 else f"{len(left):,} entities are"
-            self.remark = f"{what} set aside, and tried again by each run: {named}"[:2_000]
+        if refused:
+            named = "; ".join(f"{key[:100]}: {why}" for key, why in refused[:NAMED])
+            subject = "1 entity is" if len(refused) == 1 else f"{len(refused):,} entities are"
+            self.remark = f"{subject} set aside, and tried again by each run: {named}"[:2_000]
 
     def confirm(self, confirmed: Confirmed, counts: Counts | None = None) -> None:
         """Record how far the sink is, and what became of versions.
@@ -168,7 +168,7 @@ class Run:
         self.confirmed, self.counts = confirmed, self.counts + counts
 
     def without_chain(self) -> None:
-        """Forget the chain of requests: whatever comes next begins anew."""
+        """Forget the chain of requests: the next request starts another one."""
         if self.confirmed is not None:
             self.confirm(replace(self.confirmed, epoch=-1, chain=None))
 
@@ -181,8 +181,8 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
         connection.execute(FORGET, [pipe])
         progress.begin(connection, pipe)
         ((number,),) = connection.execute(BEGIN, [tenant.tenant_id, pipe]).fetchall()
-        ((said, epoch),) = connection.execute(STATE, [tenant.tenant_id, pipe]).fetchall()
-    run = Run(tenant, pipe, number, epoch, Confirmed.parse(said) if said else None)
+        ((stored, epoch),) = connection.execute(STATE, [tenant.tenant_id, pipe]).fetchall()
+    run = Run(tenant, pipe, number, epoch, Confirmed.parse(stored) if stored else None)
     try:
         yield run
     except Exception as error:
@@ -192,7 +192,7 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         state, why = ("failed", GAVE_WAY) if run.gave_way else ("done", run.remark)
         connection.execute(END, [state, why, number])
-        (progress.goes_on if run.gave_way else progress.ended)(connection, pipe)
+        (progress.request_next if run.gave_way else progress.ended)(connection, pipe)
         if run.remark:
             progress.remark(connection, pipe, run.remark)
 

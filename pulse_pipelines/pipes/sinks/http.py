@@ -1,7 +1,7 @@
 """A service as a sink: one request after the other, each answered for before the next.
 
-Who pushes is told by the address, as of a source (`pipes.web`). No error holds any of it, nor
-what the service says.
+The address has the credentials, as that of a source (`pipes.web`). No error contains any part of it, or of
+the service's answers.
 """
 
 import time
@@ -19,7 +19,7 @@ from pulse_resources.errors import Conflict, UserError
 TIMEOUT_S = 60.0
 MOST_ANSWERED = 4 * 1024 * 1024
 """Bytes of an answer that are read."""
-_TAKEN = range(200, 300)
+_ACCEPTED = range(200, 300)
 _CONFLICT = 409
 
 
@@ -34,10 +34,10 @@ _decoder = msgspec.json.Decoder(_SinkAnswer)
 
 @dataclass(frozen=True)
 class Answer:
-    """Of a request that was taken."""
+    """The answer to an accepted request."""
 
     refused: int
-    """Entities that the service did not take, and has said so."""
+    """Entities that the service reported as refused."""
 
 
 class Service:
@@ -51,7 +51,7 @@ class Service:
         try:
             bare, auth = web.parsed(address)
         except ValueError:
-            raise UserError("the address of the sink is no URL") from None
+            raise UserError("the address of the sink is not a URL") from None
         self._url = bare.geturl()
         self._http = web.connected(auth, {"Content-Type": "application/x-ndjson", "User-Agent": "pulse"})
         self._sleep = sleep
@@ -66,7 +66,7 @@ class Service:
         """Push entities, and wait until the service has answered for them.
 
         Raises:
-            Conflict: the service does not go on with the chain of requests.
+            Conflict: the service does not continue the chain of requests.
             UserError: it refuses the request; a repetition would not help.
             Transient: it does not answer, after several attempts.
         """
@@ -87,15 +87,15 @@ class Service:
         except httpx.HTTPError as error:
             raise web.unreachable("service", error) from None
         status = answer.status_code
-        if status in _TAKEN:
+        if status in _ACCEPTED:
             if answer.headers.get("content-type", "").startswith("text/html"):
                 raise UserError(
-                    "the service answers with a page for people, which says not that it took the entities",
-                    fix="See whether its address leads to where entities are taken, or to a page to sign in",
+                    "the service answers with an HTML page, which does not confirm the entities",
+                    fix="Check that its address leads to an endpoint for entities, not to a login form",
                 )
             return Answer(_refused(read))
         if status == _CONFLICT:
-            raise Conflict("the service does not go on with the chain of requests")
+            raise Conflict("the service does not continue the chain of requests")
         if web.may_pass(status):
             raise web.busy("the service does not take the entities now", answer)
         raise UserError("the service does not take the entities", fix=_fix(status), status=status)
@@ -111,9 +111,9 @@ def _refused(body: bytes) -> int:
 
 def _fix(status: int) -> str:
     if status in (401, 403):
-        return "An operator looks at the credentials in its address"
+        return "An operator checks the credentials in its address"
     if status in range(300, 400):
-        return "It sends elsewhere, and Pulse does not follow: an operator writes the place into its address"
+        return "It redirects, and Pulse does not follow: an operator writes the target into its address"
     if status == 422:
-        return "It takes none of the entities of a page: compare its schema with the dataset's"
-    return "Ask whoever runs it; an operator looks at its address"
+        return "It accepts none of the entities of a page: compare its schema with the dataset's"
+    return "Ask whoever runs it; an operator checks its address"

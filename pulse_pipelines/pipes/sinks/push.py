@@ -1,8 +1,8 @@
-"""A chain of requests: pushes what a sink lacks, and goes on with a chain whose run has died.
+"""A chain of requests: pushes the versions that a sink lacks, and continues the chain of a run that died.
 
-What the next request brings is recorded before it is sent, and that it was taken once it is answered. A run
-that dies between the two leaves a request of which nobody knows whether it arrived: the next one sends the
-same under the same id, and the service drops it if it has it.
+Each request is recorded before it is sent, and its acceptance after it is answered. A run that dies between
+the two leaves a request that may have arrived: the next run sends the same request under the same id, and the
+service drops it if it has it.
 """
 
 import uuid
@@ -19,18 +19,18 @@ from pulse_resources.errors import Conflict, Transient, UserError
 from pulse_resources.faults import fail_point
 
 BYTES = 2 * 1024 * 1024
-"""Of a request's body; an entity alone may have more."""
+"""Bytes of a request's body; a single entity may have more."""
 
 
 def push(run: Run, service: Service, reader: Reader, generation: int, updated: int) -> None:
     """Push all versions up to a place in the log.
 
     Args:
-        generation: of the log: of another one, everything is brought, as a full chain.
+        generation: of the log; with another one, everything is sent, as a full chain.
         updated: the place.
 
     Raises:
-        Conflict: the service goes on with no chain, not even with a new one; or another run is under way.
+        Conflict: the service continues no chain, not even a new one; or another run is under way.
         UserError: it refuses a request.
         Transient: it does not answer, or the index of the subset cannot be read to its end.
     """
@@ -91,9 +91,9 @@ def _step(
         run.confirm(replace(state, chain=replace(chain, sent=None)))
         raise
     fail_point("push.answered")
-    gone = sum(entity.gone for entity in batch.entities)
-    taken = max(0, len(batch.entities) - gone - answer.refused)
-    counts = Counts(batch.versions, taken, gone, answer.refused)
+    deleted = sum(entity.is_deleted for entity in batch.entities)
+    upserted = max(0, len(batch.entities) - deleted - answer.refused)
+    counts = Counts(batch.versions, upserted, deleted, answer.refused)
     following = replace(chain, previous=sent.request, sent=None)
     state = replace(state, updated=sent.until, chain=None if sent.is_last else following)
     run.confirm(state, counts)
@@ -102,16 +102,16 @@ def _step(
 
 
 def _batch(reader: Reader, state: Confirmed, until: int, most_bytes: int | None) -> Batch:
-    """What a request brings: one that was recorded brings all up to where it said."""
-    found = reader.after(state.updated, until, most_bytes)
-    while most_bytes is None and found.until < until:
-        more = reader.after(found.until, until)
-        if more.until == found.until:
+    """The versions of a request; a recorded request has all up to its recorded end."""
+    batch = reader.after(state.updated, until, most_bytes)
+    while most_bytes is None and batch.until < until:
+        more = reader.after(batch.until, until)
+        if more.until == batch.until:
             raise Transient("the index of the subset is not at the end of the log yet")
-        newest = {entity.id: entity for entity in (*found.entities, *more.entities)}
+        newest = {entity.id: entity for entity in (*batch.entities, *more.entities)}
         entities = sorted(newest.values(), key=lambda entity: entity.updated)
-        found = Batch(entities, found.versions + more.versions, more.until)
-    return found
+        batch = Batch(entities, batch.versions + more.versions, more.until)
+    return batch
 
 
 def _parameters(chain: Chain, sent: Request) -> Mapping[str, str]:
@@ -130,4 +130,4 @@ def _lines(batch: Batch) -> bytes:
 
 
 def _sent(entity: Entity) -> Mapping[str, object]:
-    return {ID: entity.id, DELETED: True} if entity.gone else {ID: entity.id, **entity.content}
+    return {ID: entity.id, DELETED: True} if entity.is_deleted else {ID: entity.id, **entity.content}

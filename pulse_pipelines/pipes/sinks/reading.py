@@ -12,7 +12,7 @@ from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.query import versions
 
 BYTES = 8 * 1024 * 1024
-"""Of a batch as JSON, which the next one is to come to."""
+"""Intended bytes of a batch as JSON."""
 FIRST = 1_000
 """Versions of the first batch, before their size is known."""
 
@@ -22,7 +22,7 @@ class Entity:
     """The newest version of an entity in a batch."""
 
     id: str
-    gone: bool
+    is_deleted: bool
     content: Mapping[str, Any]
     """Its properties."""
     updated: int
@@ -59,26 +59,28 @@ class Reader:
         """
         if updated >= until:
             return Batch([], 0, updated)
-        said = self._pipe.definition
+        definition = self._pipe.definition
         limit = min(self._limit, until - updated)
         since = f"{self._generation}-{updated}"
         reader = f"pipe {self._pipe.name}"
-        read = versions.after(self._pipe.tenant, said.dataset, since, limit, said.sink.subset, reader)
-        found: list[dict[str, Any]] = []
+        read = versions.after(
+            self._pipe.tenant, definition.dataset, since, limit, definition.sink.subset, reader
+        )
+        accepted: list[dict[str, Any]] = []
         last, size = min(read.last, until), 0
         for version in read.found:
             if version["_updated"] > until:
                 break
             size += len(orjson.dumps(version))
-            if most_bytes is not None and size > most_bytes and found:
-                last = found[-1]["_updated"]
+            if most_bytes is not None and size > most_bytes and accepted:
+                last = accepted[-1]["_updated"]
                 break
-            found.append(version)
-        if size and found:
-            self._limit = max(1, min(MAX_VERSIONS, 4 * limit, len(found) * BYTES // size))
-        newest = {version[ID]: version for version in found}
+            accepted.append(version)
+        if size and accepted:
+            self._limit = max(1, min(MAX_VERSIONS, 4 * limit, len(accepted) * BYTES // size))
+        newest = {version[ID]: version for version in accepted}
         ordered = sorted(newest.values(), key=lambda version: int(version["_updated"]))
-        return Batch([_entity(version) for version in ordered], len(found), last)
+        return Batch([_entity(version) for version in ordered], len(accepted), last)
 
 
 def _entity(version: Mapping[str, Any]) -> Entity:

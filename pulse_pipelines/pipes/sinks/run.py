@@ -1,4 +1,4 @@
-"""A run of a pipe with a sink: brings it what its dataset's log has when the run begins."""
+"""A run of a pipe with a sink: copies the versions that the dataset's log has when the run begins."""
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
@@ -12,7 +12,7 @@ from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.push import push
 from pulse_pipelines.pipes.sinks.reading import Reader
 from pulse_pipelines.pipes.sinks.table import Table
-from pulse_pipelines.pipes.turns import OthersWait, Turn, nobody_waits
+from pulse_pipelines.pipes.turns import OthersWait, Turn, no_one_waits
 from pulse_pipelines.registry import CurrentLog
 from pulse_resources import locks
 from pulse_resources.errors import Conflict
@@ -20,10 +20,10 @@ from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 
 SESSION = "SET row_security = on; SET lock_timeout = '60s'"
-"""A sink's policies hold for Pulse, too. Whoever locks the table holds up one run, and not for ever."""
+"""A sink's policies hold for Pulse, too. A lock of the table delays one run, but not permanently."""
 
 
-def deliver(tenant: Tenant, name: str, others_wait: OthersWait = nobody_waits) -> Run:
+def deliver(tenant: Tenant, name: str, others_wait: OthersWait = no_one_waits) -> Run:
     """Run a pipe with a sink once; returns what it did.
 
     Args:
@@ -31,7 +31,7 @@ def deliver(tenant: Tenant, name: str, others_wait: OthersWait = nobody_waits) -
 
     Raises:
         Conflict: another run is active.
-        NotFound, UserError: the table, or the dataset, no longer exists, or the sink refuses what is brought.
+        NotFound, UserError: the table, or the dataset, no longer exists, or the sink refuses the entities.
         Transient: the sink does not answer, or it has to give up its place. What it has confirmed stays.
     """
     pipe = find(tenant, name)
@@ -60,15 +60,15 @@ def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) 
             connection.execute(SESSION)
             sessions.begin_alone(connection, f"{pipe.tenant.tenant_id}/{pipe.name}")
         fail_point("sink.held")
-        aim = target.look(connection, pipe.definition, log.dataset)
+        aim = target.inspect(connection, pipe.definition, log.dataset)
         of = f"{pipe.dataset_id}/{log.generation}/{run.epoch}/{pipe.definition.sink.subset or ''}"
         table = Table(connection, pipe, aim, of)
         position = table.position
-        run.is_full = position.sweeps or position.updated == 0
+        run.is_full = position.deletes_missing or position.updated == 0
         if position.updated > log.updated:
             raise Conflict(
-                "the sink has versions that the log has not: Pulse was restored to an earlier state",
-                fix=f"Bring everything again: pulse pipe reset {pipe.tenant.slug} {pipe.name}",
+                "the sink has versions that the log lacks: Pulse was restored to an earlier state",
+                fix=f"Copy everything again: pulse pipe reset {pipe.tenant.slug} {pipe.name}",
                 tenant=pipe.tenant.slug,
                 pipe=pipe.name,
             )
@@ -80,12 +80,12 @@ def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) 
             if batch.until == position.updated:  # the index of the subset has no more yet
                 break
             _confirm(run, log, batch.until, table.write(batch))
-        if position.sweeps and position.updated == log.updated:
-            _confirm(run, log, position.updated, table.sweep())
-        counts, left = table.retry()
+        if position.deletes_missing and position.updated == log.updated:
+            _confirm(run, log, position.updated, table.delete_missing())
+        counts, refused = table.retry()
         if counts != Counts():
             _confirm(run, log, position.updated, counts)
-        run.set_aside(left)
+        run.note_refused(refused)
 
 
 def _confirm(run: Run, log: CurrentLog, updated: int, counts: Counts | None = None) -> None:

@@ -1,7 +1,7 @@
 """A table of Postgres as a sink: batches of entities and the position after them, in one transaction each.
 
-The position is a row of `pulse_positions`, beside the table: what the table has, and how far it is, become
-true together, so that a run that dies anywhere is gone on with. The transaction takes the position only from
+The position is a row of `pulse_positions`, in the table's schema: rows and position commit together, so the
+next run continues after a run that died anywhere. The transaction takes the position only from
 where its run has seen it, and the session holds an advisory lock of the pipe, so no older run overwrites
 what a newer one has written.
 """
@@ -21,11 +21,11 @@ from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity
 from pulse_pipelines.pipes.sinks.target import KEY, Target
 from pulse_pipelines.pipes.sinks.texts import text
-from pulse_pipelines.pipes.sinks.writing import GONE, Outcome, Row, Writer
+from pulse_pipelines.pipes.sinks.writing import IS_DELETED, Outcome, Row, Writer
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.faults import fail_point
 
-POSITIONS, BROUGHT = "pulse_positions", "pulse_brought"
+POSITIONS, LISTED = "pulse_positions", "pulse_brought"
 CREATE = """
 CREATE TABLE IF NOT EXISTS {positions} (
     pipe     text PRIMARY KEY,
@@ -34,46 +34,46 @@ CREATE TABLE IF NOT EXISTS {positions} (
     updated  bigint NOT NULL,
     sweeps   boolean NOT NULL,
     moved_at timestamptz NOT NULL DEFAULT now());
-CREATE TABLE IF NOT EXISTS {brought} (pipe text, id text, PRIMARY KEY (pipe, id))
+CREATE TABLE IF NOT EXISTS {listed} (pipe text, id text, PRIMARY KEY (pipe, id))
 """
-THERE = "SELECT to_regclass({positions}) IS NOT NULL AND to_regclass({brought}) IS NOT NULL"
+TABLES_EXIST = "SELECT to_regclass({positions}) IS NOT NULL AND to_regclass({listed}) IS NOT NULL"
 READ = "SELECT written = %s, log, updated, sweeps FROM {positions} WHERE pipe = %s"
 OWNER = "SELECT pipe FROM {positions} WHERE written = %s"
 ANY = "SELECT EXISTS (SELECT FROM {table})"
 BEGIN = """
 INSERT INTO {positions} (pipe, written, log, updated, sweeps) VALUES (%s, %s, %s, 0, %s)
 ON CONFLICT (pipe) DO UPDATE SET written = EXCLUDED.written, log = EXCLUDED.log, updated = 0,
-    sweeps = EXCLUDED.sweeps, moved_at = now()
+    sweeps = EXCLUDED.deletes_missing, moved_at = now()
 """
 MOVE = """
 UPDATE {positions} SET updated = %s, moved_at = now() WHERE pipe = %s AND log = %s AND updated = %s
 """
 NOTE = """
-INSERT INTO {brought} SELECT %s, id::text FROM pulse_rows WHERE NOT {gone} ON CONFLICT DO NOTHING
+INSERT INTO {listed} SELECT %s, id::text FROM pulse_rows WHERE NOT {gone} ON CONFLICT DO NOTHING
 """
 UNNOTE = """
-DELETE FROM {brought} b USING pulse_rows r WHERE b.pipe = %s AND r.{gone} AND b.id = r.id::text
+DELETE FROM {listed} b USING pulse_rows r WHERE b.pipe = %s AND r.{gone} AND b.id = r.id::text
 """
-SWEEP = """
-DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {brought} b WHERE b.pipe = %s AND b.id = t.id::text)
+DELETE_MISSING = """
+DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text)
 """
-FORGET = "DELETE FROM {brought} WHERE pipe = %s"
-SWEPT = "UPDATE {positions} SET sweeps = false WHERE pipe = %s AND log = %s AND updated = %s"
-ASIDE = "pulse_set_aside"
-ASIDE_THERE = "SELECT to_regclass({set_aside}) IS NOT NULL"
-MAKE_ASIDE = """
-CREATE TABLE IF NOT EXISTS {aside} (pipe text, id text, entity text NOT NULL, reason text NOT NULL,
+FORGET = "DELETE FROM {listed} WHERE pipe = %s"
+END_DELETIONS = "UPDATE {positions} SET sweeps = false WHERE pipe = %s AND log = %s AND updated = %s"
+REFUSED = "pulse_set_aside"
+REFUSED_EXISTS = "SELECT to_regclass({refused}) IS NOT NULL"
+CREATE_REFUSED = """
+CREATE TABLE IF NOT EXISTS {refused} (pipe text, id text, entity text NOT NULL, reason text NOT NULL,
     since timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (pipe, id))
 """
-SET_ASIDE = """
-INSERT INTO {aside} (pipe, id, entity, reason) VALUES (%s, %s, %s, %s)
+INSERT_REFUSED = """
+INSERT INTO {refused} (pipe, id, entity, reason) VALUES (%s, %s, %s, %s)
 ON CONFLICT (pipe, id) DO UPDATE SET entity = EXCLUDED.entity, reason = EXCLUDED.reason
 """
-TAKE_BACK = "DELETE FROM {aside} WHERE pipe = %s AND id = ANY (%s)"
-ALL_ASIDE = "SELECT id, entity, reason FROM {aside} WHERE pipe = %s ORDER BY since, id LIMIT %s"
-EMPTY_ASIDE = "DELETE FROM {aside} WHERE pipe = %s"
+DELETE_REFUSED = "DELETE FROM {refused} WHERE pipe = %s AND id = ANY (%s)"
+ALL_REFUSED = "SELECT id, entity, reason FROM {refused} WHERE pipe = %s ORDER BY since, id LIMIT %s"
+EMPTY_REFUSED = "DELETE FROM {refused} WHERE pipe = %s"
 RETRIED = 10_000
-"""Most entities that are set aside and tried again by a run."""
+"""Most refused entities that a run tries again."""
 _PLACE = re.compile(r"COPY pulse_rows, line (\d+)(?:, column ([^:]+):)?")
 _DOUBLED = "another entity has the same key in this table"
 
@@ -83,10 +83,10 @@ class Position:
     """How far a table is."""
 
     log: str
-    """Identifies the log, and the form of the table: of another one everything is brought again."""
+    """Identifies the log, and the form of the table: with another one everything is copied again."""
     updated: int
-    sweeps: bool
-    """Whether rows that are not brought again are to be deleted at the end of the log."""
+    deletes_missing: bool
+    """Whether rows that are missing from the log are deleted at its end."""
 
 
 class Table:
@@ -103,9 +103,9 @@ class Table:
         self._names: dict[str, sql.Composable] = {
             "table": target.quoted,
             "positions": target.beside(POSITIONS),
-            "brought": target.beside(BROUGHT),
-            "aside": target.beside(ASIDE),
-            "gone": sql.Identifier(GONE),
+            "listed": target.beside(LISTED),
+            "refused": target.beside(REFUSED),
+            "gone": sql.Identifier(IS_DELETED),
         }
         self._new: set[str] = set()
         self.position = self._opened(f"{log}/{target.form}")
@@ -115,7 +115,7 @@ class Table:
     def write(self, batch: Batch) -> Counts:
         """Write a batch, and the position after it; returns what became of it.
 
-        An entity that cannot be written is set aside, and tried again by `retry` and with its next version.
+        An entity that cannot be written is stored as refused, and tried again by `retry`.
 
         Raises:
             UserError: the sink cannot be written.
@@ -123,110 +123,113 @@ class Table:
             Transient: the sink does not answer.
         """
         with self._transaction():
-            found = self._written(batch.entities)
+            outcome = self._written(batch.entities)
             fail_point("sink.written")
             self._moved(batch.until)
             fail_point("sink.before_commit")
         fail_point("sink.after_commit")
         self.position.updated = batch.until
-        return Counts(batch.versions, found.upserted, found.deleted)
+        return Counts(batch.versions, outcome.upserted, outcome.deleted)
 
     @answers.explained()
     def retry(self) -> tuple[Counts, list[tuple[str, str]]]:
-        """Write what was set aside, as far as that goes by now; returns what became of it, and what is left.
+        """Try the refused entities again.
 
-        What is left: ids of entities, and why they cannot be written.
+        Returns:
+            The counts, and the ids of entities that still cannot be written, with the reason.
         """
         new = self._new.copy()
         with self._transaction():
-            kept = self._set_aside()
-            found = self._written([_entity(key, entity) for key, entity, _ in kept]) if kept else Outcome()
-            left = [(key, reason) for key, _, reason in self._set_aside()] if kept else []
-        new &= {key for key, _ in left}
-        return Counts(upserted=found.upserted, deleted=found.deleted, refused=len(new)), left
+            stored = self._refused_entities()
+            outcome = (
+                self._written([_entity(key, entity) for key, entity, _ in stored]) if stored else Outcome()
+            )
+            refused = [(key, reason) for key, _, reason in self._refused_entities()] if stored else []
+        new &= {key for key, _ in refused}
+        return Counts(upserted=outcome.upserted, deleted=outcome.deleted, refused=len(new)), refused
 
     @answers.explained()
-    def sweep(self) -> Counts:
-        """Delete what was not brought again, once the log was read to its end."""
+    def delete_missing(self) -> Counts:
+        """Delete the rows that are missing from the log, once it was read to its end."""
         with self._transaction():
-            deleted = self._run(SWEEP, self._pipe)
+            deleted = self._run(DELETE_MISSING, self._pipe)
             self._run(FORGET, self._pipe)
-            if self._run(SWEPT, self._pipe, self.position.log, self.position.updated) != 1:
+            if self._run(END_DELETIONS, self._pipe, self.position.log, self.position.updated) != 1:
                 raise self._overtaken()
             fail_point("sink.before_swept")
         fail_point("sink.after_swept")
-        self.position.sweeps = False
+        self.position.deletes_missing = False
         return Counts(deleted=deleted)
 
     @answers.explained()
     def _opened(self, log: str) -> Position:
-        """The position of the table, which is the start of the log where it is of another one."""
+        """The position of the table; the start of the log if its position belongs to another log."""
         with self._transaction():
             self._create()
-            found = self._execute(READ, self._target.oid, self._pipe).fetchone()
-            if found is not None and found[:2] == (True, log):
-                position = Position(log, *found[2:])
+            row = self._execute(READ, self._target.oid, self._pipe).fetchone()
+            if row is not None and row[:2] == (True, log):
+                position = Position(log, *row[2:])
             else:
-                position = Position(log, 0, self._begun(log, known=found is not None and found[0]))
+                position = Position(log, 0, self._begun(log, is_writer=row is not None and row[0]))
         return position
 
     def _create(self) -> None:
-        """Make the tables of positions; asks first, since a role may write them that may not make any."""
-        named = {key: sql.Literal(self._names[key].as_string(None)) for key in ("positions", "brought")}
-        if self._connection.execute(sql.SQL(THERE).format(**named)).fetchone() != (True,):
+        """Create the tables of positions, unless they exist: the role may lack the right to create any."""
+        named = {key: sql.Literal(self._names[key].as_string(None)) for key in ("positions", "listed")}
+        if self._connection.execute(sql.SQL(TABLES_EXIST).format(**named)).fetchone() != (True,):
             self._connection.execute(sql.SQL(CREATE).format(**self._names))
 
-    def _begun(self, log: str, *, known: bool) -> bool:
-        """Begin to bring everything; returns whether the table has rows of before.
+    def _begun(self, log: str, *, is_writer: bool) -> bool:
+        """Begin to copy everything; returns whether the table has earlier rows.
 
         Args:
-            known: whether it is this pipe that wrote them.
+            is_writer: whether this pipe wrote them.
         """
         owner = self._execute(OWNER, self._target.oid).fetchone()
         if owner is not None and owner[0] != self._pipe:
             of, _, other = owner[0].partition("/")
-            own = self._pipe.startswith(f"{of}/")
+            same_tenant = self._pipe.startswith(f"{of}/")
             raise UserError(
-                f"another pipe{f', {other},' if own else ' of another tenant'} writes this table",
+                f"another pipe{f', {other},' if same_tenant else ' of another tenant'} writes this table",
                 fix=f"If that pipe is gone, delete its row of {POSITIONS}, and empty the table",
                 **self._where,
             )
         ((rows,),) = self._execute(ANY).fetchall()
-        if rows and not known:
+        if rows and not is_writer:
             raise UserError(
                 "the table has rows that this pipe has not written, and it would delete them",
                 fix="Empty the table, or name another one",
                 **self._where,
             )
         self._run(FORGET, self._pipe)
-        if self._has_aside():
-            self._run(EMPTY_ASIDE, self._pipe)
+        if self._has_refused_table():
+            self._run(EMPTY_REFUSED, self._pipe)
         self._run(BEGIN, self._pipe, self._target.oid, log, rows)
         return bool(rows)
 
     def _written(self, entities: Sequence[Entity]) -> Outcome:
-        """Write entities; what cannot be written is set aside, and what was is no more."""
+        """Write entities; store those that cannot be written, and remove stored ones that were written."""
         rows, reasons = dict[int, Row](), dict[int, str]()
         for place, entity in enumerate(entities):
             try:
                 rows[place] = self._texts(entity)
             except ValueError as error:
-                if not entity.gone:  # else it never was there
+                if not entity.is_deleted:  # a deletion: it was never written
                     reasons[place] = str(error)
-        found = self._writer.write(rows, {place for place in rows if entities[place].gone})
-        reasons |= {place: _reason(error) for place, error in found.refused.items()}
-        if self.position.sweeps:
+        outcome = self._writer.write(rows, {place for place in rows if entities[place].is_deleted})
+        reasons |= {place: _reason(error) for place, error in outcome.refused.items()}
+        if self.position.deletes_missing:
             self._run(NOTE, self._pipe)
             self._run(UNNOTE, self._pipe)
-        if self._has_aside():
-            self._run(TAKE_BACK, self._pipe, [entity.id for entity in entities])
+        if self._has_refused_table():
+            self._run(DELETE_REFUSED, self._pipe, [entity.id for entity in entities])
         elif reasons:
-            self._make_aside(entities[min(reasons)], reasons[min(reasons)])
+            self._create_refused_table(entities[min(reasons)], reasons[min(reasons)])
         for place, reason in sorted(reasons.items()):
-            content = orjson.dumps([entities[place].gone, entities[place].content]).decode()
-            self._run(SET_ASIDE, self._pipe, entities[place].id, content, reason)
+            content = orjson.dumps([entities[place].is_deleted, entities[place].content]).decode()
+            self._run(INSERT_REFUSED, self._pipe, entities[place].id, content, reason)
         self._new |= {entities[place].id for place in reasons}
-        return found
+        return outcome
 
     def _texts(self, entity: Entity) -> Row:
         row: list[str | None] = []
@@ -238,22 +241,22 @@ class Table:
                 raise ValueError(f"{error} (column {column})") from None
         return row
 
-    def _has_aside(self) -> bool:
-        there = sql.Literal(self._names["aside"].as_string(None))
-        row = self._connection.execute(sql.SQL(ASIDE_THERE).format(set_aside=there)).fetchone()
+    def _has_refused_table(self) -> bool:
+        name = sql.Literal(self._names["refused"].as_string(None))
+        row = self._connection.execute(sql.SQL(REFUSED_EXISTS).format(refused=name)).fetchone()
         return row == (True,)
 
-    def _set_aside(self) -> list[tuple[str, str, str]]:
-        return self._execute(ALL_ASIDE, self._pipe, RETRIED).fetchall() if self._has_aside() else []
+    def _refused_entities(self) -> list[tuple[str, str, str]]:
+        return self._execute(ALL_REFUSED, self._pipe, RETRIED).fetchall() if self._has_refused_table() else []
 
-    def _make_aside(self, entity: Entity, reason: str) -> None:
+    def _create_refused_table(self, entity: Entity, reason: str) -> None:
         try:
             with self._transaction():
-                self._run(MAKE_ASIDE)
+                self._run(CREATE_REFUSED)
         except psycopg.errors.InsufficientPrivilege:
             raise UserError(
                 f"an entity cannot be written: {reason}",
-                fix=f"Its batch waits for it: to set it aside in {ASIDE} takes CREATE on the schema",
+                fix=f"Its batch waits for it: to store it in {REFUSED}, the role needs CREATE on the schema",
                 **self._where,
                 entity=entity.id,
             ) from None
@@ -276,8 +279,8 @@ class Table:
 
 
 def _entity(key: str, stored: str) -> Entity:
-    gone, content = orjson.loads(stored)
-    return Entity(key, gone, content, 0)
+    is_deleted, content = orjson.loads(stored)
+    return Entity(key, is_deleted, content, 0)
 
 
 def _reason(error: psycopg.Error | None) -> str:
@@ -286,4 +289,4 @@ def _reason(error: psycopg.Error | None) -> str:
         return _DOUBLED
     place = _PLACE.search(error.diag.context or "")
     column = place[2] if place and not error.diag.column_name else None
-    return answers.said(error) + (f" (column {column})" if column else "")
+    return answers.error_text(error) + (f" (column {column})" if column else "")

@@ -63,9 +63,9 @@ class Target:
     schema: str
     name: str
     columns: tuple[tuple[str, str], ...]
-    """Those that are written, with what their values are written as: a type's name, or `array`."""
+    """Columns that are written, with the form of their values: a type's name, or `array`."""
     form: str
-    """Differs where what it has cannot be taken for what was written: another table, file or columns."""
+    """Fingerprint of the table, its file and columns: with another one, the rows may not be Pulse's."""
 
     @property
     def quoted(self) -> sql.Identifier:
@@ -78,25 +78,25 @@ class Target:
 
 
 @answers.explained()
-def look(connection: "psycopg.Connection[Any]", said: Definition, dataset: Dataset) -> Target:
-    """Inspect the table of a sink; one that is not there is created, if the definition says so.
+def inspect(connection: "psycopg.Connection[Any]", definition: Definition, dataset: Dataset) -> Target:
+    """Inspect the table of a sink; with `create` in the definition, a missing one is created.
 
     Raises:
         NotFound: there is no such table.
         UserError: entities cannot be written there.
     """
-    where = {"pipe": said.pipe, "table": str(said.sink.table)}
-    found = tables.find(connection, said.sink.table)
-    if found is None and said.sink.create:
-        _create(connection, said, dataset)
-        found = tables.find(connection, said.sink.table)
-    if found is None:
+    where = {"pipe": definition.pipe, "table": str(definition.sink.table)}
+    relation = tables.find(connection, definition.sink.table)
+    if relation is None and definition.sink.create:
+        _create(connection, definition, dataset)
+        relation = tables.find(connection, definition.sink.table)
+    if relation is None:
         raise NotFound(
-            "the sink has no such table, or does not show it",
-            fix="Make it, with a column id that is its key; or say `create: true`",
+            "the sink has no such table, or the role cannot see it",
+            fix="Create it, with a column id as its key; or write `create: true`",
             **where,
         )
-    oid, kind, schema, name, file = found
+    oid, kind, schema, name, file = relation
     if kind not in ("r", "p"):
         raise UserError("the sink is not a table", **where)
     described = connection.execute(COLUMNS, [oid]).fetchall()
@@ -111,18 +111,18 @@ def look(connection: "psycopg.Connection[Any]", said: Definition, dataset: Datas
     _check_names(fields, {column for column, *_ in described}, where)
     written = {
         column: (type_, kind)
-        for column, type_, kind, own in described
-        if column == KEY or (column in fields and not own)
+        for column, type_, kind, is_generated in described
+        if column == KEY or (column in fields and not is_generated)
     }
     form = hashlib.sha256(json.dumps([oid, file, written]).encode()).hexdigest()[:32]
     columns = tuple((column, kind) for column, (_, kind) in written.items())
     return Target(oid, schema, name, columns, form)
 
 
-def _check_names(fields: set[str], there: set[str], where: Mapping[str, str]) -> None:
-    """Raise UserError if a column is there by a name that Postgres has cut: it would stay null."""
+def _check_names(fields: set[str], existing: set[str], where: Mapping[str, str]) -> None:
+    """Raise UserError if a column has a name that Postgres has truncated: it would stay null."""
     cut = {field[:LONGEST]: field for field in sorted(fields) if len(field) > LONGEST}
-    for column in sorted(there & cut.keys() - fields):
+    for column in sorted(existing & cut.keys() - fields):
         raise UserError(
             f"Postgres has cut the name of {cut[column]}: the table's column is {column}",
             fix="Drop the column, or give the property a name of 63 bytes at most",
@@ -130,12 +130,12 @@ def _check_names(fields: set[str], there: set[str], where: Mapping[str, str]) ->
         )
 
 
-def _create(connection: "psycopg.Connection[Any]", said: Definition, dataset: Dataset) -> None:
-    named = NAME.fullmatch(str(said.sink.table))
+def _create(connection: "psycopg.Connection[Any]", definition: Definition, dataset: Dataset) -> None:
+    named = NAME.fullmatch(str(definition.sink.table))
     if named is None:
         raise UserError(
             "a table is created by a name of small letters, digits and _, with its schema before a dot",
-            table=str(said.sink.table),
+            table=str(definition.sink.table),
         )
     for column in dataset.columns:
         if len(column.field) > LONGEST or column.field.lower() in OF_SYSTEM:
@@ -146,8 +146,8 @@ def _create(connection: "psycopg.Connection[Any]", said: Definition, dataset: Da
             )
             raise UserError(
                 f"no table of Postgres has a column {column.field}: the name {why}",
-                fix="Make the table yourself, with the columns that it is to have, without `create`",
-                table=str(said.sink.table),
+                fix="Create the table yourself, with the columns that you need, without `create`",
+                table=str(definition.sink.table),
             )
     columns = [
         sql.SQL("{} {}").format(sql.Identifier(column.field), sql.SQL(CREATED[column.type.kind]))
@@ -162,7 +162,7 @@ def _create(connection: "psycopg.Connection[Any]", said: Definition, dataset: Da
         raise
     except psycopg.Error as error:
         raise UserError(
-            f"the sink does not create the table: {answers.said(error)} ({error.diag.sqlstate})",
+            f"the sink does not create the table: {answers.error_text(error)} ({error.diag.sqlstate})",
             fix="The role of its address needs the right to, and the schema has to be there",
-            table=str(said.sink.table),
+            table=str(definition.sink.table),
         ) from None

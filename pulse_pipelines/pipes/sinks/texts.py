@@ -23,10 +23,10 @@ def text(value: Any, kind: str) -> str | None:
     if value is None:
         return None
     if kind in _JSON:
-        found = orjson.dumps(value).decode()
-        if "\\u0000" in found and kind == "jsonb":
+        encoded = orjson.dumps(value).decode()
+        if "\\u0000" in encoded and kind == "jsonb":
             raise ValueError("a text of Postgres has no NUL")
-        return found
+        return encoded
     if kind == ARRAY and isinstance(value, list):
         return _array(value)
     if isinstance(value, str):
@@ -55,5 +55,5 @@ def _array(items: list[Any]) -> str:
 def _item(item: Any) -> str:
     if isinstance(item, list):
         return _array(item)
-    found = text(item, "text")
-    return "NULL" if found is None else '"' + found.translate(_ESCAPED) + '"'
+    item_text = text(item, "text")
+    return "NULL" if item_text is None else '"' + item_text.translate(_ESCAPED) + '"'

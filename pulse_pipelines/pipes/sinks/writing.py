@@ -1,4 +1,4 @@
-"""Rows of a batch, written within the caller's transaction: each is then as its entity is, or as it was.
+"""Rows of a batch, written within the caller's transaction: each row then equals its entity, or is unchanged.
 
 Deletions come first, and constraints that can be deferred are checked at the end. Rows that take each other's
 unique values are written in two steps. What cannot be written then is found by halving, and left out.
@@ -44,10 +44,10 @@ SAVE = "CREATE TEMP TABLE pulse_saved AS SELECT t.* FROM {table} t JOIN pulse_ro
 REMOVE = "DELETE FROM {table} t USING pulse_saved s WHERE t.id = s.id"
 RESTORE = """
 INSERT INTO {table} ({columns}{others}) OVERRIDING SYSTEM VALUE
-SELECT {brought}{saved} FROM pulse_saved s JOIN pulse_rows r ON s.id = r.id
+SELECT {written}{saved} FROM pulse_saved s JOIN pulse_rows r ON s.id = r.id
 """
 DISCARD = "DROP TABLE pulse_saved"
-GONE, NUMBER = "_pulse_gone", "_pulse_number"
+IS_DELETED, NUMBER = "_pulse_gone", "_pulse_number"
 REFUSALS = (
     psycopg.DataError,
     psycopg.IntegrityError,
@@ -55,13 +55,13 @@ REFUSALS = (
     psycopg.errors.RaiseException,  # a trigger's
 )
 """Errors that an entity of a batch is at fault for."""
-TAKEN = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
+CONFLICTS = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
 """Errors of a row that may be written once another one is."""
 
 
 @dataclass
 class Outcome:
-    """What became of the rows of a batch."""
+    """Counts of the rows of a batch by outcome."""
 
     upserted: int = 0
     deleted: int = 0
@@ -85,59 +85,67 @@ class Writer:
         assigned = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others)
         self._names = names | {
             "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
-            "gone": sql.Identifier(GONE),
+            "gone": sql.Identifier(IS_DELETED),
             "number": sql.Identifier(NUMBER),
             "set": sql.SQL("UPDATE SET ") + assigned if others else sql.SQL("NOTHING"),
         }
         self._run(ROWS)
 
-    def write(self, rows: dict[int, Row], gone: set[int]) -> Outcome:
+    def write(self, rows: dict[int, Row], deletions: set[int]) -> Outcome:
         """Write rows by their place in the batch; `pulse_rows` has those that could be read afterwards.
 
         Args:
-            gone: those that are deletions.
+            deletions: those that are deletions.
         """
-        found = Outcome()
+        outcome = Outcome()
         try:
             with self._connection.transaction():
-                self._load(rows, gone, list(rows))
+                self._load(rows, deletions, list(rows))
                 self._run(DEFER)
-                found.deleted, found.upserted = self._run(DELETE), self._run(UPSERT)
+                outcome.deleted, outcome.upserted = self._run(DELETE), self._run(UPSERT)
                 self._run(CHECK)
         except REFUSALS:
-            found = Outcome()
+            outcome = Outcome()
         else:
-            return found
-        self._divided(rows, gone, list(rows), lambda: 0, found)  # what no column takes
-        readable = [place for place in rows if place not in found.refused]
-        for place in gone & found.refused.keys():  # the column of the key cannot have it, so it is not there
-            del found.refused[place]
-        self._load(rows, gone, readable)
+            return outcome
+        self._divided(rows, deletions, list(rows), lambda: 0, outcome)  # what no column takes
+        readable = [place for place in rows if place not in outcome.refused]
+        for place in (
+            deletions & outcome.refused.keys()
+        ):  # the column of the key cannot have it, so it is not there
+            del outcome.refused[place]
+        self._load(rows, deletions, readable)
         doubled = self._connection.execute(sql.SQL(DOUBLED).format(**self._names)).fetchall()
-        found.refused |= {place: None for (place,) in doubled}
-        left = [place for place in readable if place not in found.refused]
-        found.deleted = self._divided(
-            rows, gone, [each for each in left if each in gone], lambda: self._run(DELETE), found
+        outcome.refused |= {place: None for (place,) in doubled}
+        places = [place for place in readable if place not in outcome.refused]
+        outcome.deleted = self._divided(
+            rows,
+            deletions,
+            [each for each in places if each in deletions],
+            lambda: self._run(DELETE),
+            outcome,
         )
-        self._upserted(rows, [place for place in left if place not in gone], found)
-        self._load(rows, gone, readable)
-        return found
+        self._upserted(rows, [place for place in places if place not in deletions], outcome)
+        self._load(rows, deletions, readable)
+        return outcome
 
-    def _upserted(self, rows: dict[int, Row], left: list[int], found: Outcome) -> None:
-        """Upsert what can be; what others stand in the way of is tried again as long as that helps."""
-        while left:
-            tried = Outcome()
-            found.upserted += self._divided(rows, set(), left, lambda: self._run(UPSERT), tried)
-            again = [place for place, error in tried.refused.items() if isinstance(error, TAKEN)]
-            found.refused |= {place: error for place, error in tried.refused.items() if place not in again}
-            if len(again) < len(left):
-                left = again
+    def _upserted(self, rows: dict[int, Row], places: list[int], outcome: Outcome) -> None:
+        """Upsert all rows that can be; retry conflicting ones as long as that helps."""
+        while places:
+            attempt = Outcome()
+            outcome.upserted += self._divided(rows, set(), places, lambda: self._run(UPSERT), attempt)
+            again = [place for place, error in attempt.refused.items() if isinstance(error, CONFLICTS)]
+            outcome.refused |= {
+                place: error for place, error in attempt.refused.items() if place not in again
+            }
+            if len(again) < len(places):
+                places = again
                 continue
-            if not self._together(rows, again, found):
-                found.refused |= tried.refused
+            if not self._together(rows, again, outcome):
+                outcome.refused |= attempt.refused
             return
 
-    def _together(self, rows: dict[int, Row], places: list[int], found: Outcome) -> bool:
+    def _together(self, rows: dict[int, Row], places: list[int], outcome: Outcome) -> bool:
         """Write rows that take each other's unique values: first all give up theirs, then they get others."""
         for step in (self._vacated, self._replaced):
             try:
@@ -148,7 +156,7 @@ class Writer:
                     self._run(CHECK)
             except REFUSALS:
                 continue
-            found.upserted += upserted
+            outcome.upserted += upserted
             return True
         return False
 
@@ -162,49 +170,56 @@ class Writer:
         return self._run(UPSERT)
 
     def _replaced(self) -> int:
-        """By removing the rows and inserting them anew, own columns and all; not if others refer to them."""
+        """By removing the rows and inserting them again with all columns; not if others refer to them."""
         ((referred,),) = self._connection.execute(REFERRED, [self._target.oid]).fetchall()
         if not referred:
             written = {column for column, _ in self._target.columns}
             named = self._connection.execute(OTHERS, [self._target.oid]).fetchall()
-            own = [sql.Identifier(name) for (name,) in named if name not in written]
+            more_columns = [sql.Identifier(name) for (name,) in named if name not in written]
             columns = [sql.SQL("r.{}").format(sql.Identifier(name)) for name, _ in self._target.columns]
             self._run(SAVE)
             self._run(REMOVE)
             self._run(
                 RESTORE,
-                brought=sql.SQL(", ").join(columns),
-                others=sql.SQL("").join(sql.SQL(", {}").format(name) for name in own),
-                saved=sql.SQL("").join(sql.SQL(", s.{}").format(name) for name in own),
+                written=sql.SQL(", ").join(columns),
+                others=sql.SQL("").join(sql.SQL(", {}").format(name) for name in more_columns),
+                saved=sql.SQL("").join(sql.SQL(", s.{}").format(name) for name in more_columns),
             )
             self._run(DISCARD)
         return self._run(UPSERT)
 
     def _divided(
-        self, rows: dict[int, Row], gone: set[int], places: list[int], step: Callable[[], int], found: Outcome
+        self,
+        rows: dict[int, Row],
+        deletions: set[int],
+        places: list[int],
+        step: Callable[[], int],
+        outcome: Outcome,
     ) -> int:
         """Take a step with all rows that allow it, in halves; returns how many it changed."""
         if not places:
             return 0
         try:
             with self._connection.transaction():
-                self._load(rows, gone, places)
+                self._load(rows, deletions, places)
                 self._run(DEFER)
                 changed = step()
                 self._run(CHECK)
                 return changed
         except REFUSALS as error:
             if len(places) == 1:
-                found.refused[places[0]] = error
+                outcome.refused[places[0]] = error
                 return 0
         half = len(places) // 2
-        return sum(self._divided(rows, gone, part, step, found) for part in (places[:half], places[half:]))
+        return sum(
+            self._divided(rows, deletions, part, step, outcome) for part in (places[:half], places[half:])
+        )
 
-    def _load(self, rows: dict[int, Row], gone: set[int], places: Sequence[int]) -> None:
+    def _load(self, rows: dict[int, Row], deletions: set[int], places: Sequence[int]) -> None:
         self._run(CLEAR)
         with self._connection.cursor().copy(sql.SQL(COPY).format(**self._names)) as copy:
             for place in places:
-                copy.write_row([*rows[place], "t" if place in gone else "f", str(place)])
+                copy.write_row([*rows[place], "t" if place in deletions else "f", str(place)])
 
     def _run(self, query: str, **more: sql.Composable) -> int:
         return int(self._connection.execute(sql.SQL(query).format(**self._names | more)).rowcount)

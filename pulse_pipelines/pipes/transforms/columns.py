@@ -13,10 +13,10 @@ _TIMES = "map('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSS
 
 
 def check(columns: Sequence[t.StructField]) -> None:
-    """See that a result has an id, and properties that entities can have.
+    """Check that a result has an id, and properties that entities can have.
 
     Raises:
-        UserError: it has not, with the column.
+        UserError: it does not have them, with the column.
     """
     names = [column.name for column in columns]
     for name in names:
@@ -27,11 +27,11 @@ def check(columns: Sequence[t.StructField]) -> None:
             )
         if [each.lower() for each in names].count(name.lower()) > 1:
             raise UserError(f"two columns of the transform are called {name!r}", fix="Rename one with AS")
-    found = next((column for column in columns if column.name == ID), None)
-    if found is None:
+    id_column = next((column for column in columns if column.name == ID), None)
+    if id_column is None:
         raise UserError("the transform has no column id", fix="Select the id of each entity, AS id")
-    if not isinstance(found.dataType, (t.StringType, *_INTEGERS)):
-        raise UserError("the column id of the transform is no text and no integer", fix="Cast it to string")
+    if not isinstance(id_column.dataType, (t.StringType, *_INTEGERS)):
+        raise UserError("the column id of the transform is neither text nor integer", fix="Cast it to string")
 
 
 def schema(columns: Sequence[t.StructField]) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def written(columns: Sequence[t.StructField], sql: str) -> str:
     )
 
 
-def of_each(rows: str, ids: str) -> str:
+def with_ids(rows: str, ids: str) -> str:
     """SQL of rows as `written` has them, for each of some ids: without `data` where there is none."""
     return (
-        f"SELECT wanted.id, data, coalesce(times, 1) AS times FROM ({ids}) AS wanted "  # noqa: S608 - from SQL
-        f"LEFT JOIN ({rows}) AS found ON wanted.id = found.id"
+        f"SELECT ids.id, data, coalesce(times, 1) AS times FROM ({ids}) AS ids "  # noqa: S608 - from SQL
+        f"LEFT JOIN ({rows}) AS result ON ids.id = result.id"
     )
 
 

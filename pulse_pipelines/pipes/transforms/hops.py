@@ -30,7 +30,7 @@ from pulse_resources import postgres
 from pulse_resources.errors import QuotaExceeded
 
 SHARE = 1 / 3
-"""Of the target's entities: if changes lead to more, all are computed ..."""
+"""Share of the target's entities: if changes lead to more, all are computed ..."""
 FEW = 1_000
 """... unless it is no more than these."""
 # Of the syncs since the one by which the pipe last compared everything: whether all of that holds, and
@@ -68,8 +68,8 @@ class All:
         """Spark SQL of it; the arguments are those of `Touched`."""
         return columns.written(fields, self.pinned.sql)
 
-    def gone(self, _: Sequence[str]) -> list[str]:
-        """No ids: a full sync deletes what it does not bring."""
+    def deleted_ids(self, _: Sequence[str]) -> list[str]:
+        """No ids: a full sync deletes missing entities itself."""
         return []
 
 
@@ -87,7 +87,7 @@ class Touched:
     """Whether the target has all that earlier runs sent."""
 
     def sql(self, fields: Sequence[StructField], numbers: str) -> str:
-        """Spark SQL of their rows in the result, as `columns.of_each` has them.
+        """Spark SQL of their rows in the result, as `columns.with_ids` has them.
 
         Args:
             fields: of the result.
@@ -97,10 +97,10 @@ class Touched:
         these = f"{between} AND {UPDATED} IN (SELECT n FROM {numbers})"  # noqa: S608 - numbers, and a name
         source = self.pinned.entities(next(iter(self.shape.slugs.values())))
         named = [source.rows(source.at, these), *map(self._joined, self.shape.hops)]
-        each = ", ".join(f"_{number} AS ({rows})" for number, rows in enumerate(named))
-        result = f"SELECT result.* FROM (WITH {each} ({self.shape.text})) AS result"  # noqa: S608
+        tables = ", ".join(f"_{number} AS ({rows})" for number, rows in enumerate(named))
+        result = f"SELECT result.* FROM (WITH {tables} ({self.shape.text})) AS result"  # noqa: S608
         ids = f"SELECT {ID} FROM {source.at} WHERE {these}"  # noqa: S608
-        return columns.of_each(columns.written(fields, result), ids)
+        return columns.with_ids(columns.written(fields, result), ids)
 
     def _joined(self, hop: Hop) -> str:
         """The rows of a joined dataset that can be joined to those before it."""
@@ -112,7 +112,7 @@ class Touched:
         having = f"SELECT {ID} FROM ({rows}) AS `{hop.on.alias}` WHERE {hop.on.sql} IN ({values})"  # noqa: S608
         return source.latest(f"{ID} IN ({having})")
 
-    def gone(self, ids: Sequence[str]) -> list[str]:
+    def deleted_ids(self, ids: Sequence[str]) -> list[str]:
         """Those of some ids without a row that the target has, or may come to have."""
         if not self.certain or not ids:
             return list(ids)
@@ -122,10 +122,10 @@ class Touched:
 
 def shape(pinned: Pinned) -> Shape:
     """The shape of a query over pinned sources. Raises Whole: it has none."""
-    for each in pinned.sources:
-        if isinstance(each, Events):
-            raise Whole(f"{each.dataset.slug} is a dataset of events")
-    return shape_of(pinned.query, {each.dataset.slug: each.dataset for each in pinned.sources})
+    for source in pinned.sources:
+        if isinstance(source, Events):
+            raise Whole(f"{source.dataset.slug} is a dataset of events")
+    return shape_of(pinned.query, {source.dataset.slug: source.dataset for source in pinned.sources})
 
 
 def touched(pipe: Pipe, pinned: Pinned) -> Touched:
@@ -135,12 +135,12 @@ def touched(pipe: Pipe, pinned: Pinned) -> Touched:
         Moved: pin them again.
         Whole: all of the result has to be computed.
     """
-    its = shape(pinned)
-    _prepare(pipe, pinned, its)
+    query_shape = shape(pinned)
+    _prepare(pipe, pinned, query_shape)
     since = pinned.since(str(pipe.dataset_id), pipe.position)
     if since is None:
         raise ThisTime(
-            "no run has settled yet, or all was asked for"
+            "no run has settled yet, or a full run was requested"
             if pipe.position is None
             else "the query, a schema or a log is another one than in the last run"
         )
@@ -151,16 +151,16 @@ def touched(pipe: Pipe, pinned: Pinned) -> Touched:
             SINCE, {"dataset": pipe.dataset_id, "pipe": pipe.name}
         ).fetchall()
         if not holds:
-            raise ThisTime("deletions are open, rows were refused, or somebody else sent a sync")
+            raise ThisTime("deletions are open, rows were refused, or another client sent a sync")
         target = heads.log(connection, pipe.dataset_id)
         if target is None:
             raise Moved
-        numbers = _Search(connection, pinned, its, since).numbers()
+        numbers = _Search(connection, pinned, query_shape, since).numbers()
     alive = int((~Heads.newest(run for _, run in target.runs).states.is_zero()).sum())
     if len(numbers) > max(FEW, SHARE * alive):
         raise ThisTime(f"changes lead to {len(numbers):,} ids, and it has {alive:,}")
     seed = registry.find_dataset(pipe.tenant, pipe.dataset).claim_seed
-    return Touched(its, pinned, numbers, target, seed, not lost)
+    return Touched(query_shape, pinned, numbers, target, seed, not lost)
 
 
 def _prepare(pipe: Pipe, pinned: Pinned, shape: Shape) -> None:
@@ -202,10 +202,12 @@ class _Search:
             return set()
         if side.by.text == BY_ID:
             return self._values(side, np.arange(since + 1, source.log.updated + 1))
-        wanted = index_runs.of_changes(self.connection, self._index(side), since)
-        numbers, found = index_runs.with_values(self.connection, self._index(side), wanted)
-        values = self._values(side, numbers[np.unique(found.places_in(wanted), return_index=True)[1]])
-        if len(values) < len(wanted):
+        changed_digests = index_runs.of_changes(self.connection, self._index(side), since)
+        numbers, matching = index_runs.with_values(self.connection, self._index(side), changed_digests)
+        values = self._values(
+            side, numbers[np.unique(matching.places_in(changed_digests), return_index=True)[1]]
+        )
+        if len(values) < len(changed_digests):
             raise ThisTime(f"the index of {source.log.dataset.slug} by {side.by.text} lacks values")
         return values
 
@@ -221,11 +223,11 @@ class _Search:
     def _having(self, side: Side, values: set[str]) -> Counters:
         """`_updated` of versions that have one of these values."""
         source = self._source(side)
-        wanted = digests(list(values), source.log.dataset).run()
+        value_digests = digests(list(values), source.log.dataset).run()
         if side.by.text == BY_ID:
-            numbers = self._log(source.log.dataset.slug).look_up(wanted)[1]
+            numbers = self._log(source.log.dataset.slug).look_up(value_digests)[1]
             return numbers[numbers > 0]
-        return index_runs.with_values(self.connection, self._index(side), wanted)[0]
+        return index_runs.with_values(self.connection, self._index(side), value_digests)[0]
 
     def _source(self, side: Side) -> Entities:
         return self.pinned.entities(self.shape.slugs[side.alias])
@@ -240,8 +242,8 @@ class _Search:
     def _log(self, slug: str) -> heads.Log:
         if slug not in self._logs:
             pinned = self.pinned.entities(slug).log
-            found = heads.log(self.connection, pinned.dataset.dataset_id)
-            if found is None or (found.generation, found.updated) != (pinned.generation, pinned.updated):
+            log = heads.log(self.connection, pinned.dataset.dataset_id)
+            if log is None or (log.generation, log.updated) != (pinned.generation, pinned.updated):
                 raise Moved
-            self._logs[slug] = found
+            self._logs[slug] = log
         return self._logs[slug]

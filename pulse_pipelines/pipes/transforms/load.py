@@ -23,6 +23,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import fence, progress
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.publishing import Loaded, publish
+from pulse_pipelines.pipes.read_plan import ReadPlan
 from pulse_pipelines.pipes.registry import Pipe, list_pipes
 from pulse_pipelines.pipes.rows import LONGEST
 from pulse_pipelines.pipes.transforms import columns, hops
@@ -30,13 +31,12 @@ from pulse_pipelines.pipes.transforms.hops import All, Moved, ThisTime, Touched
 from pulse_pipelines.pipes.transforms.queries import query_of, refuse_cycles
 from pulse_pipelines.pipes.transforms.shape import Whole
 from pulse_pipelines.pipes.transforms.sources import Pinned, pin
-from pulse_pipelines.pipes.wanted import Wanted
 from pulse_resources import outages, postgres, readable, spark
 from pulse_resources.errors import UserError
 from pulse_resources.faults import fail_point
 
 
-def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
+def schema(tenant: Tenant, definition: Definition) -> dict[str, Any]:
     """The JSON Schema of the entities, by Spark's analysis of the query.
 
     Raises:
@@ -45,69 +45,69 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
         UserError: the query is not allowed, or has no result that entities can have.
         Transient: Spark does not answer.
     """
-    pinned = _pinned(tenant, said)
+    pinned = _pinned(tenant, definition)
     with spark.session() as session:
         return columns.schema(_columns(session, pinned))
 
 
-def computes(tenant: Tenant, said: Definition) -> str:
+def computes(tenant: Tenant, definition: Definition) -> str:
     """What runs of a transform compute, in a line; raises as `schema`."""
     try:
-        return str(hops.shape(_pinned(tenant, said)))
+        return str(hops.shape(_pinned(tenant, definition)))
     except Whole as why:
-        return why.told
+        return why.line
 
 
 @contextmanager
-def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
+def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
     """Pin the sources of a pipe, and see what has to be computed since the last run that settled.
 
     Raises:
         NotFound: a source is gone.
-        UserError: the query is not allowed any more.
+        UserError: the query is no longer allowed.
         Transient: an earlier run still sends rows.
     """
     run, moment = fence.begin(pipe), datetime.now(UTC)
     pinned = _pinned(pipe.tenant, pipe.definition)
     fail_point("pipe.looked")
     if not full and pipe.position == pinned.position(str(pipe.dataset_id)):
-        yield Wanted(False, pipe.position, moment)
+        yield ReadPlan(False, pipe.position, moment)
         return
-    found = _touched(replace(pipe, position=None) if full else pipe, pinned)
-    position = found.pinned.position(str(pipe.dataset_id))
-    anything = found.numbers is None or len(found.numbers)
-    drive = partial(_drive, pipe, found, run, moment) if anything else None
-    yield Wanted(found.numbers is None, position, moment, drive=drive)
+    computation = _touched(replace(pipe, position=None) if full else pipe, pinned)
+    position = computation.pinned.position(str(pipe.dataset_id))
+    anything = computation.numbers is None or len(computation.numbers)
+    drive = partial(_drive, pipe, computation, run, moment) if anything else None
+    yield ReadPlan(computation.numbers is None, position, moment, drive=drive)
 
 
 def _touched(pipe: Pipe, pinned: Pinned) -> Touched | All:
-    """What has to be computed; notes which of the two, and why."""
-    found: Touched | All = All(pinned)
-    for look in range(readable.LOOKS):
-        if look:
-            found = All(_pinned(pipe.tenant, pipe.definition))
+    """What has to be computed; records which of the two, and why."""
+    computation: Touched | All = All(pinned)
+    for attempt in range(readable.LOOKS):
+        if attempt:
+            computation = All(_pinned(pipe.tenant, pipe.definition))
         try:
-            found = hops.touched(pipe, found.pinned)
-            told = str(found.shape)
+            computation = hops.touched(pipe, computation.pinned)
+            line = str(computation.shape)
         except Whole as why:
-            told = why.told
+            line = why.line
         except Moved:
-            told = ThisTime("the datasets change while they are looked at").told
+            line = ThisTime("the datasets change while they are read").line
             continue
         break
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-        progress.computes(connection, pipe.name, told)
-    return found
+        progress.computes(connection, pipe.name, line)
+    return computation
 
 
-def _pinned(tenant: Tenant, said: Definition) -> Pinned:
+def _pinned(tenant: Tenant, definition: Definition) -> Pinned:
     """The sources; looked at in each run, too: two pipes that are created at once do not see each other."""
-    refuse_cycles(said, [pipe.definition for pipe in list_pipes(tenant)])
-    return pin(tenant, query_of(said))
+    refuse_cycles(definition, [pipe.definition for pipe in list_pipes(tenant)])
+    return pin(tenant, query_of(definition))
 
 
 def _drive(
-    pipe: Pipe, found: Touched | All, run: RunOf, moment: datetime, session: SparkSession
+    pipe: Pipe, computation: Touched | All, run: RunOf, moment: datetime, session: SparkSession
 ) -> list[Loaded]:
     """Compute the rows, and publish them once all of them are known to be entities.
 
@@ -118,7 +118,7 @@ def _drive(
     """
     with TemporaryFile() as file:
         try:
-            _compute(session, pipe, found, moment, file)
+            _compute(session, pipe, computation, moment, file)
         except PySparkException as error:
             outages.check(session)
             if isinstance(error, AnalysisException):
@@ -131,19 +131,19 @@ def _drive(
             raise UserError(f"the transform cannot be computed: {why}", fix=fix, pipe=pipe.name) from None
         fail_point("pipe.computed")
         file.seek(0)
-        with fence.joined(run) as held:
-            return [publish(pipe.tenant.topic, held(_rows(file)))]
+        with fence.joined(run) as hold:
+            return [publish(pipe.tenant.topic, hold(_rows(file)))]
 
 
 def _compute(
-    session: SparkSession, pipe: Pipe, found: Touched | All, moment: datetime, file: IO[bytes]
+    session: SparkSession, pipe: Pipe, computation: Touched | All, moment: datetime, file: IO[bytes]
 ) -> None:
-    fields = _columns(session, found.pinned)
+    fields = _columns(session, computation.pinned)
     at = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    gone: list[str] = []
-    with _view(session, found) as numbers:
-        frame: Any = session.sql(found.sql(fields, numbers))
-        check_reads(spark.plan(frame), found.pinned.reads)
+    without_row: list[str] = []
+    with _view(session, computation) as numbers:
+        frame: Any = session.sql(computation.sql(fields, numbers))
+        check_reads(spark.plan(frame), computation.pinned.reads)
         for entity_id, data, times in frame.toLocalIterator(prefetchPartitions=True):
             if entity_id is None:
                 raise UserError("a row of the transform has no id", fix="Leave it out: WHERE ... IS NOT NULL")
@@ -153,12 +153,12 @@ def _compute(
                     fix="Join by what tells rows apart, or group by the id",
                 )
             if data is None:
-                gone.append(entity_id)
+                without_row.append(entity_id)
                 continue
             key = json.dumps(entity_id)
             event = f'{{"event_id":{key},"dataset":"{pipe.dataset}","timestamp":"{at}","data":{data}}}'
             _write(file, entity_id, event.encode())
-    for entity_id in found.gone(gone):
+    for entity_id in computation.deleted_ids(without_row):
         deletion = entities.event({ID: entity_id, DELETED: True}, pipe.dataset, at)
         _write(file, entity_id, orjson.dumps(deletion))
 
@@ -170,11 +170,11 @@ def _write(file: IO[bytes], entity_id: str, event: bytes) -> None:
 
 
 @contextmanager
-def _view(session: SparkSession, found: Touched | All) -> Iterator[str]:
+def _view(session: SparkSession, computation: Touched | All) -> Iterator[str]:
     """A view of the numbers of what is computed; the session is shared with other runs."""
     name = f"_{uuid4().hex}"
-    if found.numbers is not None:
-        table = pa.table({"n": found.numbers})
+    if computation.numbers is not None:
+        table = pa.table({"n": computation.numbers})
         session.createDataFrame(table).createOrReplaceTempView(name)
     try:
         yield name
@@ -191,11 +191,11 @@ def _rows(file: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
 def _columns(session: SparkSession, pinned: Pinned) -> Any:
     session.conf.set("spark.sql.session.timeZone", "UTC")
     try:
-        found = session.sql(pinned.sql).schema.fields
+        fields = session.sql(pinned.sql).schema.fields
     except AnalysisException as error:
         raise _wrong(error) from None
-    columns.check(found)
-    return found
+    columns.check(fields)
+    return fields
 
 
 def _wrong(error: AnalysisException) -> UserError:

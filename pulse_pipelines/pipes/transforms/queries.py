@@ -12,26 +12,26 @@ MOST = 16
 """Sources of a transform."""
 
 
-def query_of(said: Definition) -> Query:
+def query_of(definition: Definition) -> Query:
     """The checked query of a transform.
 
     Raises:
         UserError: it is not one SELECT over datasets, or has what the grammar of rollups does not allow.
     """
-    assert isinstance(said.other_end, Transform)  # noqa: S101 - by `kinds`
+    assert isinstance(definition.other_end, Transform)  # noqa: S101 - by `sources`
     try:
-        query = checked(said.other_end.transform, "transform")
+        query = checked(definition.other_end.transform, "transform")
     except RecursionError:
-        raise UserError("the transform is nested too deeply", pipe=said.pipe) from None
+        raise UserError("the transform is nested too deeply", pipe=definition.pipe) from None
     if not 1 <= len(query.tables) <= MOST:
         raise UserError(
-            f"the transform reads {len(query.tables)} datasets: it may read 1 to {MOST}", pipe=said.pipe
+            f"the transform reads {len(query.tables)} datasets: it may read 1 to {MOST}", pipe=definition.pipe
         )
     return query
 
 
-def refuse_cycles(said: Definition, others: Sequence[Definition]) -> None:
-    """See that no dataset becomes, by way of transforms, a source of itself.
+def refuse_cycles(definition: Definition, others: Sequence[Definition]) -> None:
+    """Check that no dataset becomes, through transforms, a source of itself.
 
     Args:
         others: the tenant's pipes.
@@ -42,29 +42,29 @@ def refuse_cycles(said: Definition, others: Sequence[Definition]) -> None:
     read_for = {
         other.dataset: query_of(other).tables for other in others if isinstance(other.other_end, Transform)
     }
-    read_for[said.dataset] = query_of(said).tables
-    seen: set[str] = set()
-    waiting: list[tuple[str, ...]] = [(said.dataset,)]
+    read_for[definition.dataset] = query_of(definition).tables
+    visited: set[str] = set()
+    waiting: list[tuple[str, ...]] = [(definition.dataset,)]
     while waiting:
         way = waiting.pop()
         for source in read_for.get(way[-1], ()):
-            if source == said.dataset:
+            if source == definition.dataset:
                 raise Conflict(
                     f"the dataset would be a source of itself: {' reads '.join((*way, source))}",
-                    fix="Bring the result into another dataset",
-                    pipe=said.pipe,
+                    fix="Write the result into another dataset",
+                    pipe=definition.pipe,
                 )
-            if source not in seen:
-                seen.add(source)
+            if source not in visited:
+                visited.add(source)
                 waiting.append((*way, source))
 
 
 def sources_by_name() -> dict[str, set[str]]:
     """Slugs of the datasets that transforms read, by the names of the pipes of all tenants."""
-    found: dict[str, set[str]] = {}
+    slugs_by_name: dict[str, set[str]] = {}
     for pipe in everyones():
-        found.setdefault(pipe.name, set()).update(_read_by(pipe))
-    return {name: slugs for name, slugs in found.items() if slugs}
+        slugs_by_name.setdefault(pipe.name, set()).update(_read_by(pipe))
+    return {name: slugs for name, slugs in slugs_by_name.items() if slugs}
 
 
 def readers(tenant: Tenant, slug: str) -> list[Pipe]:
@@ -78,5 +78,5 @@ def _read_by(pipe: Pipe) -> tuple[str, ...]:
         return ()
     try:
         return query_of(pipe.definition).tables
-    except UserError:  # not allowed any more: its run says so
+    except UserError:  # no longer allowed: its run reports it
         return ()

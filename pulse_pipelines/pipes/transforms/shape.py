@@ -37,7 +37,7 @@ class Whole(Exception):  # noqa: N818 - an answer, no error
     WHEN = "all"
 
     @property
-    def told(self) -> str:
+    def line(self) -> str:
         """What is computed, and why, in a line."""
         return f"{self.WHEN}: {self}"
 
@@ -93,7 +93,7 @@ def shape_of(query: Query, datasets: Mapping[str, Dataset]) -> Shape:
         datasets: by their slugs, all that it reads.
 
     Raises:
-        Whole: it has none.
+        Whole: the transform has to be computed whole.
     """
     tree = sqlglot.parse_one(query.text, dialect="spark")
     if not isinstance(tree, exp.Select):
@@ -101,9 +101,9 @@ def shape_of(query: Query, datasets: Mapping[str, Dataset]) -> Shape:
     for clause, value in tree.args.items():
         if value and clause not in _PARTS:
             raise Whole(f"it has {'GROUP BY' if clause == 'group' else clause.strip('_').upper()}")
-    for kind, said in _WITHIN.items():
+    for kind, description in _WITHIN.items():
         if any(node is not tree for node in tree.find_all(kind)):
-            raise Whole(f"it has {said}")
+            raise Whole(f"it has {description}")
     joins: list[exp.Join] = tree.args.get("joins") or []
     tables = [tree.args["from_"].this, *(join.this for join in joins)]
     named: dict[str, Dataset] = {}
@@ -132,16 +132,16 @@ class _Reader:
 
     def has_id(self, projected: list[exp.Expr]) -> bool:
         """Whether what is projected has the id of the first table as its id, and no other."""
-        first, found = next(iter(self._named)), 0
-        for each in projected:
-            column = each.this if isinstance(each, exp.Alias) else each
-            if each.is_star:
-                found += self._is_all_of(each, first)
-            elif each.alias_or_name.lower() == ID:
+        first, matches = next(iter(self._named)), 0
+        for projection in projected:
+            column = projection.this if isinstance(projection, exp.Alias) else projection
+            if projection.is_star:
+                matches += self._is_all_of(projection, first)
+            elif projection.alias_or_name.lower() == ID:
                 if not isinstance(column, exp.Column) or self._place(column) != (first, [ID]):
                     return False
-                found += 1
-        return found == 1
+                matches += 1
+        return matches == 1
 
     def _is_all_of(self, star: exp.Expr, alias: str) -> bool:
         if isinstance(star, exp.Column):
@@ -150,20 +150,20 @@ class _Reader:
 
     def hop(self, join: exp.Join, alias: str) -> Hop:
         """The first equality of a join that leads from one table before it to its own. Raises Whole."""
-        said = join.sql(dialect="spark")[:80]
-        kind = {join.args.get(each) or "" for each in ("side", "kind", "method")} - {""}
+        text = join.sql(dialect="spark")[:80]
+        kind = {join.args.get(condition) or "" for condition in ("side", "kind", "method")} - {""}
         if not kind <= {"LEFT", "OUTER", "INNER"} or not join.args.get("on"):
-            raise Whole(f"not by an equality of two columns, or neither inner nor left: {said}")
-        before = set(takewhile(lambda each: each != alias, self._named))
-        for each in _conditions(join.args["on"]):
-            if not isinstance(each, exp.EQ):
+            raise Whole(f"not by an equality of two columns, or neither inner nor left: {text}")
+        before = set(takewhile(lambda condition: condition != alias, self._named))
+        for condition in _conditions(join.args["on"]):
+            if not isinstance(condition, exp.EQ):
                 continue
-            sides = [self._side(side) for side in (each.this, each.expression)]
+            sides = [self._side(side) for side in (condition.this, condition.expression)]
             for one, other in (sides, sides[::-1]):
                 joins = one and other and one.alias == alias and other.alias in before
                 if one and other and joins and one.by.kind is other.by.kind:
                     return Hop(one, other)
-        raise Whole(f"not by an equality that an index knows: {said}")
+        raise Whole(f"not by an equality that an index knows: {text}")
 
     def _side(self, side: exp.Expr) -> Side | None:
         """A side of an equality, if it is an expression over one table that an index can be by."""
@@ -203,8 +203,8 @@ class _Reader:
     def _path(self, column: exp.Column) -> Path:
         """The property of a column, whose name Spark reads without regard to capitals."""
         alias, (name, *members) = self._place(column) or ("", [""])
-        known = {each.name.lower(): each.field for each in self._named[alias].columns} | {ID: BY_ID}
-        return Path((known[name], *members))
+        fields = {each.name.lower(): each.field for each in self._named[alias].columns} | {ID: BY_ID}
+        return Path((fields[name], *members))
 
     def _place(self, column: exp.Column) -> tuple[str, list[str]] | None:
         """The table of a column, and its name with those of members in it; None: that is not certain."""

@@ -66,9 +66,11 @@ class Source:
         typed = f"SELECT {listed} FROM {self.table} WHERE false"  # noqa: S608 - names that are checked
         if self.snapshot_id is None:
             return typed
-        held = ", ".join(_quoted(name) if name in self.has else f"NULL AS {_quoted(name)}" for name in names)
-        found = f"SELECT {held} FROM {rows} WHERE {only}"  # noqa: S608
-        return found if self.has >= set(names) else f"{typed} UNION ALL {found}"
+        selected = ", ".join(
+            _quoted(name) if name in self.has else f"NULL AS {_quoted(name)}" for name in names
+        )
+        query = f"SELECT {selected} FROM {rows} WHERE {only}"  # noqa: S608
+        return query if self.has >= set(names) else f"{typed} UNION ALL {query}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Entities(Source):
         return self.rows(f"(SELECT *, {newest} FROM {self.at} WHERE {only})", "_newest = 1")  # noqa: S608
 
     def rows(self, versions: str, only: str) -> str:
-        """Spark SQL of the ids and properties of those versions that are no deletions.
+        """Spark SQL of the ids and properties of those versions that are not deletions.
 
         Args:
             versions: of this table, with all of its columns.
@@ -137,9 +139,9 @@ class Entities(Source):
             last = LessThanOrEqual(UPDATED, int(numbers[-1]))  # type: ignore[call-arg,arg-type]
             scan = table.scan(row_filter=And(first, last), selected_fields=(UPDATED, *columns))
             batches = scan.to_arrow_batch_reader()
-            wanted = pa.array(numbers)
+            versions = pa.array(numbers)
             return pa.Table.from_batches(
-                (batch.filter(pc.is_in(batch.column(UPDATED), wanted)) for batch in batches), batches.schema
+                (batch.filter(pc.is_in(batch.column(UPDATED), versions)) for batch in batches), batches.schema
             )
 
 
@@ -169,10 +171,10 @@ class Pinned:
         """The place of each source, and a hash of what else determines the result.
 
         Args:
-            pipe: what identifies the result; a pipe of the same name may have brought another dataset.
+            pipe: what identifies the result; a pipe of the same name may have written another dataset.
         """
-        told = [f"{each.dataset.slug} {each.place}" for each in self.sources]
-        return f"{', '.join(told)} of {self._of(pipe)}"
+        places = [f"{each.dataset.slug} {each.place}" for each in self.sources]
+        return f"{', '.join(places)} of {self._of(pipe)}"
 
     def since(self, pipe: str, position: str | None) -> Mapping[str, int] | None:
         """The places in the logs that a `position` names, by slug; None: it is of something else.
@@ -182,16 +184,16 @@ class Pinned:
         places, _, of = (position or "").rpartition(" of ")
         if of != self._of(pipe):
             return None
-        found = {slug: place.split("-") for slug, place in map(str.split, places.split(", "))}
-        if any(found[slug][0] != str(self.entities(slug).log.generation) for slug in found):
+        by_slug = {slug: place.split("-") for slug, place in map(str.split, places.split(", "))}
+        if any(by_slug[slug][0] != str(self.entities(slug).log.generation) for slug in by_slug):
             return None
-        return {slug: int(updated) for slug, (_, updated) in found.items()}
+        return {slug: int(updated) for slug, (_, updated) in by_slug.items()}
 
     def _of(self, pipe: str) -> str:
-        said = [pipe, self.query.text]
-        for each in self.sources:
-            said += [str(each.dataset.dataset_id), repr(each.dataset.columns), repr(sorted(each.has))]
-        return hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
+        parts = [pipe, self.query.text]
+        for source in self.sources:
+            parts += [str(source.dataset.dataset_id), repr(source.dataset.columns), repr(sorted(source.has))]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def pin(tenant: Tenant, query: Query) -> Pinned:
@@ -202,17 +204,17 @@ def pin(tenant: Tenant, query: Query) -> Pinned:
         Terminal: files of it are gone or damaged.
     """
 
-    def look() -> Sequence[CurrentTable]:
+    def read_tables() -> Sequence[CurrentTable]:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
             return [table_of(connection, tenant, slug) for slug in query.tables]
 
-    def use(seen: Sequence[CurrentTable]) -> Pinned:
-        return Pinned(query, tuple(_pinned(tenant, current) for current in seen))
+    def use(tables: Sequence[CurrentTable]) -> Pinned:
+        return Pinned(query, tuple(_pinned(tenant, current) for current in tables))
 
-    def location(seen: Sequence[CurrentTable]) -> str:
-        return " ".join(current.metadata_location for current in seen)
+    def location(tables: Sequence[CurrentTable]) -> str:
+        return " ".join(current.metadata_location for current in tables)
 
-    return readable.as_it_is(use, look(), look, location)
+    return readable.as_it_is(use, read_tables(), read_tables, location)
 
 
 def _pinned(tenant: Tenant, current: CurrentTable) -> Source:

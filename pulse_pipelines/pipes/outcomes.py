@@ -1,4 +1,8 @@
-"""Requested runs: the sync, or the delivery to a sink, in which one ends."""
+"""Outcomes of runs: the sync or delivery in which a requested run ends, and the counts of the last day."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from uuid import UUID
 
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
@@ -7,9 +11,18 @@ from pulse_pipelines.pipes.sinks import deliveries
 from pulse_pipelines.pipes.sinks.deliveries import Delivery
 from pulse_pipelines.registry import syncs
 from pulse_pipelines.registry.syncs import Sync
+from pulse_resources import postgres
 from pulse_resources.errors import Terminal
 
 UNDER_WAY = (State.OPEN, State.SENT, State.DELETING)
+LAST_DAY = """
+SELECT tenant_id, pipe, sum(created)::bigint, sum(changed)::bigint, sum(unchanged)::bigint,
+    sum(deleted)::bigint, sum(refused)::bigint
+FROM entity_syncs WHERE pipe IS NOT NULL AND begun_at > now() - interval '24 hours' GROUP BY 1, 2
+UNION ALL
+SELECT tenant_id, pipe, 0, sum(upserted)::bigint, 0, sum(deleted)::bigint, sum(refused)::bigint
+FROM pipe_deliveries WHERE begun_at > now() - interval '24 hours' GROUP BY 1, 2
+"""
 
 
 def last_sync(pipe: Pipe) -> int | None:
@@ -28,7 +41,7 @@ def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
         Terminal: the run failed.
     """
     pipe = find(tenant, name)
-    if pipe.asked_at is not None:  # it has not begun, or gave way to others and goes on
+    if pipe.asked_at is not None:  # it has not begun, or gave way to others and continues
         return None
     if pipe.error:
         raise Terminal(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
@@ -54,7 +67,7 @@ def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | Non
         if last.delivery_id == after or last.ended_at is None:
             return None
         if last.state == "failed":
-            if find(tenant, name).asked_at is not None:  # it gave way to others, and goes on
+            if find(tenant, name).asked_at is not None:  # it gave way to others, and continues
                 return None
             raise Terminal(f"the run failed: {last.reason}", tenant=tenant.slug, pipe=name)
         return last
@@ -63,3 +76,28 @@ def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | Non
 
 def _last(pipe: Pipe) -> Sync | None:
     return next(iter(syncs.list_syncs(pipe.tenant, pipe.dataset, 1)), None)
+
+
+class LastDay(NamedTuple):
+    """Entities of the runs of the last 24 hours, by outcome; those written to a sink count as changed."""
+
+    created: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    refused: int = 0
+
+
+def last_day(tenant: Tenant | None = None) -> Mapping[tuple[UUID, str], LastDay]:
+    """Count the entities of the runs of the last 24 hours, by tenant and pipe; a pipe without runs is absent.
+
+    Args:
+        tenant: None: all.
+    """
+    if tenant is None:
+        with postgres.transaction("pulse_pipeline") as connection:
+            rows = connection.execute(LAST_DAY).fetchall()
+    else:
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            rows = connection.execute(LAST_DAY).fetchall()
+    return {(tenant_id, name): LastDay(*counts) for tenant_id, name, *counts in rows}

@@ -1,4 +1,4 @@
-"""What a run of a pipe reads, whatever kind of source it reads it from."""
+"""The plan of a run: what it reads from its source, of any kind, and how."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ def most_tasks(parallelism: int) -> int:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What publishes all that a run reads, if there is anything, and the position in the source after it."""
+class ReadPlan:
+    """How a run reads and publishes its rows, if there are any, and the position in the source after them."""
 
     is_full: bool
-    """Whether it is all that there is: entities that are not among it are deleted."""
+    """Whether it reads everything: entities that are missing from it are deleted."""
     position: str | None
-    """None: there is none, or the last task tells it with what it has loaded."""
+    """None: there is none, or the last task returns it with its rows."""
     as_of: datetime
     """The moment of the source up to which the position stands for everything."""
     load: Callable[[Any], Iterator[Loaded]] | None = None
     """Function of a Spark task ..."""
     tasks: Sequence[Any] = ()
     """... and what each of them is called with."""
-    goes_on: bool = False
-    """Whether it is the rest of what an earlier run began to bring, and has left open as one sync."""
+    continues: bool = False
+    """Whether it continues the sync that an earlier run has left open."""
     drive: Callable[[SparkSession], list[Loaded]] | None = None
-    """Instead of tasks: what the process of the run does itself, with Spark."""
+    """Instead of tasks: the work that the run's own process does with Spark."""

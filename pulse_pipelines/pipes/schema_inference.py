@@ -1,4 +1,4 @@
-"""A schema that follows from a sample of entities; of what no value shows, it says nothing."""
+"""A schema derived from a sample of entities; it declares only properties that the sample has."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,12 +14,12 @@ _NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 def schema(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     """The JSON Schema of rows whose values are JSON; None if they show no property."""
-    seen: dict[str, set[str]] = {}
+    types_by_name: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
             if not name.startswith("_"):
-                seen.setdefault(name, set()).update(_type(value))
-    properties = {name: _of(types) for name, types in seen.items()}
+                types_by_name.setdefault(name, set()).update(_type(value))
+    properties = {name: _of(types) for name, types in types_by_name.items()}
     return {"type": "object", "properties": properties} if properties else None
 
 
@@ -38,7 +38,7 @@ def _type(value: Any) -> tuple[str, ...]:
 
 
 def _of(types: set[str]) -> dict[str, Any]:
-    """Of one kind of values; of several, of objects and of arrays: any JSON."""
+    """The schema of values of one type; any JSON for several types, objects and arrays."""
     if types == {"integer", "number"}:
         types = {"number"}
     return {"type": [*types, "null"]} if len(types) == 1 and "" not in types else {}
