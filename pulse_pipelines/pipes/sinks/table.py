@@ -43,7 +43,7 @@ ANY = "SELECT EXISTS (SELECT FROM {table})"
 BEGIN = """
 INSERT INTO {positions} (pipe, written, log, updated, sweeps) VALUES (%s, %s, %s, 0, %s)
 ON CONFLICT (pipe) DO UPDATE SET written = EXCLUDED.written, log = EXCLUDED.log, updated = 0,
-    sweeps = EXCLUDED.deletes_missing, moved_at = now()
+    sweeps = EXCLUDED.sweeps, moved_at = now()
 """
 MOVE = """
 UPDATE {positions} SET updated = %s, moved_at = now() WHERE pipe = %s AND log = %s AND updated = %s
