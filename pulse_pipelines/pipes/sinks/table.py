@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import psycopg
 from psycopg import sql
 
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.sinks import answers
 from pulse_pipelines.pipes.sinks.deliveries import Counts
@@ -223,7 +223,7 @@ class Table:
         elif reasons:
             self._make_aside(entities[min(reasons)], reasons[min(reasons)])
         for place, reason in sorted(reasons.items()):
-            content = orjson.dumps([entities[place].gone, entities[place].content]).decode()
+            content = json_values.written([entities[place].gone, entities[place].content]).decode()
             self._run(SET_ASIDE, self._pipe, entities[place].id, content, reason)
         self._new |= {entities[place].id for place in reasons}
         return found
@@ -276,7 +276,7 @@ class Table:
 
 
 def _entity(key: str, stored: str) -> Entity:
-    gone, content = orjson.loads(stored)
+    gone, content = json_values.stored(stored)
     return Entity(key, gone, content, 0)
 
 
