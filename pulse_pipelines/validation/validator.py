@@ -22,8 +22,9 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, heading, nesting, suspicious, unstorable
 from pulse_pipelines.domain.limits import Budget, EventLimits
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.schema import compiled, violation
+from pulse_pipelines.domain.schema import compiled
 from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.domain.violations import violation
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.column_fit import ColumnFit
 from pulse_pipelines.validation.quick import Quick, decoder, shallow
