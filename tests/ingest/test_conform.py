@@ -2,9 +2,11 @@
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -888,3 +890,40 @@ def test_an_event_is_made_again_with_its_digits(digits: str) -> None:
     again = json_values.written(event_data(of, row, of.document))
     assert orjson.loads(again) == orjson.loads(data)
     assert again.decode().count(digits) == (1 if digits in HELD else 3)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "column-types.md"
+FORMATS = re.findall(
+    r'^\| `("properties": .*)` \| `(.*)` \| (?:`(\w+)`|lands)', PAGE.read_text(), re.MULTILINE
+)
+
+
+def test_the_page_has_examples_of_formats() -> None:
+    assert [reason for *_, reason in FORMATS] == ["", "unrepresentable", "schema_violation"]
+
+
+@pytest.mark.parametrize(("declared", "sent", "reason"), FORMATS)
+def test_a_format_is_what_the_page_says(declared: str, sent: str, reason: str) -> None:
+    schema = json.loads(f'{{"type": "object", {declared}}}')
+    payload = envelope(data=json.loads(sent))
+    if reason:
+        assert reject(payload, schema).rejected.reason == reason
+    else:
+        assert accept(payload, schema)["order"] == json.loads(sent)["order"]
+
+
+@pytest.mark.parametrize(
+    ("at_fault", "fits"),
+    [
+        ("2018-04-25 20:42:10", "2018-04-25T20:42:10+02:00"),
+        ("", "https://a.example/b"),
+        ("a", "01234567-89ab-cdef-0123-456789abcdef"),
+    ],
+)
+def test_a_pattern_asserts_what_the_page_says(at_fault: str, fits: str) -> None:
+    patterns = re.findall(r'^\| `"format": .* \| `("pattern": ".*")` \|$', PAGE.read_text(), re.MULTILINE)
+    texts = {"2": patterns[0], "h": patterns[1], "0": patterns[2]}
+    pattern = json.loads("{" + texts[fits[0]].replace("\\|", "|") + "}")
+    schema = {"type": "object", "properties": {"of": {"properties": {"a": {"type": "string"} | pattern}}}}
+    assert reject(envelope(data={"of": {"a": at_fault}}), schema).rejected.reason is R.SCHEMA_VIOLATION
+    accept(envelope(data={"of": {"a": fits}}), schema)
