@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pulse_pipelines.domain.json_values import digits, with_text_ids
+from pulse_pipelines.domain.json_values import Number, digits, plain, with_text_ids
 from pulse_pipelines.domain.naming import STEERING
 from pulse_resources.errors import printable
 
@@ -64,8 +64,8 @@ def _plain(value: Any) -> Any:
         return with_text_ids({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     if isinstance(value, set | frozenset):
         return sorted(value)
-    if isinstance(value, Decimal):
-        return orjson.Fragment(digits(value))
+    if isinstance(value, Decimal | Number):
+        return plain(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

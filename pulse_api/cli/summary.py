@@ -9,6 +9,7 @@ from pulse_api.cli.arguments import DatasetSlug, TenantSlug, day
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.curated import summary as summaries
+from pulse_pipelines.domain.json_values import Number
 
 app = typer.Typer()
 
@@ -58,6 +59,8 @@ def summary(
 
 def _short(value: object) -> object:
     """Nested values, replaced by their size; `--json` has them whole."""
+    if isinstance(value, Number):
+        return value.text
     if isinstance(value, float):
         return f"{value:,}"
     return f"a list of {len(value):,}" if isinstance(value, list) else value

@@ -6,13 +6,13 @@ from datetime import date
 from typing import Any
 from uuid import UUID
 
-import orjson
 import psycopg
 
 from pulse_pipelines.curated import table
 from pulse_pipelines.curated.compute import Result
 from pulse_pipelines.curated.due import JOB
 from pulse_pipelines.curated.table import Following
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.tables import commit as tables
 from pulse_pipelines.tables.commit import SwapLost, Work
@@ -162,7 +162,7 @@ def _serve(connection: postgres.Connection, results: Sequence[Result]) -> None:
 
 
 def _json(rows: Any) -> str:
-    return orjson.dumps(rows.to_pylist()).decode()
+    return json_values.written(rows.to_pylist()).decode()
 
 
 def _without(result: Result, outdated: set[tuple[str, date]]) -> Result | None:

@@ -168,12 +168,14 @@ def _check_columns(schema: pa.Schema, grain: Sequence[str], actor: str | None) -
 
 
 def _plain(field: pa.Field) -> pa.DataType:
-    """The type in which a column is stored: integers are longs, other numbers doubles."""
+    """The type in which a column is stored: integers are longs, decimals stay, other numbers are doubles."""
     kind = field.type
     if pt.is_integer(kind):
         return pa.int64()
-    if pt.is_floating(kind) or pt.is_decimal(kind):
+    if pt.is_floating(kind):
         return pa.float64()
+    if pt.is_decimal(kind):
+        return kind
     if pt.is_timestamp(kind):
         return pa.timestamp("us", "UTC")
     if pt.is_boolean(kind) or pt.is_string(kind) or pt.is_large_string(kind) or pt.is_date(kind):

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from pulse_pipelines.curated.sqlfile import BUILT_IN
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound, UserError
@@ -15,7 +16,7 @@ SHOWN_DAYS = 7
 
 # Every day of the range with events or a summary, and the last change of its events.
 DAYS = """
-SELECT r.day, l.changed_at, s.landed_at, s.snapshot_id, s.computed_at, s.error, s.grain, s.rows
+SELECT r.day, l.changed_at, s.landed_at, s.snapshot_id, s.computed_at, s.error, s.grain, s.rows::text
 FROM (SELECT %(first)s::date + n AS day FROM generate_series(0, %(last)s::date - %(first)s::date) n) r
 CROSS JOIN LATERAL (
     SELECT max(landed_at) AS changed_at FROM landings l
@@ -32,7 +33,7 @@ ROLLUPS = "SELECT DISTINCT rollup FROM summaries WHERE dataset_id = %s ORDER BY 
 class DaySummary:
     day: date
     rows: list[dict[str, Any]]
-    """Grain and measures; empty if the day is not computed yet, or has no rows."""
+    """Grain and measures, with all digits; empty if the day is not computed yet, or has no rows."""
     computed_at: datetime | None
     snapshot_id: int | None
     """The snapshot of the dataset's table that the rows were computed from."""
@@ -86,7 +87,7 @@ def summary(
     days = [
         DaySummary(
             day,
-            content or [],
+            [] if content is None else json_values.stored(content),
             computed_at,
             snapshot_id,
             error is not None or computed_at is None or (changed_at is not None and changed_at > landed_at),

@@ -16,6 +16,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import (
     DateType,
+    DecimalType,
+    IcebergType,
     NestedField,
 )
 
@@ -128,8 +130,12 @@ def _new(tenant: Tenant, dataset_id: UUID, name: TableName, wanted: Sequence[Nes
 def _wanted(rollup: Rollup, rows: Mapping[date, pa.Table]) -> Sequence[NestedField]:
     if rollup.schema is not None:
         return rollup.schema.fields
-    found = {field.name: ICEBERG[field.type] for table in rows.values() for field in table.schema}
+    found = {field.name: _iceberg(field.type) for table in rows.values() for field in table.schema}
     return [DAY, *(NestedField(n, name, kind) for n, (name, kind) in enumerate(found.items(), 2))]
+
+
+def _iceberg(kind: pa.DataType) -> IcebergType:
+    return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else ICEBERG[kind]
 
 
 def _following(table: Table, wanted: Sequence[NestedField]) -> Schema:

@@ -15,6 +15,7 @@ import orjson
 from pulse_pipelines import registry
 from pulse_pipelines.dead_letters.letters import DeadLetter, Opened
 from pulse_pipelines.dead_letters.verdicts import DeadLetterOutcome, Verdict
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.event import Rejected, suspicious, unstorable
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.scope import Scope
@@ -129,11 +130,12 @@ class Revalidation:
             return payload
         try:
             event = orjson.loads(payload)
-        except orjson.JSONDecodeError:
+            event = json_values.exact(payload)  # which recurses: the other has bounded the depth
+        except ValueError:
             return payload
         if type(event) is not dict or (suspicious(payload) and unstorable(payload) is not None):
             return payload
-        return orjson.dumps(event | {"schema_version": self._version})
+        return json_values.written(event | {"schema_version": self._version})
 
     def _claimed(self, wanted: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         ids: dict[str, list[str]] = defaultdict(list)

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.bundle import bundled
 from pulse_pipelines.domain.columns import FieldType, Kind, columns as declared_columns
 from pulse_pipelines.domain.dataset import Dataset
@@ -20,7 +21,7 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[
         document: the schema version that the row was validated by.
     """
     schema = _declared(document)
-    data: dict[str, Any] = orjson.loads(row["_extra"]) if row["_extra"] else {}
+    data: dict[str, Any] = json_values.stored(row["_extra"]) if row["_extra"] else {}
     nodes, required = [schema.root], schema.required
     if not schema.alone:
         nodes = schema.applying(nodes, {column.field: row[column.name] for column in dataset.columns})
@@ -31,9 +32,9 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[
             if field in required:
                 data[field] = None
         elif type(value) in _AS_THEY_ARE:
-            data[field] = orjson.loads(value) if column.type.kind is Kind.JSON else value
+            data[field] = json_values.stored(value) if column.type.kind is Kind.JSON else value
         elif type(value) is float and field in schema.doubles:
-            data[field] = value
+            data.setdefault(field, value)  # there are more digits in `_extra`
         elif column.type.kind in (Kind.TIMESTAMP, Kind.DATE):
             data[field] = value.isoformat()
         else:
@@ -119,7 +120,8 @@ def _whole(value: Any, undeclared: Any) -> Any:
         return value | {name: _whole(value.get(name), member) for name, member in undeclared.items()}
     if isinstance(value, list) and isinstance(undeclared, list):
         return [_whole(item, rest) for item, rest in zip(value, undeclared, strict=True)]
-    return undeclared if value is None else value
+    is_rounded = isinstance(undeclared, int | float)
+    return undeclared if value is None or is_rounded else value
 
 
 def _as_sent(value: Any, kind: FieldType) -> Any:

@@ -2,18 +2,23 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field as field_of
 from enum import StrEnum
 from typing import Any
 
 from pulse_pipelines.domain.bundle import bundled
 from pulse_pipelines.domain.shapes import FRACTION, Shape, Shapes
-from pulse_resources.errors import UserError
+from pulse_pipelines.domain.subschemas import Node, dict_of, list_of, resolve
+from pulse_resources.errors import UserError, printable
 
 MAX_FIELDS = 2_000
 """Columns, and members of structs: references can multiply them without bound."""
 MAX_TYPE_DEPTH = 32
 """Structs and lists between a column and its innermost value; deeper is JSON text."""
+MAX_DESCRIPTION, MAX_DESCRIPTIONS = 300, 65_536
+"""Characters of a column's description, and of those of all columns: each state of a table has them."""
+MAX_REFERENCES = 8
+"""References after each other that a description is looked for behind."""
 COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
 PHYSICAL = (
     "id",
@@ -83,6 +88,8 @@ class Column:
     certain: bool = True
     """Whether every value that the schema accepts fits the type. False if a choice does not declare the field
     and accepts any value for it: then values are checked before they are stored."""
+    description: str = field_of(default="", compare=False)
+    """What the schema says of the field, for people: printable, at most `MAX_DESCRIPTION` characters."""
 
 
 def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
@@ -96,7 +103,7 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
     """
     taken = set(RESERVED)
     root = bundled(document)
-    types = _Types()
+    types, said = _Types(), _descriptions(root)
     found: list[Column] = []
     for field, shape in Shapes(root).of(root).members.items():
         if not COLUMN_NAME.fullmatch(field):
@@ -110,8 +117,44 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
         taken.add(name.lower())
         if len(found) == MAX_FIELDS:
             raise UserError(f"the schema declares more than {MAX_FIELDS:,} columns")
-        found.append(Column(field, name, *types.column(shape)))
+        found.append(Column(field, name, *types.column(shape), description=said.get(field, "")))
     return tuple(found)
+
+
+def _descriptions(root: Node) -> dict[str, str]:
+    """By property what a schema says of it first, in its own words or those of what it refers to."""
+    found: dict[str, str] = {}
+    left = MAX_DESCRIPTIONS
+    pending, begun = [root], {id(root)}
+    while pending:
+        node = pending.pop(0)
+        for name, member in dict_of(node.get("properties")).items():
+            text = _description(member, root)
+            if text and name not in found and len(text) <= left:
+                found[name] = text
+                left -= len(text)
+        reference = node.get("$ref")
+        others = [resolve(reference, root)] if isinstance(reference, str) else []
+        for keyword in ("allOf", "oneOf", "anyOf"):
+            others += list_of(node.get(keyword))
+        for other in others:
+            if isinstance(other, dict) and id(other) not in begun:
+                begun.add(id(other))
+                pending.append(other)
+    return found
+
+
+def _description(node: Any, root: Node) -> str:
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(node, dict):
+            break
+        if isinstance(text := node.get("description"), str):
+            words = " ".join(text[: 4 * MAX_DESCRIPTION].split())
+            return printable(words if len(words) <= MAX_DESCRIPTION else words[: MAX_DESCRIPTION - 1] + "…")
+        if not isinstance(reference := node.get("$ref"), str):
+            break
+        node = resolve(reference, root)
+    return ""
 
 
 _SCALARS = {

@@ -15,6 +15,7 @@ import orjson
 
 from pulse_pipelines.domain.bundle import bundled
 from pulse_pipelines.domain.event import Rejected
+from pulse_pipelines.domain.json_values import Number
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.shapes import Shapes
 from pulse_resources.errors import UserError
@@ -77,7 +78,8 @@ def canonical(content: Mapping[str, Any]) -> bytes:
     """Canonical JSON: UTF-8, without white space, members sorted by the code points of their names.
 
     A number that is written with a fraction or an exponent is the nearest double, in its shortest form; an
-    integral one below 2^53 becomes that integer, so that 1, 1.0 and 1e0 are equal.
+    integral one below 2^53 becomes that integer, so that 1, 1.0 and 1e0 are equal. One that a double
+    rounds is its digits, as an integer without zeros at its ends, and a power of ten: 123456789012345678e-17.
     """
     return orjson.dumps(plain(content), option=orjson.OPT_SORT_KEYS)
 
@@ -100,6 +102,10 @@ def plain(value: Any) -> Any:
         }
     if kind is list:
         return [item if type(item) in AS_THEY_ARE else plain(item) for item in value]
+    if kind is Number:
+        if not value.is_exact:
+            return orjson.Fragment(value.canonical)
+        value, kind = float(value), float
     return int(value) if kind is float and -EXACT < value < EXACT and value.is_integer() else value
 
 

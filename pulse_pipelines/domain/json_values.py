@@ -5,6 +5,7 @@ decimals.
 """
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from decimal import Decimal
@@ -16,6 +17,85 @@ _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 _BEYOND_DOUBLES = frozenset({"snapshot_id", "parent_id"})
 _LONG = 18
 """Digits that a signed integer of 64 bits surely holds."""
+_END = r"(?:[\s,}\]]|$)"
+UNUSUAL = rf"[0-9.]{{16}}|[0-9][eE][+-]?[0-9]+{_END}|\.[0-9]+0{_END}"
+"""What JSON has if a double would not write one of its numbers so: many digits, an exponent, a final zero."""
+_TINY = 1e-290
+"""Below it, doubles have fewer than 16 digits."""
+_UNUSUAL = re.compile(UNUSUAL, re.ASCII)
+_LONG_REAL = re.compile(rb'(?<![\w.+"-])-?(?=[0-9.]{16})\d+(?:\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)', re.ASCII)
+_MANY = b"0" * 16
+_DIGITS = bytes(0x30 if chr(byte) in "0123456789." else 0x20 for byte in range(256))
+_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?", re.ASCII)
+
+
+class Number(float):
+    """A number of JSON with the text that it came as, where a double is written otherwise."""
+
+    __slots__ = ("text",)
+    text: str
+
+    @property
+    def canonical(self) -> str:
+        """Its value: equal for all texts of a number."""
+        return _value(self.text)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a double holds its value, by the shortest text of it, or its value is below 1e-290."""
+        return abs(self) < _TINY or self.canonical == _value(repr(float(self)))
+
+
+def _value(text: str) -> str:
+    found = _NUMBER.fullmatch(text)
+    if found is None or len(found[4] or "") > _LONG:
+        return text
+    sign, whole, fraction, exponent = found.groups(default="")
+    digits = (whole + fraction).lstrip("0")
+    kept = digits.rstrip("0")
+    power = int(exponent or 0) - len(fraction) + len(digits) - len(kept)
+    return f"{sign}{kept}e{power}" if kept else "0"
+
+
+def exact(content: bytes | str) -> Any:
+    """What JSON says; each number that a double does not write as it came is a `Number`.
+
+    Integers are as long as they are written. The decoder recurses: what is nested deeply is not for it.
+    """
+    return _decoder.decode(content if isinstance(content, str) else content.decode())
+
+
+def stored(text: str) -> Any:
+    """What JSON text of a table says, as `exact`."""
+    return exact(text) if _UNUSUAL.search(text) else orjson.loads(text)
+
+
+def written(value: object) -> bytes:
+    """A value of `exact` as JSON."""
+    return orjson.dumps(value, default=plain)
+
+
+def _real_of(text: str) -> Number:
+    found = Number(text)
+    found.text = text
+    return found
+
+
+def rounds(content: bytes) -> bool:
+    """Whether JSON text may have a fraction or an exponent that is not `is_exact`; never False if it has."""
+    if _MANY not in content.translate(_DIGITS):  # much faster
+        return False
+    return any(not _real_of(text.decode()).is_exact for text in _LONG_REAL.findall(content))
+
+
+def _exact_real(text: str) -> float:
+    number = float(text)
+    if orjson.dumps(number) == text.encode():
+        return number
+    return _real_of(text)
+
+
+_decoder = json.JSONDecoder(parse_float=_exact_real)
 
 
 def encoded(document: object) -> bytes:
@@ -25,6 +105,8 @@ def encoded(document: object) -> bytes:
 
 def plain(value: Any) -> Any:
     """`default` for orjson: decimals are numbers with all their digits, bytes base64, other types text."""
+    if isinstance(value, Number):
+        return orjson.Fragment(value.text)
     if isinstance(value, Decimal):
         return orjson.Fragment(digits(value)) if value.is_finite() else None
     if isinstance(value, bytes):

@@ -12,9 +12,8 @@ import orjson
 from pulse_pipelines.domain.bundle import bundled
 from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.cost import Bound, check_cost
-from pulse_pipelines.domain.event import json_pointer, nesting, values
-from pulse_pipelines.domain.guards import WRITTEN, guarded
-from pulse_pipelines.domain.looks import collected
+from pulse_pipelines.domain.event import json_pointer, nesting
+from pulse_pipelines.domain.guards import guarded
 from pulse_pipelines.domain.patterns import LINEAR
 from pulse_pipelines.domain.roles import check_roles
 from pulse_pipelines.domain.safety import check_bounds
@@ -44,10 +43,6 @@ OF_OBJECTS = frozenset(
     ("properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties")
 )
 """Keywords any of which shows that a schema without a type is meant for objects."""
-MAX_MESSAGE, MAX_VALUE = 600, 200
-"""Characters of a message, and of the value at its beginning if it is longer."""
-MAX_COLLECTED = 2_500
-"""Maximum errors of choices collected to locate a violation: each takes up to 16 microseconds."""
 
 
 @dataclass(frozen=True)
@@ -84,107 +79,21 @@ def validator(document: Mapping[str, Any]) -> Any:
     Patterns always match in linear time; look-arounds and back-references, which cannot, are refused.
     `format` is an annotation in every draft: the formats of typed columns are checked when values are typed.
     """
-    return jsonschema_rs.validator_for(
-        guarded(bundled(document)),
-        retriever=refuse_remote,
-        pattern_options=LINEAR,
-        validate_formats=False,
-        keywords={"uniqueItems": UniqueItems},
-    )
+    return jsonschema_rs.validator_for(guarded(bundled(document)), **OPTIONS)
+
+
+OPTIONS: Mapping[str, Any] = {
+    "retriever": refuse_remote,
+    "pattern_options": LINEAR,
+    "validate_formats": False,
+    "keywords": {"uniqueItems": UniqueItems},
+}
 
 
 @lru_cache(maxsize=1024)
 def compiled(document: str) -> Any:
     """The validator of a published document, cached because documents are immutable."""
     return validator(orjson.loads(document))
-
-
-@lru_cache(maxsize=1024)
-def _collected(document: str) -> int:
-    """The maximum number of errors that the validator collects for one value before it reports the first."""
-    if '"anyOf"' not in document and '"oneOf"' not in document:
-        return 0
-    return collected(orjson.loads(document))
-
-
-def violation(document: str, data: Any) -> tuple[str, str] | None:
-    """JSON pointer and message of the first violation of a published document by `data`; None if valid.
-
-    The validator collects the errors of all choices before it reports the first; if these could be too many,
-    the violation is not located, and the pointer is that of `data` itself.
-    """
-    check = compiled(document)
-    if check.is_valid(data):
-        return None
-    if (errors := _collected(document)) and values(data) * errors > MAX_COLLECTED:
-        return "", "the data does not follow the schema; it is too large to say where"
-    try:
-        check.validate(data)
-    except jsonschema_rs.ValidationError as error:
-        at_fault = _nearest(error)
-        return json_pointer(list(at_fault.instance_path)), _brief(_said(document, at_fault))
-    return None
-
-
-def _nearest(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
-    """The violation within the choice that the value nearly is; the choices' own if none is nearer.
-
-    Nearer is a choice whose type fits the value, then its constant members, then one with fewer violations.
-    """
-    choices: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", None) or []
-    choices = [errors for errors in choices if errors]
-    if not choices:
-        return error
-    depth = len(error.instance_path)
-
-    def measure_distance(errors: list[jsonschema_rs.ValidationError]) -> tuple[int, int, int]:
-        by_type, by_constant = zip(*(_distance(error, depth) for error in errors), strict=True)
-        return sum(by_type), sum(by_constant), len(errors)
-
-    nearest = min(choices, key=measure_distance)
-    within = max(map(_nearest, nearest), key=lambda error: len(error.instance_path))
-    return within if len(choices) == 1 or len(within.instance_path) > depth else error
-
-
-def _distance(error: jsonschema_rs.ValidationError, depth: int) -> tuple[bool, bool]:
-    """Whether a violation says that a value is of another choice: by its type, or by a constant member."""
-    below, kind = len(error.instance_path) - depth, jsonschema_rs.ValidationErrorKind
-    is_constant = below <= 1 and isinstance(error.kind, kind.Constant | kind.Enum)
-    return below == 0 and isinstance(error.kind, kind.Type), is_constant
-
-
-def _brief(message: str) -> str:
-    """A message without the middle of a long value: its end states what is wrong."""
-    return (
-        message
-        if len(message) <= MAX_MESSAGE
-        else f"{message[:MAX_VALUE]} ... {message[MAX_VALUE - MAX_MESSAGE :]}"
-    )
-
-
-@lru_cache(maxsize=256)
-def _validated(document: str) -> dict[str, Any]:
-    """What the validator of a published document was compiled from."""
-    return guarded(bundled(orjson.loads(document)))
-
-
-def _said(document: str, error: jsonschema_rs.ValidationError) -> str:
-    """The message of a violation: of a pattern that is replaced, by the pattern that the document has."""
-    message, path = str(error.message), list(error.schema_path)
-    if "allOf" not in path or path[-1] not in ("pattern", "not"):
-        return message
-    node: Any = _validated(document)
-    for part in path[:-1]:
-        node = node[part]
-    if WRITTEN not in node:
-        return message
-    kind = error.kind
-    at_fault = kind.error if isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames) else error
-    return f"{_text(at_fault.instance)} does not match {_text(node[WRITTEN])}"
-
-
-def _text(value: Any) -> str:
-    return orjson.dumps(value).decode()
 
 
 def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, Any]:

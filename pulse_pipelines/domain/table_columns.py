@@ -15,8 +15,8 @@ from pulse_pipelines.domain.columns import JSON, Column, FieldType, Kind
 from pulse_pipelines.domain.subschemas import list_of, resolve
 
 TEXT, JSON_TEXT = "text", "JSON text"
-"""The `doc` of text columns in a table. Tables of Pulse 0.1 have none: there a column is text only if the
-schema declares its type to be string literally."""
+"""The `doc` of text columns in a table, before ": " and what the schema says. Tables of Pulse 0.1 have
+none: there a column is text only if the schema declares its type to be string literally."""
 
 
 def fitted(
@@ -37,11 +37,26 @@ def fitted(
                 found.append(column)
             continue
         kind = _fitted(column.type, field["type"], grow)
-        if kind.kind is Kind.STRING and field.get("doc") != TEXT:
-            plain = field.get("doc") is None and _in_so_many_words(document, column.field)
+        if kind.kind is Kind.STRING and (mark := mark_of(field.get("doc"))) != TEXT:
+            plain = mark is None and _in_so_many_words(document, column.field)
             kind = kind if plain else JSON
         found.append(replace(column, type=kind, certain=column.certain or kind is JSON))
     return tuple(found)
+
+
+def doc(kind: Kind, description: str, before: str | None = None) -> str | None:
+    """The `doc` of a column: for text how it is held, then what the schema says of it.
+
+    Args:
+        before: of the column of a table, whose mark stays.
+    """
+    mark = mark_of(before) if before else {Kind.STRING: TEXT, Kind.JSON: JSON_TEXT}.get(kind)
+    return ": ".join(filter(None, (mark, description))) or None
+
+
+def mark_of(doc: str | None) -> str | None:
+    """How a column of text is held, from its `doc`; the `doc` itself, if this does not say it."""
+    return next((mark for mark in (TEXT, JSON_TEXT) if doc and f"{doc}: ".startswith(f"{mark}: ")), doc)
 
 
 def _fitted(kind: FieldType, held: Any, grow: bool) -> FieldType:

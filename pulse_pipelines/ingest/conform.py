@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulse_pipelines.domain import entities
+from pulse_pipelines.domain import entities, json_values
 from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.event import Rejected, json_pointer
 from pulse_pipelines.domain.limits import Budget, EventLimits
@@ -93,16 +93,22 @@ class TopicConformer:
         decoded, validated = ({slug: _Accepted() for slug in self._validator.targets} for _ in range(2))
         validate, quick = self._validator.payload, self._validator.quick
         of_type = {kind: decoded[slug] for kind, slug in quick.slugs.items()} if quick else {}
-        for place, (message, event) in enumerate(zip(messages, self._decoded(messages), strict=True)):
+        events = list(self._decoded(messages))
+        left = [place for place, event in enumerate(events) if event is None]
+        unusual = {
+            left[index] for index in arrow_columns.unusual([messages[place].payload for place in left])
+        }
+        for place, (message, event) in enumerate(zip(messages, events, strict=True)):
             if event is not None:
                 accepted = of_type[type(event)]
                 accepted.events.append(event)
                 accepted.places.append(place)
                 continue
-            verdict = validate(message.payload)
+            plain = place not in unusual
+            verdict = validate(message.payload, plain=plain)
             if isinstance(verdict, dict):
                 accepted = validated[verdict["dataset"]]
-                accepted.events.append(verdict)
+                accepted.events.append(verdict if plain else json_values.exact(message.payload))
                 accepted.places.append(place)
             else:
                 result.dead_letters.append(_dead_letter(message, verdict))

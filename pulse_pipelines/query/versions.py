@@ -16,13 +16,13 @@ from datetime import UTC
 from functools import partial
 from typing import Any
 
-import orjson
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from pulse_pipelines import registry
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import DELETED, ID
@@ -82,7 +82,7 @@ def page(
     The other arguments and the errors are those of `after`.
     """
     read = after(tenant, slug, since, limit, subset, reader)
-    lines = b"".join(orjson.dumps(version) + b"\n" for version in read.found)
+    lines = b"".join(json_values.written(version) + b"\n" for version in read.found)
     if packed:
         lines = gzip.compress(lines, GZIP_LEVEL, mtime=0)
     return Page(lines, f"{read.generation}-{read.last}")

@@ -9,14 +9,15 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.event import EARLIEST, Rejected, parse_date, parse_timestamp
+from pulse_pipelines.domain.json_values import Number
 from pulse_pipelines.domain.limits import MICROSECOND, EventLimits
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.tables.column_types import SCALARS, TIMESTAMP
@@ -28,6 +29,7 @@ _EARLIEST = pa.scalar(EARLIEST, TIMESTAMP)
 _LATEST = pa.scalar(datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), TIMESTAMP)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST = 2**63 - 1
+_UNUSUAL = rf"\\u0000|{json_values.UNUSUAL}"
 _ISO_DATE = rf"^{_YEAR}-\d\d-\d\d$"
 
 
@@ -62,8 +64,15 @@ def arrow_type(kind: FieldType) -> pa.DataType:
     return SCALARS[kind.kind].arrow
 
 
+def unusual(payloads: Sequence[bytes]) -> list[int]:
+    """Indexes of JSON texts that may have a NUL, an integer beyond 64 bits, or a number that no double writes
+    as it came; never without one that has."""
+    found = pc.match_substring_regex(pa.array(payloads, pa.large_binary()), _UNUSUAL)
+    return pc.indices_nonzero(found).to_pylist()  # type: ignore[no-any-return]
+
+
 def json_text(value: Any) -> str | None:
-    return None if value is None else orjson.dumps(value).decode()
+    return None if value is None else json_values.written(value).decode()
 
 
 def array(values: Sequence[Any], kind: FieldType, rejects: dict[int, Rejected], pointer: str) -> pa.Array:
@@ -207,32 +216,43 @@ def _dates(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str) ->
 
 
 def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Array:
-    """The members that the schema does not declare, as JSON text, for the column `_extra`."""
+    """What the columns do not hold, as JSON text, for the column `_extra`: members that the schema does not
+    declare, and numbers with more digits than a double has."""
     names = {column.field for column in declared}
+    doubles = [c.field for c in declared if c.type.kind is Kind.DOUBLE]
     nested = [c for c in declared if c.type.kind in (Kind.STRUCT, Kind.LIST)]
+    partial = [*nested, *(c for c in declared if c.type.kind is Kind.DOUBLE)]
     texts: list[str | None] = []
     for data in datas:
-        if not nested and data.keys() <= names:
+        get = data.get
+        if not nested and data.keys() <= names and _FLOATS.issuperset([type(get(name)) for name in doubles]):
             texts.append(None)
             continue
         rest = {key: value for key, value in data.items() if key not in names}
-        for column in nested:
-            if left := _undeclared(data.get(column.field), column.type):
+        for column in partial:
+            if left := _not_held(get(column.field), column.type):
                 rest[column.field] = left
         texts.append(json_text(rest) if rest else None)
     return pa.array(texts, pa.string())
 
 
-def _undeclared(value: Any, kind: FieldType) -> Any:
-    """The parts of a nested value that its typed column drops; lists keep their positions."""
+_FLOATS = frozenset((float, type(None)))
+
+
+def _not_held(value: Any, kind: FieldType) -> Any:
+    """The parts of a value that its typed column drops or rounds; lists keep their positions."""
+    if kind.kind is Kind.DOUBLE:
+        if type(value) is Number:
+            return None if value.is_exact else value
+        return value if type(value) is int and float(value) != value else None
     if kind.kind is Kind.STRUCT and type(value) is dict:
         known = dict(kind.fields)
         rest = {key: item for key, item in value.items() if key not in known}
         for key, member in kind.fields:
-            if left := _undeclared(value.get(key), member):
+            if left := _not_held(value.get(key), member):
                 rest[key] = left
         return rest
     if kind.kind is Kind.LIST and type(value) is list and kind.item is not None:
-        lefts = [_undeclared(item, kind.item) for item in value]
+        lefts = [_not_held(item, kind.item) for item in value]
         return lefts if any(lefts) else None
     return None

@@ -21,6 +21,7 @@ from pyiceberg.types import (
 
 from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.domain.event import INT64
+from pulse_pipelines.domain.json_values import Number
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -30,11 +31,13 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return type(value) is int or (type(value) is float and value.is_integer())
+    return type(value) is int or (isinstance(value, float) and value.is_integer())
 
 
 def _whole(value: Any) -> Any:
-    return int(value) if type(value) is float and _is_whole(value) and int(value) in INT64 else value
+    if not isinstance(value, float):
+        return value
+    return int(value) if _is_whole(value) and int(value) in INT64 else float(value)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ SCALARS: dict[Kind, ColumnType] = {
         '`"type": "number"`',
         pa.float64(),
         DoubleType(),
-        lambda value: type(value) in (int, float),
+        lambda value: type(value) in (int, float, Number),
         lambda value: float(value) if type(value) is int else value,
     ),
     Kind.BOOLEAN: ColumnType(

@@ -15,10 +15,10 @@ from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.columns import Column, Kind
 from pulse_pipelines.domain.dataset import Dataset
@@ -232,5 +232,5 @@ def _newest(keys: pa.Array, at: Numbers, place: Numbers) -> Indexes:
 def _text(dataset: Dataset, row: Mapping[str, Any]) -> str | None:
     """The data of a row as JSON; None: it is too large."""
     document = dataset.documents.get(row["schema_version"], dataset.document)
-    text = orjson.dumps(event_data(dataset, row, document))
+    text = json_values.written(event_data(dataset, row, document))
     return text.decode() if len(text) <= DATA_BYTES else None

@@ -21,7 +21,7 @@ from pyiceberg.types import (
 
 from pulse_pipelines.domain.columns import PARTITION_FIELD, Column, FieldType, Kind
 from pulse_pipelines.domain.dataset import DatasetKind
-from pulse_pipelines.domain.table_columns import JSON_TEXT, TEXT
+from pulse_pipelines.domain.table_columns import JSON_TEXT, TEXT, doc as doc_of
 from pulse_pipelines.tables.column_types import SCALARS
 
 UPDATED, HASH, IS_DELETED = "_updated", "_hash", "_is_deleted"
@@ -45,6 +45,8 @@ _OF_ENTITIES: tuple[tuple[str, IcebergType, bool, str], ...] = (
     (IS_DELETED, BooleanType(), True, "whether the entity is deleted"),
 )
 _EXTRA = ("_extra", StringType(), False, "properties that the schema does not declare, JSON text")
+OWN_DOCS = frozenset((TEXT, JSON_TEXT, *(doc for *_, doc in (*_PHYSICAL, *_OF_ENTITIES, _EXTRA))))
+"""What Pulse itself says of columns."""
 _TIMESTAMP_ID = next(i for i, field in enumerate(_PHYSICAL, 1) if field[0] == "timestamp")
 
 PARTITIONED_BY_DAY = PartitionSpec(
@@ -83,7 +85,7 @@ def table_schema(columns: Iterable[Column], of: str = DatasetKind.EVENTS) -> Sch
     extra = NestedField(next(ids), name, kind, required=required, doc=doc)
     for column in columns:
         field_id = next(ids)
-        fields.append(_declared(field_id, column.name, column.type, ids))
+        fields.append(_declared(field_id, column, ids))
     return Schema(*fields, extra)
 
 
@@ -104,20 +106,20 @@ def evolve(schema: Schema, columns: Iterable[Column], last_id: int) -> Evolved:
         last_id: the highest field id ever assigned in the table.
     """
     ids = count(last_id + 1)
-    declared = {column.name: column.type for column in columns}
+    declared = {column.name: column for column in columns}
     fields: list[NestedField] = []
     replaced = set()
     for field in schema.fields:
-        kind = declared.pop(field.name, None)
-        if kind is None:  # a physical column
+        column = declared.pop(field.name, None)
+        if column is None:  # a physical column
             fields.append(field)
-        elif _retyped(field.field_type, kind):
+        elif _retyped(field.field_type, column.type):
             replaced.add(field.name)
-            fields.append(_declared(next(ids), field.name, kind, ids))
+            fields.append(_declared(next(ids), column, ids))
         else:
-            grown = _grown(field.field_type, kind, ids)
-            fields.append(NestedField(field.field_id, field.name, grown, doc=field.doc))
-    added = [_declared(next(ids), name, kind, ids) for name, kind in declared.items()]
+            grown = _grown(field.field_type, column.type, ids)
+            fields.append(NestedField(field.field_id, field.name, grown, doc=_described(field, column)))
+    added = [_declared(next(ids), column, ids) for column in declared.values()]
     extra = fields.pop()  # it stays the last
     return Evolved(Schema(*fields, *added, extra), frozenset(replaced))
 
@@ -147,9 +149,16 @@ def _grown(before: IcebergType, kind: FieldType, ids: "count[int]") -> IcebergTy
     return before
 
 
-def _declared(field_id: int, name: str, kind: FieldType, ids: "count[int]") -> NestedField:
-    doc = {Kind.STRING: TEXT, Kind.JSON: JSON_TEXT}.get(kind.kind)
-    return NestedField(field_id, name, _iceberg_type(kind, ids), doc=doc)
+def _declared(field_id: int, column: Column, ids: "count[int]") -> NestedField:
+    doc = doc_of(column.type.kind, column.description)
+    return NestedField(field_id, column.name, _iceberg_type(column.type, ids), doc=doc)
+
+
+def _described(field: NestedField, column: Column) -> str | None:
+    """The `doc` of a column that stays. One of text without any keeps none: it was made before there were."""
+    if isinstance(field.field_type, StringType):
+        return doc_of(column.type.kind, column.description, field.doc) if field.doc else None
+    return doc_of(column.type.kind, column.description)
 
 
 def _iceberg_type(kind: FieldType, ids: "count[int]") -> IcebergType:

@@ -25,13 +25,9 @@ _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 """Characters of UTF-8 have up to four bytes: an id of this length is within `MAX_ID_BYTES`."""
 INT64 = {"ge": -(2**63), "le": 2**63 - 1}
-FLOATS = {"gt": -(2.0**63), "lt": 2.0**63}
-"""A larger number may be an integer beyond 64 bits, which is an error."""
 EXACT = 2**53
-"""From here on a float may differ from the integer that was written, and a bound or a hash may see the
-difference."""
-EXACT_FLOATS = {"gt": -float(EXACT), "lt": float(EXACT)}
-"""For entities, whose content is hashed as it was written."""
+"""From here on a float may differ from the integer that was written: bounds, hashes and columns see it."""
+FLOATS = {"gt": -float(EXACT), "lt": float(EXACT)}
 
 _ANNOTATIONS = {
     *("$schema", "$id", "$comment", "title", "description", "default", "examples", "format"),
@@ -77,9 +73,11 @@ class Quick:
         except _REFUSALS:
             return None
 
-    def all(self, payloads: Sequence[bytes]) -> list[Any] | None:
-        """Decode events in one call; None if it refuses one, or a payload may not be exactly one event."""
-        lines = b"\n".join(payloads)
+    def all(self, lines: bytes, count: int) -> list[Any] | None:
+        """Decode events in one call, `count` payloads joined by line breaks.
+
+        None if it refuses one, or a payload may not be exactly one event.
+        """
         if _holds_nul(lines) or not _from_brace_to_brace(lines):
             return None
         try:
@@ -88,7 +86,7 @@ class Quick:
             return None
         # No event spans a line break between such braces, so each line has at least one event, and there are
         # at least as many lines as payloads: equal counts mean one event per payload.
-        return events if len(events) == len(payloads) else None
+        return events if len(events) == count else None
 
     def column(self, dataset: Dataset, field: str, datas: Sequence[Any]) -> list[Any]:
         """The values of a property, by event; None where it is absent."""
@@ -183,7 +181,7 @@ def _data(dataset: Dataset) -> tuple[type, dict[str, str]]:
         if name not in columns:
             raise NotPlain
         attribute = attributes[name] = f"p{number}"
-        kind = _type(fragment, columns[name].type, EXACT_FLOATS if dataset.of_entities else FLOATS)
+        kind = _type(fragment, columns[name].type)
         if name in required:
             field = msgspec.field(name=name)
         elif dataset.of_entities:  # the content of an entity without a property is not that with a null
@@ -195,7 +193,7 @@ def _data(dataset: Dataset) -> tuple[type, dict[str, str]]:
     return struct, attributes
 
 
-def _type(fragment: Any, column: FieldType, floats: Mapping[str, float]) -> Any:
+def _type(fragment: Any, column: FieldType) -> Any:
     """The Python type, with constraints, of a property."""
     if not isinstance(fragment, dict):
         raise NotPlain
@@ -210,13 +208,13 @@ def _type(fragment: Any, column: FieldType, floats: Mapping[str, float]) -> Any:
         case Kind.LONG:
             found = _number(fragment, int, INT64)
         case Kind.DOUBLE:
-            found = _number(fragment, float, floats)
+            found = _number(fragment, float, FLOATS)
         case Kind.BOOLEAN:
             _check(fragment, set())
             found = bool
         case Kind.LIST if column.item is not None:
             _check(fragment, {"items", *_COUNTS})
-            item = _type(fragment["items"], column.item, floats)
+            item = _type(fragment["items"], column.item)
             counts: dict[str, Any] = _whole(fragment, _COUNTS)
             found = Annotated[list[item], msgspec.Meta(**counts)]  # type: ignore[valid-type]
         case _:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
-from pulse_pipelines.domain import entities
+from pulse_pipelines.domain import entities, json_values
 from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.cost import cost_of
 from pulse_pipelines.domain.dataset import Dataset
@@ -22,8 +23,9 @@ from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, heading, nestin
 from pulse_pipelines.domain.limits import Budget, EventLimits
 from pulse_pipelines.domain.misspelled import Spellings
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.schema import compiled, violation
+from pulse_pipelines.domain.schema import compiled
 from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.domain.violations import violation
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.column_fit import ColumnFit
 from pulse_pipelines.validation.quick import Quick, decoder, shallow
@@ -138,9 +140,14 @@ class Validator:
         quick, most = self.quick, self._quick_bytes
         if quick is None:
             return [None] * len(payloads)
-        events = quick.all(payloads) if max(map(len, payloads)) <= most else None
+        lines = b"\n".join(payloads)
+        events = quick.all(lines, len(payloads)) if max(map(len, payloads)) <= most else None
         if events is None:
             events = [quick.one(payload) if len(payload) <= most else None for payload in payloads]
+        if _may_round(lines):
+            for place, payload in enumerate(payloads):
+                if events[place] is not None and json_values.rounds(payload):
+                    events[place] = None
         for place, event in enumerate(events):
             if event is None or event.context is None or shallow(event.context):
                 continue
@@ -164,15 +171,15 @@ class Validator:
     def _own_names(self) -> tuple[str | None, ...]:
         return (None, self.scope.tenant.slug, str(self.scope.tenant.tenant_id))
 
-    def payload(self, payload: bytes) -> Event | Refusal:
-        """Validate an event as it was received."""
+    def payload(self, payload: bytes, *, plain: bool = False) -> Event | Refusal:
+        """Validate an event as it was received; `plain` as for `event`."""
         if (rejected := self.undecodable(payload)) is not None:
             return refusal(heading(payload), rejected)
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
             return Refusal(Rejected(Reason.UNDECODABLE, f"not JSON: {error}"))
-        return self.event(event, payload)
+        return self.event(event, payload, plain=plain)
 
     def undecodable(self, payload: bytes) -> Rejected | None:
         """The rejection of a payload that is too large or too deep to be decoded; else None."""
@@ -269,6 +276,15 @@ class Validator:
         if version is not None and type(version) is not int:
             return Rejected(Reason.INVALID_ENVELOPE, "schema_version is not an integer", "/schema_version")
         return None
+
+
+def _may_round(lines: bytes) -> bool:
+    """Whether 16 digits and points may be on end; never False when they are. For hundreds of events."""
+    digits = np.frombuffer(lines, np.uint8, len(lines) & ~1) - ord(".") < ord(":") - ord(".")
+    pairs = digits.view(np.uint16) == 0x0101
+    for step in (1, 2, 3):  # pairs become runs of 2, 4 and 7 pairs, which are in each 16
+        pairs = pairs[step:] & pairs[:-step]
+    return bool(pairs.any())
 
 
 def _violated(check: Check, event: Event) -> Rejected | None:

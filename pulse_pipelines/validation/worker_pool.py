@@ -21,7 +21,8 @@ import orjson
 
 from pulse_pipelines.domain.event import Rejected
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.schema import compiled, violation
+from pulse_pipelines.domain.schema import compiled
+from pulse_pipelines.domain.violations import violation
 from pulse_resources import memory
 from pulse_resources.niceness import BACKGROUND, begin_session
 from pulse_resources.settings import load_settings

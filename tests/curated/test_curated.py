@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, timedelta
+from decimal import Decimal
 from statistics import median
 from typing import Any
 
@@ -132,6 +133,25 @@ def test_a_text_in_a_team_s_rollup_is_no_setting_of_spark(zone: Zone) -> None:
     ingest(zone.owner)
     assert not zone.curate().failures
     assert zone.table("peeks")[D1] == [{"kind": "a", "n": text}]
+
+
+def test_sums_of_decimals_and_integers_keep_their_digits(
+    zone: Zone, new_caller: Callable[..., Caller], api: Api
+) -> None:
+    total = "CAST('12345678901234567890.10' AS DECIMAL(30, 2))"
+    zone.write("sums", f"SELECT kind, sum({total}) AS total, sum(count) AS n FROM events GROUP BY kind")
+    zone.owner.send(visit("2026-11-18T09:00:00", kind="a", count=2**62 + 1))
+    ingest(zone.owner)
+    assert not zone.curate().failures
+    assert zone.table("sums")[D1] == [
+        {"kind": "a", "total": Decimal("12345678901234567890.10"), "n": 2**62 + 1}
+    ]
+    name = f"pulse.{'.'.join(zone.owner.tenant.curated_table('visits', 'sums'))}"
+    (row,) = zone.session.sql(f"SELECT total FROM {name} WHERE total > 12345678901234567890").collect()
+    assert row.total == Decimal("12345678901234567890.10")
+    params = {"rollup": "sums", "from": "2026-11-18", "to": "2026-11-18"}
+    text = new_caller(owner=zone.owner).http.get("/v1/datasets/visits/summary", params=params).text
+    assert f'"kind":"a","total":12345678901234567890.10,"n":{2**62 + 1}' in text.replace(" ", "")
 
 
 def test_a_team_s_rollup_is_what_duckdb_says(filled: Zone) -> None:

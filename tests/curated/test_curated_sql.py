@@ -3,12 +3,14 @@
 import json
 import uuid
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from pulse_pipelines.curated.checked_plan import check_reads
+from pulse_pipelines.curated.commit import _json
 from pulse_pipelines.curated.rollups import team_rollups
 from pulse_pipelines.curated.sqlfile import checked_query
 from pulse_pipelines.domain.columns import columns
@@ -279,3 +281,13 @@ def test_numbers_are_longs_and_doubles(tmp_path: Path) -> None:
     rows = pa.table({"kind": ["a"], "n": pa.array([1], pa.int16()), "x": pa.array([1.5], pa.float32())})
     checked = rollup.checked(rows, ACTING)
     assert checked.schema.types == [pa.string(), pa.int64(), pa.float64()]
+
+
+def test_decimals_keep_their_digits(tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text("-- dataset: visits\n-- grain: kind\nSELECT kind, 1 AS n FROM events")
+    (rollup,) = team_rollups(tmp_path)
+    total = Decimal("12345678901234567890.10")
+    rows = pa.table({"kind": ["a"], "total": pa.array([total], pa.decimal128(38, 2))})
+    checked = rollup.checked(rows, ACTING)
+    assert checked.to_pylist() == [{"kind": "a", "total": total}]
+    assert _json(checked) == '[{"kind":"a","total":12345678901234567890.10}]'

@@ -7,7 +7,16 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from pulse_pipelines.domain.json_values import decoded, encoded, with_text_ids
+from pulse_pipelines.domain.json_values import (
+    Number,
+    decoded,
+    encoded,
+    exact,
+    rounds,
+    stored,
+    with_text_ids,
+    written,
+)
 
 EXACT = [
     "27670116110564327421",
@@ -62,3 +71,39 @@ def test_ids_of_snapshots_are_text() -> None:
         "snapshots": {"a": str(2**60), "b": None},
     }
     assert with_text_ids({"snapshots": 3}) == {"snapshots": 3}, "a count"
+
+
+TEXTS = st.from_regex(r"-?(0|[1-9][0-9]{0,19})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    "digits", [*EXACT[2:4], "1.10", "-1.50", "1E5", "1e-400", "10.00", "1234567890123456.5"]
+)
+def test_a_value_keeps_its_text(digits: str) -> None:
+    for text in (f'{{"a":[{digits},0.5]}}', f"[{digits}]", digits):
+        assert written(stored(text)).decode() == text
+
+
+@given(TEXTS)
+def test_a_double_rounds_a_value_or_does_not(digits: str) -> None:
+    """As decimals say, which are exact."""
+    number = exact(f"[{digits}]")[0]
+    if isinstance(number, int):
+        return
+    held = not isinstance(number, Number) or number.is_exact
+    assert held == (Decimal(repr(float(digits))) == Decimal(digits))
+    assert held or rounds(f'{{"a":{digits}}}'.encode())
+    assert written(stored(f"[{digits}]")).decode() == written([number]).decode() == f"[{digits}]"
+
+
+@given(TEXTS, st.integers(-2, 2))
+def test_texts_of_one_value_are_one(digits: str, power: int) -> None:
+    def canonical(text: str) -> str:
+        number = Number(text)
+        number.text = text
+        return number.canonical
+
+    sign, figures, exponent = Decimal(digits).as_tuple()
+    other = Decimal((sign, figures, int(exponent) + power))
+    assert canonical(f"{other:f}") == canonical(f"{Decimal(digits):f}e{power}") == canonical(str(other))
+    assert (canonical(digits) == canonical(f"{other:f}")) == (Decimal(digits) == other)

@@ -11,7 +11,8 @@ from support.examples import times
 
 from pulse_pipelines.domain.cost import Bound, cost
 from pulse_pipelines.domain.guards import guarded
-from pulse_pipelines.domain.schema import DRAFTS, check_document, validator, violation
+from pulse_pipelines.domain.schema import DRAFTS, check_document, validator
+from pulse_pipelines.domain.violations import violation
 from pulse_resources.errors import UserError
 
 Schema = dict[str, Any]

@@ -17,7 +17,8 @@ from support.examples import times
 
 from pulse_pipelines.domain.cost import Bound, check_cost, cost
 from pulse_pipelines.domain.safety import check_bounds
-from pulse_pipelines.domain.schema import validator, violation
+from pulse_pipelines.domain.schema import validator
+from pulse_pipelines.domain.violations import violation
 from pulse_resources.errors import UserError
 
 Schema = dict[str, Any]

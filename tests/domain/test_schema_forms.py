@@ -18,9 +18,10 @@ from pulse_pipelines.domain.cost import Bound, cost
 from pulse_pipelines.domain.discriminators import unions
 from pulse_pipelines.domain.guards import guarded
 from pulse_pipelines.domain.patterns import LINEAR, compiles, equivalent
-from pulse_pipelines.domain.schema import DRAFTS, check_document, validator, violation
+from pulse_pipelines.domain.schema import DRAFTS, check_document, validator
 from pulse_pipelines.domain.table_columns import fitted
 from pulse_pipelines.domain.unique import UniqueItems
+from pulse_pipelines.domain.violations import violation
 from pulse_pipelines.tables.arrow_columns import holds
 from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_resources.errors import UserError
@@ -372,6 +373,47 @@ def test_in_a_large_event_what_breaks_a_choice_is_located() -> None:
         "/a/900",
         '"s" is not of type "integer"',
     )
+
+
+ORDER: Schema = {
+    "type": "object",
+    "required": ["action", "lines"],
+    "properties": {
+        "action": {"enum": ["made", "sent"]},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}},
+        "by": {"anyOf": [{"$ref": "#/$defs/line"}, NULL]},
+        "a/b %41é": {"type": "string"},
+    },
+    "additionalProperties": False,
+}
+LINE = {"type": "object", "properties": {"x": INTEGER, "y": {"oneOf": [STRING, NULL]}}}
+OTHER = ORDER | {"properties": ORDER["properties"] | {"action": {"enum": ["lost"]}}}
+OF_REFERENCES: Schema = {
+    "$defs": {"order": ORDER, "line": LINE, "other": OTHER},
+    "oneOf": [{"$ref": "#/$defs/other"}, {"$ref": "#/$defs/order"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "says"),
+    [
+        ({"lines": [*[{"x": 1}] * 4_000, {"x": "s"}]}, "/lines/4000/x", '"s" is not of type "integer"'),
+        ({"lines": [*[{"y": None}] * 4_000, {"y": 1}]}, "/lines/4000/y", "is not valid under any"),
+        ({"lines": [*[{}] * 9_000, 3]}, "/lines/9000", '3 is not of type "object"'),
+        ({"more": 1}, "", "'more' was unexpected"),
+        ({"by": {"x": "s"}}, "/by/x", '"s" is not of type "integer"'),
+        ({"a/b %41é": 1}, "/a~1b %41é", '1 is not of type "string"'),
+        ({"action": "gone"}, "/action", '"gone" is not one of'),
+    ],
+)
+def test_in_a_large_event_of_references_the_place_is_narrowed_down(
+    changes: dict[str, Any], pointer: str, says: str
+) -> None:
+    data = {"action": "made", "lines": [{"x": 1}] * 4_000} | changes
+    found = violation(json.dumps(OF_REFERENCES), data)
+    assert found is not None
+    assert found[0].startswith(pointer)
+    assert says in found[1], found
 
 
 def test_choices_that_a_reference_leads_into_stay() -> None:

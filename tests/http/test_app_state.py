@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message
 
 from pulse_api.http.app import create_app
 from pulse_api.http.collect import body as bodies, values
+from pulse_api.http.collect.entities import as_events
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, Item, split
 from pulse_api.http.problems import ProblemError
 from pulse_resources.api_settings import ApiSettings
@@ -204,7 +205,24 @@ def test_a_large_array_is_read_element_by_element() -> None:
     for broken in (b"[{}", b"{}]", b"[{}][{}]", b"[{}]]"):
         with pytest.raises(ProblemError, match="not JSON"):
             events_of(broken + b" " * 300_000)
-    assert events_of(b" " * 300_000 + b"[{}, 18446744073709551616]")[1].event == 2**64
+    assert events_of(b" " * 300_000 + b"[{}, 18446744073709551616]")[1].payload == b"18446744073709551616"
+
+
+@pytest.mark.parametrize("digits", ["0.12345678901234567890", "1.10", "1E5"])
+def test_numbers_keep_their_text_in_what_is_serialized_anew(digits: str) -> None:
+    one = f'{{"event_id":"a","data":{{"n":[{digits}]}}}}'
+    cloud = '{"specversion":"1.0","id":"a","source":"s","type":"t"'
+    hidden = base64.b64encode(f'{{"n":{digits}}}'.encode()).decode()
+    items = [
+        *events_of(f"[{one}, {one}]".encode()),
+        *events_of(f"[{one}{' ' * 300_000}]".encode()),
+        *events_of(f'{cloud},"data":{{"n":{digits}}}}}'.encode(), CLOUDEVENT),
+        *events_of(f'[{cloud},"data_base64":"{hidden}"}}]'.encode(), CLOUDEVENTS),
+        *as_events(events_of(f'{{"_id":"a","n":{digits}}}'.encode()), "things", max_bytes=999, max_depth=9),
+        *as_events(events_of(f'[{{"_id":"a","n":{digits}}}]'.encode()), "things", max_bytes=999, max_depth=9),
+    ]
+    assert len(items) == 7
+    assert all(digits.encode() in item.payload and item.event is None for item in items)
 
 
 @pytest.mark.parametrize("rest", [b"", b"[" * 9])

@@ -2,9 +2,11 @@
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +15,10 @@ import pyarrow as pa
 import pytest
 from support.conform import SCHEMA, TENANT, dataset, messages
 
+from pulse_pipelines.domain import entities, json_values
+from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.columns import columns as declared
+from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.event import Rejected, nesting, parse_timestamp, suspicious
 from pulse_pipelines.domain.limits import UNLIMITED, EventLimits
 from pulse_pipelines.domain.reasons import Reason
@@ -822,3 +827,103 @@ def test_a_value_that_only_another_choice_declares_is_looked_at() -> None:
     assert landed == [("x", 1, None, None), ("y", 2, "s", None), ("y", None, None, None)]
     (letter,) = conformed.dead_letters
     assert (letter.rejected.reason, letter.rejected.pointer) == (Reason.UNREPRESENTABLE, "/data/a")
+
+
+DIGITS = ["0.12345678901234567890", "1.10", "1E5", "-0.00", "3.14159265358979323846e-3", "90071992547409.935"]
+HELD = ("1.10", "1E5", "-0.00")
+"""Of these a double has the value, if not the text."""
+AMOUNTS = {"type": "object", "properties": {"amount": {"type": "number"}, "country": {"type": "string"}}}
+
+
+@pytest.mark.parametrize("digits", DIGITS)
+def test_numbers_that_no_column_holds_keep_their_text(digits: str) -> None:
+    text = digits.encode()
+    assert accept(spliced(text))["_extra"] == f'{{"other":{digits}}}'
+    anything = {"type": "object", "properties": {"either": {}, "country": {}}}
+    assert accept(spliced(text, "either"), anything)["either"] == digits
+    context = envelope(context="SPLICE").replace(b'"SPLICE"', b'{"a":%s}' % text)
+    assert accept(context)["context"] == f'{{"a":{digits}}}'
+    extra = accept(spliced(b'{"geo":{"lat":%s,"x":[%s]}}' % (text, text), "address"))["_extra"]
+    assert f'"x":[{digits}]' in extra
+    assert (f'"lat":{digits}' in extra) is (digits not in HELD)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, AMOUNTS], ids=["validated", "decoded"])
+@pytest.mark.parametrize("digits", [*DIGITS, "9007199254740993"])
+def test_a_number_that_a_column_rounds_is_kept_beside_it(digits: str, schema: dict[str, Any]) -> None:
+    row = accept(spliced(digits.encode(), "amount"), schema)
+    assert row["amount"] == float(digits)
+    assert row["_extra"] == (None if digits in HELD else f'{{"amount":{digits}}}')
+
+
+def test_a_rounded_number_is_never_missed_among_others() -> None:
+    plain, long = spliced(b"1.5", "amount"), spliced(b"0.12345678901234567890", "amount")
+    for place in range(40):
+        payloads = [plain] * 40
+        payloads[place] = long[:-1] + b" " * (place % 4) + b"}"
+        found = conformer(AMOUNTS).chunk(messages(payloads))
+        assert [row["_extra"] is not None for row in rows(found)] == [each == place for each in range(40)]
+
+
+@pytest.mark.parametrize("number", [{}, {"type": "number"}], ids=["undeclared", "declared"])
+def test_versions_that_differ_in_digits_have_other_hashes(number: dict[str, Any]) -> None:
+    of = dataset({"type": "object", "properties": {"n": number}}, "things", DatasetKind.ENTITIES)
+    head = b'{"event_id":"%d","dataset":"things","timestamp":"2026-11-19T10:00:00Z","data":{"n":%s}}'
+    texts = [b"0.1234567890123456789", b"0.12345678901234567890", b"0.1234567890123456788"]
+    texts += [b"0.12345678901234568", b"1.10", b"1.1", b"1e0", b"1"]
+    payloads = [head % each for each in enumerate(texts)]
+    table = TopicConformer(Scope(TENANT, (of,)), "batch", LIMITS).chunk(messages(payloads)).tables["things"]
+    hashes = table.column("_hash").to_pylist()
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes[:4])) == 3
+    assert hashes[3] == entities.content_hash(b'{"n":0.12345678901234568}'), "as before"
+    assert hashes[4] == hashes[5] == entities.content_hash(b'{"n":1.1}')
+    assert hashes[6] == hashes[7] == entities.content_hash(b'{"n":1}')
+
+
+@pytest.mark.parametrize("digits", DIGITS)
+def test_an_event_is_made_again_with_its_digits(digits: str) -> None:
+    of = dataset(SCHEMA)
+    data = f'{{"country":"DE","other":{digits},"amount":{digits},"address":{{"geo":{{"lat":{digits}}}}}}}'
+    payload = envelope(data="SPLICE").replace(b'"SPLICE"', data.encode())
+    (row,) = rows(TopicConformer(Scope(TENANT, (of,)), "batch", LIMITS).chunk(messages([payload])))
+    again = json_values.written(event_data(of, row, of.document))
+    assert orjson.loads(again) == orjson.loads(data)
+    assert again.decode().count(digits) == (1 if digits in HELD else 3)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "column-types.md"
+FORMATS = re.findall(
+    r'^\| `("properties": .*)` \| `(.*)` \| (?:`(\w+)`|lands)', PAGE.read_text(), re.MULTILINE
+)
+
+
+def test_the_page_has_examples_of_formats() -> None:
+    assert [reason for *_, reason in FORMATS] == ["", "unrepresentable", "schema_violation"]
+
+
+@pytest.mark.parametrize(("declared", "sent", "reason"), FORMATS)
+def test_a_format_is_what_the_page_says(declared: str, sent: str, reason: str) -> None:
+    schema = json.loads(f'{{"type": "object", {declared}}}')
+    payload = envelope(data=json.loads(sent))
+    if reason:
+        assert reject(payload, schema).rejected.reason == reason
+    else:
+        assert accept(payload, schema)["order"] == json.loads(sent)["order"]
+
+
+@pytest.mark.parametrize(
+    ("at_fault", "fits"),
+    [
+        ("2018-04-25 20:42:10", "2018-04-25T20:42:10+02:00"),
+        ("", "https://a.example/b"),
+        ("a", "01234567-89ab-cdef-0123-456789abcdef"),
+    ],
+)
+def test_a_pattern_asserts_what_the_page_says(at_fault: str, fits: str) -> None:
+    patterns = re.findall(r'^\| `"format": .* \| `("pattern": ".*")` \|$', PAGE.read_text(), re.MULTILINE)
+    texts = {"2": patterns[0], "h": patterns[1], "0": patterns[2]}
+    pattern = json.loads("{" + texts[fits[0]].replace("\\|", "|") + "}")
+    schema = {"type": "object", "properties": {"of": {"properties": {"a": {"type": "string"} | pattern}}}}
+    assert reject(envelope(data={"of": {"a": at_fault}}), schema).rejected.reason is R.SCHEMA_VIOLATION
+    accept(envelope(data={"of": {"a": fits}}), schema)

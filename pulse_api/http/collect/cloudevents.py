@@ -9,7 +9,6 @@ all other           context
 """
 
 import base64
-import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,7 +19,8 @@ import orjson
 
 from pulse_api.http.collect import values
 from pulse_api.http.problems import ProblemError
-from pulse_pipelines.domain.event import suspicious
+from pulse_pipelines.domain import json_values
+from pulse_pipelines.tables.arrow_columns import unusual
 
 PREFIX = "ce-"
 STRUCTURED = "application/cloudevents"
@@ -97,6 +97,6 @@ def _data(cloud: Mapping[str, Any], max_values: int) -> Any:
         content = base64.b64decode(cloud["data_base64"], validate=True)
         values.bound(content, max_values)
         decoded = orjson.loads(content)
-        return json.loads(content) if suspicious(content) else decoded
+        return json_values.exact(content) if unusual([content]) else decoded
     except (TypeError, ValueError, RecursionError) as error:
         raise ProblemError(400, "malformed", f"data_base64 holds no JSON: {error}") from error

@@ -1,7 +1,6 @@
 """Pushed entities: each becomes an event of its dataset, see `domain.entities`."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,8 +9,9 @@ import orjson
 from pulse_api.http.collect import cloudevents
 from pulse_api.http.collect.split import Item, anew
 from pulse_api.http.problems import ProblemError
-from pulse_pipelines.domain import entities
-from pulse_pipelines.domain.event import nesting, suspicious
+from pulse_pipelines.domain import entities, json_values
+from pulse_pipelines.domain.event import nesting
+from pulse_pipelines.tables.arrow_columns import unusual
 
 DATASET = "entities-of"
 """Pulse's own entry among the headers that say how a body is read (`split.describing`): the dataset."""
@@ -36,18 +36,22 @@ def describing(headers: Mapping[str, str], slug: str) -> dict[str, str]:
     return {**({"content-type": media_type} if media_type else {}), DATASET: slug}
 
 
-def as_events(items: Iterable[Item], slug: str, *, max_bytes: int, max_depth: int) -> list[Item]:
+def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: int) -> list[Item]:
     """The events of entities, all of one moment; an item that is not an entity is left for the validator."""
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    odd = set(unusual([item.payload for item in items]))
     found = []
-    for item in items:
-        entity = _decoded(item.payload, max_bytes, max_depth) if item.event is None else item.event
+    for place, item in enumerate(items):
+        plain = place not in odd
+        entity = item.event if plain else None
+        if entity is None:
+            entity = _decoded(item.payload, max_bytes, max_depth, plain)
         is_one = type(entity) is dict
-        found.append(anew(entities.event(entity, slug, now), plain=item.plain) if is_one else item)
+        found.append(anew(entities.event(entity, slug, now), plain=plain) if is_one else item)
     return found
 
 
-def _decoded(payload: bytes, max_bytes: int, max_depth: int) -> Any:
+def _decoded(payload: bytes, max_bytes: int, max_depth: int, plain: bool) -> Any:
     """The decoded payload; None where the validator refuses it anyway, whatever it contains."""
     if len(payload) > max_bytes:
         return None
@@ -55,10 +59,10 @@ def _decoded(payload: bytes, max_bytes: int, max_depth: int) -> Any:
         entity = orjson.loads(payload)
     except orjson.JSONDecodeError:
         return None
-    if not suspicious(payload):
+    if plain:
         return entity
-    # The validator must see integers as they were sent; the standard library's decoder recurses.
-    return None if nesting(payload) > max_depth else json.loads(payload)
+    # Numbers must be as they were sent; the standard library's decoder recurses.
+    return None if nesting(payload) > max_depth else json_values.exact(payload)
 
 
 def told(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,9 @@ import orjson
 
 from pulse_api.http.collect import cloudevents, values
 from pulse_api.http.problems import ProblemError
-from pulse_pipelines.domain.event import nesting, suspicious
+from pulse_pipelines.domain import json_values
+from pulse_pipelines.domain.event import nesting
+from pulse_pipelines.tables.arrow_columns import unusual
 
 LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 JSON = "application/json"
@@ -34,7 +36,7 @@ class Item(NamedTuple):
     payload: bytes
     event: Any = None
     plain: bool = False
-    """Whether the payload is known not to be `suspicious`."""
+    """Whether the payload is known not to be `unusual`."""
 
 
 def split(
@@ -55,12 +57,16 @@ def split(
     values.bound(body, max_values)
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if cloudevents.is_binary(headers, media_type):
-        items = [anew(cloudevents.of_headers(headers, _exact(body, max_depth), max_values))]
+        data, plain = exact(body, max_depth)
+        items = [anew(cloudevents.of_headers(headers, data, max_values), plain=plain)]
     elif media_type == CLOUDEVENT:
-        items = [_of_cloud(_exact(body, max_depth), max_values)]
+        cloud, plain = exact(body, max_depth)
+        items = [_of_cloud(cloud, max_values, plain)]
     elif media_type == CLOUDEVENTS:
-        entries = _counted(_array(body, max_depth), max_events)
-        items = [_of_cloud(entry, max_values) for entry in entries]
+        entries, plain = exact(body, max_depth)
+        if not isinstance(entries, list):
+            raise ProblemError(400, "malformed", "a batch of CloudEvents is a JSON array", fix=_VALID)
+        items = [_of_cloud(entry, max_values, plain) for entry in _counted(entries, max_events)]
     elif media_type in LINES:
         items = [Item(line) for line in _lines(body, max_events) if line.strip()]
     elif media_type == JSON:
@@ -115,31 +121,22 @@ def _json(body: bytes, max_events: int, max_depth: int, max_bytes: int) -> list[
     if not isinstance(decoded, list):
         return [Item(body, decoded)]
     _counted(decoded, max_events)
-    if suspicious(body):
-        return [anew(element) for element in _exact(body, max_depth)]
-    return [anew(element, plain=True) for element in decoded]
+    decoded, plain = exact(body, max_depth, decoded)
+    return [anew(element, plain=plain) for element in decoded]
 
 
 def _piece(number: int, piece: bytes, max_depth: int, max_bytes: int) -> Item:
     """An element of a large array, not decoded where it is too large; other requests run between elements."""
     if len(piece) > max_bytes:
         return Item(piece)
-    if suspicious(piece):
-        return anew(_exact(piece, max_depth))
-    return anew(_decoded(piece, f"element {number} of the body"), plain=True)
+    element, plain = exact(piece, max_depth, _decoded(piece, f"element {number} of the body"))
+    return anew(element, plain=plain)
 
 
-def _of_cloud(cloud: Any, max_values: int) -> Item:
-    item = anew(cloudevents.to_event(cloud, max_values))
+def _of_cloud(cloud: Any, max_values: int, plain: bool) -> Item:
+    item = anew(cloudevents.to_event(cloud, max_values), plain=plain)
     # Values hidden in base64 were not counted with the body, so such events are decoded one at a time.
     return Item(item.payload) if "data_base64" in cloud else item
-
-
-def _array(body: bytes, max_depth: int) -> list[Any]:
-    decoded = _exact(body, max_depth)
-    if not isinstance(decoded, list):
-        raise ProblemError(400, "malformed", "a batch of CloudEvents is a JSON array", fix=_VALID)
-    return decoded
 
 
 def _decoded(body: bytes, what: str = "the body") -> Any:
@@ -151,23 +148,31 @@ def _decoded(body: bytes, what: str = "the body") -> Any:
         raise ProblemError(400, "malformed", f"{what} is not JSON: {error}", fix=fix) from error
 
 
-def _exact(body: bytes, max_depth: int) -> Any:
-    """Decode without orjson's silent conversions: the validator must see integers as they were sent."""
-    decoded = _decoded(body)
-    if not suspicious(body):
-        return decoded
+def exact(body: bytes, max_depth: int, decoded: Any = None) -> tuple[Any, bool]:
+    """Decode without silent conversions: numbers are as they were sent; and whether the body is plain.
+
+    Args:
+        decoded: the body, decoded with them.
+
+    Raises:
+        ProblemError: 400, it is no JSON, or too deep.
+    """
+    if decoded is None:
+        decoded = _decoded(body)
+    if not unusual([body]):
+        return decoded, True
     if nesting(body) > max_depth + LEVELS_OF_AN_ARRAY:  # the standard library's decoder recurses
         raise ProblemError(400, "malformed", f"the body is nested deeper than {max_depth} levels")
-    return json.loads(body)
+    return json_values.exact(body), False
 
 
-def anew(event: Any, *, plain: bool = False) -> Item:
-    """Item of an event without bytes of its own, serialized."""
+def anew(event: Any, *, plain: bool) -> Item:
+    """Item of an event without bytes of its own, serialized; one that is not plain is decoded again."""
     try:
-        payload = orjson.dumps(event)
+        payload = json_values.written(event)
     except TypeError:  # an integer beyond 64 bits or hundreds of levels: refused by the validator
         try:
             payload = json.dumps(event).encode()
         except RecursionError as error:
             raise ProblemError(400, "malformed", "an event is nested too deep to be read") from error
-    return Item(payload, event, plain)
+    return Item(payload, event, True) if plain else Item(payload)

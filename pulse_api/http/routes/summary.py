@@ -3,7 +3,7 @@
 from datetime import date, datetime
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Response
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Reader
@@ -11,6 +11,7 @@ from pulse_api.http.models import DatasetSlug, Day, SnapshotId
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.curated.summary import MAX_DAYS, SHOWN_DAYS, summary as read_summary
+from pulse_pipelines.domain import json_values
 
 router = resource("summary", "/v1/datasets/{slug}")
 
@@ -26,7 +27,7 @@ class DayInfo(BaseModel):
     )
     error: str | None = Field(description="Why a team's rollup could not be computed; else null.")
     rows: list[dict[str, Any]] = Field(
-        description="Grain and measures. `daily` and `behaviour` have one row per day."
+        description="Grain and measures, with all digits. `daily` and `behaviour` have one row per day."
     )
 
 
@@ -40,7 +41,10 @@ class SummaryInfo(BaseModel):
 
 
 @router.get(
-    "/summary", summary="Get daily summaries of a dataset", responses=documented(401, 403, 404, 422, 429, 503)
+    "/summary",
+    summary="Get daily summaries of a dataset",
+    response_model=SummaryInfo,
+    responses=documented(401, 403, 404, 422, 429, 503),
 )
 def summary(
     principal: Reader,
@@ -60,7 +64,7 @@ def summary(
     last: Annotated[
         Day | None, Query(alias="to", description=f"Last day; today if not given. {MAX_DAYS} days at most.")
     ] = None,
-) -> SummaryInfo:
+) -> Response:
     """Small precomputed rows per day; days that change, also by late events, are computed again unasked.
 
     Each day says which snapshot of the dataset's table it was computed from, when, and whether it has changed
@@ -68,4 +72,8 @@ def summary(
     """
     found = read_summary(principal.tenant, slug, rollup, first, last)
     said = {"from": found.first, "to": found.last, "dataset": slug, "rollup": rollup, "grain": found.grain}
-    return SummaryInfo(**said, days=[DayInfo(**vars(day)) for day in found.days])  # type: ignore[arg-type]
+    info = SummaryInfo(**said, days=[DayInfo(**vars(day)) for day in found.days])  # type: ignore[arg-type]
+    document = info.model_dump(mode="json", by_alias=True)
+    for told, day in zip(document["days"], found.days, strict=True):
+        told["rows"] = day.rows  # with all digits
+    return Response(json_values.written(document), media_type="application/json")

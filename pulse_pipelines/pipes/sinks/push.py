@@ -9,8 +9,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
-import orjson
-
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.pipes.sinks.deliveries import Chain, Confirmed, Counts, Request, Run
 from pulse_pipelines.pipes.sinks.http import Service
@@ -126,7 +125,7 @@ def _parameters(chain: Chain, sent: Request) -> Mapping[str, str]:
 
 
 def _lines(batch: Batch) -> bytes:
-    return b"\n".join(orjson.dumps(_sent(entity)) for entity in batch.entities)
+    return b"\n".join(json_values.written(_sent(entity)) for entity in batch.entities)
 
 
 def _sent(entity: Entity) -> Mapping[str, object]:

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.requests import MAX_VERSIONS
 from pulse_pipelines.pipes.registry import Pipe
@@ -71,7 +70,7 @@ class Reader:
         for version in read.found:
             if version["_updated"] > until:
                 break
-            size += len(orjson.dumps(version))
+            size += len(json_values.written(version))
             if most_bytes is not None and size > most_bytes and accepted:
                 last = accepted[-1]["_updated"]
                 break

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import psycopg
 from psycopg import sql
 
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.sinks import answers
 from pulse_pipelines.pipes.sinks.deliveries import Counts
@@ -226,7 +226,7 @@ class Table:
         elif reasons:
             self._create_refused_table(entities[min(reasons)], reasons[min(reasons)])
         for place, reason in sorted(reasons.items()):
-            content = orjson.dumps([entities[place].is_deleted, entities[place].content]).decode()
+            content = json_values.written([entities[place].is_deleted, entities[place].content]).decode()
             self._run(INSERT_REFUSED, self._pipe, entities[place].id, content, reason)
         self._new |= {entities[place].id for place in reasons}
         return outcome
@@ -279,7 +279,7 @@ class Table:
 
 
 def _entity(key: str, stored: str) -> Entity:
-    is_deleted, content = orjson.loads(stored)
+    is_deleted, content = json_values.stored(stored)
     return Entity(key, is_deleted, content, 0)
 
 

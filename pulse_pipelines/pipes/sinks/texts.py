@@ -4,7 +4,7 @@ import base64
 import binascii
 from typing import Any
 
-import orjson
+from pulse_pipelines.domain import json_values
 
 ARRAY = "array"
 _JSON = ("json", "jsonb")
@@ -23,7 +23,7 @@ def text(value: Any, kind: str) -> str | None:
     if value is None:
         return None
     if kind in _JSON:
-        encoded = orjson.dumps(value).decode()
+        encoded = json_values.written(value).decode()
         if "\\u0000" in encoded and kind == "jsonb":
             raise ValueError("a text of Postgres has no NUL")
         return encoded
@@ -36,8 +36,8 @@ def text(value: Any, kind: str) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):
-        return orjson.dumps(value).decode()
-    return repr(value)
+        return json_values.written(value).decode()
+    return value.text if isinstance(value, json_values.Number) else repr(value)
 
 
 def _bytes(value: str) -> str:
