@@ -57,7 +57,7 @@ def defs() -> dg.Definitions:
     loaded = {LOADED: registry_fingerprint()}  # before the families: what changes in between makes it stale
     families = [MODEL] if run_scope.parted() else registry.list_families()
     sources = sources_by_name()
-    slugs = set(registry.list_owners()) if sources else set()
+    slugs = registry.existing_slugs(set[str]().union(*sources.values())) if sources else set()
     read = {name: slugs & of_pipe for name, of_pipe in sources.items()}
     return _definitions(families, pipes.names(), read, loaded)
 

@@ -16,7 +16,7 @@ from pulse_pipelines.defs.datasets.partitions import asset_key, grid_start
 from pulse_pipelines.defs.datasets.presentation import groups, present
 from pulse_pipelines.defs.pipes.assets import pipe_key
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import Family, Member
+from pulse_pipelines.registry import Family, Member, Outline
 from pulse_pipelines.runtime.parts import Likeness
 
 _ANY = "ANY"  # no slug has capitals
@@ -33,9 +33,10 @@ class DatasetParts:
         """
         self._define = define
         self._placed: dict[str, str] = {}
+        self._version, self._outlines = 0, dict[str, Outline]()
 
     def versions(self) -> Mapping[str, str]:
-        outlines = registry.list_outlines()
+        outlines = self._current_outlines()
         self._placed = groups(outlines)
         team = defaultdict[str, list[TeamRollup]](list)
         for rollup in rollups.team_rollups():
@@ -45,6 +46,16 @@ class DatasetParts:
             outline.slug: f"{outline.version} {self._placed[outline.slug]} {grid} {team.get(outline.slug)}"
             for outline in outlines
         }
+
+    def _current_outlines(self) -> list[Outline]:
+        """Outlines of all families, of which those are read that have changed since the last call."""
+        version = registry.version()  # before them: what changes in between is read again
+        since = self._version if self._version <= version else 0
+        changed = {outline.slug: outline for outline in registry.list_outlines(since)}
+        known = (self._outlines if since else {}) | changed
+        self._outlines = {slug: known[slug] for slug in sorted(known) if known[slug].members}
+        self._version = version
+        return list(self._outlines.values())
 
     def build(self, names: Collection[str]) -> dg.Definitions:
         families = registry.list_families(names)

@@ -80,7 +80,7 @@ class PartedSnapshot:
         self._parts, self._file = parts, file
         self._code = code_version()
         self._kept = file.read()
-        self._rest = ""
+        self._rest: tuple[str, ...] = ()
         self._selected: dict[frozenset[AssetKey], RepositoryDefinition] = {}
 
     def refresh(self, rest: RepositoryDefinition, *, at_once: bool = False) -> bool:
@@ -134,8 +134,8 @@ class PartedSnapshot:
             texts |= {name: serialize_value([nodes[name], checks[name]]) for name in unlike}
         return {name: Part(version, packed(texts[name])) for name, version in versions.items()}
 
-    def _without_parts(self, rest: RepositoryDefinition) -> str:
-        """Snapshot of what is in no part, serialized."""
+    def _without_parts(self, rest: RepositoryDefinition) -> tuple[str, str]:
+        """Lines of what is in no part: the snapshot without assets and checks, and these."""
 
         def others(keys: Iterable[AssetKey]) -> list[AssetKey]:
             return [key for key in keys if self._parts.part_of(key) is None]
@@ -145,13 +145,12 @@ class PartedSnapshot:
         known = set(others(node.asset_key for node in snapshot.asset_nodes))
         nodes = [node for node in snapshot.asset_nodes if node.asset_key in known]
         checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in known]
-        return serialize_value(
-            copy(snapshot, asset_nodes=nodes, asset_check_nodes=checks, resources=resources)
-        )
+        without = copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources)
+        return serialize_value(without), packed(serialize_value([nodes, checks]))
 
     def text(self) -> str:
         """The snapshot for `KeptParts`: JSON in a line, and a line for each part."""
-        return "\n".join((self._rest, *(part.packed for part in self._kept.values())))
+        return "\n".join((*self._rest, *(part.packed for part in self._kept.values())))
 
     def shows(self, key: AssetCheckKey) -> bool:
         """Whether a check is among those of the parts."""
@@ -248,10 +247,8 @@ class KeptParts:
         if not lines:
             return rest
         self._kept = {line: self._kept.get(line) or _read(line) for line in lines}
-        nodes, checks = list(rest.asset_nodes), list(rest.asset_check_nodes or ())
-        for of_part in self._kept.values():
-            nodes += of_part[0]
-            checks += of_part[1]
+        nodes = [node for of_part in self._kept.values() for node in of_part[0]]
+        checks = [check for of_part in self._kept.values() for check in of_part[1]]
         return copy(rest, asset_nodes=nodes, asset_check_nodes=checks)
 
 
