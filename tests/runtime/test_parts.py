@@ -1,5 +1,6 @@
 """Parts of the definitions: what the services load is what Dagster makes of all, built once."""
 
+import gc
 import json
 import uuid
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -8,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._api import snapshot_repository
 from dagster._core.remote_representation.external_data import (
     RepositoryErrorSnap,
     RepositorySnap,
@@ -20,7 +22,14 @@ from support.ingest import Owner
 from pulse_pipelines import registry
 from pulse_pipelines.definitions import PARTS, defs
 from pulse_pipelines.runtime import parts as parts_of_this_process, run_scope
-from pulse_pipelines.runtime.parts import KeptParts, Likeness, PartedSnapshot, shows_check
+from pulse_pipelines.runtime.parts import (
+    COLLECT_AFTER,
+    KeptParts,
+    Likeness,
+    PartedSnapshot,
+    keep_loaded_parts,
+    shows_check,
+)
 from pulse_pipelines.runtime.parts_file import PartsFile, unpacked
 
 ASSET_JOB = "__ASSET_JOB"
@@ -287,3 +296,18 @@ def test_a_part_that_cannot_be_built_hides_no_other(
     shown = keys(loaded(parted))
     assert f"lake/{other}" in shown
     assert f"lake/{slug}" not in shown
+
+
+def test_a_service_that_makes_many_objects_of_what_it_keeps_does_not_look_through_all_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot_repository, "deserialize_value", None)
+    before = gc.get_threshold()
+    try:
+        keep_loaded_parts()
+        collected = sum(generation["collections"] for generation in gc.get_stats())
+        made = [[number] for number in range(COLLECT_AFTER // 2)]
+        assert sum(generation["collections"] for generation in gc.get_stats()) - collected <= 1
+        assert made
+    finally:
+        gc.set_threshold(*before)
