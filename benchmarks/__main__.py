@@ -27,6 +27,7 @@ from benchmarks import (
     curated,
     definitions as definitions_,
     full_table,
+    growth as growths,
     hops as transforms,
     lake as lakes,
     load,
@@ -42,6 +43,7 @@ from benchmarks import (
     tick as ticks,
     upkeep as upkeeping,
 )
+from benchmarks.registered import Registry
 from benchmarks.sampling import repeated
 from chaos import api
 from chaos.surroundings import PULSE, forget_connections, pulse
@@ -397,13 +399,34 @@ def definitions(
     counts = [int(count) for count in slugs.split(",")]
     rows: dict[str, list[str]] = {}
     with stack("--only", "postgres"):
-        registered = definitions_.Registry(tenants, owners)
+        registered = Registry(tenants, owners)
         for count in counts:
             for what, spent in definitions_.measure(registered, count):
                 rows.setdefault(what, []).append(f"{spent:.2f}")
     table = Table(
         "processor seconds", *(f"{count:,} slugs" for count in counts), title=f"{tenants:,} tenants"
     )
+    for what, cells in rows.items():
+        table.add_row(what, *cells)
+    console.print(table)
+
+
+@app.command()
+def growth(
+    kind: Annotated[str, typer.Option("--of", help="tenants, slugs, pipes, keys or batches.")] = "slugs",
+    counts: Annotated[str, typer.Option(help="How many there are of these.")] = "10,1000,10000",
+    tenants: Annotated[int, typer.Option(help="Tenants, of which one has each slug.")] = 100,
+) -> None:
+    """Ticks of the sensors, status and reloads, against how much there is of one kind."""
+    sizes = [int(count) for count in counts.split(",")]
+    rows: dict[str, list[str]] = {}
+    with stack("--only", "postgres"):
+        registered = Registry(10 if kind == "tenants" else tenants, 1)
+        registered.grow(slugs=10)
+        for size in sizes:
+            for what, spent in growths.measure(registered, kind, size):
+                rows.setdefault(what, []).append(f"{spent:.3f}")
+    table = Table("processor seconds", *(f"{size:,} {kind}" for size in sizes))
     for what, cells in rows.items():
         table.add_row(what, *cells)
     console.print(table)

@@ -1,82 +1,46 @@
 """Definitions with many slugs: processor time of what the code server, Dagster's services and runs do."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
-from uuid import UUID, uuid4
 
 from dagster import AssetKey, RepositoryDefinition
+from dagster._core.remote_representation.external import RemoteRepository
 from dagster._core.remote_representation.external_data import RepositorySnap
+from dagster._core.remote_representation.handle import RepositoryHandle
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._grpc.server import LoadedRepositories
 
+from benchmarks.registered import Registry
 from pulse_pipelines.runtime import run_scope
-from pulse_pipelines.runtime.parts import KeptParts, PartedSnapshot
+from pulse_pipelines.runtime.parts import COLLECT_AFTER, KeptParts, PartedSnapshot
 from pulse_pipelines.runtime.parts_file import PartsFile
-from pulse_resources import postgres
 from pulse_resources.local.dagster import MODULE
-
-COLUMNS = 12
-TENANT = "INSERT INTO pdm_tenants (tenant_id, slug, name) VALUES (%(id)s, %(slug)s, %(slug)s)"
-SCHEMA = """
-INSERT INTO pdm_schemas (tenant_id, name, version, schema_uri, document)
-VALUES (%(id)s, 'any', 1, 'pulse://' || %(slug)s || '/any/1', '{}')
-"""
-DATASETS = """
-INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema)
-SELECT gen_random_uuid(), %(id)s, 'dataset_' || i, 'Dataset ' || i, 'pulse://' || %(slug)s || '/any/1', (
-    SELECT json_build_object('type', 'struct', 'fields', json_agg(json_build_object(
-        'id', c, 'name', 'column_' || c, 'type', 'string', 'required', false)))::text
-    FROM generate_series(1, %(columns)s) c)
-FROM generate_series(%(first)s::int, %(last)s::int) i
-WHERE (i + %(number)s) %% %(tenants)s < %(owners)s
-"""
-
-
-class Registry:
-    """A registry of datasets without tables: only what the definitions read of it."""
-
-    def __init__(self, tenants: int, owners: int) -> None:
-        self._tenants = [uuid4() for _ in range(tenants)]
-        self._owners, self.slugs = owners, 0
-        for number, tenant_id in enumerate(self._tenants):
-            self._execute(tenant_id, number, TENANT, SCHEMA)
-
-    def grow(self, slugs: int) -> None:
-        """Add slugs, up to this number, each with as many tenants as own one."""
-        for number, tenant_id in enumerate(self._tenants):
-            self._execute(tenant_id, number, DATASETS, first=self.slugs, last=slugs - 1)
-        self.slugs = slugs
-
-    def _execute(self, tenant_id: UUID, number: int, *statements: str, **values: int) -> None:
-        values |= {
-            "number": number,
-            "tenants": len(self._tenants),
-            "owners": self._owners,
-            "columns": COLUMNS,
-        }
-        with postgres.tenant_transaction("pulse_owner", tenant_id) as connection:
-            for statement in statements:
-                connection.execute(statement, values | {"id": tenant_id, "slug": f"tenant_{number}"})
 
 
 def measure(registry: Registry, slugs: int) -> Iterator[tuple[str, float]]:
     """Case, and seconds of processor time of this process; the registry grows to the slugs, and by one."""
     from pulse_pipelines.definitions import PARTS, defs
 
-    registry.grow(slugs)
+    registry.grow(slugs=slugs)
     place = Path(mkdtemp()) / "parts.sqlite"
     snapshot, service = PartedSnapshot(PARTS, PartsFile(place)), KeptParts()
     run_scope.build_parted()
     for what in ("first load", "load after one new dataset"):
         yield f"code server: {what}", _spent(lambda: snapshot.refresh(_rest()))
         text = snapshot.text()
+        usual = gc.get_threshold()
+        gc.set_threshold(COLLECT_AFTER)  # as the services do
         yield (
             f"web server and daemon, each: {what}",
             _spent(lambda text=text: service.deserialize(text, RepositorySnap)),
         )
-        registry.grow(slugs + 1)
+        loaded = service.deserialize(text, RepositorySnap)
+        yield f"  and the graph of all assets: {what}", _spent(lambda loaded=loaded: _graph(loaded))
+        gc.set_threshold(*usual)
+        registry.grow(slugs=slugs + 1)
     yield (
         "code server: load after a restart",
         _spent(lambda: PartedSnapshot(PARTS, PartsFile(place)).refresh(_rest())),
@@ -109,6 +73,12 @@ def _rest() -> RepositoryDefinition:
     target = LoadableTargetOrigin(executable_path=None, working_directory=str(Path.cwd()), module_name=MODULE)
     (rest,) = LoadedRepositories(target, None, [], None).definitions_by_name.values()
     return rest
+
+
+def _graph(snapshot: RepositorySnap) -> object:
+    """What the services make of a snapshot, when first needed."""
+    handle = RepositoryHandle.for_test()
+    return RemoteRepository(snapshot, handle, True, lambda ref: ref).asset_graph  # type: ignore[arg-type,return-value]
 
 
 def _spent(work: Callable[[], object]) -> float:

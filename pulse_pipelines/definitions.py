@@ -57,7 +57,7 @@ def defs() -> dg.Definitions:
     loaded = {LOADED: registry_fingerprint()}  # before the families: what changes in between makes it stale
     families = [MODEL] if run_scope.parted() else registry.list_families()
     sources = sources_by_name()
-    slugs = set(registry.list_owners()) if sources else set()
+    slugs = registry.existing_slugs(set[str]().union(*sources.values())) if sources else set()
     read = {name: slugs & of_pipe for name, of_pipe in sources.items()}
     return _definitions(families, pipes.names(), read, loaded)
 
@@ -68,6 +68,7 @@ def _definitions(
     read: Mapping[str, Collection[str]] = MappingProxyType({}),
     metadata: Mapping[str, str] = MappingProxyType({}),
     placed: Mapping[str, str] | None = None,
+    acting: Collection[str] | None = None,
 ) -> dg.Definitions:
     """Build the definitions.
 
@@ -77,6 +78,7 @@ def _definitions(
         read: slugs of the datasets that transforms read, by the pipes' names.
         metadata: of the code location.
         placed: group of each slug; None: the families are all that there are.
+        acting: slugs with a schema that names an actor; None: as the registry has it.
     """
     slugs = [family.slug for family in families]
     placed = groups(families) if placed is None else placed
@@ -84,7 +86,7 @@ def _definitions(
         metadata=metadata,
         assets=[
             *dataset_assets(families, placed),
-            *curated_assets(slugs, rollups.team_rollups() if families else (), placed),
+            *curated_assets(slugs, rollups.team_rollups() if families else (), placed, acting),
             *pipe_assets(pipe_names, read),
         ],
         asset_checks=dataset_checks(slugs),

@@ -1,7 +1,8 @@
 """Datasets' assets as parts of the definitions: a part per slug, which the code server builds by itself."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Hashable, Mapping, Set
+from dataclasses import replace
 from uuid import UUID
 
 import dagster as dg
@@ -12,10 +13,11 @@ from pulse_pipelines.curated.daily import DAILY
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.curated.assets import curated_key
 from pulse_pipelines.defs.datasets.partitions import asset_key, grid_start
-from pulse_pipelines.defs.datasets.presentation import groups
+from pulse_pipelines.defs.datasets.presentation import groups, present
 from pulse_pipelines.defs.pipes.assets import pipe_key
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import Family, Member
+from pulse_pipelines.registry import Family, Member, Outline
+from pulse_pipelines.runtime.parts import Likeness
 
 _ANY = "ANY"  # no slug has capitals
 MODEL = Family(_ANY, (Member(Tenant(UUID(int=0), _ANY), UUID(int=0), _ANY, _ANY, "", '{"fields": []}'),))
@@ -31,9 +33,10 @@ class DatasetParts:
         """
         self._define = define
         self._placed: dict[str, str] = {}
+        self._version, self._outlines = 0, dict[str, Outline]()
 
     def versions(self) -> Mapping[str, str]:
-        outlines = registry.list_outlines()
+        outlines = self._current_outlines()
         self._placed = groups(outlines)
         team = defaultdict[str, list[TeamRollup]](list)
         for rollup in rollups.team_rollups():
@@ -44,9 +47,34 @@ class DatasetParts:
             for outline in outlines
         }
 
+    def _current_outlines(self) -> list[Outline]:
+        """Outlines of all families, of which those are read that have changed since the last call."""
+        version = registry.version()  # before them: what changes in between is read again
+        since = self._version if self._version <= version else 0
+        changed = {outline.slug: outline for outline in registry.list_outlines(since)}
+        known = (self._outlines if since else {}) | changed
+        self._outlines = {slug: known[slug] for slug in sorted(known) if known[slug].members}
+        self._version = version
+        return list(self._outlines.values())
+
     def build(self, names: Collection[str]) -> dg.Definitions:
         families = registry.list_families(names)
         return self._define(families, (), placed=groups(families) | self._placed)
+
+    def likenesses(self, names: Collection[str]) -> Mapping[str, Likeness]:
+        """Those of slugs without rollups of teams."""
+        alike = set(names) - {rollup.dataset for rollup in rollups.team_rollups()}
+        families = registry.list_families(alike) if alike else []
+        shown = present(families, groups(families) | self._placed)
+        acting = rollups.slugs_with_actor(alike) if alike else set()
+        return {slug: Likeness(slug in acting, dg.AssetSpec(**how)) for slug, how in shown.items()}
+
+    def build_model(self, form: Hashable, name: str) -> dg.Definitions:
+        """Args:
+        form: whether some tenant's schema names an actor.
+        """
+        family = Family(name, (replace(MODEL.members[0], slug=name),))
+        return self._define([family], (), placed={name: name}, acting={name} if form else ())
 
     def build_assets(self, keys: Set[dg.AssetKey]) -> dg.Definitions:
         slugs = {slug for key in keys if (slug := self.part_of(key))}

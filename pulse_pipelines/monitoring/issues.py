@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 
-from pulse_pipelines import pipes
 from pulse_pipelines.ingest import attempts, dead_letter
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.ingest.deletions import Held, held as syncs_held
@@ -90,19 +89,19 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
     issues = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
     issues.extend(_held(syncs_held()))
     issues.extend(_full(event_states.full()))
-    known = pipes.everyones()
+    known = [pipe for pipe, _ in measured.pipes]
     issues.extend([*_pipes_failed(known), *_logs_kept(known, settings.pipe_log_mb)])
     issues.extend(_work_failed(failed_work.standing(), timedelta(hours=settings.failed_run_hours)))
     looked_at = {
         Kind.SYNC_HELD,
-        Kind.PIPE_FAILED,
-        Kind.PIPE_LOG,
         Kind.STATE_FULL,
         Kind.UNREACHABLE,
         Kind.BATCH_STUCK,
         Kind.OUTBOX_OVERDUE,
         Kind.WORK_FAILED,
     }
+    if "postgres" not in measured.unreachable:
+        looked_at |= {Kind.PIPE_FAILED, Kind.PIPE_LOG}
     issues.extend(_unreachable(measured))
     if not measured.unreachable:
         issues.extend([*_topics(measured), *_stale(following, now, settings.stale_seconds)])

@@ -1,7 +1,7 @@
 """Status: lag, freshness and health of all tenants, from a handful of queries.
 
-The cost grows with tenants and open dead letters, not with history. Services that do not answer are listed
-instead of raised: status matters most during an outage.
+The cost grows with tenants, pipes and open dead letters, not with history. Services that do not answer are
+listed instead of raised: status matters most during an outage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ def _known(connection: postgres.Connection) -> Status:
         LATENCIES, {"quantiles": list(QUANTILES), "recent": RECENT}
     ).fetchall()
     ((owed, owed_for),) = connection.execute(OUTBOX).fetchall()
-    letters = _open_letters(connection, [tenant_id for tenant_id, *_ in totals])
+    letters = _open_letters(connection, [tenant_id for tenant_id, *_, dead in totals if dead])
     return Status(
         tenants=tuple(
             TenantStatus(
@@ -145,7 +145,7 @@ def _known(connection: postgres.Connection) -> Status:
                 # The clocks of the broker and of Postgres may differ.
                 freshness_seconds=max(0.0, freshness[tenant_id]) if tenant_id in freshness else None,
                 waiting_seconds=waiting.get(tenant_id),
-                dead_letters_open=letters[tenant_id],
+                dead_letters_open=letters.get(tenant_id, {}),
             )
             for tenant_id, slug, landed, duplicates, dead in totals
         ),

@@ -81,10 +81,7 @@ SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND s
 """
 NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
 MADE = "SELECT t.slug, p.pipe, p.created_at FROM pipes p JOIN pdm_tenants t USING (tenant_id)"
-FINGERPRINT = """
-SELECT md5(coalesce(string_agg(DISTINCT told, ' ' ORDER BY told), '')) FROM (
-    SELECT concat_ws(' ', pipe, definition->>'transform') AS told FROM pipes) each
-"""
+
 _SHOWN = ("table", "path", "format", "feed", "transform", "timestamp")
 """Members of its other end."""
 
@@ -217,12 +214,6 @@ def made() -> dict[tuple[str, str], datetime]:
     """When each pipe of all tenants was created, by slug of the tenant and name."""
     with postgres.transaction("pulse_pipeline") as connection:
         return {(tenant, name): at for tenant, name, at in connection.execute(MADE)}
-
-
-def fingerprint() -> str:
-    """Hash of what Dagster shows of all pipes, their names and transforms, to detect changes."""
-    with postgres.transaction("pulse_pipeline") as connection:
-        return str(connection.execute(FINGERPRINT).fetchall()[0][0])
 
 
 def ask(tenant: Tenant, name: str, *, full: bool = False) -> None:

@@ -14,21 +14,17 @@ FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
 WHERE %(slugs)s::text[] IS NULL OR d.slug = ANY(%(slugs)s) ORDER BY d.slug, t.slug
 """
 OUTLINES = """
-SELECT d.slug, min(t.slug), count(*),
-    sum(hashtextextended(concat_ws(' ', dataset_id, schema_uri, md5(table_schema), d.name), 0)::numeric)::text
-FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id) GROUP BY d.slug ORDER BY d.slug
+SELECT f.slug, min(t.slug), count(d.dataset_id), f.token::text
+FROM family_versions f LEFT JOIN pdm_datasets d USING (slug) LEFT JOIN pdm_tenants t USING (tenant_id)
+WHERE f.version > %s GROUP BY f.slug ORDER BY f.slug
 """
-# A sum of hashes does not depend on the order of rows, so they need no sorting.
-FINGERPRINT = """
-SELECT count(*), coalesce(sum(h::numeric), 0)::text FROM (
-    SELECT hashtextextended(concat_ws(' ', dataset_id, slug, schema_uri, md5(table_schema), name), 0) h
-    FROM pdm_datasets
-) hashes
-"""
+VERSION = "SELECT version FROM registry_version"
 OWNERS = """
-SELECT d.slug, array_agg(t.slug) FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
-GROUP BY d.slug ORDER BY d.slug
+SELECT f.slug, coalesce(array_agg(t.slug) FILTER (WHERE t.slug IS NOT NULL), '{}')
+FROM family_versions f LEFT JOIN pdm_datasets d USING (slug) LEFT JOIN pdm_tenants t USING (tenant_id)
+WHERE f.version > %s GROUP BY f.slug ORDER BY f.slug
 """
+EXISTING = "SELECT DISTINCT slug FROM pdm_datasets WHERE slug = ANY(%s)"
 OWNED = """
 SELECT t.tenant_id, t.slug FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
 WHERE d.slug = %s ORDER BY t.slug
@@ -70,18 +66,26 @@ class Outline:
     """A family without its members, which may be many."""
 
     slug: str
+    members: int
     owner: str | None
     """Slug of the tenant, if only one has a dataset of this slug."""
     version: str
     """Changes when a member does, when one is created, and when one is deleted."""
 
 
-def list_outlines() -> list[Outline]:
-    """Outlines of all families, by slug."""
+def version() -> int:
+    """Number of the registry: greater after each transaction that changed a dataset or a pipe."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        ((number,),) = connection.execute(VERSION).fetchall()
+        return int(number)
+
+
+def list_outlines(since: int = 0) -> list[Outline]:
+    """Outlines of the families that have changed since a version, by slug; a gone one has no members."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [
-            Outline(slug, tenant if count == 1 else None, f"{count}.{hashes}")
-            for slug, tenant, count, hashes in connection.execute(OUTLINES)
+            Outline(slug, count, tenant if count == 1 else None, token)
+            for slug, tenant, count, token in connection.execute(OUTLINES, [since])
         ]
 
 
@@ -96,20 +100,19 @@ def list_families(slugs: Collection[str] | None = None) -> list[Family]:
     return [Family(slug, tuple(members)) for slug, members in found.items()]
 
 
-def list_owners() -> dict[str, frozenset[str]]:
-    """Slugs of the tenants of each family, by its slug."""
+def list_owners(since: int = 0) -> dict[str, frozenset[str]]:
+    """Slugs of the tenants of each family that changed after a version, by its slug; a gone one has none."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return {slug: frozenset(tenants) for slug, tenants in connection.execute(OWNERS)}
+        return {slug: frozenset(tenants) for slug, tenants in connection.execute(OWNERS, [since])}
+
+
+def existing_slugs(slugs: Collection[str]) -> set[str]:
+    """Those of the slugs that some dataset has."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return {slug for (slug,) in connection.execute(EXISTING, [list(slugs)])}
 
 
 def family_owners(slug: str) -> list[Tenant]:
     """The tenants with a dataset of this slug, by tenant slug."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [Tenant(*row) for row in connection.execute(OWNED, [slug])]
-
-
-def fingerprint() -> str:
-    """A fingerprint of all datasets: changes exactly when one is created, renamed, moved or deleted."""
-    with postgres.transaction("pulse_pipeline") as connection:
-        count, hashes = connection.execute(FINGERPRINT).fetchall()[0]
-    return f"{count}.{hashes}"

@@ -46,7 +46,9 @@ from dagster._utils.log import configure_loggers
 from pulse_pipelines.runtime import run_processes, run_scope
 from pulse_pipelines.runtime.parts import PartedSnapshot
 from pulse_pipelines.runtime.parts_file import PartsFile
+from pulse_pipelines.runtime.storage import PooledStorage
 from pulse_pipelines.runtime.warm_up import warm_up
+from pulse_resources.settings import load_settings
 
 LOOK_S = 10.0
 LOST_S = 120.0
@@ -81,6 +83,7 @@ def main(arguments: list[str]) -> None:
     run_processes.tell(server.runs_with_process)
     threading.Thread(target=server.load_until_done, name="load", daemon=True).start()
     threading.Thread(target=server.watch_runs, name="watch", daemon=True).start()
+    threading.Thread(target=_add_indexes, name="indexes", daemon=True).start()
     warming = context.Process(target=warm_up, name="warm-up", daemon=True)
     threading.Thread(target=warming.start, name="warm-up", daemon=True).start()  # it waits for the imports
     served = DagsterGrpcServer(ended, server, _log, threads, socket=str(options.socket))
@@ -105,6 +108,14 @@ def _report_dead_runs() -> None:
     with DagsterInstance.get() as instance:
         for run in instance.get_runs(RunsFilter(statuses=begun)):
             instance.report_run_failed(run, "The code server ended, and this run with it.")
+
+
+def _add_indexes() -> None:
+    """Without them everything works, and takes longer the more batches there were."""
+    try:
+        PooledStorage(load_settings().postgres.dagster_url()).add_indexes()
+    except Exception:
+        _log.exception("Dagster's tables got no indexes")
 
 
 class LostRuns:

@@ -5,15 +5,18 @@ and a dozen checks per slug that took 30 ms of a slow core per slug and reload. 
 new or has changed; what is kept of it is the text that the services load.
 """
 
-import json
+import gc
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from hashlib import blake2b
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any, Protocol
+from uuid import uuid4
 
-from dagster import AssetCheckKey, AssetKey, DagsterError, Definitions, RepositoryDefinition
+from dagster import AssetCheckKey, AssetKey, AssetSpec, DagsterError, Definitions, RepositoryDefinition
 from dagster._api import snapshot_repository
 from dagster._check import CheckError
+from dagster._core.definitions.assets.definition.assets_definition import unique_id_from_asset_and_check_keys
 from dagster._core.remote_representation.external_data import (
     RepositorySnap,
     asset_check_node_snaps_from_repo,
@@ -28,13 +31,23 @@ TOGETHER = 100
 """Parts that are built at a time: it bounds the memory of what is built."""
 SELECTIONS = 16
 """Selections of assets whose definitions are kept: a launch asks for the same several times."""
-_NODES, _CHECKS = '"external_asset_graph_data": []', '"external_asset_checks": []'
-_NODE, _CHECK = '{"__class__": "ExternalAssetNode"', '{"__class__": "ExternalAssetCheck"'
-
 
 _log = logging.getLogger("dagster.code_server")
-_check_keys: list[str] = []
-"""Keys of the checks of all parts of this process."""
+_shown: "list[PartedSnapshot]" = []
+"""Of this process: the one that was refreshed last."""
+
+
+COLLECT_AFTER = 200_000
+"""Objects made between two collections of garbage; Python's 700 suit processes that keep little."""
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """What a part has of its own: all else it has in common with those of its form, but for their names."""
+
+    form: Hashable
+    spec: AssetSpec
+    """Of the asset that is its own. The others are in the same group."""
 
 
 class Parts(Protocol):
@@ -45,6 +58,12 @@ class Parts(Protocol):
 
     def build(self, names: Collection[str]) -> Definitions:
         """Definitions of these parts alone; of one that is gone nothing."""
+
+    def likenesses(self, names: Collection[str]) -> Mapping[str, Likeness]:
+        """Those of these parts that are like others; all others are built by themselves."""
+
+    def build_model(self, form: Hashable, name: str) -> Definitions:
+        """Definitions of a part of a form by a name that no part has, which stands wherever the name does."""
 
     def build_assets(self, keys: Set[AssetKey]) -> Definitions:
         """Definitions that a run of these assets needs, of parts or not."""
@@ -66,7 +85,7 @@ class PartedSnapshot:
         self._parts, self._file = parts, file
         self._code = code_version()
         self._kept = file.read()
-        self._rest, self._kept_rest = "", Part("", b"", b"", "[]")
+        self._rest: tuple[str, ...] = ()
         self._selected: dict[frozenset[AssetKey], RepositoryDefinition] = {}
 
     def refresh(self, rest: RepositoryDefinition, *, at_once: bool = False) -> bool:
@@ -85,48 +104,43 @@ class PartedSnapshot:
         ]
         due = [name for name in changed if not (at_once and name in self._kept)]
         kept = {name: part for name, part in self._kept.items() if name in versions}
+        models: dict[Hashable, _Model] = {}
         for start in range(0, len(due), TOGETHER):
-            built = self._buildable({name: versions[name] for name in due[start : start + TOGETHER]})
+            built = self._buildable({name: versions[name] for name in due[start : start + TOGETHER]}, models)
             self._file.write(built)  # so that a start that is given up was not for nothing
             kept |= built
         self._file.write({}, self._kept.keys() - versions)
         self._kept = {name: kept[name] for name in versions if name in kept}
         self._rest, self._selected = self._without_parts(rest), {}
-        _check_keys[:] = [part.check_keys for part in self._kept.values()]
+        _shown[:] = [self]
         return len(due) == len(changed)
 
-    def _buildable(self, versions: Mapping[str, str]) -> dict[str, Part]:
+    def _buildable(self, versions: Mapping[str, str], models: "dict[Hashable, _Model]") -> dict[str, Part]:
         """Those of the parts that Dagster takes: one that it refuses keeps no other from being shown."""
         try:
-            return self._built(versions)
+            return self._built(versions, models)
         except (DagsterError, CheckError):
             if len(versions) > 1:
-                built = [self._buildable({name: version}) for name, version in versions.items()]
+                built = [self._buildable({name: version}, models) for name, version in versions.items()]
                 return {name: part for parts in built for name, part in parts.items()}
             _log.exception("The assets of %s cannot be shown", *versions)
             return {}
 
-    def _built(self, versions: Mapping[str, str]) -> dict[str, Part]:
-        built = self._parts.build(list(versions)).get_repository_def()
-        nodes: dict[str | None, list[Any]] = {name: [] for name in versions}
-        checks: dict[str | None, list[Any]] = {name: [] for name in versions}
-        for node in asset_node_snaps_from_repo(built):
-            model = self._parts.model_of(node.asset_key)
-            nodes[self._parts.part_of(node.asset_key)].append(copy(node, node_definition_name=model))
-        for check in asset_check_node_snaps_from_repo(built):
-            checks[self._parts.part_of(check.asset_key)].append(check)
-        return {
-            name: Part(
-                version,
-                _in_one_line(nodes[name]),
-                _in_one_line(checks[name]),
-                json.dumps([(check.asset_key.path, check.name) for check in checks[name]]),
-            )
-            for name, version in versions.items()
-        }
+    def _built(self, versions: Mapping[str, str], models: "dict[Hashable, _Model]") -> dict[str, Part]:
+        alike = self._parts.likenesses(list(versions))
+        texts: dict[str, str] = {}
+        for name, likeness in alike.items():
+            model = models.get(likeness.form) or _Model(self._parts, likeness.form)
+            models[likeness.form] = model
+            texts[name] = model.text_of(name, likeness.spec)
+        if unlike := versions.keys() - alike:
+            built = self._parts.build(sorted(unlike)).get_repository_def()
+            nodes, checks = _snapshots(self._parts, built)
+            texts |= {name: serialize_value([nodes[name], checks[name]]) for name in unlike}
+        return {name: Part(version, packed(texts[name])) for name, version in versions.items()}
 
-    def _without_parts(self, rest: RepositoryDefinition) -> str:
-        """Snapshot of what is in no part, serialized, whose lists of assets and checks each begin a line."""
+    def _without_parts(self, rest: RepositoryDefinition) -> tuple[str, str]:
+        """Lines of what is in no part: the snapshot without assets and checks, and these."""
 
         def others(keys: Iterable[AssetKey]) -> list[AssetKey]:
             return [key for key in keys if self._parts.part_of(key) is None]
@@ -136,16 +150,18 @@ class PartedSnapshot:
         known = set(others(node.asset_key for node in snapshot.asset_nodes))
         nodes = [node for node in snapshot.asset_nodes if node.asset_key in known]
         checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in known]
-        self._kept_rest = Part("", _in_one_line(nodes), _in_one_line(checks), "[]")
-        return serialize_value(copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources))
+        without = copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources)
+        return serialize_value(without), packed(serialize_value([nodes, checks]))
 
     def text(self) -> str:
-        """The snapshot, serialized: JSON in which a line has the assets, or the checks, of one part."""
-        parts = [self._kept_rest, *self._kept.values()]
-        nodes = ",\n".join(filter(None, (unpacked(part.nodes) for part in parts)))
-        checks = ",\n".join(filter(None, (unpacked(part.checks) for part in parts)))
-        return self._rest.replace(_NODES, f"{_NODES[:-1]}\n{nodes}\n]").replace(
-            _CHECKS, f"{_CHECKS[:-1]}\n{checks}\n]"
+        """The snapshot for `KeptParts`: JSON in a line, and a line for each part."""
+        return "\n".join((*self._rest, *(part.packed for part in self._kept.values())))
+
+    def shows(self, key: AssetCheckKey) -> bool:
+        """Whether a check is among those of the parts."""
+        part = self._kept.get(self._parts.part_of(key.asset_key) or "")
+        return part is not None and any(
+            (check.asset_key, check.name) == (key.asset_key, key.name) for check in _read(part.packed)[1]
         )
 
     def select(self, keys: Set[AssetKey]) -> RepositoryDefinition | None:
@@ -160,49 +176,92 @@ class PartedSnapshot:
         return self._selected[selected]
 
 
-def _in_one_line(snapshots: Sequence[Any]) -> bytes:
-    return packed(serialize_value(snapshots)[1:-1])
+class _Model:
+    """Text of the parts of a form: to build one by itself takes Dagster a hundredth of a second."""
+
+    def __init__(self, parts: Parts, form: Hashable) -> None:
+        # What nobody can know stands for a part's name, its group, and ids of sets of assets and checks.
+        self._name, self._group = uuid4().hex, uuid4().hex
+        built = parts.build_model(form, self._name).get_repository_def()
+        keys = {d.unique_id: [*d.keys, *d.check_keys] for d in built.asset_graph.assets_defs}
+        self._sets = {uuid4().hex: [str(key) for key in of] for of in keys.values()}
+        placeholders = dict(zip(keys, self._sets, strict=True))
+
+        def general(snapshot: Any, **fields: str) -> Any:
+            named = snapshot.execution_set_identifier
+            return (
+                copy(snapshot, execution_set_identifier=placeholders[named], **fields) if named else snapshot
+            )
+
+        nodes, checks = _snapshots(parts, built)
+        self._nodes = {
+            node.asset_key: copy(general(node), group_name=self._group) for node in nodes[self._name]
+        }
+        self._texts = {key: serialize_value(node) for key, node in self._nodes.items()}
+        self._checks = serialize_value([general(check) for check in checks[self._name]])
+
+    def text_of(self, name: str, spec: AssetSpec) -> str:
+        """Text of the part by this name."""
+        key = AssetKey([self._name if member == name else member for member in spec.key.path])
+        own = copy(self._nodes[key], description=spec.description, metadata=spec.metadata, tags=spec.tags)
+        nodes = ", ".join((self._texts | {key: serialize_value(own)}).values())
+        text = f"[[{nodes}], {self._checks}]"
+        for placeholder, keys in self._sets.items():
+            renamed = [key.replace(self._name, name) for key in keys]
+            text = text.replace(placeholder, unique_id_from_asset_and_check_keys(renamed))  # type: ignore[arg-type]
+        return text.replace(self._group, spec.group_name or "").replace(self._name, name)
 
 
-def shown_check_keys(built: RepositoryDefinition) -> list[AssetCheckKey]:
-    """Keys of all checks that the services show.
+def _snapshots(
+    parts: Parts, built: RepositoryDefinition
+) -> tuple[Mapping[str | None, list[Any]], Mapping[str | None, list[Any]]]:
+    """Snapshots of assets, and of checks, by part."""
+    nodes, checks = defaultdict[str | None, list[Any]](list), defaultdict[str | None, list[Any]](list)
+    for node in asset_node_snaps_from_repo(built):
+        model = parts.model_of(node.asset_key)
+        nodes[parts.part_of(node.asset_key)].append(copy(node, node_definition_name=model))
+    for check in asset_check_node_snaps_from_repo(built):
+        checks[parts.part_of(check.asset_key)].append(check)
+    return nodes, checks
+
+
+def _read(line: str) -> list[list[Any]]:
+    """Snapshots of a part's assets, and of its checks."""
+    return deserialize_value(unpacked(line), list)
+
+
+def shows_check(built: RepositoryDefinition, key: AssetCheckKey) -> bool:
+    """Whether the services show a check.
 
     Args:
         built: the definitions of this process, which in the code server are without parts.
     """
-    in_parts = [
-        AssetCheckKey(AssetKey(path), name) for keys in _check_keys for path, name in json.loads(keys)
-    ]
-    return [*built.asset_graph.asset_check_keys, *in_parts]
+    return key in built.asset_graph.asset_check_keys or any(snapshot.shows(key) for snapshot in _shown)
 
 
 class KeptParts:
     """Parts that one of Dagster's services has loaded: it reads again only those that have changed."""
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, list[Any]] = {}
+        self._kept: dict[str, list[list[Any]]] = {}
 
     def deserialize(self, text: str, as_type: Any) -> Any:
-        """Dagster's `deserialize_value`, which reads lines that it has read before no second time."""
-        if "\n" not in text:  # JSON that was not made here has none
-            return deserialize_value(text, as_type)
-        rest: list[str] = []
-        nodes: list[Any] = []
-        checks: list[Any] = []
-        kept: dict[bytes, list[Any]] = {}
-        for line in text.split("\n"):
-            of = nodes if line.startswith(_NODE) else checks if line.startswith(_CHECK) else None
-            if of is None:
-                rest.append(line)
-                continue
-            line = line.removesuffix(",")
-            key = blake2b(line.encode(), digest_size=16).digest()
-            kept[key] = self._kept.get(key) or deserialize_value(f"[{line}]", list)
-            of.extend(kept[key])
-        self._kept = kept
-        return copy(deserialize_value("".join(rest), as_type), asset_nodes=nodes, asset_check_nodes=checks)
+        """Dagster's `deserialize_value`, for the text of a `PartedSnapshot`, too."""
+        first, *lines = text.split("\n")  # JSON that was not made here has one line
+        rest = deserialize_value(first, as_type)
+        if not lines:
+            return rest
+        self._kept = {line: self._kept.get(line) or _read(line) for line in lines}
+        nodes = [node for of_part in self._kept.values() for node in of_part[0]]
+        checks = [check for of_part in self._kept.values() for check in of_part[1]]
+        return copy(rest, asset_nodes=nodes, asset_check_nodes=checks)
 
 
 def keep_loaded_parts() -> None:
-    """Have this process, a service of Dagster's, keep the parts of snapshots that it has loaded."""
+    """Have this process, a service of Dagster's, keep the parts of snapshots that it has loaded.
+
+    Its garbage collector, too, looks at all that is kept, again and again while Dagster makes a graph of it:
+    so it does that more rarely.
+    """
+    gc.set_threshold(COLLECT_AFTER)
     setattr(snapshot_repository, "deserialize_value", KeptParts().deserialize)  # noqa: B010

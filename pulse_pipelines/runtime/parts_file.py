@@ -3,6 +3,7 @@
 import logging
 import sqlite3
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -13,10 +14,7 @@ import dagster
 
 from pulse_resources.settings import load_settings
 
-TABLE = """
-CREATE TABLE IF NOT EXISTS parts
-    (name TEXT PRIMARY KEY, version TEXT, nodes BLOB, checks BLOB, check_keys TEXT)
-"""
+TABLE = "CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, version TEXT, packed TEXT, crc INTEGER)"
 ROOT = Path(__file__).parents[2]
 """Folder of the packages."""
 _log = logging.getLogger("dagster.code_server")
@@ -26,12 +24,8 @@ _log = logging.getLogger("dagster.code_server")
 class Part:
     version: str
     """What it was built from, the code included."""
-    nodes: bytes
-    """Snapshots of its assets, serialized, in one line without brackets, compressed ..."""
-    checks: bytes
-    """... and of their checks."""
-    check_keys: str
-    """Keys of those: pairs of an asset's path and a name, as JSON."""
+    packed: str
+    """Snapshots of its assets, and of their checks: two lists, serialized and compressed, in one line."""
 
 
 def code_version() -> str:
@@ -58,12 +52,11 @@ class PartsFile:
         """All parts, by name; none if the file cannot be read."""
         try:
             with self._opened() as file:
-                rows = file.execute("SELECT name, version, nodes, checks, check_keys FROM parts").fetchall()
-            parts = {name: Part(*row) for name, *row in rows}
-            for part in parts.values():
-                unpacked(part.nodes), unpacked(part.checks)
-            return parts
-        except (sqlite3.Error, zlib.error, OSError) as error:
+                rows = file.execute("SELECT name, version, packed, crc FROM parts").fetchall()
+            if any(zlib.crc32(packed.encode()) != crc for _, _, packed, crc in rows):
+                raise OSError("a part is not as it was written")
+            return {name: Part(version, packed) for name, version, packed, _ in rows}
+        except (sqlite3.Error, OSError) as error:
             _log.warning("The built definitions in %s cannot be read: %s", self._path, error)
             self._path.unlink(missing_ok=True)
             return {}
@@ -71,11 +64,12 @@ class PartsFile:
     def write(self, built: Mapping[str, Part], gone: Iterable[str] = ()) -> None:
         """Add and replace parts, and remove those that are gone."""
         rows = [
-            (name, part.version, part.nodes, part.checks, part.check_keys) for name, part in built.items()
+            (name, part.version, part.packed, zlib.crc32(part.packed.encode()))
+            for name, part in built.items()
         ]
         try:
             with self._opened() as file, file:
-                file.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)", rows)
+                file.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", rows)
                 file.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in gone])
         except (sqlite3.Error, OSError) as error:
             _log.warning("The built definitions could not be kept in %s: %s", self._path, error)
@@ -87,11 +81,11 @@ class PartsFile:
             yield file
 
 
-def packed(text: str) -> bytes:
-    """Compress a text of JSON to a twentieth or so."""
-    return zlib.compress(text.encode(), 1)
+def packed(text: str) -> str:
+    """Compress a text of JSON to a tenth or so, in one line."""
+    return b64encode(zlib.compress(text.encode(), 1)).decode()
 
 
-def unpacked(data: bytes) -> str:
-    """The text that `packed` took. Raises zlib.error."""
-    return zlib.decompress(data).decode()
+def unpacked(line: str) -> str:
+    """The text that `packed` took. Raises ValueError, zlib.error."""
+    return zlib.decompress(b64decode(line)).decode()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaos.harm import memory, page as pages, people
-from chaos.harm.attack import Target
+from chaos.harm.attack import Target, carry_out
 from chaos.harm.attacks import ATTACKS
 from chaos.harm.measure import Result, Span, attacker, measure
 from chaos.harm.neighbour import RATES, Neighbour, living
@@ -57,6 +57,21 @@ def test_an_attack_harms_no_neighbour(
     assert result.model_copy(update={"peaks_mib": peaks}).findings(LONGEST_MS) == []
     assert result.beside.requests / SECONDS > 0.5 * result.quiet.requests / QUIET_S > 0
     assert result.peaks_mib["api"] > 50
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "datasets of new names, up to the limit",
+        "SQL at which DuckDB fails",
+        "a page of another site asks /mcp",
+    ],
+)
+def test_an_attack_gets_answers_that_are_clear(name: str, target: Target, process: Executor) -> None:
+    (attack,) = (each for each in ATTACKS if each.name == name)
+    seen = process.submit(carry_out, attack.act, target, 1.0).result()
+    assert attack.wrong(seen) == []
+    assert seen.keys() - {"429 too-many-requests", "503 busy"}
 
 
 # what measures notices what it must -------------------------------------------------------------

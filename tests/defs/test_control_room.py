@@ -257,8 +257,9 @@ def test_only_partitions_of_datasets_that_have_changed_are_read(
         read.clear()
         look(instance, cursor)
         assert read == [f"tenants/{slug}"]
+        read.clear()
         look(instance, cursor)
-        assert "tenants/orders" in read, "the cursor is as before: nobody carried the requests out"
+        assert read == [f"tenants/{slug}"], "the cursor is as before: nobody carried the requests out"
 
 
 def test_the_fingerprint_sees_every_change(owner: Owner, configured: pytest.MonkeyPatch) -> None:
@@ -273,7 +274,7 @@ def test_the_fingerprint_sees_every_change(owner: Owner, configured: pytest.Monk
     registry.move_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/2")
     seen.append(registry_fingerprint())
     registry.delete_dataset(owner.tenant, slug)
-    assert registry_fingerprint() == seen[0]
+    seen.append(registry_fingerprint())
     registry.create_dataset(owner.tenant, slug, uri)
     seen.append(registry_fingerprint())  # another dataset of the same name
     configured.setattr("pulse_pipelines.defs.datasets.sensor.grid_start", lambda: date(2020, 1, 1))

@@ -469,9 +469,9 @@ def test_a_failing_check_is_no_alert_of_those_who_deleted_the_dataset(
             )
         )
         registry.delete_dataset(other.tenant, "orders")
-        assert len(list(failing_checks(instance, [key]))) == 1, "one of them has it"
+        assert len(list(failing_checks(instance, {key}.__contains__))) == 1, "one of them has it"
         registry.delete_dataset(mine.tenant, "orders")
-        assert list(failing_checks(instance, [key])) == []
+        assert list(failing_checks(instance, {key}.__contains__)) == []
 
 
 def test_a_failed_run_of_a_batch_is_a_warning_until_it_is_settled_or_stuck(owner: Owner) -> None:
@@ -547,11 +547,32 @@ def test_the_sensor_raises_tells_and_resolves(owner: Owner, receiver: Receiver) 
         tick(cursor)
         assert [alert["state"] for alert in receiver.alerts() if alert["key"] == about] == ["open"]
         evaluate(passed=True)
-        assert list(failing_checks(instance, [key])) == []
+        assert list(failing_checks(instance, {key}.__contains__)) == []
         tick(cursor)
         states = [alert["state"] for alert in receiver.alerts() if alert["key"] == about]
         assert states == ["open", "resolved"]
     ingest(owner)
+
+
+def test_checks_that_pass_are_not_looked_at(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [dg.AssetCheckKey(dg.AssetKey(["lake", f"d{number}"]), "healthy") for number in range(5)]
+    read: list[dg.AssetCheckKey] = []
+    with dg.DagsterInstance.ephemeral() as instance:
+        storage: Any = instance.event_log_storage
+        latest = storage.get_latest_asset_check_execution_by_key
+        monkeypatch.setattr(
+            storage,
+            "get_latest_asset_check_execution_by_key",
+            lambda asked: (read.extend(asked), latest(asked))[1],
+        )
+        for key in keys:
+            for passed in (False, key is not keys[0]):
+                evaluation = dg.AssetCheckEvaluation(
+                    asset_key=key.asset_key, check_name=key.name, passed=passed
+                )
+                instance.report_runless_asset_event(evaluation)
+        assert [issue.of for issue in failing_checks(instance, lambda _: True)] == ["lake/d0/healthy"]
+        assert read == keys[:1]
 
 
 def test_a_failing_check_goes_on_failing_while_it_runs_again(stack: Settings) -> None:
@@ -560,8 +581,8 @@ def test_a_failing_check_goes_on_failing_while_it_runs_again(stack: Settings) ->
 
     @dg.asset_check(asset=asset.key)
     def healthy(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        keys = [dg.AssetCheckKey(asset.key, "healthy")]
-        seen.append([finding.of for finding in failing_checks(context.instance, keys)])
+        keys = {dg.AssetCheckKey(asset.key, "healthy")}
+        seen.append([finding.of for finding in failing_checks(context.instance, keys.__contains__)])
         return dg.AssetCheckResult(passed=len(seen) == 3)
 
     job = dg.define_asset_job("look", dg.AssetSelection.all_asset_checks())

@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
 
 import httpx
 import pytest
@@ -24,9 +26,10 @@ from chaos.surroundings import superuser
 from chaos.waiting import PATIENCE_S
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.http import metrics as http_metrics
-from pulse_pipelines import dead_letters, registry
+from pulse_pipelines import dead_letters, pipes, registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.ingest import attempts, plan
+from pulse_pipelines.monitoring import issues
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.monitoring.status import Status, TenantStatus, gather
 from pulse_pipelines.registry import keys
@@ -49,6 +52,33 @@ def columns(query: str, *values: object) -> tuple[object, ...]:
 
 def test_a_tenant_without_events(owner: Owner) -> None:
     assert of(owner) == TenantStatus(owner.tenant, 0, 0, 0, None, None, {}, 0)
+
+
+def test_dead_letters_are_counted_for_tenants_that_had_some(
+    new_owner: Callable[[], Owner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_some, without = new_owner(), new_owner()
+    with_some.send(b"no event")
+    ingest(with_some)
+    counted: list[UUID] = []
+    set_tenant = postgres.set_tenant
+    monkeypatch.setattr(
+        postgres,
+        "set_tenant",
+        lambda connection, tenant_id: (counted.append(tenant_id), set_tenant(connection, tenant_id))[1],
+    )
+    measures = gather()
+    assert sum(of(with_some, measures).dead_letters_open.values()) == 1
+    assert with_some.tenant.tenant_id in counted
+    assert without.tenant.tenant_id not in counted
+
+
+def test_a_look_for_issues_reads_the_pipes_once(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    everyones = pipes.everyones
+    monkeypatch.setattr(pipes, "everyones", lambda: (read.append(1), everyones())[1])
+    issues.look({}, time.time())
+    assert len(read) == 1
 
 
 def test_lag_is_what_is_not_settled_whether_or_not_it_is_planned(owner: Owner) -> None:

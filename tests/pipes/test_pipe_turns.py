@@ -5,10 +5,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from support.entities import as_model, make_entities, pages
 from support.files import Answer, web
@@ -20,7 +22,7 @@ from test_feeds import PIPE, Service, counts
 from chaos.sources import SOURCE, capturing, known_as
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
-from pulse_pipelines.defs.pipes.places import place_tags, waiting_others
+from pulse_pipelines.defs.pipes.places import WAY, place_tags, waiting_others, way_of
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.pipes import watch
@@ -33,6 +35,7 @@ from pulse_resources.locks import Lock
 from pulse_resources.pipe_settings import PipeSettings
 from pulse_resources.settings import given, load_settings
 
+ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = {"pipe": "planes", "source": "shop", "path": "a.ndjson", "dataset": "copies"}
 DRIP_S = 0.02
 """Between two bytes of an answer that never ends."""
@@ -230,6 +233,18 @@ def test_a_run_waits_for_a_place_of_another_tenant_unless_it_waits_for_its_own()
         assert not waits()
         add("theirs", "in", dg.DagsterRunStatus.QUEUED)
         assert waits()
+
+
+def test_a_transform_takes_no_place_of_those_that_bring_something_in() -> None:
+    of = {"pipe": "any", "dataset": "any"}
+    ways = {
+        way_of(definition(of | {"transform": "SELECT _id FROM planes"})): "computed",
+        way_of(definition(of | {"source": "src", "table": "public.planes"})): "in",
+    }
+    assert ways == {"computed": "computed", "in": "in"}
+    configuration = yaml.safe_load((ROOT / "dagster_home/dagster.yaml").read_text())
+    limits = configuration["concurrency"]["runs"]["tag_concurrency_limits"]
+    assert {each["value"] for each in limits if each["key"] == WAY} == {"in", "out", "computed"}
 
 
 @dg.job

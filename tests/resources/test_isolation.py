@@ -102,6 +102,8 @@ WITHOUT_TENANT: dict[str, tuple[str, str, str, str, str]] = {
     "public.ingest_batches":       ("SIUD",        "-",         "SIU",          "-", "-"),
     "public.alerts":               ("SIUD",        "-",         "SIUD",         "-", "-"),
     "public.alert_deliveries":     ("SIUD",        "-",         "SIUD",         "-", "-"),
+    "public.registry_version":     ("SIUD",        "-",         "S",            "-", "-"),
+    "public.family_versions":      ("SIUD",        "-",         "S",            "-", "-"),
     "public.api_processes":        ("SIUD",        "SIUD",      "-",            "-", "-"),
     "public.operator_keys":        ("SIUD",        "S",         "-",            "-", "-"),
     "public._yoyo_log":            ("SIUD",        "-",         "-",            "-", "-"),

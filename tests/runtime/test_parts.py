@@ -1,12 +1,15 @@
 """Parts of the definitions: what the services load is what Dagster makes of all, built once."""
 
+import gc
+import json
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._api import snapshot_repository
 from dagster._core.remote_representation.external_data import (
     RepositoryErrorSnap,
     RepositorySnap,
@@ -14,33 +17,55 @@ from dagster._core.remote_representation.external_data import (
 )
 from dagster._core.snap.node import build_op_def_snap
 from dagster._record import copy
-from dagster._serdes import deserialize_value
 from support.ingest import Owner
 
 from pulse_pipelines import registry
 from pulse_pipelines.definitions import PARTS, defs
 from pulse_pipelines.runtime import parts as parts_of_this_process, run_scope
-from pulse_pipelines.runtime.parts import KeptParts, PartedSnapshot
-from pulse_pipelines.runtime.parts_file import PartsFile
+from pulse_pipelines.runtime.parts import (
+    COLLECT_AFTER,
+    KeptParts,
+    Likeness,
+    PartedSnapshot,
+    keep_loaded_parts,
+    shows_check,
+)
+from pulse_pipelines.runtime.parts_file import PartsFile, unpacked
 
 ASSET_JOB = "__ASSET_JOB"
 
 
 class Counted:
-    """The parts, which were built, and which one cannot be."""
+    """The parts, which were made, which of them built by themselves, and which one cannot be."""
 
     def __init__(self) -> None:
+        self.made: list[str] = []
         self.built: list[str] = []
+        self.models = 0
         self.refused = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(PARTS, name)
 
-    def build(self, names: Collection[str]) -> dg.Definitions:
+    def likenesses(self, names: Collection[str]) -> Mapping[str, Likeness]:
         if self.refused in names:
             raise dg.DagsterInvalidDefinitionError(self.refused)
+        self.made += names
+        return PARTS.likenesses(names)
+
+    def build(self, names: Collection[str]) -> dg.Definitions:
         self.built += names
         return PARTS.build(names)
+
+    def build_model(self, form: Hashable, name: str) -> dg.Definitions:
+        self.models += 1
+        return PARTS.build_model(form, name)
+
+
+def loaded(parted: PartedSnapshot) -> RepositorySnap:
+    """What a service loads that has kept nothing."""
+    snapshot: RepositorySnap = KeptParts().deserialize(parted.text(), RepositorySnap)
+    return snapshot
 
 
 def create(owner: Owner) -> str:
@@ -79,21 +104,51 @@ def test_the_services_load_what_dagster_makes_of_all(
     expected = RepositorySnap.from_def(whole, defer_snapshots=True)
     parted = PartedSnapshot(PARTS, file)
     parted.refresh(rest)
-    loaded = deserialize_value(parted.text(), RepositorySnap)
-    assert f"lake/{slug}" in keys(loaded)
+    shown = loaded(parted)
+    assert f"lake/{slug}" in keys(shown)
 
     def nodes(snapshot: RepositorySnap) -> list[Any]:
         return sorted(
             (copy(n, node_definition_name="") for n in snapshot.asset_nodes), key=lambda n: n.asset_key
         )
 
-    assert nodes(loaded) == nodes(expected)
-    assert loaded.asset_check_nodes is not None
-    assert sorted(loaded.asset_check_nodes, key=lambda c: c.key) == list(expected.asset_check_nodes or ())
-    assert loaded.sensors == expected.sensors
-    assert loaded.schedules == expected.schedules
-    assert [job.name for job in loaded.get_job_refs()] == [job.name for job in expected.get_job_refs()]
-    assert loaded.metadata == expected.metadata
+    assert nodes(shown) == nodes(expected)
+    assert shown.asset_check_nodes is not None
+    assert sorted(shown.asset_check_nodes, key=lambda c: c.key) == list(expected.asset_check_nodes or ())
+    assert shown.sensors == expected.sensors
+    assert shown.schedules == expected.schedules
+    assert [job.name for job in shown.get_job_refs()] == [job.name for job in expected.get_job_refs()]
+    assert shown.metadata == expected.metadata
+
+
+class Unlike:
+    """The parts, each of which is built by itself."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(PARTS, name)
+
+    def likenesses(self, _names: Collection[str]) -> Mapping[str, Likeness]:
+        return {}
+
+
+def test_a_part_made_from_a_model_is_the_one_that_dagster_builds(
+    new_owner: Callable[[], Owner], slug: str, rest: dg.RepositoryDefinition, tmp_path: Path
+) -> None:
+    one, other = new_owner(), new_owner()
+    acting = {"type": "object", "properties": {"who": {"type": "string", "description": 'a "name"\\n\x7f'}}}
+    document = json.dumps(acting | {"x-pulse-actor": "who"})
+    shared = f"d{uuid.uuid4().hex[:8]}"
+    registry.create_dataset(one.tenant, shared, f"pulse://{one.tenant.slug}/orders/1")
+    for owner, name in ((one, f"a_{shared}"), (other, shared)):
+        uri = registry.publish_schema(owner.tenant, "acts", document).schema_uri
+        registry.create_dataset(owner.tenant, name, uri, 'Orders, "all" \\u0041 of \U0001f600')
+    texts = []
+    for number, parts in enumerate((PARTS, Unlike())):
+        parted = PartedSnapshot(parts, PartsFile(tmp_path / f"parts{number}.sqlite"))
+        parted.refresh(rest)
+        texts.append([unpacked(line) for line in parted.text().split("\n")[2:]])
+    assert texts[0] == texts[1]
+    assert any(f'["curated", "a_{shared}", "behaviour"]' in text for text in texts[0])
 
 
 def test_an_asset_s_op_has_the_config_and_the_resources_of_its_model(
@@ -121,19 +176,17 @@ def test_only_parts_that_have_changed_are_built_again(
     parts = Counted()
     parted = PartedSnapshot(parts, file)
     parted.refresh(rest)
-    assert slug in parts.built
-    parts.built.clear()
+    assert slug in parts.made
+    parts.made.clear()
     parted.refresh(rest)
-    assert parts.built == []
+    assert parts.made == []
     other = create(owner)
     parted.refresh(rest)
-    assert parts.built == [other]
+    assert parts.made == [other]
     registry.delete_dataset(owner.tenant, slug)
     parted.refresh(rest)
-    assert parts.built == [other]
-    assert {f"lake/{slug}", f"lake/{other}"} & keys(deserialize_value(parted.text(), RepositorySnap)) == {
-        f"lake/{other}"
-    }
+    assert parts.made == [other]
+    assert {f"lake/{slug}", f"lake/{other}"} & keys(loaded(parted)) == {f"lake/{other}"}
 
 
 def test_a_service_reads_only_parts_that_have_changed_again(
@@ -143,11 +196,11 @@ def test_a_service_reads_only_parts_that_have_changed_again(
     parted, kept = PartedSnapshot(PARTS, file), KeptParts()
     parted.refresh(rest)
     first = kept.deserialize(parted.text(), types)
-    assert first == deserialize_value(parted.text(), types)
+    assert first == loaded(parted)
     other = create(owner)
     parted.refresh(rest)
     second = kept.deserialize(parted.text(), types)
-    assert second == deserialize_value(parted.text(), types)
+    assert second == loaded(parted)
     read = {id(node) for node in first.asset_nodes}
     assert {n.asset_key.path[1] for n in second.asset_nodes if id(n) not in read} == {other}
 
@@ -175,7 +228,7 @@ def test_a_server_that_starts_again_builds_no_part_that_is_as_before(
     other = create(owner)
     again = PartedSnapshot(parts, file)
     assert again.refresh(rest, at_once=True)
-    assert parts.built == [other]
+    assert parts.made == [other]
     before.refresh(rest)
     assert again.text() == before.text()
 
@@ -189,10 +242,10 @@ def test_a_server_with_other_code_shows_the_parts_of_before_until_it_has_built_t
     parts = Counted()
     after = PartedSnapshot(parts, file)
     assert not after.refresh(rest, at_once=True)
-    assert parts.built == []
+    assert parts.made == []
     assert after.text() == before.text()
     assert after.refresh(rest)
-    assert slug in parts.built
+    assert slug in parts.made
 
 
 def test_a_damaged_file_is_begun_anew(slug: str, rest: dg.RepositoryDefinition, tmp_path: Path) -> None:
@@ -208,11 +261,28 @@ def test_alerts_look_at_the_checks_of_parts(
     slug: str, rest: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = set(defs().get_repository_def().asset_graph.asset_check_keys)
-    assert dg.AssetCheckKey(dg.AssetKey(["lake", slug]), "reconciled") in expected
+    known = dg.AssetCheckKey(dg.AssetKey(["lake", slug]), "reconciled")
+    assert known in expected
     for _ in ("built", "read from the file"):
-        monkeypatch.setattr(parts_of_this_process, "_check_keys", [])
+        monkeypatch.setattr(parts_of_this_process, "_shown", [])
         PartedSnapshot(PARTS, file).refresh(rest)
-        assert expected <= set(parts_of_this_process.shown_check_keys(rest))
+        assert all(shows_check(rest, key) for key in expected)
+        assert not shows_check(rest, dg.AssetCheckKey(known.asset_key, "another"))
+        assert not shows_check(rest, dg.AssetCheckKey(dg.AssetKey(["lake", "gone"]), known.name))
+
+
+def test_a_part_costs_no_building_if_there_is_one_like_it(
+    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+) -> None:
+    parts = Counted()
+    parted = PartedSnapshot(parts, file)
+    parted.refresh(rest)
+    parts.made.clear()
+    parts.models = 0
+    others = [create(owner) for _ in range(3)]
+    parted.refresh(rest)
+    assert sorted(parts.made) == sorted(others)
+    assert (parts.built, parts.models) == ([], 1)
 
 
 def test_a_part_that_cannot_be_built_hides_no_other(
@@ -223,6 +293,21 @@ def test_a_part_that_cannot_be_built_hides_no_other(
     other = create(owner)
     parted = PartedSnapshot(parts, file)
     parted.refresh(rest)
-    shown = keys(deserialize_value(parted.text(), RepositorySnap))
+    shown = keys(loaded(parted))
     assert f"lake/{other}" in shown
     assert f"lake/{slug}" not in shown
+
+
+def test_a_service_that_makes_many_objects_of_what_it_keeps_does_not_look_through_all_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot_repository, "deserialize_value", None)
+    before = gc.get_threshold()
+    try:
+        keep_loaded_parts()
+        collected = sum(generation["collections"] for generation in gc.get_stats())
+        made = [[number] for number in range(COLLECT_AFTER // 2)]
+        assert sum(generation["collections"] for generation in gc.get_stats()) - collected <= 1
+        assert made
+    finally:
+        gc.set_threshold(*before)

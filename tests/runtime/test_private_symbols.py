@@ -38,6 +38,9 @@ CANARIES: dict[str, Callable[[Any], bool]] = {
     "dagster._config.config_type:ConfigIntInstance": has("kind"),
     "dagster._config.config_type:ConfigStringInstance": has("kind"),
     "dagster._config.pythonic_config:conversion_utils": has("StringSource", "IntSource", "BoolSource"),
+    "dagster._core.definitions.assets.definition.assets_definition:unique_id_from_asset_and_check_keys": (
+        takes("entity_keys")
+    ),
     "dagster._core.errors:DagsterUserCodeUnreachableError": lambda found: issubclass(found, Exception),
     "dagster._core.events:DagsterEventBatchMetadata": takes("id", "is_end"),
     "dagster._core.remote_origin:RemoteRepositoryOrigin": callable,
@@ -47,7 +50,9 @@ CANARIES: dict[str, Callable[[Any], bool]] = {
     "dagster._core.remote_representation.external_data:asset_check_node_snaps_from_repo": takes("repo"),
     "dagster._core.remote_representation.external_data:asset_node_snaps_from_repo": takes("repo"),
     "dagster._core.scheduler.instigation:InstigatorState": has("instigator_data"),
-    "dagster._core.storage.asset_check_execution_record:AssetCheckExecutionRecord": has("event", "status"),
+    "dagster._core.storage.asset_check_execution_record:AssetCheckExecutionRecord": has(
+        "event", "status", "from_db_row"
+    ),
     "dagster._core.storage.asset_check_execution_record:AssetCheckExecutionRecordStatus": has("SUCCEEDED"),
     "dagster._core.storage.asset_check_execution_record:COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES": len,
     "dagster._core.storage.local_compute_log_manager:LocalComputeLogManager": has("get_captured_local_path"),

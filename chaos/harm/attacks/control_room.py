@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -62,6 +63,16 @@ async def _launched(attacker: Attacker) -> None:
             attacker.seen[_said(answer)] += 1
 
 
+async def _lists(attacker: Attacker) -> None:
+    """Bodies that are JSON, and no request of GraphQL."""
+    port = attacker.target.room
+    assert port, "the control room runs"
+    own = {"host": f"127.0.0.1:{port}", "cookie": attacker.target.session}
+    bodies: tuple[Any, ...] = ([{"query": STOP}], [], 1, "text", {"query": [STOP]})
+    requests = [wire.request("POST", "/graphql", body=body, **own) for body in bodies]
+    await attacker.flood(itertools.cycle(requests), 4, port=port)
+
+
 def _said(answer: wire.Answer) -> str:
     """What became of a launch, from the GraphQL response."""
     if answer.status != 200:
@@ -85,5 +96,8 @@ ATTACKS = (
         _launched,
         may(401, "refused:"),
         room=True,
+    ),
+    Attack(
+        "JSON that is no request to /graphql", "an operator's session", _lists, may(400, 422, 429), room=True
     ),
 )

@@ -101,6 +101,18 @@ async def _datasets(attacker: Attacker) -> None:
     await attacker.flood(requests(), 8)
 
 
+async def _names(attacker: Attacker) -> None:
+    """Create datasets of ever new names, and delete none: each is an asset for everybody."""
+    names = random.randrange(10**9)
+
+    def requests() -> Iterator[bytes]:
+        for number in itertools.count():
+            body = {"slug": f"n{names}_{number}", "schema_uri": f"pulse://{attacker.target.tenant}/orders/1"}
+            yield wire.request("POST", "/v1/datasets", attacker.key("manage"), body)
+
+    await attacker.flood(requests(), 8)
+
+
 ATTACKS = (
     Attack("schema that is not one of 30,000 floats, in a loop", "manage", _refused, may(422, 429, 503)),
     Attack(
@@ -110,5 +122,6 @@ ATTACKS = (
         may(201, 202, 207, 422, 429, 503),
     ),
     Attack("new schema versions in a loop", "manage", _published, may(201, 200, 422, 429, 503)),
+    Attack("datasets of new names, up to the limit", "manage", _names, may(201, 429, 503)),
     Attack("datasets created and deleted in a loop", "manage", _datasets, may(201, 200, 404, 409, 429, 503)),
 )

@@ -1,6 +1,6 @@
 """Issues from asset checks whose latest evaluation failed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import dagster as dg
 
@@ -12,15 +12,23 @@ from pulse_pipelines.runtime.dagster_internals import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
+from pulse_pipelines.runtime.storage import failing_check_keys
 
 SHOWN = 20
 """Tenants that an issue names, at most."""
 FAILED = AssetCheckExecutionRecordStatus.FAILED
 
 
-def failing_checks(instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]) -> Iterator[Issue]:
-    """One issue per check whose latest evaluation failed, for a tenant that has the dataset still."""
-    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
+def failing_checks(
+    instance: dg.DagsterInstance, is_shown: Callable[[dg.AssetCheckKey], bool]
+) -> Iterator[Issue]:
+    """One issue per check whose latest evaluation failed, for a tenant that has the dataset still.
+
+    Args:
+        is_shown: whether there is a check still.
+    """
+    keys = [key for key in failing_check_keys(instance) if is_shown(key)]
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     for key, record in latest.items():
         if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # running: its last result still holds
             history = instance.event_log_storage.get_asset_check_execution_history(key, 1, status=COMPLETED)

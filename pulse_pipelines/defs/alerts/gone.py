@@ -14,7 +14,10 @@ TENANT = f"{PARTITION}/tenant"
 
 
 class Gone:
-    """Pipes and datasets that are not there any more, by one look at those that are, when it is needed."""
+    """Pipes and datasets that are not there any more, each looked at once, when it is needed."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, set[str]] = {}
 
     def all_of(self, record: dg.RunRecord) -> bool:
         """Whether all assets of a run are those of pipes and datasets that its tenant has deleted since."""
@@ -27,13 +30,14 @@ class Gone:
                 made = self._pipes.get((tags.get(PARTITION, ""), name))
                 return made is None or made > at
             case ["lake", slug] | ["curated", slug, _] if TENANT in tags:
-                return (tags[TENANT], slug) not in self._datasets
+                return tags[TENANT] not in self._owners_of(slug)
         return False
 
     @cached_property
     def _pipes(self) -> dict[tuple[str, str], datetime]:
         return pipes.made()
 
-    @cached_property
-    def _datasets(self) -> set[tuple[str, str]]:
-        return {(tenant, slug) for slug, tenants in registry.list_owners().items() for tenant in tenants}
+    def _owners_of(self, slug: str) -> set[str]:
+        if slug not in self._owners:
+            self._owners[slug] = {tenant.slug for tenant in registry.family_owners(slug)}
+        return self._owners[slug]

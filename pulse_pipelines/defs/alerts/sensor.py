@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import dagster as dg
 
@@ -11,7 +12,7 @@ from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.monitoring import alerts, issues
 from pulse_pipelines.monitoring.issues import Issue, Issues, Kind
-from pulse_pipelines.runtime.parts import shown_check_keys
+from pulse_pipelines.runtime.parts import shows_check
 
 
 @dg.sensor(
@@ -24,10 +25,9 @@ from pulse_pipelines.runtime.parts import shown_check_keys
 )
 def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     found, waiting = issues.look(json.loads(context.cursor or "{}"), time.time())
-    keys = shown_check_keys(context.repository_def) if context.repository_def else ()
     sources: dict[Kind, Callable[[], Iterable[Issue]]] = {
         Kind.RUN_FAILED: lambda: failed_runs(context.instance, attempts.open_batches()),
-        Kind.CHECK_FAILING: lambda: failing_checks(context.instance, keys),
+        Kind.CHECK_FAILING: lambda: failing_checks(context.instance, partial(_is_shown, context)),
     }
     wrong, looked_at = list(found.issues), set(found.looked_at)
     for kind, look in sources.items():
@@ -44,3 +44,7 @@ def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     count = sum(len(delivery.alerts) for delivery in told if delivery.error is None)
     skip = dg.SkipReason(f"{len(alerts.remembered())} alerts are open, {count} notices were delivered")
     return dg.SensorResult(skip_reason=skip, cursor=json.dumps(waiting))
+
+
+def _is_shown(context: dg.SensorEvaluationContext, key: dg.AssetCheckKey) -> bool:
+    return context.repository_def is not None and shows_check(context.repository_def, key)

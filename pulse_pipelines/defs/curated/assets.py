@@ -1,6 +1,6 @@
 """One asset per dataset slug and rollup, downstream of the dataset, with the same partitions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 
 import dagster as dg
@@ -37,14 +37,19 @@ def curated_key(slug: str, rollup: str) -> dg.AssetKey:
 
 
 def curated_assets(
-    slugs: Sequence[str], team: Sequence[TeamRollup], placed: Mapping[str, str]
+    slugs: Sequence[str],
+    team: Sequence[TeamRollup],
+    placed: Mapping[str, str],
+    acting: Collection[str] | None = None,
 ) -> list[dg.AssetsDefinition]:
     """Assets of slugs: `daily`, `behaviour` if some tenant's schema names an actor, teams' rollups.
 
     Args:
         placed: group of each slug's dataset, which shows what is derived from it, too.
+        acting: slugs with a schema that names an actor; None: as the registry has it.
     """
-    acting = rollups.slugs_with_actor(slugs) if slugs else set()
+    if acting is None:
+        acting = rollups.slugs_with_actor(slugs) if slugs else ()
     acts = behaviour(load_settings().curated.session_gap_minutes)
     found: list[tuple[str, Rollup]] = []
     for slug in slugs:

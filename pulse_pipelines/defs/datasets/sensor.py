@@ -1,7 +1,8 @@
 """Registry sensor: keeps assets, their metadata and their partitions in step with the registry.
 
-The loaded code location carries the fingerprint of the registry it was made from. While that is the current
-one, and the cursor says that the partitions match it too, a tick is one query.
+The loaded code location carries the version of the registry it was made from. While that is the current one,
+and the cursor says that the partitions match it too, a tick is a query for one row. Otherwise only what has
+changed since the cursor's version is compared.
 """
 
 import json
@@ -11,7 +12,7 @@ from contextlib import suppress
 
 import dagster as dg
 
-from pulse_pipelines import pipes, registry
+from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.partitions import grid_start, tenant_partitions
 from pulse_pipelines.runtime.dagster_internals import DagsterGrpcClient, DagsterUserCodeUnreachableError
 from pulse_resources.settings import load_settings
@@ -22,15 +23,16 @@ LOADED = "pulse/registry"
 RELOAD_S = 120.0
 """The code location is reloaded again if the requested registry is not loaded by then."""
 
-_matched: dict[str, Mapping[str, frozenset[str]]] = {}
-"""Owners of all datasets, by the fingerprint of the registry that this process looked at last. If the cursor
-has that fingerprint, its requests were carried out, and only what has changed since is compared."""
 _Request = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
 
-def registry_fingerprint() -> str:
-    """Fingerprint of the inputs of the assets: the registry, the pipes, and the first day of the grid."""
-    return f"{registry.fingerprint()}.{pipes.fingerprint()}.{grid_start()}"
+def registry_fingerprint(version: int | None = None) -> str:
+    """Fingerprint of the inputs of the assets: the registry, and the first day of the grid.
+
+    Args:
+        version: of the registry; None: the current one.
+    """
+    return f"{registry.version() if version is None else version}.{grid_start()}"
 
 
 @dg.sensor(
@@ -41,7 +43,8 @@ def registry_fingerprint() -> str:
     "tenant becomes a partition of the datasets that it owns, and is removed from those that it deleted.",
 )
 def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    now = registry_fingerprint()
+    version = registry.version()  # before the owners: what changes in between is compared again
+    now = registry_fingerprint(version)
     cursor = json.loads(context.cursor or "{}")
     loaded = (context.repository_def and context.repository_def.metadata) or {}
     stale = LOADED in loaded and loaded[LOADED].value != now
@@ -54,16 +57,11 @@ def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | d
         return dg.SkipReason(
             "the code location is being reloaded" if stale else "the assets match the registry"
         )
-    owners = registry.list_owners()
-    deleted = set(cursor.get("slugs", ())) - owners.keys()
-    before = _matched.get(str(cursor.get("registry")), {})
-    changed = {slug: tenants for slug, tenants in owners.items() if before.get(slug) != tenants}
-    requests = list(partition_requests(context.instance, changed | dict.fromkeys(deleted, frozenset())))
-    _matched.clear()
-    _matched[now] = owners
+    matched = cursor.get("version", 0)
+    owners = registry.list_owners(matched if matched <= version else 0)
     return dg.SensorResult(
-        dynamic_partitions_requests=requests,
-        cursor=json.dumps({"registry": now, "slugs": list(owners), "asked": asked}),
+        dynamic_partitions_requests=list(partition_requests(context.instance, owners)),
+        cursor=json.dumps({"registry": now, "version": version, "asked": asked}),
     )
 
 

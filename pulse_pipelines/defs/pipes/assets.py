@@ -9,7 +9,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.datasets.partitions import asset_key
-from pulse_pipelines.defs.pipes.places import waiting_others
+from pulse_pipelines.defs.pipes.places import waiting_others, way_of
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes.run import run
@@ -57,11 +57,13 @@ def _asset(name: str, read: Iterable[str]) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[None]:
         tenant = registry.find_tenant(context.partition_key)
         with spans.exported():
-            if pipes.find(tenant, name).definition.delivers:
-                done = deliver(tenant, name, waiting_others(context.instance, tenant.slug, "out"))
+            definition = pipes.find(tenant, name).definition
+            places = waiting_others(context.instance, tenant.slug, way_of(definition))
+            if definition.delivers:
+                done = deliver(tenant, name, places)
                 return dg.MaterializeResult(metadata=asdict(done.counts) | {"full": done.is_full})
-            spark, places = pyspark.spark_session, waiting_others(context.instance, tenant.slug, "in")
-            sent = run(spark, tenant, name, load_settings().spark.parallelism, others_wait=places)
+            parallelism = load_settings().spark.parallelism
+            sent = run(pyspark.spark_session, tenant, name, parallelism, others_wait=places)
         found = {"sync": sent.sync_id, "full": sent.is_full, "rows": sent.rows, "bytes": sent.bytes}
         return dg.MaterializeResult(metadata=found | {"position": sent.position or ""})
 

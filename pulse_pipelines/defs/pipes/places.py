@@ -1,17 +1,29 @@
-"""Places: a few runs of pipes proceed at a time in each direction, limited in dagster.yaml by tags."""
+"""Places: a few runs of pipes proceed at a time of each way, limited in dagster.yaml by tags."""
 
 from collections.abc import Mapping
 
 import dagster as dg
 
 from pulse_pipelines.defs.launches import UNFINISHED
+from pulse_pipelines.domain.pipes import Definition, Transform
 from pulse_pipelines.pipes.turns import OthersWait
 
 WAY, TENANT = "pulse/pipes", "pulse/pipes-of"
 
 
+def way_of(definition: Definition) -> str:
+    """Which places the runs of a pipe take: `in`, `out`, or `computed`.
+
+    A transform waits for no server of its tenant, and may compute for hours: it takes no place of those
+    that bring something in.
+    """
+    if definition.delivers:
+        return "out"
+    return "computed" if isinstance(definition.other_end, Transform) else "in"
+
+
 def place_tags(tenant: str, way: str) -> Mapping[str, str]:
-    """Tags of a run, by the slug of its tenant and its direction, `in` or `out`."""
+    """Tags of a run, by the slug of its tenant and its way."""
     return {WAY: way, TENANT: f"{tenant}/{way}"}
 
 

@@ -8,7 +8,7 @@ import dagster as dg
 from pulse_pipelines import pipes
 from pulse_pipelines.defs.launches import UNFINISHED
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
-from pulse_pipelines.defs.pipes.places import place_tags
+from pulse_pipelines.defs.pipes.places import place_tags, way_of
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.pipes.watch import watch
 from pulse_resources.faults import fail_point
@@ -34,7 +34,7 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
     fail_point("pipes.looked")
     for pipe in pipes.due():
         owner = pipe.tenant.slug
-        tags, way = {PIPE: f"{owner}/{pipe.name}"}, "out" if pipe.definition.delivers else "in"
+        tags, way = {PIPE: f"{owner}/{pipe.name}"}, way_of(pipe.definition)
         if pipe_key(pipe.name) not in loaded:  # for a new name the code location is reloaded first
             continue
         if tags[PIPE] in active or _failed_recently(context.instance, tags):
