@@ -49,16 +49,14 @@ def as_events(items: Iterable[Item], slug: str, *, max_bytes: int, max_depth: in
 
 def _decoded(payload: bytes, max_bytes: int, max_depth: int) -> Any:
     """The decoded payload; None where the validator refuses it anyway, whatever it contains."""
-    if len(payload) > max_bytes:
+    if len(payload) > max_bytes or nesting(payload) > max_depth:
         return None
     try:
         entity = orjson.loads(payload)
     except orjson.JSONDecodeError:
         return None
-    if not suspicious(payload):
-        return entity
-    # The validator must see integers as they were sent; the standard library's decoder recurses.
-    return None if nesting(payload) > max_depth else json.loads(payload)
+    # The validator must see integers as they were sent.
+    return json.loads(payload) if suspicious(payload) else entity
 
 
 def told(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
