@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 from fidelity.readings import Twice, instant, same
 from fidelity.zoo import Value
 
+SOURCE = "source"
+"""The place of a value in a table of Postgres: its kind is the type."""
+_FLOATS = ("real", "double precision", "double precision[]")
+
 
 class Cell(NamedTuple):
     """A value that came out of a door, and how it went in."""
@@ -115,8 +119,8 @@ KNOWN: Mapping[str, Known] = {
         in_column("integer"),
     ),
     "minus": Known(
-        "`-0` of an integer is `0`",
-        "whole numbers have one zero",
+        "`-0` without a fraction is `0`, also of a `double precision` in a source",
+        "it is a whole number, and these have one zero",
         each(_unsigned),
         lambda cell: "-0" in cell.value.text,
     ),
@@ -129,7 +133,7 @@ KNOWN: Mapping[str, Known] = {
         "A property that is `null` is absent",
         "a column has one null, for what is null and what is absent. Undeclared properties keep them apart",
         each(_without_nulls),
-        in_column(),
+        lambda cell: cell.place in ("column", SOURCE),
     ),
     "micros": Known(
         "Of a second, what is beyond the sixth digit is cut off",
@@ -162,12 +166,15 @@ KNOWN: Mapping[str, Known] = {
 
 def is_exact(cell: Cell, sent: Any) -> bool:
     """Whether what came is what was sent: of instants the instant, of columns of numbers the number."""
-    if cell.place == "column" and cell.value.kind == "moment" and isinstance(cell.came, dict):
+    of_moments = cell.place == "column" and cell.value.kind == "moment"
+    if (of_moments or cell.value.kind in ("timestamptz", "far")) and isinstance(cell.came, dict):
         (came,) = cell.came.values() if cell.came else (None,)
         (wanted,) = sent.values() if sent else (None,)
         moment = wanted if isinstance(wanted, Decimal) else instant(wanted)
         return came is not None and moment == instant(came)
     spelled = cell.place != "column" or cell.value.kind == "any"
+    if cell.value.kind in _FLOATS:
+        spelled = False
     return same(sent, cell.came, spelling=spelled)
 
 

@@ -35,18 +35,22 @@ DOORS_OUT: Mapping[str, str] = {
     "duckdb": "DuckDB, by the catalog",
     "pyiceberg": "PyIceberg, by the catalog",
     "spark": "Spark, by the catalog",
+    "sink_postgres": "a sink, a table of Postgres",
+    "sink_http": "a sink, a service by HTTP",
     "backfill": "after a backfill from the raw zone",
     "replay": "after a replay of dead letters",
 }
 TEXTS = {value.key: f"{{{value.member}: {value.text}}}" for value in ZOO}
 FEW, SHOWN, WIDE = 3, 5, 90
+MODES = {"full": "full", "incremental": "incremental", "changes": "changes"}
+"""Of pipes from Postgres."""
 PLACES = {"column": "Declared", "extra": "Undeclared"}
 INTRODUCTION = """\
 # What goes in comes out
 
 What you send to Pulse comes back as you sent it, is refused with words that name the place, or changes in one
-of the ways on this page. **There is no fourth case**: a zoo of {count} values that systems are known to change
-is sent through every door in, declared and undeclared, and read through every door out, and a value that
+of the ways on this page. **There is no fourth case**: a zoo of {count} values that systems are known to
+change is sent through every door in, declared and undeclared, and read through every door out, and a value that
 comes back otherwise fails the tests. This page is written from their result (`tests/fidelity/`).
 
 ## What is guaranteed
@@ -76,6 +80,7 @@ def written(page: Mapping[str, Any]) -> str:
     parts = [INTRODUCTION.format(count=len(ZOO))]
     parts += ["## Doors in\n", _of_doors_in(page["in"])]
     parts += ["## Doors out\n", _of_doors_out(page["out"])]
+    parts += ["## Tables of Postgres\n", _of_postgres(page["postgres"])]
     parts += ["## What changes, and why\n", _of_changes(page)]
     parts += ["## What is refused\n", _of_refusals(page["in"])]
     return "\n".join(parts)
@@ -127,6 +132,24 @@ def _of_doors_out(doors: Mapping[str, Any]) -> str:
     )
 
 
+def _of_postgres(doors: Mapping[str, Any]) -> str:
+    columns = {name: doors[door] for door, name in MODES.items() if door in doors}
+    rows = [
+        [_code(kind), *(_cell(measured[kind]) for measured in columns.values()), _refused(measured[kind])]
+        for measured in list(columns.values())[:1]
+        for kind in measured
+    ]
+    return (
+        "By a pipe into a dataset of entities, each value is what [the table of types](pipes.md#types) says, in each"
+        " mode; and by a sink into a table of the same types it is, as Postgres writes it, the value that it was,"
+        " but for the few that changed on the way in.\n\n" + _table(["type", *columns, "refused"], rows)
+    )
+
+
+def _refused(entry: Mapping[str, Any]) -> str:
+    return "; ".join(_code(name) for name in entry.get("refused", {}))
+
+
 def _of_changes(page: Mapping[str, Any]) -> str:
     examples: dict[str, dict[str, str]] = defaultdict(dict)
     where: dict[str, dict[str, None]] = defaultdict(dict)
@@ -137,6 +160,12 @@ def _of_changes(page: Mapping[str, Any]) -> str:
                     for key in keys.split("+"):
                         examples[key].setdefault(f"{kind}: {value}", came)
                         where[key][name] = None
+    for door, name in MODES.items():
+        for kind, entry in page["postgres"].get(door, {}).items():
+            for value, (keys, came) in entry.get("changed", {}).items():
+                for key in keys.split("+"):
+                    examples[key].setdefault(f"{kind}: {value}", came)
+                    where[key][f"pipes, {name}"] = None
     for door, name in DOORS_OUT.items():
         for value, keys in page["out"].get(door, {}).get("differs", {}).items():
             for key in keys.split("+"):
@@ -176,6 +205,7 @@ def _of_refusals(doors: Mapping[str, Any]) -> str:
 
 
 def _code(text: str) -> str:
-    text = text.encode("ascii", "backslashreplace").decode().replace("|", "\\|").replace("\n", "\\n")
+    text = text.encode("ascii", "backslashreplace").decode().replace("|", "\\|")
+    text = text.translate({code: f"\\x{code:02x}" for code in range(32)})
     text = text if len(text) <= WIDE else f"{text[:WIDE]} ..."
     return f"`` {text} ``" if "`" in text else f"`{text}`" if text else ""

@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from fidelity.known import Cell, change
+from fidelity.known import SOURCE, Cell, change
 from fidelity.lake_of_values import Lake, Sent, sent_data
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
@@ -24,7 +24,7 @@ Changes = dict[str, list[str]]
 def kept() -> dict[str, Any]:
     """What was measured when the page was written."""
     file = PAGE.with_suffix(".json")
-    return json.loads(file.read_text()) if file.exists() else {"in": {}, "out": {}}
+    return json.loads(file.read_text()) if file.exists() else {"in": {}, "out": {}, "postgres": {}}
 
 
 def hold(section: str, door: str, measured: Mapping[str, Any]) -> None:
@@ -34,32 +34,38 @@ def hold(section: str, door: str, measured: Mapping[str, Any]) -> None:
     if os.environ.get("FIDELITY_PAGE"):
         from fidelity.page import written
 
-        page[section] = dict(sorted((page[section] | {door: measured}).items()))
+        page[section] = page.get(section, {}) | {door: measured}
         PAGE.with_suffix(".json").write_text(json.dumps(page, indent=1, sort_keys=True) + "\n")
         PAGE.write_text(written(page))
         return
-    assert page[section].get(door) == measured, f"docs/fidelity.md says otherwise of {door}"
+    assert page.get(section, {}).get(door) == measured, f"docs/fidelity.md says otherwise of {door}"
+
+
+def explained(cells: Mapping[str, Cell]) -> dict[str, Changes]:
+    """By id: what is changed, and as documented. Fails for other changes."""
+    keys = {key: change(cell) for key, cell in cells.items()}
+    wrong = [
+        f"{key} {cells[key].value.key}: {str(cells[key].sent)[:150]} became {str(cells[key].came)[:150]}"
+        for key, found in keys.items()
+        if found is None
+    ]
+    assert not wrong, "\n".join(wrong)
+    return {key: {cells[key].value.name: [found, _came(cells[key])]} for key, found in keys.items() if found}
+
+
+def _came(cell: Cell) -> str:
+    return told(next(iter(cell.came.values()), None) if cell.place == SOURCE else cell.came)
 
 
 def changes(some: Iterable[Sent], lake: Lake, came: Mapping[str, Any], door: str) -> dict[str, Changes]:
     """By event id: what is changed, and as documented. Fails for other changes, and for what is missing."""
-    found: dict[str, Changes] = {}
-    wrong = []
+    cells = {}
     for one in some:
-        if one.event_id in lake.refused:
-            assert one.event_id not in came, f"{one.event_id} was refused, and is there"
-            continue
-        if one.event_id not in came:
-            wrong.append(f"{one.event_id} {one.value.key}: missing")
-            continue
-        cell = Cell(one.value, one.place, one.door, door, sent_data(one), came[one.event_id])
-        keys = change(cell)
-        if keys is None:
-            wrong.append(f"{one.event_id} {one.value.key}: {one.data[:150]} became {str(cell.came)[:150]}")
-        elif keys:
-            found[one.event_id] = {one.value.name: [keys, told(cell.came)]}
-    assert not wrong, "\n".join(wrong)
-    return found
+        assert (one.event_id in came) != (one.event_id in lake.refused), f"{one.event_id}: missing, or twice"
+        if one.event_id in came:
+            sent = sent_data(one)
+            cells[one.event_id] = Cell(one.value, one.place, one.door, door, sent, came[one.event_id])
+    return explained(cells)
 
 
 def told(came: Any) -> str:
@@ -78,14 +84,19 @@ def _json(value: Any) -> str:
     return json.dumps(value)
 
 
+def refusal(words: str) -> str:
+    """The words of a refusal, without the position. Fails if they name no place."""
+    assert _PLACE.search(words), f"{words!r} names no place"
+    return _POSITION.sub("", words)
+
+
 def of_door_in(some: Iterable[Sent], lake: Lake, changed: Mapping[str, Changes]) -> dict[str, Any]:
     """By place and kind: how many values are exact, which are changed, and which refused, with the words."""
     found: dict[str, Any] = {}
     for one in some:
         entry = found.setdefault(one.place, {}).setdefault(one.value.kind, {"exact": 0})
         if words := lake.refused.get(one.event_id):
-            assert _PLACE.search(words), f"{one.value.key}: {words!r} names no place"
-            entry.setdefault("refused", {})[one.value.name] = _POSITION.sub("", words)
+            entry.setdefault("refused", {})[one.value.name] = refusal(words)
         elif one.event_id in changed:
             entry.setdefault("changed", {}).update(changed[one.event_id])
         else:
