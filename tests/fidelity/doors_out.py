@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from support.engines import duck, rest, spark
 from support.http import Api
 
+from chaos.surroundings import PULSE
 from fidelity import readings
 from fidelity.lake_of_values import Lake
 from pulse_pipelines.domain.columns import Column, Kind
@@ -148,6 +150,13 @@ def mcp(out: Out, dataset: Dataset) -> dict[str, Any]:
     return _data(rows, dataset)
 
 
+def terminal(out: Out, dataset: Dataset) -> dict[str, Any]:
+    """`pulse sql --json`."""
+    command = [PULSE, "sql", out.lake.owner.tenant.slug, f"FROM {dataset.slug}", "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    return _of_form(done.stdout, JSON, dataset)
+
+
 EVENTS = ("plain", "rich", "bare")
 ENTITIES = tuple(f"{slug}_entities" for slug in EVENTS)
 DOORS: Mapping[str, tuple[Read, Sequence[str]]] = {
@@ -163,6 +172,7 @@ DOORS: Mapping[str, tuple[Read, Sequence[str]]] = {
     "sql_parquet": (sql(PARQUET), (*EVENTS, *ENTITIES)),
     "mcp": (mcp, (*EVENTS, *ENTITIES)),
     "feed": (feed, ENTITIES),
+    "terminal": (terminal, (*EVENTS, *ENTITIES)),
 }
 ONLY: Mapping[str, Sequence[str]] = {"mcp": ("array", "entities"), "feed": ("entities", "sync")}
 """Doors in whose values a door out reads, where it does not read all."""

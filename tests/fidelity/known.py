@@ -11,6 +11,8 @@ from fidelity.zoo import Value
 
 SOURCE = "source"
 """The place of a value in a table of Postgres: its kind is the type."""
+OF_ENTITIES = ("entities", "sync", "ndjson", "csv", "feed")
+"""Doors in whose values become entities."""
 _FLOATS = ("real", "double precision", "double precision[]")
 
 
@@ -69,7 +71,7 @@ def _micros(value: Any, _: Cell) -> Any:
 
 
 def _leap(value: Any, _: Cell) -> Any:
-    return {name: re.sub(r":60(\.\d+)?", ":59.999999", text) for name, text in value.items()}
+    return {name: text and re.sub(r":60(\.\d+)?", ":59.999999", text) for name, text in value.items()}
 
 
 def _visible(value: Any, _: Cell) -> Any:
@@ -152,7 +154,13 @@ KNOWN: Mapping[str, Known] = {
         "Properties of entities that begin with `_` are left out",
         "they are about the entity, not of it: [entities](entities.md#push)",
         _visible,
-        lambda cell: cell.value.kind == "name" and cell.door_in == "entities",
+        lambda cell: cell.value.kind == "name" and cell.door_in in OF_ENTITIES,
+    ),
+    "empty": Known(
+        "An empty cell of CSV is absent",
+        'in a file `""` and nothing are both an empty cell',
+        lambda *_: {},
+        lambda cell: cell.door_in == "csv" and cell.value.text == '""',
     ),
     "lists": Known(
         "PyIceberg reads a list of objects that is absent as an empty one",

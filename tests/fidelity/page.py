@@ -6,6 +6,7 @@ from typing import Any
 
 from fidelity.known import KNOWN
 from fidelity.zoo import KINDS, ZOO, shown
+from fidelity.zoo_postgres import TYPES
 
 DOORS_IN: Mapping[str, str] = {
     "array": "collect, JSON",
@@ -14,11 +15,12 @@ DOORS_IN: Mapping[str, str] = {
     "structured": "CloudEvents, structured",
     "binary": "CloudEvents, binary",
     "kafka": "Kafka, directly",
+    "replay": "dead letter, replayed",
     "entities": "entities",
     "sync": "entities, full sync",
-    "ndjson_file": "file, NDJSON",
+    "ndjson": "file, NDJSON",
+    "csv": "file, CSV",
     "feed": "feed",
-    "transform": "transform",
 }
 """As the page names them, in order."""
 DOORS_OUT: Mapping[str, str] = {
@@ -36,9 +38,7 @@ DOORS_OUT: Mapping[str, str] = {
     "pyiceberg": "PyIceberg, by the catalog",
     "spark": "Spark, by the catalog",
     "sink_postgres": "a sink, a table of Postgres",
-    "sink_http": "a sink, a service by HTTP",
-    "backfill": "after a backfill from the raw zone",
-    "replay": "after a replay of dead letters",
+    "backfill": "DuckDB, after a backfill from the raw zone",
 }
 TEXTS = {value.key: f"{{{value.member}: {value.text}}}" for value in ZOO}
 FEW, SHOWN, WIDE = 3, 5, 90
@@ -49,9 +49,9 @@ INTRODUCTION = """\
 # What goes in comes out
 
 What you send to Pulse comes back as you sent it, is refused with words that name the place, or changes in one
-of the ways on this page. **There is no fourth case**: a zoo of {count} values that systems are known to
-change is sent through every door in, declared and undeclared, and read through every door out, and a value that
-comes back otherwise fails the tests. This page is written from their result (`tests/fidelity/`).
+of the few ways on this page. Nothing else happens at the doors below: {count} values that systems are known to
+change, and {postgres} of Postgres, are sent through each door in, and read through each door out. A value that comes
+back otherwise fails the tests. This page is written from their result (`tests/fidelity/`).
 
 ## What is guaranteed
 
@@ -63,8 +63,8 @@ comes back otherwise fails the tests. This page is written from their result (`t
 - **Dates** from year 1 to 9999 are the same date. What is no date or no instant is refused by its column.
 - **Names** may be anything that is a text: a name that is no column's is kept, with its value, in `_extra`.
 - **Null** and absent are two things in what no column holds; in a column they are one.
-- **Objects and lists** keep their members, order of items and depth (up to 64 levels); an empty one stays empty.
-  The order of members, and white space, are no part of them.
+- **Objects and lists** keep their members, order of items and depth (up to 64 levels); an empty one stays
+  empty. The order of members, and white space, are no part of them.
 
 *Exact* below means just that: of a column of numbers the same number, of an instant the same instant, of all
 else the same text and structure.
@@ -77,7 +77,7 @@ def written(page: Mapping[str, Any]) -> str:
     Args:
         page: what was measured, as `record` keeps it.
     """
-    parts = [INTRODUCTION.format(count=len(ZOO))]
+    parts = [INTRODUCTION.format(count=len(ZOO), postgres=sum(len((*t.values, *t.beyond)) for t in TYPES))]
     parts += ["## Doors in\n", _of_doors_in(page["in"])]
     parts += ["## Doors out\n", _of_doors_out(page["out"])]
     parts += ["## Tables of Postgres\n", _of_postgres(page["postgres"])]
@@ -95,7 +95,7 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _of_doors_in(doors: Mapping[str, Any]) -> str:
     text = (
         "How many values of each kind are exact; with *c* how many change, with *r* how many are refused."
-        " Doors of one line have one result.\n"
+        " Doors that share a column have one result.\n"
     )
     for place, title in PLACES.items():
         columns: dict[str, list[str]] = {}
@@ -140,9 +140,9 @@ def _of_postgres(doors: Mapping[str, Any]) -> str:
         for kind in measured
     ]
     return (
-        "By a pipe into a dataset of entities, each value is what [the table of types](pipes.md#types) says, in each"
-        " mode; and by a sink into a table of the same types it is, as Postgres writes it, the value that it was,"
-        " but for the few that changed on the way in.\n\n" + _table(["type", *columns, "refused"], rows)
+        "By a pipe into a dataset of entities, each value is what [the table of types](pipes.md#types) says, in"
+        " each mode; and by a sink into a table of the same types it is, as Postgres writes it, the value that it"
+        " was, but for the few that changed on the way in.\n\n" + _table(["type", *columns, "refused"], rows)
     )
 
 
@@ -199,8 +199,8 @@ def _of_refusals(doors: Mapping[str, Any]) -> str:
     return (
         "A door of HTTP refuses the event, and says why and where; what comes by Kafka or by a pipe becomes a"
         " [dead letter](reasons.md) with the same words. A body that is no JSON is refused whole (400), with"
-        " the place of the first character that is wrong; of lines only the one that is none. All of these, and"
-        " nothing else, are refused by one door or another:\n\n" + _table(["reason", "values"], rows)
+        " the place of the first character that is wrong; of lines only the one that is none. All of these,"
+        " and nothing else, are refused by one door or another:\n\n" + _table(["reason", "values"], rows)
     )
 
 

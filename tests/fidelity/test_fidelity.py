@@ -9,6 +9,7 @@ from support.http import Api
 from fidelity import doors_out, lake_of_values as values, record
 from pulse_pipelines import registry
 
+SLOW = ("spark", "terminal")
 REFERENCE = "duckdb"
 """The door out by which a door in is measured."""
 
@@ -48,7 +49,7 @@ def test_each_value_that_goes_in_is_exact_or_refused_or_changed_as_documented(
 
 
 @pytest.mark.parametrize(
-    "door", [pytest.param(door, marks=[pytest.mark.slow] * (door == "spark")) for door in doors_out.DOORS]
+    "door", [pytest.param(door, marks=[pytest.mark.slow] * (door in SLOW)) for door in doors_out.DOORS]
 )
 def test_each_value_comes_out_as_the_table_has_it(
     lake: values.Lake, changed: Mapping[str, record.Changes], catalog: Api, door: str
