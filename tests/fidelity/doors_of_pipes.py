@@ -84,7 +84,9 @@ def csv_cell(value: Value) -> str | None:
         encoded(str(decoded)).decode()
     except (ValueError, RecursionError):
         return None
-    return decoded if isinstance(decoded, str) else value.text if decoded is not None else None
+    if isinstance(decoded, str):
+        return decoded if value.kind in ("text", "moment", "day") else None
+    return None if decoded is None else value.text
 
 
 def feed(lake: Lake, door: str) -> None:

@@ -172,7 +172,7 @@ DOORS: Mapping[str, tuple[Read, Sequence[str]]] = {
     "sql_parquet": (sql(PARQUET), (*EVENTS, *ENTITIES)),
     "mcp": (mcp, (*EVENTS, *ENTITIES)),
     "feed": (feed, ENTITIES),
-    "terminal": (terminal, (*EVENTS, *ENTITIES)),
+    "terminal": (terminal, ("rich", "bare_entities")),
 }
 ONLY: Mapping[str, Sequence[str]] = {"mcp": ("array", "entities"), "feed": ("entities", "sync")}
 """Doors in whose values a door out reads, where it does not read all."""

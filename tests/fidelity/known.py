@@ -176,8 +176,9 @@ def is_exact(cell: Cell, sent: Any) -> bool:
     """Whether what came is what was sent: of instants the instant, of columns of numbers the number."""
     of_moments = cell.place == "column" and cell.value.kind == "moment"
     if (of_moments or cell.value.kind in ("timestamptz", "far")) and isinstance(cell.came, dict):
-        (came,) = cell.came.values() if cell.came else (None,)
-        (wanted,) = sent.values() if sent else (None,)
+        if not cell.came or not sent:
+            return bool(cell.came == sent)
+        (came,), (wanted,) = cell.came.values(), sent.values()
         moment = wanted if isinstance(wanted, Decimal) else instant(wanted)
         return came is not None and moment == instant(came)
     spelled = cell.place != "column" or cell.value.kind == "any"

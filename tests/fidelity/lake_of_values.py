@@ -11,6 +11,7 @@ from support.catalog import Guest
 from support.http import Api
 from support.ingest import Owner, ingest, make_owner
 
+from fidelity.known import OF_ENTITIES
 from fidelity.readings import Invalid, parsed
 from fidelity.zoo import PROPERTIES, RICH, ZOO, Value
 from pulse_pipelines import registry
@@ -39,6 +40,11 @@ class Sent(NamedTuple):
         if self.place == "extra":
             return "bare"
         return "plain" if json.loads(self.value.member) in PROPERTIES else "rich"
+
+    @property
+    def table(self) -> str:
+        """The dataset that it lands in."""
+        return f"{self.dataset}_entities" if self.door in OF_ENTITIES else self.dataset
 
     @property
     def data(self) -> str:

@@ -38,6 +38,7 @@ DOORS_OUT: Mapping[str, str] = {
     "pyiceberg": "PyIceberg, by the catalog",
     "spark": "Spark, by the catalog",
     "sink_postgres": "a sink, a table of Postgres",
+    "sink_http": "a sink, a service by HTTP",
     "backfill": "DuckDB, after a backfill from the raw zone",
 }
 TEXTS = {value.key: f"{{{value.member}: {value.text}}}" for value in ZOO}
@@ -49,9 +50,9 @@ INTRODUCTION = """\
 # What goes in comes out
 
 What you send to Pulse comes back as you sent it, is refused with words that name the place, or changes in one
-of the few ways on this page. Nothing else happens at the doors below: {count} values that systems are known to
-change, and {postgres} of Postgres, are sent through each door in, and read through each door out. A value that comes
-back otherwise fails the tests. This page is written from their result (`tests/fidelity/`).
+of the few ways on this page. Nothing else happens at the doors below: {count} values that systems are known
+to change, and {postgres} of Postgres, are sent through each door in, and read through each door out. A value
+that comes back otherwise fails the tests. This page is written from their result (`tests/fidelity/`).
 
 ## What is guaranteed
 
@@ -139,11 +140,12 @@ def _of_postgres(doors: Mapping[str, Any]) -> str:
         for measured in list(columns.values())[:1]
         for kind in measured
     ]
-    return (
-        "By a pipe into a dataset of entities, each value is what [the table of types](pipes.md#types) says, in"
-        " each mode; and by a sink into a table of the same types it is, as Postgres writes it, the value that it"
-        " was, but for the few that changed on the way in.\n\n" + _table(["type", *columns, "refused"], rows)
+    text = (
+        "By a pipe into a dataset of entities, each value is what [the table of types](pipes.md#types) says,"
+        " in each mode; and by a sink into a table of the same types it is, as Postgres writes it, the value"
+        " that it was, but for the few that changed on the way in.\n\n"
     )
+    return text + _table(["type", *columns, "refused"], rows)
 
 
 def _refused(entry: Mapping[str, Any]) -> str:
