@@ -71,11 +71,13 @@ def test_what_is_no_entity_is_refused_with_words(caller: Caller) -> None:
         3: ("invalid_envelope", ""),
     }
     assert "_id must be a string" in answer.json()["verdicts"][0]["detail"]
-    body = b'{"_id": "a", "people": 123456789012345678901234567890}\nnot JSON'
+    body = b'{"_id": "a", "people": 123456789012345678901234567890}\nnot JSON\n'
+    body += b'{"_id": "deep", "name": ' + b"[" * 1_000 + b"]" * 1_000 + b"}"
     headers = {"content-type": "application/x-ndjson"}
     answer = caller.http.post(PATH, content=body, headers=headers)
     assert answer.status_code == 422
-    assert [each["reason"] for each in answer.json()["verdicts"]] == ["integer_out_of_range", "undecodable"]
+    reasons = [each["reason"] for each in answer.json()["verdicts"]]
+    assert reasons == ["integer_out_of_range", "undecodable", "too_deep"]
     cloud = {"content-type": "application/cloudevents+json"}
     assert caller.http.post(PATH, content=b"{}", headers=cloud).status_code == 415
 

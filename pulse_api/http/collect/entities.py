@@ -53,16 +53,14 @@ def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: in
 
 def _decoded(payload: bytes, max_bytes: int, max_depth: int, plain: bool) -> Any:
     """The decoded payload; None where the validator refuses it anyway, whatever it contains."""
-    if len(payload) > max_bytes:
+    if len(payload) > max_bytes or nesting(payload) > max_depth:
         return None
     try:
         entity = orjson.loads(payload)
     except orjson.JSONDecodeError:
         return None
-    if plain:
-        return entity
-    # Numbers must be as they were sent; the standard library's decoder recurses.
-    return None if nesting(payload) > max_depth else json_values.exact(payload)
+    # Numbers must be as they were sent; the decoder that keeps them recurses.
+    return entity if plain else json_values.exact(payload)
 
 
 def told(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
