@@ -36,17 +36,22 @@ WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND position = %(old)s AND sett
     AND sync_id = (SELECT max(sync_id) FROM entity_syncs
         WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND settled_at IS NOT NULL)
 """
+LEFT_OPEN = "SELECT DISTINCT tenant_id, pipe FROM entity_syncs WHERE pipe IS NOT NULL AND state = 'open'"
 RECORD_SLOT = "UPDATE pipes SET wal_bytes = %s, wal_status = %s WHERE pipe = %s"
 
 
 def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
     """Watch pipes without an active run, for up to `ALL_S` seconds; yields each with its error, or None.
 
-    After a source did not answer in time, its other pipes are skipped. The order is random.
+    Pipes that capture no changes and have no open sync take one query for all. After a source did not answer
+    in time, its other pipes are skipped. The order is random.
     """
     until, silent = time.monotonic() + ALL_S, set[tuple[UUID, str | None]]()
 
     def watch_in_time(pipe: Pipe) -> None:
+        captured = pipe.definition.other_end.mode is Mode.CHANGES
+        if not captured and (pipe.tenant.tenant_id, pipe.name) not in left_open:
+            return
         source = pipe.tenant.tenant_id, pipe.definition.other_end.source
         if source in silent or time.monotonic() > until:
             return
@@ -57,6 +62,8 @@ def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
             silent.add(source)
             raise
 
+    with postgres.transaction("pulse_pipeline") as connection:
+        left_open = {(tenant_id, name) for tenant_id, name in connection.execute(LEFT_OPEN)}
     in_any_order = list(pipes)
     random.shuffle(in_any_order)
     with ThreadPoolExecutor(AT_A_TIME) as threads:

@@ -31,6 +31,7 @@ from pulse_pipelines.defs.tags import NAMED, tenant_tags
 from pulse_pipelines.ingest import attempts, data_loss
 from pulse_pipelines.monitoring import alerts, issues
 from pulse_pipelines.monitoring.issues import Issue, Issues, Kind
+from pulse_pipelines.pipes import watch
 from pulse_resources import kafka, notify
 from pulse_resources.errors import Transient, UserError
 from pulse_resources.notify import Alert, WebhookNotifier
@@ -449,6 +450,15 @@ def test_failed_runs_of_what_was_deleted_are_no_alert(owner: Owner) -> None:
         assert wrong() == ["curated", "lake", "pipes"]
         registry.delete_dataset(owner.tenant, "orders")
         assert wrong() == ["pipes"]
+
+
+def test_a_pipe_that_needs_no_watch_takes_no_lock(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr(watch, "watch_one", lambda pipe: looked_at.append(pipe.name))
+    make_pipe(owner, "planes")
+    mine = [pipe for pipe in pipes.everyones() if pipe.tenant == owner.tenant]
+    assert [error for _, error in watch.watch(mine)] == [None]
+    assert looked_at == []
 
 
 def test_a_failing_check_is_no_alert_of_those_who_deleted_the_dataset(

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -68,7 +67,7 @@ async def _lists(attacker: Attacker) -> None:
     port = attacker.target.room
     assert port, "the control room runs"
     own = {"host": f"127.0.0.1:{port}", "cookie": attacker.target.session}
-    bodies: tuple[Any, ...] = ([{"query": STOP}], [], 1, "text", {"query": [STOP]})
+    bodies: tuple[object, ...] = ([{"query": STOP}], [], 1, "text", {"query": [STOP]})
     requests = [wire.request("POST", "/graphql", body=body, **own) for body in bodies]
     await attacker.flood(itertools.cycle(requests), 4, port=port)
 
