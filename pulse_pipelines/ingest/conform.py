@@ -93,18 +93,17 @@ class TopicConformer:
         decoded, validated = ({slug: _Accepted() for slug in self._validator.targets} for _ in range(2))
         validate, quick = self._validator.payload, self._validator.quick
         of_type = {kind: decoded[slug] for kind, slug in quick.slugs.items()} if quick else {}
-        events = list(self._decoded(messages))
-        left = [place for place, event in enumerate(events) if event is None]
-        unusual = {
-            left[index] for index in arrow_columns.unusual([messages[place].payload for place in left])
-        }
-        for place, (message, event) in enumerate(zip(messages, events, strict=True)):
-            if event is not None:
-                accepted = of_type[type(event)]
-                accepted.events.append(event)
-                accepted.places.append(place)
+        left: list[int] = []
+        for place, event in enumerate(self._decoded(messages)):
+            if event is None:
+                left.append(place)
                 continue
-            plain = place not in unusual
+            accepted = of_type[type(event)]
+            accepted.events.append(event)
+            accepted.places.append(place)
+        unusual = set(arrow_columns.unusual([messages[place].payload for place in left]))
+        for index, place in enumerate(left):
+            message, plain = messages[place], index not in unusual
             verdict = validate(message.payload, plain=plain)
             if isinstance(verdict, dict):
                 accepted = validated[verdict["dataset"]]

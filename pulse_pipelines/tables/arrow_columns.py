@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -72,7 +73,7 @@ def unusual(payloads: Sequence[bytes]) -> list[int]:
 
 
 def json_text(value: Any) -> str | None:
-    return None if value is None else json_values.written(value).decode()
+    return None if value is None else orjson.dumps(value, default=json_values.plain).decode()
 
 
 def array(values: Sequence[Any], kind: FieldType, rejects: dict[int, Rejected], pointer: str) -> pa.Array:

@@ -144,10 +144,9 @@ class Validator:
         events = quick.all(lines, len(payloads)) if max(map(len, payloads)) <= most else None
         if events is None:
             events = [quick.one(payload) if len(payload) <= most else None for payload in payloads]
-        if _may_round(lines):
-            for place, payload in enumerate(payloads):
-                if events[place] is not None and json_values.rounds(payload):
-                    events[place] = None
+        for place in _with_long_numbers(lines, payloads):
+            if events[place] is not None and json_values.rounds(payloads[place]):
+                events[place] = None
         for place, event in enumerate(events):
             if event is None or event.context is None or shallow(event.context):
                 continue
@@ -278,13 +277,16 @@ class Validator:
         return None
 
 
-def _may_round(lines: bytes) -> bool:
-    """Whether 16 digits and points may be on end; never False when they are. For hundreds of events."""
+def _with_long_numbers(lines: bytes, payloads: Sequence[bytes]) -> Sequence[int]:
+    """Indexes of those of joined payloads that may have 16 digits and points on end; never without one."""
     digits = np.frombuffer(lines, np.uint8, len(lines) & ~1) - ord(".") < ord(":") - ord(".")
     pairs = digits.view(np.uint16) == 0x0101
     for step in (1, 2, 3):  # pairs become runs of 2, 4 and 7 pairs, which are in each 16
         pairs = pairs[step:] & pairs[:-step]
-    return bool(pairs.any())
+    if not pairs.any():
+        return ()
+    ends = np.cumsum([len(payload) + 1 for payload in payloads])
+    return np.unique(np.searchsorted(ends, 2 * np.flatnonzero(pairs), "right")).tolist()  # type: ignore[no-any-return]
 
 
 def _violated(check: Check, event: Event) -> Rejected | None:
