@@ -32,7 +32,7 @@ DOORS_OUT: Mapping[str, str] = {
     "sql_arrow": "SQL, Arrow",
     "sql_parquet": "SQL, Parquet",
     "mcp": "MCP, `query`",
-    "terminal": "`pulse sql --json`",
+    "terminal": "`pulse sql`, JSON",
     "feed": "the log of entities",
     "duckdb": "DuckDB, by the catalog",
     "pyiceberg": "PyIceberg, by the catalog",
