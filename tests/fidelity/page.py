@@ -32,7 +32,7 @@ DOORS_OUT: Mapping[str, str] = {
     "sql_arrow": "SQL, Arrow",
     "sql_parquet": "SQL, Parquet",
     "mcp": "MCP, `query`",
-    "terminal": "`pulse sql --json`",
+    "terminal": "`pulse sql`, JSON",
     "feed": "the log of entities",
     "duckdb": "DuckDB, by the catalog",
     "pyiceberg": "PyIceberg, by the catalog",
@@ -42,7 +42,7 @@ DOORS_OUT: Mapping[str, str] = {
     "backfill": "DuckDB, after a backfill from the raw zone",
 }
 TEXTS = {value.key: f"{{{value.member}: {value.text}}}" for value in ZOO}
-FEW, SHOWN, WIDE = 3, 5, 90
+SHOWN, WIDE = 5, 90
 MODES = {"full": "full", "incremental": "incremental", "changes": "changes"}
 """Of pipes from Postgres."""
 PLACES = {"column": "Declared", "extra": "Undeclared"}
@@ -167,7 +167,7 @@ def _of_changes(page: Mapping[str, Any]) -> str:
             for value, (keys, came) in entry.get("changed", {}).items():
                 for key in keys.split("+"):
                     examples[key].setdefault(f"{kind}: {value}", came)
-                    where[key][f"pipes, {name}"] = None
+                    where[key][f"Postgres, {name}"] = None
     for door, name in DOORS_OUT.items():
         for value, keys in page["out"].get(door, {}).get("differs", {}).items():
             for key in keys.split("+"):
@@ -178,8 +178,13 @@ def _of_changes(page: Mapping[str, Any]) -> str:
 
 def _of_change(key: str, examples: Mapping[str, str], where: list[str]) -> str:
     known = KNOWN[key]
-    doors = "at all doors" if len(where) > FEW else f"at {'; '.join(where)}"
-    text = f"### {key}\n\n**{known.what}**: {known.why}. {len(examples)} values, {doors}, such as:\n\n"
+    but = [name for name in DOORS_IN.values() if name not in where]
+    others = "".join(f"; {name}" for name in where if name not in DOORS_IN.values())
+    doors = f"at {'; '.join(where)}"
+    if len(but) < len(where):
+        doors = "at all doors in" + (f" but {'; '.join(but)}" if but else "") + others
+    count = f"{len(examples)} value{'s' * (len(examples) > 1)}"
+    text = f"### {key}\n\n**{known.what}**: {known.why}. {count}, {doors}, such as:\n\n"
     chosen = sorted(examples.items(), key=lambda pair: len(TEXTS.get(pair[0], pair[0])))[:SHOWN]
     rows = [[_code(TEXTS.get(value, value)), _code(came)] for value, came in chosen if came]
     return text + _table(["sent", "came"], rows) + "\n" if rows else text.replace(", such as:", ".")
