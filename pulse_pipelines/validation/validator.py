@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -28,7 +27,7 @@ from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.violations import violation
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.column_fit import ColumnFit
-from pulse_pipelines.validation.quick import Quick, decoder, shallow
+from pulse_pipelines.validation.quick import Quick, decoder, shallow, with_long_numbers
 from pulse_pipelines.validation.worker_pool import validator_pool
 
 QUICK_SECONDS = 0.001
@@ -144,7 +143,7 @@ class Validator:
         events = quick.all(lines, len(payloads)) if max(map(len, payloads)) <= most else None
         if events is None:
             events = [quick.one(payload) if len(payload) <= most else None for payload in payloads]
-        for place in _with_long_numbers(lines, payloads):
+        for place in with_long_numbers(lines, payloads):
             if events[place] is not None and json_values.rounds(payloads[place]):
                 events[place] = None
         for place, event in enumerate(events):
@@ -275,18 +274,6 @@ class Validator:
         if version is not None and type(version) is not int:
             return Rejected(Reason.INVALID_ENVELOPE, "schema_version is not an integer", "/schema_version")
         return None
-
-
-def _with_long_numbers(lines: bytes, payloads: Sequence[bytes]) -> Sequence[int]:
-    """Indexes of those of joined payloads that may have 16 digits and points on end; never without one."""
-    digits = np.frombuffer(lines, np.uint8, len(lines) & ~1) - ord(".") < ord(":") - ord(".")
-    pairs = digits.view(np.uint16) == 0x0101
-    for step in (1, 2, 3):  # pairs become runs of 2, 4 and 7 pairs, which are in each 16
-        pairs = pairs[step:] & pairs[:-step]
-    if not pairs.any():
-        return ()
-    ends = np.cumsum([len(payload) + 1 for payload in payloads])
-    return np.unique(np.searchsorted(ends, 2 * np.flatnonzero(pairs), "right")).tolist()  # type: ignore[no-any-return]
 
 
 def _violated(check: Check, event: Event) -> Rejected | None:

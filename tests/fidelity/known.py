@@ -106,17 +106,10 @@ KNOWN: Mapping[str, Known] = {
         each(_double),
         in_column("number", "list", "thing"),
     ),
-    "digits": Known(
-        "A number with a fraction or an exponent that no column holds (of an undeclared property, or of one"
-        " of any type) is the nearest double, in its shortest form",
-        "not yet: it is decoded as a double, and will keep its digits",
-        each(_double),
-        lambda cell: cell.place != "column" or cell.value.kind == "any",
-    ),
     "fraction": Known(
         "A whole number beyond 2^53 that is written with a fraction or an exponent (`9007199254740993.0`) is"
         " the nearest double",
-        "not yet: it is decoded as a double, and then is an integer",
+        "a number that is written with a fraction is read as a double; write whole numbers without one",
         each(_double),
         in_column("integer"),
     ),
