@@ -19,7 +19,6 @@ from pulse_pipelines.sql.gate import Gate, Query
 from pulse_resources.errors import Gone, PulseError, Transient, UserError
 
 BATCH_ROWS = 1_024
-_CORRECT = "Correct the query; DESCRIBE <table> shows the columns of a table, docs/sql.md the functions"
 _FORBIDDEN, _NOT_FOUND = 403, 404
 KINDS: Mapping[str, type[PulseError]] = {
     "refused": UserError,
@@ -97,7 +96,7 @@ def run(
             fix="Write it another way, or with smaller arguments",
         ) from error
     except duckdb.Error as error:
-        raise UserError(f"the query fails: {_short(error)}", fix=_CORRECT) from error
+        raise UserError(f"the query fails: {_short(error)}") from error
     except (pa.ArrowException, ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"the result cannot be written as {job['media_type']}: {_first_line(error)}",

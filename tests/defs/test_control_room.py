@@ -29,6 +29,7 @@ from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import Family, Member
+from pulse_pipelines.tables.iceberg_schema import OWN_DOCS
 from pulse_resources.settings import Settings, load_settings
 
 
@@ -86,19 +87,27 @@ def field(name: str, kind: object, *, required: bool = False, doc: str | None = 
     return {"id": 1, "name": name, "type": kind, "required": required, "doc": doc}
 
 
+OWN = max(OWN_DOCS, key=len)
 DECLARED = "A property of the events' data, as the schema declares it"
 
 
 def test_columns_are_those_of_all_tenants() -> None:
     struct = {"type": "struct", "fields": [field("zip", "string"), field("no", "long")]}
-    first = json.dumps({"fields": [field("id", "string", required=True, doc="unique"), field("n", "long")]})
+    first = json.dumps(
+        {
+            "fields": [
+                field("id", "string", required=True, doc=OWN),
+                field("n", "long", doc="a tenant's words"),
+            ]
+        }
+    )
     items = {"type": "list", "element": struct}
     second = json.dumps(
         {"fields": [field("id", "string", required=True), field("n", "double"), field("l", items)]}
     )
     found = column_schema([member("s", "a", first), member("s", "b", second)])
     assert [(c.name, c.type, c.description, c.constraints.nullable) for c in found.columns] == [
-        ("id", "string", "unique", False),
+        ("id", "string", OWN, False),
         ("n", "long", f"{DECLARED}; of 1 of 2 tenants: a", True),
         ("n", "double", f"{DECLARED}; of 1 of 2 tenants: b", True),
         ("l", "list<struct<zip: string, no: long>>", f"{DECLARED}; of 1 of 2 tenants: b", True),

@@ -23,11 +23,13 @@ from pulse_pipelines.sql.encoders import ENCODERS
 from pulse_pipelines.sql.gate import MAX_CHARACTERS
 from pulse_pipelines.sql.pinned import Travel
 from pulse_pipelines.sql.run import Asked, Result
+from pulse_resources.errors import UserError
 
 router = resource("sql", "/v1/sql", Kind.SQL)
 records = resource("sql", "/v1/sql")
 
 MAX_LISTED = 1_000
+CORRECT = "Correct the query; DESCRIBE <table> lists the columns of a table, docs/sql.md the functions"
 QUERY_ID = "Pulse-Query-Id"
 ID_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
 """Not `.` or `..`: a client would take them for parts of the path."""
@@ -146,7 +148,11 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
 
 async def _ran(here: AppState, asked: Asked) -> Result:
     async with here.turns[Kind.SQL].take(asked.tenant.tenant_id):
-        return await here.queries.run(asked)
+        try:
+            return await here.queries.run(asked)
+        except UserError as error:
+            error.fix = error.fix or CORRECT
+            raise
 
 
 @records.get("", summary="List queries", responses=documented(401, 403, 422, 429, 503))
