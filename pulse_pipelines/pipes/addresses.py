@@ -42,8 +42,9 @@ def url(tenant: Tenant, source: str) -> str:
     except OSError:
         raise NotFound(
             "the source has no address",
-            fix=f"An operator stores it: pulse source set {tenant.slug} {source}. The environment of Pulse "
-            f"may have it instead: {variable(tenant, source)}",
+            # Without the name of the command: callers of the HTTP API are shown no fix that has one.
+            fix=f"An operator stores it with `source set {tenant.slug} {source}` on the command line, or in "
+            f"Pulse's environment: {variable(tenant, source)}",
             tenant=tenant.slug,
             source=source,
         ) from None

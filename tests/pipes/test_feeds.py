@@ -177,11 +177,11 @@ def stuck(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict
     [
         ((302, {"Location": "http://169.254.169.254/"}, b""), UserError, "redirect"),
         ((404, {}, b""), NotFound, "nothing under this path"),
-        ((200, {}, b'{"_id": "A", "x": 1}\n'), UserError, "no feed of entities"),
-        ((200, {"Pulse-Since": "a b"}, b'{"_id": "A", "x": 1}\n'), UserError, "no feed of entities"),
-        ((200, {"Pulse-Since": "1-1"}, b"[1]\n"), UserError, "no feed of entities"),
+        ((200, {}, b'{"_id": "A", "x": 1}\n'), UserError, "not a feed of entities"),
+        ((200, {"Pulse-Since": "a b"}, b'{"_id": "A", "x": 1}\n'), UserError, "not a feed of entities"),
+        ((200, {"Pulse-Since": "1-1"}, b"[1]\n"), UserError, "not a feed of entities"),
         ((200, {"Pulse-Since": "1-0"}, b""), UserError, "shows no property"),
-        ((409, {}, b""), Conflict, "begins anew"),
+        ((409, {}, b""), Conflict, "has started again"),
         ((200, {"Pulse-Since": "1-1"}, b"x" * (65 * 2**20)), UserError, "a page of the feed has more"),
     ],
 )

@@ -348,7 +348,7 @@ def test_a_file_at_a_web_address_is_read_while_it_is_the_one_that_was_listed(own
             (200, {"ETag": '"2"', "Content-Length": "90", "X-Cut": "20"}, lines({"tail": "N2"}) * 6),
             "to the end",
         ),
-        ((200, {"ETag": '"2"', "Connection": "close"}, lines({"tail": "N2"})), "do not say where they end"),
+        ((200, {"ETag": '"2"', "Connection": "close"}, lines({"tail": "N2"})), "do not state where they end"),
         ((200, {"ETag": '"2"', "Content-Encoding": "gzip"}, b"x"), "compressed"),
         ((403, {}, b""), "refuses the request"),
     ],

@@ -119,7 +119,7 @@ def test_spark_s_driver_gets_the_files_that_it_can_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="PULSE_POSTGRES__SSLKEY cannot be read"):
         java_tls.prepare(tmp_path, settings)
     key.write_text("-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n")
-    with pytest.raises(UserError, match="no key that Spark's driver"):
+    with pytest.raises(UserError, match="not a key for Spark's driver"):
         java_tls.prepare(tmp_path, settings)
     store = Settings(object_store=ObjectStoreSettings(ca_file=key))
     with pytest.raises(UserError, match="no certificate in it"):
