@@ -370,9 +370,9 @@ def test_what_makes_no_events_is_refused_with_words(owner: Owner, source: Any, f
             ({"mode": "changes"}, "which are only appended: changes are not captured"),
             ({"timestamp": ""}, "timestamp names no column"),
             ({"timestamp": "nowhere"}, "no column nowhere, which is the events' timestamp"),
-            ({"table": "times"}, "the column sold_at is no time"),
-            ({"table": "times", "timestamp": "all_of"}, "the column all_of is no time"),
-            ({"table": "times", "timestamp": "t"}, "the column t is no time"),
+            ({"table": "times"}, "the column sold_at is not a time"),
+            ({"table": "times", "timestamp": "all_of"}, "the column all_of is not a time"),
+            ({"table": "times", "timestamp": "t"}, "the column t is not a time"),
         ):
             with pytest.raises((UserError, NotFound), match=why):
                 pipes.create(owner.tenant, definition(PIPE | said))

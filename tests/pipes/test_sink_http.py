@@ -310,5 +310,5 @@ def test_an_address_of_the_other_kind_is_refused(owner: Owner) -> None:
         with known_as(owner.tenant, address), pytest.raises(UserError, match=why) as raised:
             pipes.create(owner.tenant, definition(said))
         assert "s3cret" not in str(raised.value)
-    with pytest.raises(UserError, match="no URL"):
+    with pytest.raises(UserError, match="not a URL"):
         Service("http://[:s3cret")
