@@ -57,3 +57,11 @@ def in_file() -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
     return found
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace `path` atomically."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+        file.write(text)
+    fresh.replace(path)

@@ -130,8 +130,8 @@ def _new(tenant: Tenant, dataset_id: UUID, name: TableName, wanted: Sequence[Nes
 def _wanted(rollup: Rollup, rows: Mapping[date, pa.Table]) -> Sequence[NestedField]:
     if rollup.schema is not None:
         return rollup.schema.fields
-    found = {field.name: _iceberg(field.type) for table in rows.values() for field in table.schema}
-    return [DAY, *(NestedField(n, name, kind) for n, (name, kind) in enumerate(found.items(), 2))]
+    types = {field.name: _iceberg(field.type) for table in rows.values() for field in table.schema}
+    return [DAY, *(NestedField(n, name, kind) for n, (name, kind) in enumerate(types.items(), 2))]
 
 
 def _iceberg(kind: pa.DataType) -> IcebergType:

@@ -52,8 +52,8 @@ class DatasetParts:
         version = registry.version()  # before them: what changes in between is read again
         since = self._version if self._version <= version else 0
         changed = {outline.slug: outline for outline in registry.list_outlines(since)}
-        known = (self._outlines if since else {}) | changed
-        self._outlines = {slug: known[slug] for slug in sorted(known) if known[slug].members}
+        outlines = (self._outlines if since else {}) | changed
+        self._outlines = {slug: outlines[slug] for slug in sorted(outlines) if outlines[slug].members}
         self._version = version
         return list(self._outlines.values())
 

@@ -103,7 +103,7 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
     """
     taken = set(RESERVED)
     root = bundled(document)
-    types, said = _Types(), _descriptions(root)
+    types, descriptions = _Types(), _descriptions(root)
     found: list[Column] = []
     for field, shape in Shapes(root).of(root).members.items():
         if not COLUMN_NAME.fullmatch(field):
@@ -117,31 +117,31 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
         taken.add(name.lower())
         if len(found) == MAX_FIELDS:
             raise UserError(f"the schema declares more than {MAX_FIELDS:,} columns")
-        found.append(Column(field, name, *types.column(shape), description=said.get(field, "")))
+        found.append(Column(field, name, *types.column(shape), description=descriptions.get(field, "")))
     return tuple(found)
 
 
 def _descriptions(root: Node) -> dict[str, str]:
-    """By property what a schema says of it first, in its own words or those of what it refers to."""
-    found: dict[str, str] = {}
-    left = MAX_DESCRIPTIONS
-    pending, begun = [root], {id(root)}
+    """The first description of each property: its own, or that of what it refers to."""
+    texts: dict[str, str] = {}
+    budget = MAX_DESCRIPTIONS
+    pending, visited = [root], {id(root)}
     while pending:
         node = pending.pop(0)
         for name, member in dict_of(node.get("properties")).items():
             text = _description(member, root)
-            if text and name not in found and len(text) <= left:
-                found[name] = text
-                left -= len(text)
+            if text and name not in texts and len(text) <= budget:
+                texts[name] = text
+                budget -= len(text)
         reference = node.get("$ref")
-        others = [resolve(reference, root)] if isinstance(reference, str) else []
+        alternatives = [resolve(reference, root)] if isinstance(reference, str) else []
         for keyword in ("allOf", "oneOf", "anyOf"):
-            others += list_of(node.get(keyword))
-        for other in others:
-            if isinstance(other, dict) and id(other) not in begun:
-                begun.add(id(other))
-                pending.append(other)
-    return found
+            alternatives += list_of(node.get(keyword))
+        for alternative in alternatives:
+            if isinstance(alternative, dict) and id(alternative) not in visited:
+                visited.add(id(alternative))
+                pending.append(alternative)
+    return texts
 
 
 def _description(node: Any, root: Node) -> str:

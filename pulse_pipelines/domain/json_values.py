@@ -47,14 +47,14 @@ class Number(float):
 
 
 def _value(text: str) -> str:
-    found = _NUMBER.fullmatch(text)
-    if found is None or len(found[4] or "") > _LONG:
+    match = _NUMBER.fullmatch(text)
+    if match is None or len(match[4] or "") > _LONG:
         return text
-    sign, whole, fraction, exponent = found.groups(default="")
+    sign, whole, fraction, exponent = match.groups(default="")
     digits = (whole + fraction).lstrip("0")
-    kept = digits.rstrip("0")
-    power = int(exponent or 0) - len(fraction) + len(digits) - len(kept)
-    return f"{sign}{kept}e{power}" if kept else "0"
+    significant = digits.rstrip("0")
+    power = int(exponent or 0) - len(fraction) + len(digits) - len(significant)
+    return f"{sign}{significant}e{power}" if significant else "0"
 
 
 def exact(content: bytes | str) -> Any:
@@ -76,9 +76,9 @@ def written(value: object) -> bytes:
 
 
 def _real_of(text: str) -> Number:
-    found = Number(text)
-    found.text = text
-    return found
+    number = Number(text)
+    number.text = text
+    return number
 
 
 def rounds(content: bytes) -> bool:

@@ -59,9 +59,9 @@ class Narrowing:
     def _plain(self, pointer: str) -> Node:
         """A subschema without the subschemas in it."""
         node, members = self._node(pointer), dict_of(self._node(pointer).get("properties"))
-        found = {name: value for name, value in node.items() if not _may_choose({name: value})}
+        simple = {name: value for name, value in node.items() if not _may_choose({name: value})}
         draft = {"$schema": self._root["$schema"]} if "$schema" in self._root else {}
-        return draft | found | ({"properties": {name: {} for name in members}} if members else {})
+        return draft | simple | ({"properties": {name: {} for name in members}} if members else {})
 
     def _node(self, pointer: str) -> Node:
         return dict_of(resolve(quote(pointer), self._root))
@@ -72,8 +72,8 @@ class Narrowing:
             return known
         check = self._checks.get(pointer)
         self._left -= values(value)
-        found = self._known[key] = check is None or self._left < 0 or bool(check.is_valid(value))
-        return found
+        is_valid = self._known[key] = check is None or self._left < 0 or bool(check.is_valid(value))
+        return is_valid
 
     def _parts(self, pointer: str, value: Any) -> Iterator[tuple[str, Path, Any]]:
         """Subschemas that parts of a value must follow, each with the path to its part, and the part."""

@@ -93,16 +93,16 @@ class TopicConformer:
         decoded, validated = ({slug: _Accepted() for slug in self._validator.targets} for _ in range(2))
         validate, quick = self._validator.payload, self._validator.quick
         of_type = {kind: decoded[slug] for kind, slug in quick.slugs.items()} if quick else {}
-        left: list[int] = []
+        undecoded: list[int] = []
         for place, event in enumerate(self._decoded(messages)):
             if event is None:
-                left.append(place)
+                undecoded.append(place)
                 continue
             accepted = of_type[type(event)]
             accepted.events.append(event)
             accepted.places.append(place)
-        unusual = set(arrow_columns.unusual([messages[place].payload for place in left]))
-        for index, place in enumerate(left):
+        unusual = set(arrow_columns.unusual([messages[place].payload for place in undecoded]))
+        for index, place in enumerate(undecoded):
             message, plain = messages[place], index not in unusual
             verdict = validate(message.payload, plain=plain)
             if isinstance(verdict, dict):

@@ -15,6 +15,7 @@ from pulse_pipelines.pipes import addresses, registry, web
 from pulse_pipelines.pipes.files.stores import S3
 from pulse_pipelines.pipes.postgres import sessions
 from pulse_resources.errors import Conflict, NotFound, UserError
+from pulse_resources.home import write_atomically
 
 MAX_ADDRESS_BYTES = 8_192
 
@@ -92,12 +93,7 @@ def store(tenant: Tenant, name: str, address: str) -> bool:
     _check_environment(tenant, name)
     replaced = path.exists()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(address)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    write_atomically(path, address)
     return replaced
 
 

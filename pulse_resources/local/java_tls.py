@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pulse_resources import spark_catalog
 from pulse_resources.errors import Terminal, UserError
-from pulse_resources.local.layout import write_atomically
+from pulse_resources.home import write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.service_settings import PostgresSettings
 from pulse_resources.settings import Settings

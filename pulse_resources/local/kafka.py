@@ -5,10 +5,11 @@ import uuid
 from pathlib import Path
 
 from pulse_resources.errors import Terminal
+from pulse_resources.home import write_atomically
 from pulse_resources.local import accounts, tls
 from pulse_resources.local.accounts import Account
 from pulse_resources.local.downloads import Jar, jars
-from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.layout import Layout
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.provision import local_port
 from pulse_resources.local.service import Service, listens

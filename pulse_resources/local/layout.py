@@ -64,11 +64,3 @@ def cache() -> Path:
     """Cache of downloads and builds, shared by all clones of one user."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "pulse"
-
-
-def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace `path` atomically."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
-        file.write(text)
-    fresh.replace(path)

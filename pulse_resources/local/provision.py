@@ -13,8 +13,9 @@ from typing import Any, get_args
 from pydantic import TypeAdapter
 
 from pulse_resources.errors import UserError
+from pulse_resources.home import write_atomically
 from pulse_resources.local import ports, tls
-from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.layout import Layout
 from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings, load_settings
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from pulse_resources import spark_catalog
 from pulse_resources.errors import UserError
+from pulse_resources.home import write_atomically
 from pulse_resources.local import java_tls
 from pulse_resources.local.downloads import Jar, jars, spark_home
-from pulse_resources.local.layout import PRIVATE, Layout, write_atomically
+from pulse_resources.local.layout import PRIVATE, Layout
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
 from pulse_resources.niceness import BACKGROUND

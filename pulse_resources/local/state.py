@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
+from pulse_resources.home import write_atomically
 from pulse_resources.local import processes
-from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.layout import Layout
 from pulse_resources.local.processes import ProcessId
 
 Phase = Literal["waiting", "starting", "preparing", "up", "restarting", "failed", "stopped"]

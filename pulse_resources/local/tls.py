@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulse_resources.errors import Terminal, UserError
+from pulse_resources.home import write_atomically
 from pulse_resources.local.accounts import Account, give
-from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.layout import Layout
 
 CLIENT = "client"
 _NAMES = ("postgres", "kafka", "minio", CLIENT)

@@ -1,8 +1,12 @@
 """The name that a misspelled one stands for."""
 
 import pytest
+from support.conform import TENANT, dataset
 
+from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.misspelled import Spellings
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.validation.validator import Refusal, Validator
 
 SPELLINGS = Spellings(["orders", "page_views", "ab"])
 
@@ -29,3 +33,11 @@ def test_the_nearest_name(name: str, nearest: str | None) -> None:
 def test_what_a_lookup_costs_does_not_grow_with_the_names() -> None:
     names = [f"dataset_{number:05}" for number in range(1_000)]
     assert Spellings(names).nearest("dataset_0x500") == "dataset_00500"
+
+
+def test_a_verdict_names_the_dataset_that_is_probably_meant() -> None:
+    validator = Validator(Scope(TENANT, (dataset({"type": "object"}),)), UNLIMITED)
+    for name, detail in (("order", "'order': is it orders?"), ("visits", "'visits'")):
+        verdict = validator.payload(b'{"dataset": "%s"}' % name.encode())
+        assert isinstance(verdict, Refusal)
+        assert verdict.rejected.detail == f"the tenant has no dataset {detail}"

@@ -157,7 +157,7 @@ KNOWN: Mapping[str, Known] = {
     ),
     "lists": Known(
         "PyIceberg reads a list of objects that is absent as an empty one",
-        "a fault of PyIceberg 0.12 (it makes such lists anew, without their nulls); the table has null, as"
+        "a fault of PyIceberg 0.12 (it builds such lists again, without their nulls); the table has null, as"
         " all other engines read it",
         _with_lists,
         lambda cell: cell.door_out == "pyiceberg" and cell.place == "column",

@@ -57,15 +57,15 @@ that comes back otherwise fails the tests. This page is written from their resul
 ## What is guaranteed
 
 - **Texts** are the same code points: nothing is normalized, trimmed, cut or escaped, whatever they look like
-  (`null`, `=1+1`, `007`, `" a "`), in every format. Only what is no Unicode text, and NUL, is refused.
+  (`null`, `=1+1`, `007`, `" a "`), in every format. Only NUL, and what is not Unicode text, is refused.
 - **Whole numbers** of 64 bits have all their digits, in JSON, too; larger ones are refused, not rounded.
 - **Numbers** of a column are doubles, each the nearest to what was sent: up to 15 digits never change.
 - **Instants** from year 1 to 9999 are the same instant, to the microsecond, in UTC: the offset is not kept.
-- **Dates** from year 1 to 9999 are the same date. What is no date or no instant is refused by its column.
+- **Dates** from year 1 to 9999 are the same date. What is not a date or an instant is refused by its column.
 - **Names** may be anything that is a text: a name that is no column's is kept, with its value, in `_extra`.
 - **Null** and absent are two things in what no column holds; in a column they are one.
 - **Objects and lists** keep their members, order of items and depth (up to 64 levels); an empty one stays
-  empty. The order of members, and white space, are no part of them.
+  empty. The order of members, and white space, do not count.
 
 *Exact* below means just that: of a column of numbers the same number, of an instant the same instant, of all
 else the same text and structure.
@@ -129,7 +129,7 @@ def _of_doors_out(doors: Mapping[str, Any]) -> str:
             rows.append([name, f"{measured['values']:,}", ", ".join(f"[{key}](#{key})" for key in differs)])
     return (
         "Each reads the values of all doors in that landed. Beyond what changed on the way in, nothing does,"
-        " but for:\n\n" + _table(["", "values", "changes"], rows)
+        " except for:\n\n" + _table(["", "values", "changes"], rows)
     )
 
 
@@ -143,7 +143,7 @@ def _of_postgres(doors: Mapping[str, Any]) -> str:
     text = (
         "By a pipe into a dataset of entities, each value is what [the table of types](pipes.md#types) says,"
         " in each mode; and by a sink into a table of the same types it is, as Postgres writes it, the value"
-        " that it was, but for the few that changed on the way in.\n\n"
+        " that it was, except for the few that changed on the way in.\n\n"
     )
     return text + _table(["type", *columns, "refused"], rows)
 

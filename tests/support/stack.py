@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from chaos.surroundings import forget_connections, pulse
+from pulse_resources.home import write_atomically
 from pulse_resources.local import accounts, api as local_api, ports, provision
-from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import INFRASTRUCTURE
 from pulse_resources.settings import Settings, load_settings
 from support import endings

@@ -74,6 +74,6 @@ def summary(
     said = {"from": found.first, "to": found.last, "dataset": slug, "rollup": rollup, "grain": found.grain}
     info = SummaryInfo(**said, days=[DayInfo(**vars(day)) for day in found.days])  # type: ignore[arg-type]
     document = info.model_dump(mode="json", by_alias=True)
-    for told, day in zip(document["days"], found.days, strict=True):
-        told["rows"] = day.rows  # with all digits
+    for shown, day in zip(document["days"], found.days, strict=True):
+        shown["rows"] = day.rows  # with all digits
     return Response(json_values.written(document), media_type="application/json")

@@ -14,7 +14,7 @@ TENANT = f"{PARTITION}/tenant"
 
 
 class Gone:
-    """Pipes and datasets that are not there any more, each looked at once, when it is needed."""
+    """Pipes and datasets that no longer exist, each looked at once, when it is needed."""
 
     def __init__(self) -> None:
         self._owners: dict[str, set[str]] = {}
