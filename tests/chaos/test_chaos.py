@@ -40,9 +40,9 @@ SCENARIO = Scenario("kill [everything]", kills.run, 20, "kills")
 Change = Callable[[pa.Table], pa.Table]
 
 
-def ingested(seed: int) -> list[Sent]:
-    """Two tenants with a batch each, as it should be."""
-    loads = [Load(seed, bad=0.1), Load(seed + 1)]
+def ingested(seed: int, *, tenants: int = 2) -> list[Sent]:
+    """Tenants with a batch each, as it should be."""
+    loads = [Load(seed, bad=0.1), Load(seed + 1)][:tenants]
     found = [Sent(batches.make_tenant()) for _ in loads]
     for load, each in zip(loads, found, strict=True):
         each.send(load.events(150))
@@ -52,8 +52,11 @@ def ingested(seed: int) -> list[Sent]:
 
 
 @pytest.fixture(scope="module")
-def sent(stack: Settings) -> list[Sent]:
-    return ingested(SEED)
+def sent(stack: Settings) -> Iterator[list[Sent]]:
+    """What tests harm and heal: at their end it is as it was."""
+    healthy = ingested(SEED)
+    yield healthy
+    assert oracle.judge(healthy) == []
 
 
 def kinds(sent: list[Sent]) -> set[str]:
@@ -79,6 +82,7 @@ def rewritten(sent: Sent, change: Change, *, folder: str | None = None) -> Itera
         yield
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("change", "found"),
     [
@@ -112,7 +116,6 @@ def rewritten(sent: Sent, change: Change, *, folder: str | None = None) -> Itera
 def test_the_oracle_notices_rows(sent: list[Sent], change: Change, found: set[str]) -> None:
     with rewritten(sent[0], change):
         assert kinds(sent) == found
-    assert kinds(sent) == set()
 
 
 def test_the_oracle_notices_a_file_in_another_tenants_folder(sent: list[Sent]) -> None:
@@ -140,7 +143,6 @@ def test_the_oracle_notices_a_lost_file(sent: list[Sent]) -> None:
         assert "a table that cannot be read" in kinds(sent)
     finally:
         object_store.put(path, content)
-    assert kinds(sent) == set()
 
 
 def test_the_oracle_notices_states(sent: list[Sent]) -> None:
@@ -160,12 +162,11 @@ def test_the_oracle_notices_states(sent: list[Sent]) -> None:
         }
         connection.execute(event.format("rtrim(event_id, 'x')"), dataset)
         connection.execute(total.format("-"), dataset * 2)
-    assert oracle.judge(sent) == []
 
 
 def test_the_oracle_notices_dead_letters(stack: Settings) -> None:
     """One that says something else, then none is there."""
-    sent = ingested(SEED + 10)
+    sent = ingested(SEED + 10, tenants=1)
     tenant = sent[0].tenant
     topic = tenant.dead_letter_topic
     (partition, offset), (payload, _) = next(oracle.published(tenant))
@@ -181,8 +182,8 @@ def test_the_oracle_notices_dead_letters(stack: Settings) -> None:
 
 
 def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every twenty-fourth step, and at random moments; what is left is as after a run without faults."""
-    monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 24 :: 24])  # `make chaos` has the time for all
+    """At every thirty-sixth step, and at random moments; what is left is as after a run without faults."""
+    monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 36 :: 36])  # `make chaos` has the time for all
     killed = kills.run(None, SEED, len(kills.STEPS) + len(kills.PLANNING) + 2, lambda _: None)
     assert [*killed.findings, *oracle.judge(killed.sent, spark())] == []
     assert {kills.RANDOM, *kills.STEPS, *kills.PLANNING} == killed.places.keys()

@@ -17,8 +17,8 @@ SECONDS, QUIET_S = 2.0, 0.5
 LONGEST_MS = dict.fromkeys(RATES, 2_000.0)
 """Of a machine that also runs other tests: far from what the page promises, and from what was before."""
 CHOSEN = (
-    pytest.param("schema that is not one of 30,000 floats, in a loop", marks=pytest.mark.slow),
     "8 MB of `[[],[],…]`",
+    "schema that is not one of 30,000 floats, in a loop",
     "4 MiB of empty gzip members",
     "1,005 half-sent headers, again and again",
     "60 previews at once of 10,000 rows",
@@ -44,6 +44,7 @@ def process() -> Iterator[Executor]:
         yield pool
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_an_attack_harms_no_neighbour(
     name: str, target: Target, neighbour: Neighbour, process: Executor
@@ -59,6 +60,7 @@ def test_an_attack_harms_no_neighbour(
     assert result.peaks_mib["api"] > 50
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name",
     [

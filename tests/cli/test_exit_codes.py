@@ -115,7 +115,7 @@ def test_a_pipe_that_is_closed_before_ends_a_command_silently(arguments: list[st
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("options", [["--json"], []], ids=["json", "table"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_a_pipe_that_is_closed_in_the_midst_ends_a_command_silently(
     owner: Owner, options: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +130,7 @@ def test_a_pipe_that_is_closed_in_the_midst_ends_a_command_silently(
         assert (running.wait(timeout=PATIENCE_S), of(running.stderr).read()) == (141, "")
 
 
+@pytest.mark.slow  # of closed pipes the two tests above have a case each
 def test_a_check_that_fails_into_a_closed_pipe_ends_as_every_other(stack: Settings) -> None:
     with command("doctor") as running:
         of(running.stdout).close()

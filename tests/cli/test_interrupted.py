@@ -34,6 +34,7 @@ WITHIN = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("what", WITHIN)
 def test_work_of_the_command_itself_does_not_go_on(owner: Owner, what: str) -> None:
     arguments, table, line = WITHIN[what]

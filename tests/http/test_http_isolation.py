@@ -263,6 +263,7 @@ def bad_keys(world: World) -> Iterator[tuple[str, str | None]]:
     yield "rotated", rotated.text
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=" ".join)
 def test_a_key_that_is_not_in_force_opens_nothing(api: Api, world: World, endpoint: tuple[str, str]) -> None:
     answers = {}

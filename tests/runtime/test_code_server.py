@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from dagster import DagsterEvent, DagsterEventType, DagsterInstance, DagsterRunStatus, job
 from dagster._api.list_repositories import sync_list_repositories_grpc
+from dagster._cli.job import job_launch_command
 from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
+from dagster._core.utils import make_new_run_id
 from dagster._grpc.client import DagsterGrpcClient
 
 from chaos.waiting import PATIENCE_S
@@ -100,24 +103,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_could_not_be_loaded_is_loaded_later_and_anew_on_a_reload(folder: Path) -> None:
+def test_what_could_not_be_loaded_is_loaded_later_and_runs_are_forked_from_it(folder: Path) -> None:
     (folder / "away").touch()
-    with serving(folder) as (_, place):
+    with serving(folder) as (server, place):
         _until(lambda: not _loaded(place))
         assert stat.S_IMODE(Path(place).parent.stat().st_mode) == 0o700, "who may ask it, runs code"
         (folder / "away").unlink()
         _until(lambda: _loaded(place))
         client = DagsterGrpcClient(socket=place)
-        made, server = (folder / "made").stat().st_size, client.get_server_id()
+        made, server_id = (folder / "made").stat().st_size, client.get_server_id()
         client.reload_code(timeout=PATIENCE_S)
         assert (folder / "made").stat().st_size > made
-        assert client.get_server_id() != server, "the webserver and the daemon would not notice"
+        assert client.get_server_id() != server_id, "the webserver and the daemon would not notice"
         assert _loaded(place)
-
-
-def test_a_run_is_forked_from_what_has_imported_the_definitions(folder: Path) -> None:
-    with serving(folder) as (server, place):
-        _until(lambda: _loaded(place))
         for _ in range(2):
             _launch(folder, place)
             frozen, imported_by, parent, pid = map(int, (folder / "look").read_text().split())
@@ -129,46 +127,31 @@ def test_a_run_is_forked_from_what_has_imported_the_definitions(folder: Path) ->
         assert server.wait(PATIENCE_S) == 0
 
 
-def test_runs_that_died_with_the_server_count_as_failed(folder: Path) -> None:
-    def statuses() -> list[DagsterRunStatus]:
-        with DagsterInstance.from_config(str(folder)) as instance:
-            return [run.status for run in instance.get_runs()]
-
+def test_runs_without_a_process_count_as_failed_and_a_slow_start_does_not(folder: Path) -> None:
     (folder / "stay").touch()
     with serving(folder) as (server, place):
         _until(lambda: _loaded(place))
-        _launch(folder, place)
-        assert statuses() == [DagsterRunStatus.STARTED]
+        running = _launch(folder, place)
+        assert _status(folder, running) == DagsterRunStatus.STARTED
         run = int((folder / "look").read_text().split()[-1])
         less = os.getpriority(os.PRIO_PROCESS, run) - os.getpriority(os.PRIO_PROCESS, server.pid)
         server.kill()
         os.kill(run, signal.SIGKILL)
     assert less == BACKGROUND, "the server evaluates the sensors while runs compute"
-    assert statuses() == [DagsterRunStatus.STARTED], "nobody was there to report it"
-    with serving(folder) as (_, place):
-        _until(lambda: _loaded(place))
-        assert statuses() == [DagsterRunStatus.FAILURE]
-
-
-def test_a_run_that_had_not_started_when_the_server_died_counts_as_failed(folder: Path) -> None:
-    lost = _starting(folder)
-    with serving(folder) as (_, place):
-        _until(lambda: _loaded(place))
-        assert _status(folder, lost) == DagsterRunStatus.FAILURE
-
-
-def test_a_starting_run_that_no_process_is_for_counts_as_failed_and_a_slow_one_does_not(folder: Path) -> None:
+    assert _status(folder, running) == DagsterRunStatus.STARTED, "nobody was there to report it"
+    before = _starting(folder)
     (folder / "slow").touch()
     with serving(folder, "-c", HASTY) as (_, place):
         _until(lambda: _loaded(place))
-        _request(folder, place)
-        with DagsterInstance.from_config(str(folder)) as instance:
-            (slow,) = instance.get_runs()
+        assert _status(folder, running) == DagsterRunStatus.FAILURE
+        assert _status(folder, before) == DagsterRunStatus.FAILURE
+        slow = _request(folder, place)
         lost = _starting(folder)  # as by a daemon that died before it called the server
         _until(lambda: _status(folder, lost) == DagsterRunStatus.FAILURE)
-        assert _status(folder, slow.run_id) == DagsterRunStatus.STARTING
-        (folder / "slow").unlink()
-        _until(lambda: _status(folder, slow.run_id) == DagsterRunStatus.SUCCESS)
+        assert _status(folder, slow) == DagsterRunStatus.STARTING
+        for name in ("slow", "stay"):
+            (folder / name).unlink()
+        _until(lambda: _status(folder, slow) == DagsterRunStatus.SUCCESS)
 
 
 def test_a_run_is_lost_when_it_has_had_no_process_for_long() -> None:
@@ -196,22 +179,21 @@ def _status(folder: Path, run_id: str) -> DagsterRunStatus:
         return run.status
 
 
-def _launch(folder: Path, place: str) -> None:
-    """Have a run, and wait until it has looked."""
+def _launch(folder: Path, place: str) -> str:
+    """Have a run, and wait until it has looked; its id."""
     (folder / "look").unlink(missing_ok=True)
-    _request(folder, place)
+    run_id = _request(folder, place)
     _until((folder / "look").exists)
+    return run_id
 
 
-def _request(folder: Path, place: str) -> None:
-    """Have a run, which may not have started yet."""
-    grpc = ["--grpc-socket", place]
-    subprocess.run(
-        [sys.executable, "-m", "dagster", "job", "launch", *grpc, "-j", "probe"],
-        env=_environment(folder),
-        check=True,
-        capture_output=True,
-    )
+def _request(folder: Path, place: str) -> str:
+    """Have a run, which may not have started yet; its id."""
+    run_id = make_new_run_id()
+    words = ["--grpc-socket", place, "-j", "probe", "--run-id", run_id]
+    launched = CliRunner().invoke(job_launch_command, words, env={"DAGSTER_HOME": str(folder)})
+    assert launched.exit_code == 0, launched.output
+    return run_id
 
 
 def _environment(folder: Path) -> dict[str, str]:
