@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import orjson
 
@@ -42,13 +42,16 @@ class Answer:
         return self.headers.get("connection") == "close"
 
 
-def _problem(document: Mapping[str, str]) -> str:
-    """Type of an API problem document, or error of a control-room response."""
+def _problem(document: Mapping[str, Any]) -> str:
+    """Type of an API problem document or of an error of the catalog, or error of a control-room response."""
+    if isinstance(refused := document.get("error"), Mapping):
+        assert refused["message"]
+        return str(refused["type"])
     if "type" not in document:
         assert document["fix"]
-        return document["error"]
+        return str(document["error"])
     assert document["detail"]
-    return document["type"].rpartition(":")[2]
+    return str(document["type"]).rpartition(":")[2]
 
 
 class Link:

@@ -1,6 +1,6 @@
 """Kinds of attacks, a module each."""
 
-from chaos.harm.attacks import bodies, connections, control_room, floods, keys, reads, schemas, services
+from chaos.harm.attacks import bodies, connections, control_room, floods, keys, lake, reads, schemas, services
 
 ATTACKS = (
     *schemas.ATTACKS,
@@ -11,4 +11,5 @@ ATTACKS = (
     *keys.ATTACKS,
     *control_room.ATTACKS,
     *services.ATTACKS,
+    *lake.ATTACKS,
 )
