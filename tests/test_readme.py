@@ -1,9 +1,10 @@
 """What the documentation tells a reader to type exists, and its example works from end to end."""
 
-import json
 import re
 import shlex
+import subprocess
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -98,7 +99,7 @@ def test_a_pulse_command_exists_and_takes_these_arguments(words: tuple[str, ...]
         part = part.commands[path[-1]]
     assert explains_itself(*path)
     if hasattr(part, "commands") and not part.invoke_without_command:
-        assert not rest, f"pulse {' '.join(path)} has no command {rest[0]}"
+        assert rest in ([], ["--help"]), f"pulse {' '.join(path)} has no command {rest[0]}"
     elif rest:
         part.make_context(part.name, rest)  # a wrong option or argument is a usage error
 
@@ -126,12 +127,17 @@ def test_a_variable_is_a_setting(name: str) -> None:
 
 
 def quickstart() -> list[str]:
-    """The commands from the first tenant on until nothing is left to see, as somebody types them."""
+    """The commands of a first event, as somebody types them; one may have several lines."""
     section = re.split(r"^## ", README.read_text(), flags=re.MULTILINE)
-    (text,) = (each for each in section if "pulse tenant create" in each)
-    found = (match[4] for match in FENCE.finditer(text.partition("**When something")[0]) if match[3] in SHELL)
-    lines = [line for block in found for line in block.splitlines()]
-    return lines[next(at for at, line in enumerate(lines) if "pulse tenant create" in line) :]
+    (text,) = (part for part in section if "pulse tenant create" in part)
+    lines = "".join(match[4] for match in FENCE.finditer(text) if match[3] in SHELL).splitlines()
+    commands = [""]
+    for line in lines[next(at for at, line in enumerate(lines) if "pulse tenant create" in line) :]:
+        commands[-1] += line
+        if words_of(commands[-1]):  # all quotation marks are closed
+            commands.append("")
+    assert commands.pop() == ""
+    return commands
 
 
 def while_it_lands(owner: Owner, collect: Callable[[], str]) -> str:
@@ -151,31 +157,65 @@ def test_the_quickstart_works_from_the_first_line_to_the_last(
     slug = f"t{uuid.uuid4().hex[:10]}"
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "200")
-    said: dict[str, str] = {}
+    outputs: dict[str, list[str]] = defaultdict(list)
 
-    def typed_in(line: str) -> str:
-        result = CliRunner().invoke(cli.app, words_of(line)[1:], catch_exceptions=False)
-        assert result.exit_code == 0, f"{line}: {result.output}"
+    def shell(command: str) -> str:
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def pulse(line: str, stdin: str | None = None, code: int = 0) -> str:
+        result = CliRunner().invoke(cli.app, words_of(line)[1:], stdin, catch_exceptions=False)
+        assert result.exit_code == code, f"{line}: {result.output}"
         return result.stdout
 
     for line in quickstart():
         command = re.sub(r"\bacme\b", slug, line)
-        kind = " ".join(words_of(line)[1:3])
-        if kind in ("tail acme", "status"):  # the one ends never, the other is about other tests, too
-            said[kind] = ""
-        elif given := re.match(r"export (\w+)=\$\((.*)\)", command):
-            monkeypatch.setenv(given[1], typed_in(given[2]).strip())
-        elif kind == "collect acme":
+        if assigned := re.match(r"(?:export )?(\w+)=\$\((.*)\)", command):
+            name, value = assigned.groups()
+            monkeypatch.setenv(name, pulse(value).strip() if value.startswith("pulse ") else shell(value))
+            continue
+        left, _, command = command.rpartition(" | ")
+        kind = " ".join(words_of(command)[1:3]).replace(slug, "acme")
+        if kind == "status":  # it is about other tests, too
+            continue
+        if kind == "collect acme":
             owner = Owner(registry.find_tenant(slug))
-            said[kind] = while_it_lands(owner, partial(typed_in, command))
+            does_not_land = kind in outputs
+            output = while_it_lands(owner, partial(pulse, command, shell(left), int(does_not_land)))
         else:
-            said[kind] = typed_in(command)
-    assert {"schema check", "collect acme", "trace acme", "tail acme", "batch list", "status"} <= said.keys()
-    assert "1 landed, 0 did not" in said["collect acme"]
-    assert said["trace acme"].startswith("landed")
-    (example,) = [json.loads(block) for kind, block in blocks(README) if kind == "json"]
-    assert example == json.loads((ROOT / "docs" / "examples" / "order.json").read_text())
-    (row,) = preview(owner.tenant, example["dataset"], 10).to_pylist()
-    assert (row["id"], row["trace_id"]) == (example["event_id"], example["trace_id"])
-    assert {name: row[name] for name in example["data"]} == example["data"]
-    assert example["event_id"] in said["preview acme"]
+            output = pulse(command)
+        outputs[kind].append(output)
+    assert "1 landed, 0 did not" in outputs["collect acme"][0]
+    assert "0 landed, 1 did not" in outputs["collect acme"][1]
+    assert outputs["trace acme"][0].startswith("landed")
+    assert "o-1" in outputs["preview acme"][0]
+    assert "schema_violation" in outputs["dlq list"][0]
+    assert {"schema check", "schema try", "reconcile acme", "batch list"} <= outputs.keys()
+    (row,) = preview(owner.tenant, "orders", 10).to_pylist()
+    assert (row["id"], row["country"], row["amount"]) == ("o-1", "DE", 12.5)
+
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as the usual renderers make them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {text.strip().replace(" ", "-") for text in words}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_a_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    broken = []
+    for match in LINK.finditer(FENCE.sub("", page.read_text())):
+        link = match[1] or match[2]
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []

@@ -89,7 +89,7 @@ def try_schema(
     of_day: Annotated[
         date,
         typer.Option(
-            "--day", parser=day, metavar="DATE", help="The day of the events: a date, or yesterday."
+            "--day", parser=day, metavar="DATE", help="The day of the events: a date, today or yesterday."
         ),
     ] = "yesterday",  # type: ignore[assignment] # typer parses the default, too
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of events to test.")] = 1_000_000,

@@ -91,9 +91,9 @@ def test_no_other_place_decides() -> None:
     assert found == []
 
 
-def test_help_and_the_readme_name_every_code() -> None:
+def test_help_and_the_page_name_every_code() -> None:
     shown = " ".join(RUNNER.invoke(cli.app, ["--help"], env={"COLUMNS": "80"}).output.split())
-    table = (ROOT / "README.md").read_text()
+    table = (ROOT / "docs" / "cli.md").read_text()
     for code, meaning in guard.CODES.items():
         assert f"{code} {meaning}" in shown
         assert f"| {code} | {meaning} |" in table

@@ -114,9 +114,9 @@ def test_columns_are_those_of_all_tenants() -> None:
     ]
 
 
-def test_the_config_that_the_readme_shows_is_the_asset_s() -> None:
-    readme = Path(__file__).parents[2] / "README.md"
-    (shown,) = re.findall(r"```yaml\n(.*?)```", readme.read_text(), re.DOTALL)
+def test_the_config_that_the_page_shows_is_the_asset_s() -> None:
+    page = Path(__file__).parents[2] / "docs" / "control-room.md"
+    (shown,) = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     asset = rebuilt_from_raw_zone(
         "departures", present([family("departures", "a")], {"departures": "shared"})["departures"]
     )
