@@ -333,7 +333,7 @@ def test_tenants_take_turns_and_time_is_limited(
 
     monkeypatch.setattr(Process, "ask", ask_in_time)
     with (
-        with_settings(SQL__SECONDS=2, SQL__READY=1, API__MAX_WAITING=2, API__WAIT_SECONDS=PATIENCE_S),
+        with_settings(SQL__SECONDS=1, SQL__READY=1, API__MAX_WAITING=2, API__WAIT_SECONDS=PATIENCE_S),
         served() as api,
     ):
         greedy = keys.issue_key(lake.owner.tenant, "greedy", [KeyScope.READ])
@@ -356,7 +356,7 @@ def test_tenants_take_turns_and_time_is_limited(
     late = [answer for answer in answers if answer.status_code == 422]
     assert (len(refused), len(late)) == (2, 3)
     assert all("Retry-After" in answer.headers for answer in refused)
-    assert all("longer than the 2 s" in answer.json()["detail"] for answer in late)
+    assert all("longer than the 1 s" in answer.json()["detail"] for answer in late)
 
 
 def test_without_landlock_there_is_no_sql_unless_a_setting_says_so(
@@ -438,6 +438,7 @@ def test_the_key_of_the_object_store_does_not_come_out(lake: Lake) -> None:
                 assert load_settings().object_store.secret_key.get_secret_value() not in came_out
 
 
+@pytest.mark.usefixtures("shared_processes")
 def test_the_command_line_asks_the_same(lake: Lake, tmp_path: Path) -> None:
     def pulse(*arguments: str) -> str:
         done = CliRunner().invoke(cli.app, ["sql", lake.owner.tenant.slug, *arguments])
@@ -489,6 +490,7 @@ def test_each_tenant_sees_its_own_records_alone(lake: Lake, caller: Caller) -> N
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
+@pytest.mark.usefixtures("shared_processes")
 def test_the_page_is_true(api: Api, catalog: Api, new_caller: Callable[..., Caller], tmp_path: Path) -> None:
     """docs/sql.md: every command of it, in order, against the real server."""
     own = new_caller()
