@@ -5,8 +5,10 @@ of one that has imported everything.
 """
 
 import json
+import os
 import random
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -76,7 +78,7 @@ Alone = Callable[..., tuple[str, str | None]]
 def alone() -> Iterator[Alone]:
     """What becomes of a schema, and of an event by it, in a process of its own."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HARNESS], **pipes, bufsize=0) as harness:
+    with subprocess.Popen([sys.executable, "-c", HARNESS], **pipes, bufsize=0, process_group=0) as harness:
 
         def line() -> Any:
             assert select.select([harness.stdout], [], [], PATIENCE_S)[0], "it hangs"
@@ -85,17 +87,17 @@ def alone() -> Iterator[Alone]:
         def ask(schema: Any, event: Any = None) -> tuple[str, str | None]:
             case = json.dumps({"schema": schema, "event": event or {}})
             harness.stdin.write(f"{case}\n".encode())  # type: ignore[union-attr]
-            said = line()
-            assert isinstance(said, dict), f"ended with {said}"
+            answer = line()
+            assert isinstance(answer, dict), f"ended with {answer}"
             assert line() == 0
-            assert said["seen"] == []
-            assert said["memory"] < 600_000, "kilobytes"
-            return tuple(said["outcome"])
+            assert answer["seen"] == []
+            assert answer["memory"] < 600_000, "kilobytes"
+            return tuple(answer["outcome"])
 
         try:
             yield ask
         finally:
-            harness.kill()
+            os.killpg(harness.pid, signal.SIGKILL)
 
 
 def schema(**keywords: Any) -> dict[str, Any]:

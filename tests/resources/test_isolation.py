@@ -302,14 +302,11 @@ def session(pair: Pair, role: Role, kind: str) -> Iterator["psycopg.Connection[A
 
 def attempt(connection: "psycopg.Connection[Any]", query: sql.Composed, values: list[object]) -> int | str:
     """How many rows a statement touched, or the SQLSTATE it was refused with; either way it is undone."""
-    outcome: int | str
     with connection.transaction(force_rollback=True):
         try:
-            with connection.transaction():
-                outcome = connection.execute(query, values).rowcount
+            return connection.execute(query, values).rowcount
         except psycopg.Error as error:
-            outcome = str(error.sqlstate)
-    return outcome
+            return str(error.sqlstate)
 
 
 REFUSED = psycopg.errors.InsufficientPrivilege.sqlstate

@@ -395,7 +395,9 @@ def foreign_files(lake: Lake) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "off", [(), ("gate",), ("gate", "locks")], ids=lambda off: " ".join(off) or "all layers"
+    "off",
+    [pytest.param((), marks=pytest.mark.slow), ("gate",), ("gate", "locks")],
+    ids=lambda off: " ".join(off) or "all layers",
 )
 def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
     """Without the gate DuckDB's locks hold; without those, the key: it opens the tenant's own tables."""
@@ -418,24 +420,24 @@ def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
             assert "a-1" in came_out or "b-1" in came_out, "the key opens what is the tenant's own"
 
 
-def test_the_key_of_the_object_store_does_not_come_out(lake: Lake) -> None:
+@pytest.mark.parametrize("off", [pytest.param((), marks=pytest.mark.slow), ("gate",)])
+def test_the_key_of_the_object_store_does_not_come_out(lake: Lake, off: tuple[str, ...]) -> None:
     store, port = place()
-    for off in ((), ("gate",)):
-        with processes(off, port=port) as made:
-            for sql in (
-                "FROM duckdb_secrets()",
-                "FROM duckdb_secrets(redact = false)",
-                "FROM duckdb_settings()",
-                "SELECT current_setting('s3_secret_access_key')",
-                "FROM which_secret('s3://pulse/x', 's3')",
-                "SELECT sql FROM duckdb_views()",
-                "EXPLAIN FROM orders",
-                "FROM duckdb_logs()",
-            ):
-                view = views(lake.owner)
-                came_out = said(made, sql, store=store, views=view)
-                assert view[0].secret_key not in came_out
-                assert load_settings().object_store.secret_key.get_secret_value() not in came_out
+    with processes(off, port=port) as made:
+        for sql in (
+            "FROM duckdb_secrets()",
+            "FROM duckdb_secrets(redact = false)",
+            "FROM duckdb_settings()",
+            "SELECT current_setting('s3_secret_access_key')",
+            "FROM which_secret('s3://pulse/x', 's3')",
+            "SELECT sql FROM duckdb_views()",
+            "EXPLAIN FROM orders",
+            "FROM duckdb_logs()",
+        ):
+            view = views(lake.owner)
+            came_out = said(made, sql, store=store, views=view)
+            assert view[0].secret_key not in came_out
+            assert load_settings().object_store.secret_key.get_secret_value() not in came_out
 
 
 @pytest.mark.usefixtures("shared_processes")

@@ -71,18 +71,18 @@ def shared_processes() -> Iterator[None]:
     shared: list[Processes] = []
 
     def share(*given: Any, **more: Any) -> Processes:
-        found = made(*given, **more)
-        if found not in shared:
-            shared.append(found)
-        return found
+        begun = made(*given, **more)
+        if begun not in shared:
+            shared.append(begun)
+        return begun
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "Processes", share)
         patch.setattr(local, "Processes", share)
         patch.setattr(Processes, "stop", lambda _: None)
         yield
-    for each in shared:
-        stop(each)
+    for begun in shared:
+        stop(begun)
 
 
 def ask(

@@ -269,8 +269,8 @@ def test_rows_and_verdicts_are_those_of_the_validator(case: tuple[dict[str, Any]
 
 # Each bound of each type by one or two of its four names; the others are slow cases.
 FEW_OF_BOUNDED = [
-    pytest.param(each, marks=pytest.mark.slow) if each in BOUNDED and BOUNDED.index(each) % 3 else each
-    for each in PROPERTIES
+    pytest.param(kind, marks=pytest.mark.slow) if kind in BOUNDED and BOUNDED.index(kind) % 3 else kind
+    for kind in PROPERTIES
 ]
 
 
