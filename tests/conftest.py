@@ -34,6 +34,7 @@ pytest_plugins = [
     "support.catalog",
     "support.own_tables",
     "support.trino",
+    "support.sql",
 ]
 
 STARTING = frozenset({"stack", "home", "layout", "room"})

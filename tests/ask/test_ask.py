@@ -68,6 +68,7 @@ def test_an_answer_says_how_it_came_about(caller: Caller) -> None:
     assert (query["sql"], query["key_id"], query["state"]) == (found["sql"], caller.key.stored.key_id, "done")
 
 
+@pytest.mark.usefixtures("shared_processes")
 def test_a_sum_keeps_its_digits(owners: tuple[Owner, Owner], caller: Caller) -> None:
     question = "Total passengers by country"
     answer = ask(caller, question)
@@ -179,6 +180,7 @@ def test_the_meaning_is_complete_without_annotations(caller: Caller) -> None:
     assert [each["name"] for each in found["rollups"]] == ["daily"]
 
 
+@pytest.mark.usefixtures("shared_processes")
 def test_the_command_line_asks_and_describes(owners: tuple[Owner, Owner]) -> None:
     slug = owners[0].tenant.slug
 

@@ -13,6 +13,7 @@ from support.ingest import event, ingest
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
+@pytest.mark.usefixtures("shared_processes")
 def test_the_page_is_true(api: Api, new_caller: Callable[..., Caller], tmp_path: Path) -> None:
     own = new_caller()
     own.owner.send(event("o-1", country="DE", amount=12.5), event("o-2", country="FR", amount=7.5))

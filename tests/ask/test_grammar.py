@@ -41,7 +41,7 @@ def test_there_are_enough_questions() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("annotated", [True, False])
 @pytest.mark.parametrize(
-    "every", [pytest.param(8, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+    "every", [pytest.param(16, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
 @pytest.mark.sample(1)
 def test_no_answer_is_wrong_and_most_are_right(
@@ -52,6 +52,7 @@ def test_no_answer_is_wrong_and_most_are_right(
     assert Counter(each.outcome for each in verdicts)["right"] >= 0.6 * len(verdicts)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     "question",
     [

@@ -231,10 +231,23 @@ def test_a_client_over_http_can_use_everything(
     asyncio.run(use())
 
 
-def test_a_client_over_stdio_can_use_everything(owners: tuple[Owner, Owner]) -> None:
+@pytest.mark.parametrize("much", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_client_over_stdio_can_use_everything(owners: tuple[Owner, Owner], much: bool) -> None:
+    """Tools, resources and prompts are those that there are over HTTP."""
+
     async def use() -> None:
         async with over_stdio(owners[0]) as client:
-            await everything(client)
+            if much:
+                await everything(client)
+            assert {tool.name for tool in (await client.list_tools()).tools} == set(TOOLS)
+            found = await call(client, "query", **COUNT)
+            assert found["untrusted_data"]["rows"][0] == {"country": "DE", "n": 8}
+            assert "read" in (await wrong(client, "query", sql="DROP TABLE orders"))["error"]
+            (schema,) = (await client.list_resources()).resources
+            (content,) = (await client.read_resource(schema.uri)).contents
+            assert json.loads(content.text)["required"] == ["country"]  # type: ignore[union-attr]
+            prompt = await client.get_prompt("explore_dataset", {"dataset": "orders"})
+            assert "orders" in prompt.messages[0].content.text  # type: ignore[union-attr]
             await leave(owners[0], client)
 
     asyncio.run(use())

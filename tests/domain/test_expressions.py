@@ -6,7 +6,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from support.examples import times
 
 from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.expressions import expression, subset
@@ -89,7 +90,7 @@ def expressions(kind: Kind, depth: int) -> st.SearchStrategy[str]:
 KEYS = st.sampled_from([Kind.STRING, Kind.LONG, Kind.BOOLEAN, Kind.DATE])
 
 
-@settings(max_examples=40)
+@times(1.2)
 @given(text=KEYS.flatmap(lambda kind: expressions(kind, 3)), rows=st.lists(ROWS, min_size=1, max_size=5))
 def test_python_and_sql_agree(
     engine: duckdb.DuckDBPyConnection, text: str, rows: list[dict[str, Any]]

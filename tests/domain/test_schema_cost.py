@@ -186,15 +186,13 @@ def test_guards_make_dear_checks_cheap() -> None:
         document = items({"not": fragment})
         assert guarded(document) != document
         slow, fast = jsonschema_rs.validator_for(document), validator(document)
-        assert slow.is_valid(event)
-        assert fast.is_valid(event)
         assert taken(fast, event) < taken(slow, event) / 5
     assert guarded(HONEST["prices in items"]) == HONEST["prices in items"]
 
 
 def taken(check: Any, event: Any) -> float:
     started = time.process_time()
-    check.is_valid(event)
+    assert check.is_valid(event)
     return time.process_time() - started
 
 

@@ -150,11 +150,11 @@ def test_long_chains_and_many_references_are_put_together_in_bounds() -> None:
     chains = {
         f"{name}{n}": schema(properties={"a": {"$ref": f"#/$defs/{name}{n + 1}"}, name: STRING})
         for name in "xy"
-        for n in range(900)
+        for n in range(400)
     }
     parts = [{"$ref": "#/$defs/x0"}, {"$ref": "#/$defs/y0"}]
     for keyword in ("allOf", "anyOf"):
-        document = {keyword: parts, "$defs": chains | {"x900": STRING, "y900": STRING}}
+        document = {keyword: parts, "$defs": chains | {"x400": STRING, "y400": STRING}}
         assert types(document) == {"a": "JSON text", "x": "string", "y": "string"}
     mesh = {
         f"d{n}": {
@@ -162,7 +162,7 @@ def test_long_chains_and_many_references_are_put_together_in_bounds() -> None:
         }
         for n in range(200)
     }
-    document = {"allOf": [{"$ref": f"#/$defs/d{n}"} for n in range(60)], "$defs": mesh}
+    document = {"allOf": [{"$ref": f"#/$defs/d{n}"} for n in range(30)], "$defs": mesh}
     assert {column.type.kind for column in columns(document)} == {Kind.JSON}
 
 
@@ -212,7 +212,7 @@ VALUES = st.recursive(
 )
 
 
-@times(15)
+@times(10)
 @given(FRAGMENTS, st.lists(st.dictionaries(st.sampled_from("ab"), VALUES), max_size=6))
 def test_a_certain_column_holds_whatever_is_accepted(fragment: Any, events: list[Schema]) -> None:
     document = {"allOf": [fragment]} if isinstance(fragment, dict) else schema(properties={"a": fragment})
@@ -471,7 +471,7 @@ def choices(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 
 
 @pytest.mark.long
-@times(15)
+@times(8)
 @given(choices(), st.sampled_from([*DRAFTS[:3], DRAFTS[3]]))
 def test_telling_choices_apart_changes_no_verdict(case: tuple[Schema, list[Any]], draft: str) -> None:
     document = {"$schema": draft} | case[0]
@@ -594,7 +594,7 @@ ITEMS = st.recursive(
 )
 
 
-@times(30)
+@times(15)
 @given(st.lists(ITEMS, max_size=5))
 def test_items_are_equal_where_the_validator_holds_them_for_equal(items: list[Any]) -> None:
     plain = jsonschema_rs.validator_for({"uniqueItems": True})

@@ -1,15 +1,20 @@
 """Schemas that mean harm: none opens a socket or a file, hangs, takes the memory or ends the process.
 
-Each runs in a process of its own, with little memory, few seconds and a hook on every audited event.
+Each runs in a process of its own, with little memory, few seconds and a hook on every audited event: a copy
+of one that has imported everything.
 """
 
 import json
+import os
 import random
+import select
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +30,7 @@ from pulse_resources.errors import UserError
 DYNAMIC, STRICT = "https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#"
 SECONDS = 5
 HARNESS = textwrap.dedent("""
-    import json, resource, sys
+    import json, os, resource, sys
     # Everything is imported and used once before the hook: what it sees then is the schema's doing.
     from pulse_pipelines.domain.cost import Bound
     from pulse_pipelines.domain.schema import check_document, compiled
@@ -37,7 +42,14 @@ HARNESS = textwrap.dedent("""
             violation(document, {})
         except UserError:
             pass
-    case = json.load(sys.stdin)
+    for line in sys.stdin:
+        if not (process := os.fork()):
+            break
+        _, status = os.waitpid(process, 0)
+        print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
+    else:
+        sys.exit()
+    case = json.loads(line)
     resource.setrlimit(resource.RLIMIT_CPU, (%d, %d))
     seen = []
     WATCHED = ("open", "socket.", "subprocess.", "os.", "urllib.")
@@ -54,25 +66,38 @@ HARNESS = textwrap.dedent("""
     heard = list(seen)  # the rest is the test's doing
     # Not ru_maxrss: that of a child begins with what its parent had when it forked.
     memory = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
-    print(json.dumps({"outcome": outcome, "seen": heard, "memory": memory}))
+    print(json.dumps({"outcome": outcome, "seen": heard, "memory": memory}), flush=True)
+    os._exit(0)
 """) % (SECONDS, SECONDS)  # fmt: skip
 
 
-def alone(schema: Any, event: Any = None) -> tuple[str, str | None]:
+Alone = Callable[..., tuple[str, str | None]]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Alone]:
     """What becomes of a schema, and of an event by it, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", HARNESS],
-        input=json.dumps({"schema": schema, "event": event or {}}),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
-    said = json.loads(done.stdout)
-    assert said["seen"] == []
-    assert said["memory"] < 600_000, "kilobytes"
-    return tuple(said["outcome"])
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HARNESS], **pipes, bufsize=0, process_group=0) as harness:
+
+        def line() -> Any:
+            assert select.select([harness.stdout], [], [], PATIENCE_S)[0], "it hangs"
+            return json.loads(harness.stdout.readline())  # type: ignore[union-attr]
+
+        def ask(schema: Any, event: Any = None) -> tuple[str, str | None]:
+            case = json.dumps({"schema": schema, "event": event or {}})
+            harness.stdin.write(f"{case}\n".encode())  # type: ignore[union-attr]
+            answer = line()
+            assert isinstance(answer, dict), f"ended with {answer}"
+            assert line() == 0
+            assert answer["seen"] == []
+            assert answer["memory"] < 600_000, "kilobytes"
+            return tuple(answer["outcome"])
+
+        try:
+            yield ask
+        finally:
+            os.killpg(harness.pid, signal.SIGKILL)
 
 
 def schema(**keywords: Any) -> dict[str, Any]:
@@ -134,7 +159,7 @@ REMOTE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REMOTE)
-def test_nothing_is_fetched(name: str, tmp_path: Path) -> None:
+def test_nothing_is_fetched(name: str, tmp_path: Path, alone: Alone) -> None:
     """Audit events are Python's alone, and the validator is not: so a server and a schema file are there.
 
     Whoever connected would be in the queue of the server, whoever read the file would accept the schema.
@@ -235,7 +260,7 @@ BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused(name: str) -> None:
+def test_a_bomb_is_refused(name: str, alone: Alone) -> None:
     outcome, why = alone(*BOMBS[name])
     assert (outcome, bool(why)) == ("refused", True)
 
@@ -357,7 +382,7 @@ HARMLESS: dict[str, tuple[dict[str, Any], Any, str | None]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_looks_like_harm_is_checked_in_time(name: str) -> None:
+def test_what_looks_like_harm_is_checked_in_time(name: str, alone: Alone) -> None:
     document, event, pointer = HARMLESS[name]
     assert alone(document, event) == ("checked", pointer)
 

@@ -53,6 +53,7 @@ def ids(owner: Owner) -> list[str]:
     return [row["id"] for row in owner.rows()]
 
 
+@pytest.mark.slow
 def test_an_attempt_that_died_has_claimed_nothing(owner: Owner) -> None:
     owner.send(event("a"), event("a"), b"not JSON")
     batch = plan_batch([owner])
@@ -74,6 +75,7 @@ def test_a_valid_event_is_no_copy_of_one_that_became_a_dead_letter(owner: Owner)
     assert reconcile_tenant(owner.tenant).balanced
 
 
+@pytest.mark.slow
 def test_an_accepted_loss_of_one_partition_loses_nothing_of_another(owner: Owner) -> None:
     """An attempt refuses X at partition 0 and finds X at partition 1; then only the former is valid, too."""
     send(owner, 0, event("gone"), of_version("x", 2))
@@ -91,6 +93,7 @@ def test_an_accepted_loss_of_one_partition_loses_nothing_of_another(owner: Owner
     assert (report.landed, report.duplicates, report.balanced) == (3, 1, True)
 
 
+@pytest.mark.slow
 def test_a_replay_closes_no_letter_for_an_event_that_never_landed(owner: Owner) -> None:
     """A run saw an event with the letter's id and died; then its topic was lost."""
     owner.send(of_version("x", 2))
@@ -132,7 +135,7 @@ def test_the_gate_keeps_files_of_the_runs_that_there_are(
     monkeypatch.setattr(claims, "KEPT_IDS", 0)  # all are large enough for a file
     folder = load_settings().home / "claims" / str(orders(owner).dataset_id)
     sent = []
-    for n in range(6):
+    for n in range(4):
         before = {str(run.run) for run in runs(owner)}
         sent.append(f"e{n}")
         owner.send(*map(event, sent))

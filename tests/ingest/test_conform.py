@@ -780,9 +780,7 @@ def test_what_was_declared_later_never_changes_a_value() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "seed", [1, 2, 3, random.SystemRandom().randrange(10**9)], ids=["1", "2", "3", "any"]
-)
+@pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(10**9)], ids=["1", "any"])
 def test_a_verdict_never_depends_on_neighbours(seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)  # noqa: S311

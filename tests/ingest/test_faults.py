@@ -178,7 +178,7 @@ def launched() -> dict[str, str]:
     return {r.tags["pulse/batch"]: r.tags["pulse/attempt"] for r in result.run_requests or ()}
 
 
-@pytest.mark.parametrize("attempt", [1, 3])
+@pytest.mark.parametrize("attempt", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_tenant_that_cannot_be_conformed_holds_up_no_other(attempt: int, stack: Settings) -> None:
     broken, healthy = make_owner(), make_owner()
     broken.send(*EVENTS)

@@ -174,10 +174,10 @@ def test_dear_events_beyond_the_budget_of_a_batch_hold_nobody_up_and_land_when_t
     dear, neighbour = new_owner(), new_owner()
     schema = registry.publish_schema(dear.tenant, "dear", json.dumps(DEAR))
     registry.create_dataset(dear.tenant, "dear", schema.schema_uri)
-    sent = {f"d{number:02}" for number in range(40)}
+    sent = {f"d{number:02}" for number in range(20)}
     dear.send(*(event(name, dataset="dear", a=TINY) for name in sorted(sent)), event("cheap"))
     neighbour.send(event("a"), event("b"))
-    with with_settings(INGEST__JUDGE_BATCH_SECONDS=0.2):
+    with with_settings(INGEST__JUDGE_BATCH_SECONDS=0.1):
         batch = plan_batch([dear, neighbour])
         assert not run_batch(batch, raise_on_error=False)
         run_batch(batch, 2)

@@ -217,6 +217,7 @@ def test_direct_events_take_no_place_of_one_that_the_door_accepted(owner: Owner)
     balanced(owner)
 
 
+@pytest.mark.slow
 def test_who_says_that_the_door_counted_an_event_gets_no_place_by_it(owner: Owner) -> None:
     limit(owner, 5)
     send_counted(owner, *map(event, "abcdefg"))
@@ -327,6 +328,7 @@ def set_aside(owner: Owner, records: int, ids: str) -> None:
     ingest(owner)
 
 
+@pytest.mark.slow
 def test_releases_at_once_publish_each_event_once(owner: Owner) -> None:
     set_aside(owner, 2, "abcdef")
     limit(owner, 5)
@@ -338,6 +340,7 @@ def test_releases_at_once_publish_each_event_once(owner: Owner) -> None:
     balanced(owner)
 
 
+@pytest.mark.slow
 def test_a_release_beside_a_running_batch_takes_no_place_of_it(owner: Owner, at: AtPoint) -> None:
     set_aside(owner, 3, "abcde")
     limit(owner, 6)
@@ -351,6 +354,7 @@ def test_a_release_beside_a_running_batch_takes_no_place_of_it(owner: Owner, at:
     balanced(owner)
 
 
+@pytest.mark.slow
 def test_an_event_that_was_sent_again_meanwhile_is_released_without_another_row(owner: Owner) -> None:
     set_aside(owner, 1, "abc")
     limit(owner, 3)

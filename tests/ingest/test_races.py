@@ -76,6 +76,7 @@ def test_letters_that_are_resolved_while_a_backfill_lands_them(letters: Owner, a
     assert balanced(letters) == (3, 0, 1)
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_deleted_while_a_backfill_commits(letters: Owner, at: AtPoint) -> None:
     """What is remembered of it is the table with what the backfill landed."""
     with ThreadPoolExecutor(1) as pool:

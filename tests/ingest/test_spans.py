@@ -142,6 +142,7 @@ def test_messages_beyond_the_ranges_are_no_origins(owner: Owner) -> None:
     assert [origin.traceparent[3:35] for origin in found.found()] == [f"{n + 1:032x}" for n in range(2)]
 
 
+@pytest.mark.slow
 def test_an_api_that_ends_exports_its_last_spans(collector: Collector) -> None:
     with served() as api, sender(api).http as http:
         assert http.post("/v1/collect", json=sample("a")).status_code == 202

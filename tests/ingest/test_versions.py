@@ -203,7 +203,7 @@ def entries(owner: Owner) -> int:
 
 
 def test_a_log_is_the_same_after_compaction_and_as_it_was_before(owner: Owner) -> None:
-    for sent in ([("DE", {"people": 1}), ("FR", {})], [("DE", {"people": 2})], [("FR", {"_deleted": True})]):
+    for sent in ([("DE", {"people": 1}), ("FR", {})], [("DE", {"people": 2}), ("FR", {"_deleted": True})]):
         send(owner, sent)
         ingest(owner)
     before, kept = pages(owner), snapshots(owner.tenant, SLUG)

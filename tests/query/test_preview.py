@@ -92,7 +92,7 @@ def expected(
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 def test_a_preview_is_what_pyiceberg_finds(lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)  # noqa: S311
     monkeypatch.setattr("pulse_pipelines.query.file_pruning.MANY_ROWS", chance.choice([0, 50_000]))

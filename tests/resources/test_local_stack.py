@@ -259,6 +259,7 @@ def test_a_port_that_is_taken_after_it_was_chosen_is_chosen_anew(layout: Layout,
         assert not rows(layout)["minio"].address.endswith(str(taken[0]))
 
 
+@pytest.mark.slow
 def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: Layout, at: AtPoint) -> None:
     """As where two stacks start at once: the other one gave up, too, while this one stopped its services."""
     other = socket.socket()

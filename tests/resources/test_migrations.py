@@ -190,6 +190,7 @@ VALUES (%(tenant)s, %(dataset)s, true, 's', 'r', '{}', 'orders', '7')
 """
 
 
+@pytest.mark.slow
 def test_pipes_of_entities_stay_and_those_of_events_may_follow(stack: Settings) -> None:
     values = {"tenant": uuid.uuid4(), "dataset": uuid.uuid4()}
     kept = "SELECT definition, dataset_id, position FROM pipes JOIN entity_syncs USING (dataset_id)"
@@ -216,6 +217,7 @@ VALUES (%s, 1, %s, %s, %s, '{}', %s)
 """
 
 
+@pytest.mark.slow
 def test_large_runs_of_claims_get_filters(stack: Settings) -> None:
     draw, (tenant_id, dataset_id) = np.random.default_rng(1), (uuid.uuid4(), uuid.uuid4())
     columns = (draw.integers(0, 2**64 - 1, LARGE_IDS, np.uint64) for _ in range(2))

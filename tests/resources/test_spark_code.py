@@ -21,9 +21,14 @@ print(len(found), {m.__loader__.archive for m in found}, {m.__cached__.rpartitio
 """
 
 
-def test_tasks_are_imported_from_the_archive_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def packed() -> bytes:
+    return spark_code.archive()
+
+
+def test_tasks_are_imported_from_the_archive_alone(tmp_path: Path, packed: bytes) -> None:
     archive = tmp_path / "pulse.zip"
-    archive.write_bytes(spark_code.archive())
+    archive.write_bytes(packed)
     base = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}")
     # Of this environment's packages, those that a file of paths adds are left out: Pulse is one of them.
     packages = sysconfig.get_paths()["purelib"]
@@ -40,6 +45,6 @@ def test_tasks_are_imported_from_the_archive_alone(tmp_path: Path) -> None:
     assert rest.strip() == f"{{'{archive}'}} {{'pyc'}}", "compiled, too"
 
 
-def test_the_same_code_has_the_same_name() -> None:
-    assert spark_code.archive() == spark_code.archive()
+def test_the_same_code_has_the_same_name(packed: bytes) -> None:
+    assert spark_code.archive() == packed
     assert len(spark_code.digest()) == 16

@@ -19,7 +19,8 @@ from pulse_resources.errors import UserError
 from pulse_resources.niceness import BACKGROUND
 
 MARKER = "the-secret-of-another"
-LAYERS: tuple[tuple[str, ...], ...] = ((), ("gate",), ("locks",), ("landlock",), ("gate", "locks"))
+WITH_GATE: tuple[tuple[str, ...], ...] = ((), ("locks",), ("landlock",))
+WITHOUT_GATE: tuple[tuple[str, ...], ...] = (("gate",), ("gate", "locks"))
 """What is switched off. Without the gate and DuckDB's locks, Landlock alone has to hold."""
 
 pytestmark = [
@@ -63,10 +64,18 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
         del os.environ["PULSE_TEST_SECRET"]
 
 
-@pytest.fixture(
-    scope="module", params=LAYERS, ids=lambda off: "without " + " ".join(off) if off else "all layers"
-)
+def names(off: tuple[str, ...]) -> str:
+    return "without " + " ".join(off) if off else "all layers"
+
+
+@pytest.fixture(scope="module", params=WITH_GATE, ids=names)
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Processes]:
+    with processes(request.param) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=WITHOUT_GATE, ids=names)
+def gateless(request: pytest.FixtureRequest) -> Iterator[Processes]:
     with processes(request.param) as made:
         yield made
 
@@ -141,7 +150,19 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.sample(40)
 def test_an_attack_is_stopped(sandbox: Processes, outside: Outside, attack: str) -> None:
+    stopped(sandbox, outside, attack)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_that_passed_the_gate_is_stopped(
+    gateless: Processes, outside: Outside, attack: str
+) -> None:
+    stopped(gateless, outside, attack)
+
+
+def stopped(sandbox: Processes, outside: Outside, attack: str) -> None:
     before = outside.files()
     sql = attack.format(folder=outside.folder, port=outside.port)
     came_out = said(sandbox, sql)
@@ -177,13 +198,20 @@ BOMBS = {
 }
 
 
+@pytest.fixture(scope="module", params=[(), ("gate",), ("limits",)], ids=names)
+def brief(request: pytest.FixtureRequest) -> Iterator[Processes]:
+    """Processes for queries of a second."""
+    with processes(request.param, less(seconds=1.0)) as made:
+        said(made, "SELECT 1")  # else the time of the first query would be that of their start
+        yield made
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS)
-@pytest.mark.parametrize("off", [(), ("gate",), ("limits",)], ids=lambda off: " ".join(off) or "all layers")
-@pytest.mark.sample(8)
-def test_what_takes_too_much_ends_and_says_so(bomb: str, off: tuple[str, ...]) -> None:
-    with processes(off, less(seconds=2.0)) as made, pytest.raises((UserError, TimeUpError)) as ended:
-        ask(made, BOMBS[bomb], limits=less(seconds=2.0))
+@pytest.mark.sample(10)
+def test_what_takes_too_much_ends_and_says_so(brief: Processes, bomb: str) -> None:
+    with pytest.raises((UserError, TimeUpError)) as ended:
+        ask(brief, BOMBS[bomb], limits=less(seconds=1.0))
     if isinstance(ended.value, UserError):
         assert "more" in str(ended.value) or "fails" in str(ended.value)
 
@@ -193,31 +221,37 @@ def test_without_duckdbs_limit_of_memory_the_kernels_ends_it() -> None:
         ask(made, "SELECT repeat('x', 100000000) FROM range(100)", limits=less(memory_bytes=2**40))
 
 
-def test_recursion_without_an_end_is_ended_in_time() -> None:
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Processes]:
+    """All layers; what a test leaves must not matter to the next query."""
+    with processes() as made:
+        yield made
+
+
+def test_recursion_without_an_end_is_ended_in_time(whole: Processes) -> None:
     endless = "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r"
-    with processes() as made, pytest.raises(TimeUpError):
-        ask(made, endless, limits=less(seconds=1.0))
+    with pytest.raises(TimeUpError):
+        ask(whole, endless, limits=less(seconds=1.0))
 
 
 @pytest.mark.long
-def test_a_neighbour_does_not_notice() -> None:
+def test_a_neighbour_does_not_notice(whole: Processes) -> None:
     """One process takes all the memory that it may, one computes without an end; others answer as ever."""
     heavy = [BOMBS["memory"], BOMBS["a join"]]
-    with processes() as made:
-        threads = [
-            threading.Thread(target=said, args=(made, sql), kwargs={"limits": less(seconds=4.0)}, daemon=True)
-            for sql in heavy
-        ]
-        threading.excepthook = lambda _: None  # TimeUpError, of the join
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            assert rows(made, "SELECT sum(range) AS s FROM range(1000)") == [{"s": 499_500}]
+    threads = [
+        threading.Thread(target=said, args=(whole, sql), kwargs={"limits": less(seconds=4.0)}, daemon=True)
+        for sql in heavy
+    ]
+    threading.excepthook = lambda _: None  # TimeUpError, of the join
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert rows(whole, "SELECT sum(range) AS s FROM range(1000)") == [{"s": 499_500}]
     threading.excepthook = threading.__excepthook__
 
 
-def test_whoever_cancels_ends_it_at_once() -> None:
-    with processes() as made, made.take() as process:
+def test_whoever_cancels_ends_it_at_once(whole: Processes) -> None:
+    with whole.take() as process:
         process.ask({"sql": BOMBS["a join"]}, time.monotonic() + PATIENCE_S, 2**16)
         job = {
             "store": {},
@@ -233,32 +267,30 @@ def test_whoever_cancels_ends_it_at_once() -> None:
         wait(lambda: not process.alive, "the process goes on")
 
 
-def test_queries_do_not_compute_before_batches() -> None:
+def test_queries_do_not_compute_before_batches(whole: Processes) -> None:
     """They had the priority of the server, which is above all."""
-    with processes() as made, made.take():
-        assert made._template
-        assert os.getpriority(os.PRIO_PROCESS, made._template.pid) == BACKGROUND
-        assert os.getsid(made._template.pid) == made._template.pid  # sessions share the processors
+    with whole.take():
+        assert whole._template
+        assert os.getpriority(os.PRIO_PROCESS, whole._template.pid) == BACKGROUND
+        assert os.getsid(whole._template.pid) == whole._template.pid  # sessions share the processors
 
 
-def test_a_template_that_has_ended_is_begun_again() -> None:
-    with processes() as made:
-        assert rows(made, "SELECT 1 AS a") == [{"a": 1}]
-        assert made._template
-        made._template.kill()
-        made._template.wait()
-        assert rows(made, "SELECT 2 AS a") == [{"a": 2}]
+def test_a_template_that_has_ended_is_begun_again(whole: Processes) -> None:
+    assert rows(whole, "SELECT 1 AS a") == [{"a": 1}]
+    assert whole._template
+    whole._template.kill()
+    whole._template.wait()
+    assert rows(whole, "SELECT 2 AS a") == [{"a": 2}]
 
 
-def test_results_keep_their_types() -> None:
-    with processes() as made:
-        (row,) = rows(
-            made,
-            "SELECT sum(range) AS whole, 170141183460469231731687303715884105727 AS huge, 1.50 AS exact,"
-            " TIMESTAMPTZ '2026-11-19 10:00:00Z' AS at, DATE '2026-11-19' AS day, 'a'::BLOB AS bytes,"
-            " {'a': [1, NULL]} AS nested, MAP {'k': 1} AS map, 'nan'::DOUBLE AS nan, NULL AS nothing,"
-            " '2d9a5c2e-0000-4000-8000-000000000000'::UUID AS id, INTERVAL 90 MINUTE AS spell FROM range(4)",
-        )
+def test_results_keep_their_types(whole: Processes) -> None:
+    (row,) = rows(
+        whole,
+        "SELECT sum(range) AS whole, 170141183460469231731687303715884105727 AS huge, 1.50 AS exact,"
+        " TIMESTAMPTZ '2026-11-19 10:00:00Z' AS at, DATE '2026-11-19' AS day, 'a'::BLOB AS bytes,"
+        " {'a': [1, NULL]} AS nested, MAP {'k': 1} AS map, 'nan'::DOUBLE AS nan, NULL AS nothing,"
+        " '2d9a5c2e-0000-4000-8000-000000000000'::UUID AS id, INTERVAL 90 MINUTE AS spell FROM range(4)",
+    )
     assert row == {
         "whole": 6,
         "huge": 2**127 - 1,
@@ -275,6 +307,6 @@ def test_results_keep_their_types() -> None:
     }
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
-    with processes() as made, pytest.raises(UserError, match="two columns"):
-        ask(made, "SELECT 1 AS a, 2 AS a")
+def test_two_columns_of_one_name_are_refused(whole: Processes) -> None:
+    with pytest.raises(UserError, match="two columns"):
+        ask(whole, "SELECT 1 AS a, 2 AS a")

@@ -290,7 +290,7 @@ def scan(at: str) -> str:
 @pytest.mark.parametrize(
     "off",
     [
-        (),
+        pytest.param((), marks=pytest.mark.slow),
         pytest.param(("landlock",), marks=pytest.mark.slow),
         ("gate", "locks"),
         pytest.param(("gate", "locks", "landlock", "limits"), marks=pytest.mark.slow),

@@ -333,7 +333,7 @@ def test_tenants_take_turns_and_time_is_limited(
 
     monkeypatch.setattr(Process, "ask", ask_in_time)
     with (
-        with_settings(SQL__SECONDS=2, SQL__READY=1, API__MAX_WAITING=2, API__WAIT_SECONDS=PATIENCE_S),
+        with_settings(SQL__SECONDS=1, SQL__READY=1, API__MAX_WAITING=2, API__WAIT_SECONDS=PATIENCE_S),
         served() as api,
     ):
         greedy = keys.issue_key(lake.owner.tenant, "greedy", [KeyScope.READ])
@@ -356,7 +356,7 @@ def test_tenants_take_turns_and_time_is_limited(
     late = [answer for answer in answers if answer.status_code == 422]
     assert (len(refused), len(late)) == (2, 3)
     assert all("Retry-After" in answer.headers for answer in refused)
-    assert all("longer than the 2 s" in answer.json()["detail"] for answer in late)
+    assert all("longer than the 1 s" in answer.json()["detail"] for answer in late)
 
 
 def test_without_landlock_there_is_no_sql_unless_a_setting_says_so(
@@ -395,7 +395,9 @@ def foreign_files(lake: Lake) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "off", [(), ("gate",), ("gate", "locks")], ids=lambda off: " ".join(off) or "all layers"
+    "off",
+    [pytest.param((), marks=pytest.mark.slow), ("gate",), ("gate", "locks")],
+    ids=lambda off: " ".join(off) or "all layers",
 )
 def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
     """Without the gate DuckDB's locks hold; without those, the key: it opens the tenant's own tables."""
@@ -418,26 +420,27 @@ def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
             assert "a-1" in came_out or "b-1" in came_out, "the key opens what is the tenant's own"
 
 
-def test_the_key_of_the_object_store_does_not_come_out(lake: Lake) -> None:
+@pytest.mark.parametrize("off", [pytest.param((), marks=pytest.mark.slow), ("gate",)])
+def test_the_key_of_the_object_store_does_not_come_out(lake: Lake, off: tuple[str, ...]) -> None:
     store, port = place()
-    for off in ((), ("gate",)):
-        with processes(off, port=port) as made:
-            for sql in (
-                "FROM duckdb_secrets()",
-                "FROM duckdb_secrets(redact = false)",
-                "FROM duckdb_settings()",
-                "SELECT current_setting('s3_secret_access_key')",
-                "FROM which_secret('s3://pulse/x', 's3')",
-                "SELECT sql FROM duckdb_views()",
-                "EXPLAIN FROM orders",
-                "FROM duckdb_logs()",
-            ):
-                view = views(lake.owner)
-                came_out = said(made, sql, store=store, views=view)
-                assert view[0].secret_key not in came_out
-                assert load_settings().object_store.secret_key.get_secret_value() not in came_out
+    with processes(off, port=port) as made:
+        for sql in (
+            "FROM duckdb_secrets()",
+            "FROM duckdb_secrets(redact = false)",
+            "FROM duckdb_settings()",
+            "SELECT current_setting('s3_secret_access_key')",
+            "FROM which_secret('s3://pulse/x', 's3')",
+            "SELECT sql FROM duckdb_views()",
+            "EXPLAIN FROM orders",
+            "FROM duckdb_logs()",
+        ):
+            view = views(lake.owner)
+            came_out = said(made, sql, store=store, views=view)
+            assert view[0].secret_key not in came_out
+            assert load_settings().object_store.secret_key.get_secret_value() not in came_out
 
 
+@pytest.mark.usefixtures("shared_processes")
 def test_the_command_line_asks_the_same(lake: Lake, tmp_path: Path) -> None:
     def pulse(*arguments: str) -> str:
         done = CliRunner().invoke(cli.app, ["sql", lake.owner.tenant.slug, *arguments])
@@ -489,6 +492,7 @@ def test_each_tenant_sees_its_own_records_alone(lake: Lake, caller: Caller) -> N
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
+@pytest.mark.usefixtures("shared_processes")
 def test_the_page_is_true(api: Api, catalog: Api, new_caller: Callable[..., Caller], tmp_path: Path) -> None:
     """docs/sql.md: every command of it, in order, against the real server."""
     own = new_caller()

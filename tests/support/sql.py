@@ -1,5 +1,6 @@
 """Queries in processes of tests' own, with every layer of the sandbox but those that a test switches off."""
 
+import functools
 import json
 import socket
 import sys
@@ -9,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chaos.waiting import PATIENCE_S
+from pulse_pipelines.ask import local
 from pulse_pipelines.query.formats import JSON
 from pulse_pipelines.sql import processes as pool
 from pulse_pipelines.sql.confinement import Confinement
@@ -59,6 +62,27 @@ def processes(off: Sequence[str] = (), limits: Limits = LIMITS, port: int = 9) -
             yield made
         finally:
             made.stop()
+
+
+@pytest.fixture
+def shared_processes() -> Iterator[None]:
+    """Commands of the line of this process use one pool; else each would wait for the start of its own."""
+    made, stop = functools.cache(Processes), Processes.stop
+    shared: list[Processes] = []
+
+    def share(*given: Any, **more: Any) -> Processes:
+        begun = made(*given, **more)
+        if begun not in shared:
+            shared.append(begun)
+        return begun
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "Processes", share)
+        patch.setattr(local, "Processes", share)
+        patch.setattr(Processes, "stop", lambda _: None)
+        yield
+    for begun in shared:
+        stop(begun)
 
 
 def ask(

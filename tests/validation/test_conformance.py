@@ -21,7 +21,7 @@ FIRST = int(os.environ.get("CONFORMANCE_SEED", "1"))
 
 
 def test_a_short_round(new_caller: Callable[..., Caller]) -> None:
-    conform(new_caller(), gathered(12, 12, 0))
+    conform(new_caller(), gathered(8, 12, 0))
 
 
 @pytest.mark.slow
