@@ -217,7 +217,6 @@ def test_direct_events_take_no_place_of_one_that_the_door_accepted(owner: Owner)
     balanced(owner)
 
 
-@pytest.mark.slow
 def test_who_says_that_the_door_counted_an_event_gets_no_place_by_it(owner: Owner) -> None:
     limit(owner, 5)
     send_counted(owner, *map(event, "abcdefg"))
