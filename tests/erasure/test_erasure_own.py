@@ -1,8 +1,12 @@
 """A person is erased from tables of the tenant's own that ask for it, and from no others."""
 
 import json
+import subprocess
+import sys
 import uuid
+from contextlib import redirect_stdout
 from decimal import Decimal
+from io import BytesIO, StringIO, TextIOWrapper
 from typing import Any
 
 import pyarrow as pa
@@ -21,14 +25,15 @@ from support.catalog import Guest
 from support.engines import duck
 from support.faults import AtPoint, often
 from support.forged import SNAPSHOT, Forger
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import event, ingest
+from support.ingest import event
 from support.rest_catalog import OWN, Lake
 from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_pipelines import registry
-from pulse_pipelines.erasure import everywhere, own_tables, record
+from pulse_pipelines.erasure import everywhere, own_process, own_tables, record
 from pulse_pipelines.erasure.own_subject import Wanted, names_of, paths_of
 from pulse_pipelines.erasure.own_table import OwnErasure
 from pulse_pipelines.erasure.subject import subject
@@ -38,6 +43,24 @@ from pulse_resources import iceberg, object_store
 ADA = "ada-lovelace@example.org"
 ASKS = {"pulse.erasure": "true"}
 MAIL = pa.schema([("id", pa.int64()), ("email", pa.string())])
+
+
+in_this_process = pytest.mark.usefixtures("no_processes")
+
+
+@pytest.fixture
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process of a table would do is done in this one: to start one takes longer than its work."""
+
+    def run_here(command: list[str], **given: Any) -> "subprocess.CompletedProcess[bytes]":
+        assert command == [sys.executable, "-m", own_process.__name__]
+        with monkeypatch.context() as patched, redirect_stdout(StringIO()) as printed:
+            patched.setattr(own_process, "limit_memory", lambda _: None)
+            patched.setattr(sys, "stdin", TextIOWrapper(BytesIO(given["input"])))
+            own_process.main()
+        return subprocess.CompletedProcess(command, 0, printed.getvalue().encode())
+
+    monkeypatch.setattr(subprocess, "run", run_here)
 
 
 def mails(first: int, *mail: str) -> pa.Table:
@@ -85,6 +108,7 @@ def where_is(table: Table, value: str = ADA) -> list[str]:
     return found
 
 
+@in_this_process
 def test_rows_go_with_all_history_where_the_table_asks(
     catalog: Api, own_engine: RestCatalog, writer: Guest
 ) -> None:
@@ -130,6 +154,7 @@ def test_rows_go_with_all_history_where_the_table_asks(
     assert (verified[0], verified[1]["clean"]) == (0, True), "what came later is not covered"
 
 
+@in_this_process
 def test_the_progress_of_an_erasure_names_each_own_table(own_engine: RestCatalog, writer: Guest) -> None:
     tables = {f"own.{make(own_engine).name()[-1]}" for _ in range(2)}
     metadata.forget()
@@ -139,6 +164,7 @@ def test_the_progress_of_an_erasure_names_each_own_table(own_engine: RestCatalog
     assert tables <= set(named), steps
 
 
+@in_this_process
 def test_a_value_in_the_name_of_a_folder_goes_with_its_files(own_engine: RestCatalog, writer: Guest) -> None:
     spec = PartitionSpec(PartitionField(2, 1_000, IdentityTransform(), "email"))
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "email", StringType()))
@@ -153,6 +179,7 @@ def test_a_value_in_the_name_of_a_folder_goes_with_its_files(own_engine: RestCat
     assert [each for each in objects.names(table.location()) if ada in each] == []
 
 
+@in_this_process
 def test_an_erasure_of_one_dataset_names_the_table(own_engine: RestCatalog, writer: Guest) -> None:
     table = make(own_engine)
     code, receipt = run(writer, "--dataset", "orders", "--yes")
@@ -161,6 +188,7 @@ def test_an_erasure_of_one_dataset_names_the_table(own_engine: RestCatalog, writ
     assert len(ids(own_engine, table)) == 5
 
 
+@in_this_process
 def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer: Guest) -> None:
     table, purged = make(own_engine), make(own_engine)
     own_engine.drop_table(table.name()[-2:])
@@ -176,6 +204,7 @@ def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer:
     assert table.location() not in own_tables.folders_without_table(writer.tenant)
 
 
+@in_this_process
 def test_what_cannot_be_searched_is_named_with_the_reason(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
@@ -214,6 +243,7 @@ def test_what_cannot_be_searched_is_named_with_the_reason(
     assert own_engine.load_table(table.name()[-2:]).metadata_location == before
 
 
+@in_this_process
 def test_delete_files_that_were_removed_are_in_nobody_s_way(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
@@ -283,6 +313,7 @@ def test_what_engines_commit_before_is_covered_and_after_it_is_not(
     record.finish(writer.tenant, erasure.erasure_id, [], {})
 
 
+@in_this_process
 def test_names_with_control_characters_are_recorded(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
@@ -300,6 +331,7 @@ def test_names_with_control_characters_are_recorded(
 
 
 @pytest.mark.slow
+@in_this_process
 def test_a_column_is_found_by_the_names_that_it_had(own_engine: RestCatalog, writer: Guest) -> None:
     """Files have the name of when they were written, another than is looked for."""
     table = make(own_engine)
@@ -321,6 +353,7 @@ def test_a_column_is_found_by_the_names_that_it_had(own_engine: RestCatalog, wri
 
 
 @pytest.mark.slow
+@in_this_process
 def test_what_was_copied_from_a_dataset_is_found(
     own_engine: RestCatalog, catalog: Api, writer: Guest
 ) -> None:

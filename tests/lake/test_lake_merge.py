@@ -45,8 +45,9 @@ def make(own_engine: RestCatalog, rows: int = 6, schema: pa.Schema = PEOPLE, **p
     """A table of as many files as rows."""
     name = f"own.t{uuid.uuid4().hex[:8]}"
     table = own_engine.create_table(name, schema, properties=ASKS | properties)
-    for number in range(rows):
-        table.append(people(number))
+    with table.transaction() as transaction:
+        for number in range(rows):
+            transaction.append(people(number))
     return table
 
 
@@ -75,10 +76,11 @@ def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
     table = make(own_engine, rows=0)
     with table.update_spec() as spec:
         spec.add_identity("land")
-    for number in range(6):
-        table.append(people(number, land="de"))
-        table.append(people(10 + number, land="fr"))
-    table.append(people(20, land="it"))
+    with table.transaction() as transaction:
+        for number in range(6):
+            transaction.append(people(number, land="de"))
+            transaction.append(people(10 + number, land="fr"))
+        transaction.append(people(20, land="it"))
     old = table.current_snapshot()
     assert old
     with table.update_schema() as change:
@@ -90,8 +92,9 @@ def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
         [{"id": 2**40, "country": "de", "nick": "n"}],
         pa.schema([("id", pa.int64()), ("country", pa.string()), ("nick", pa.string())]),
     )
-    for _ in range(5):
-        loaded(own_engine, table).append(later)
+    with loaded(own_engine, table).transaction() as transaction:
+        for _ in range(5):
+            transaction.append(later)
     before, past = rows(own_engine, table), rows(own_engine, table, old.snapshot_id)
     schema, count = loaded(own_engine, table).schema(), len(files(own_engine, table))
     assert count == 18
