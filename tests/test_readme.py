@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support.ingest import Owner, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner
 from typer.testing import CliRunner
 
 from chaos.waiting import PATIENCE_S, wait

@@ -7,8 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
+from support.here import ingest_here as ingest
 from support.http import Caller, served
-from support.ingest import Owner, event, ingest, make_owner
+from support.ingest import Owner, event, make_owner
 from typer.testing import CliRunner
 
 from chaos.surroundings import superuser, with_settings

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from support.docs import blocks, run_as
+from support.here import ingest_here as ingest
 from support.http import Api, Caller
-from support.ingest import event, ingest
+from support.ingest import event
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")

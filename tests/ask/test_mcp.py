@@ -16,8 +16,9 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from support.catalog import make_guests
 from support.engines import rest
+from support.here import ingest_here as ingest
 from support.http import Api, Caller, served
-from support.ingest import Owner, event, ingest, make_owner
+from support.ingest import Owner, event, make_owner
 
 from chaos.surroundings import with_settings
 from chaos.waiting import PATIENCE_S

@@ -11,8 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from support.here import ingest_here as ingest
 from support.http import Api, Caller
-from support.ingest import Owner, event, ingest, make_owner
+from support.ingest import Owner, event, make_owner
 
 from chaos.surroundings import with_settings
 from chaos.waiting import PATIENCE_S, wait

@@ -3,7 +3,8 @@
 import asyncio
 
 from support.entities import entity, make_entities
-from support.ingest import Owner, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner
 
 from pulse_pipelines.ask import answer, local
 

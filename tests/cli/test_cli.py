@@ -26,7 +26,8 @@ import pytest
 import typer
 from psycopg_pool import ConnectionPool
 from rich.console import Console
-from support.ingest import SCHEMA, Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import SCHEMA, Owner, event
 from typer.testing import CliRunner, Result
 
 from chaos.surroundings import PULSE, forget_connections, with_settings

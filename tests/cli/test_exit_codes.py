@@ -19,7 +19,8 @@ import pytest
 import typer
 from support.commands import command, ended, of, waiting_for
 from support.entities import SLUG, entity, make_entities
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event
 from support.pipes import make_pipe, settle
 from typer.testing import CliRunner
 

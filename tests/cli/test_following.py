@@ -11,7 +11,8 @@ from typing import IO, Any
 
 import pytest
 from support.backfill import rebuilt
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event
 from typer.testing import CliRunner
 
 from chaos.surroundings import PULSE

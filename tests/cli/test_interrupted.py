@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.commands import command, ended, of, waiting_for
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event
 from support.pipes import make_pipe
 
 from chaos.waiting import wait

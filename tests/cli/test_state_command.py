@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from support.ingest import event, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import event, make_owner
 from typer.testing import CliRunner
 
 from pulse_api import cli

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import SCHEMA, Owner, event, ingest, make_owner
+from support.ingest import SCHEMA, Owner, event, make_owner
 from typer.testing import CliRunner, Result
 
 from pulse_api import cli

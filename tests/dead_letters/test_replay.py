@@ -11,7 +11,8 @@ import orjson
 import pytest
 from confluent_kafka import Message
 from support.forked import forked
-from support.ingest import SCHEMA, Owner, event, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import SCHEMA, Owner, event, make_owner
 from support.topics import follow
 
 from chaos import sent

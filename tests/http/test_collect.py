@@ -17,8 +17,9 @@ import httpx
 import orjson
 import pytest
 import zstandard
+from support.here import ingest_here as ingest
 from support.http import Api, Caller, sample, served
-from support.ingest import Owner, ingest
+from support.ingest import Owner
 from support.pauses import paused
 
 from chaos.waiting import PATIENCE_S

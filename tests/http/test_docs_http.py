@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from support.docs import blocks, run
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import Owner, ingest, make_owner
+from support.ingest import Owner, make_owner
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 from support.entities import SCHEMA, SLUG, make_entities
+from support.here import ingest_here as ingest
 from support.http import Caller
-from support.ingest import ingest
 
 from pulse_pipelines import registry
 from pulse_pipelines.registry import quotas

@@ -18,8 +18,9 @@ import httpx
 import pytest
 from psycopg.types.json import Jsonb
 from support.entities import entity, make_entities
+from support.here import ingest_here as ingest
 from support.http import Api, Caller, sample
-from support.ingest import Owner, event, ingest, make_owner
+from support.ingest import Owner, event, make_owner
 
 from chaos.sources import SOURCE, database
 from chaos.surroundings import superuser

@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import event, ingest, make_owner
+from support.ingest import event, make_owner
 
 from pulse_api.http.app import create_app
 from pulse_pipelines.domain.key import KeyScope

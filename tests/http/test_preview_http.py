@@ -7,8 +7,9 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from support.here import ingest_here as ingest
 from support.http import Caller
-from support.ingest import event, ingest
+from support.ingest import event
 
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.query.formats import SPREADSHEET

@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 from support.docs import blocks, run
+from support.here import ingest_here as ingest
 from support.http import Api, Caller, sample
-from support.ingest import ingest, make_owner
+from support.ingest import make_owner
 
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys as registered

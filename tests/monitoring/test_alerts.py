@@ -13,7 +13,8 @@ from typing import Any
 import dagster as dg
 import pytest
 from support.forked import forked
-from support.ingest import Owner, event, ingest, plan_batch, run_batch
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, plan_batch, run_batch
 from support.pipes import make_pipe
 from support.topics import delete_topic
 from typer.testing import CliRunner

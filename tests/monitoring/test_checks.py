@@ -12,7 +12,8 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IntegerType, LongType, StringType
-from support.ingest import Owner, event, ingest, make_owner, plan_batch
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, make_owner, plan_batch
 from support.lake import changed, harmed, location, pointing_at, row, table, with_file, without_object
 
 from chaos.inside import ingest_job

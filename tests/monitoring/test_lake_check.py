@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 import dagster as dg
 import pytest
 from pyspark.sql.connect.session import SparkSession
-from support.ingest import Owner, event, ingest, make_owner, plan_batch
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, make_owner, plan_batch
 from support.lake import changed, harmed, pointing_at, row, table, with_file
 
 from chaos.inside import ingest_job

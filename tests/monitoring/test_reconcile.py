@@ -9,7 +9,8 @@ import psycopg
 import pytest
 from pyiceberg.expressions import EqualTo
 from support.claims import IDS, changed_claims
-from support.ingest import Owner, event, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, make_owner
 from support.lake import changed, harmed, pointing_at, row, superuser, table, with_file
 from support.maintenance import objects
 from typer.testing import CliRunner

@@ -10,17 +10,9 @@ import httpx
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client.parser import text_string_to_metric_families
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import (
-    Owner,
-    event,
-    ingest,
-    make_owner,
-    next_attempt,
-    plan_batch,
-    run_batch,
-    start_attempt,
-)
+from support.ingest import Owner, event, make_owner, next_attempt, plan_batch, run_batch, start_attempt
 
 from chaos.surroundings import superuser
 from chaos.waiting import PATIENCE_S

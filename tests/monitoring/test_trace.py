@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from support.backfill import rebuilt
 from support.faults import AtPoint
+from support.here import ingest_here as ingest
 from support.http import Caller
-from support.ingest import Owner, event, ingest, plan_batch, run_batch
+from support.ingest import Owner, event, plan_batch, run_batch
 from support.lake import DAY
 from support.topics import delete_topic
 from typer.testing import CliRunner

@@ -16,7 +16,8 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterTha
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 from pyspark.sql.connect.session import SparkSession
-from support.ingest import SCHEMA, Owner, event, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import SCHEMA, Owner, event, make_owner
 from support.lake import changed, pointing_at, table
 from support.moves import moved
 from typer.testing import CliRunner

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from support.entities import SCHEMA, SLUG, declare, entity, make_entities, model_of_subset, pages, seen
 from support.faults import AtPoint
-from support.ingest import Owner, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import Owner, make_owner
 
 from chaos.surroundings import superuser
 from pulse_pipelines import registry

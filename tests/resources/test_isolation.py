@@ -15,7 +15,8 @@ import pytest
 from psycopg import sql
 from support.curated import EVER
 from support.entities import entity, make_entities
-from support.ingest import Owner, event, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, make_owner
 
 from pulse_pipelines import registry
 from pulse_pipelines.curated.due import due_days

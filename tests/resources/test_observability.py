@@ -11,8 +11,8 @@ import httpx
 import pytest
 import yaml
 from support import promtool
+from support.here import ingest_here as ingest
 from support.http import Caller, sample, served
-from support.ingest import ingest
 
 from chaos.sources import SOURCE, database
 from chaos.waiting import wait

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.monitoring import doctor

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from support.entities import SLUG, entity, make_entities
+from support.here import ingest_here as ingest
 from support.http import Caller
-from support.ingest import ingest, make_owner
+from support.ingest import make_owner
 from support.lake import table
 
 from chaos.surroundings import superuser

@@ -19,8 +19,9 @@ from support.catalog import Guest
 from support.docs import blocks, run_as
 from support.engines import rest
 from support.faults import AtPoint
+from support.here import ingest_here as ingest
 from support.http import Api, Caller, served
-from support.ingest import Owner, event, ingest, make_owner
+from support.ingest import Owner, event, make_owner
 from support.lake import table
 from support.sql import processes, said
 from typer.testing import CliRunner

@@ -4,8 +4,9 @@ import json
 from datetime import date
 
 from support.far import ANY_TIME, LAST
+from support.here import ingest_here as ingest
 from support.http import Caller, sample
-from support.ingest import Owner, event, ingest
+from support.ingest import Owner, event
 from support.lake import DAY, spark
 
 from chaos.surroundings import superuser, with_settings
