@@ -4,10 +4,13 @@ import json
 
 import dagster as dg
 import pytest
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event
 from support.lake import location
+from typer.testing import CliRunner
 
 from chaos.surroundings import pulse
+from pulse_api import cli
 from pulse_pipelines import registry
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
@@ -62,7 +65,7 @@ def test_the_command_line_rebuilds_a_range_of_days(owner: Owner) -> None:
     ]
     assert answer["failed"] == {}
     assert owner.rows() == before
-    shown = pulse("backfill", slug, "orders", "--from", "2026-11-18").stderr
+    shown = CliRunner().invoke(cli.app, ["backfill", slug, "orders", "--from", "2026-11-18"]).stderr
     assert "There was nothing to rebuild" in shown
 
 
@@ -75,7 +78,7 @@ def test_the_command_line_says_what_is_wrong(owner: Owner) -> None:
         "--to": ("backfill", slug, "orders", "--from", "2026-11-17", "--to", "2026-11-16"),
     }
     for words, arguments in wrong.items():
-        done = pulse(*arguments, check=False)
-        assert done.returncode == 2, done.stderr
+        done = CliRunner().invoke(cli.app, arguments)
+        assert done.exit_code == 2, done.stderr
         assert words in done.stderr
     registry.delete_dataset(owner.tenant, "orders")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ingest import SCHEMA, Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import SCHEMA, Owner, event
 from support.lake import DAY
 from typer.testing import CliRunner, Result
 

@@ -25,8 +25,9 @@ from support.catalog import Guest
 from support.engines import duck
 from support.faults import AtPoint, often
 from support.forged import SNAPSHOT, Forger
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import event, ingest
+from support.ingest import event
 from support.rest_catalog import OWN, Lake
 from typer.testing import CliRunner
 

@@ -116,8 +116,8 @@ def test_what_is_no_object_is_no_document(content: bytes) -> None:
 
 
 def test_a_large_table_is_read_and_written() -> None:
-    """Ten thousand snapshots, two thousand columns, ten schemas; it is what pyiceberg makes of it."""
-    content = orjson.dumps(table(10_000, 2_000, 10))
+    """Five thousand snapshots, a thousand columns, ten schemas; it is what pyiceberg makes of it."""
+    content = orjson.dumps(table(5_000, 1_000, 10))
     parsing.check_weight(content, parsing.WRITTEN)
     with memory(20 * len(content)):  # of which 12 are address space that the parser does not touch
         document = parsing.loads(content)

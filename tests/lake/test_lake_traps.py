@@ -134,6 +134,7 @@ ASKS: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.sample(25)  # each of them
 def test_no_path_leads_out_of_a_table_s_folder(lake: Lake, mine: Made, theirs: Made, trick: str) -> None:
     """Every request that names a path, asked with every trick: refused in the same words."""
     path = TRICKS[trick](mine.location, theirs.location)

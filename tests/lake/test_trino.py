@@ -23,8 +23,9 @@ from pyiceberg.types import (
 from support.catalog import LAKE, READ, ROWS, Guest
 from support.engines import rest
 from support.forged import put
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import ingest, make_owner
+from support.ingest import make_owner
 from support.maintenance import objects
 from support.trino import Trino, TrinoError
 

@@ -6,7 +6,8 @@ from contextlib import nullcontext
 
 import pyarrow.parquet as pq
 import pytest
-from support.ingest import SCHEMA, Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import SCHEMA, Owner, event
 from support.lake import DAY, location, pointing_at, table
 from support.maintenance import do, done, live_files, log, objects, orders, start
 

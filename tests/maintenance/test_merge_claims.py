@@ -5,7 +5,8 @@ import random
 import pytest
 from support.claims import IDS, add, known, looked_up, names, orders, runs
 from support.faults import AtPoint
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event
 from support.lake import superuser
 from support.maintenance import done
 

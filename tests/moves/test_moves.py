@@ -10,7 +10,8 @@ import dagster as dg
 import pytest
 from support.faults import AtPoint
 from support.forked import forked
-from support.ingest import Owner, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner
 from support.lake import harmed, spark, without_object
 from support.maintenance import live_files, log
 from support.moves import asked, ready, run
@@ -133,6 +134,7 @@ def test_two_who_ask_at_one_moment_get_one_move(owner: Owner, at: AtPoint) -> No
     assert len(moves.of_dataset(owner.tenant, "orders")) == 1
 
 
+@pytest.mark.slow
 def test_what_lands_meanwhile_is_moved_along(owner: Owner, at: AtPoint) -> None:
     def land_more() -> None:
         owner.send(sale("c", n=3), sale("a", n=9))

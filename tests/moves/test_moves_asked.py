@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.here import ingest_here as ingest
 from support.http import Caller
-from support.ingest import SCHEMA, Owner, event, ingest
+from support.ingest import SCHEMA, Owner, event
 from support.lake import spark
 from typer.testing import CliRunner
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from support.docs import DOCS, blocks, run
 from support.entities import as_model, pages
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import ingest, make_owner
+from support.ingest import make_owner
 from support.lake import spark
 
 from chaos.sources import SOURCE, database

@@ -11,8 +11,9 @@ import pytest
 from support.entities import as_model, entity, make_entities, pages
 from support.faults import AtPoint
 from support.files import web
+from support.here import ingest_here as ingest
 from support.http import Api
-from support.ingest import Owner, ingest, make_owner
+from support.ingest import Owner, make_owner
 from support.pipes import bring, settle
 
 from chaos.sources import SOURCE, known_as

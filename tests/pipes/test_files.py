@@ -235,7 +235,6 @@ def test_parquet_has_the_values_that_postgres_would_have(owner: Owner, folder: F
 def test_no_one_sees_the_key_of_a_source(owner: Owner, folder: Folder, stack: Settings) -> None:
     folder.write("planes.ndjson", lines({"tail": "N1"}))
     make(owner, "planes.ndjson")
-    bring(owner)
     with (
         known_as(owner.tenant, folder.address.replace("@", "x@")),
         pytest.raises((UserError, Transient)) as caught,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from support.entities import entity, make_entities, pages
 from support.faults import AtPoint
-from support.ingest import Owner, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import Owner, make_owner
 from support.lake import spark
 from support.pipes import settle
 

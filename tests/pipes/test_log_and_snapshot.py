@@ -11,14 +11,16 @@ import psycopg
 import pytest
 from support.entities import as_model, pages
 from support.faults import AtPoint
+from support.forked import forked
 from support.ingest import Owner
 from support.lake import spark
-from support.pipes import bring
+from support.pipes import bring, settle
 
 from chaos.sources import SOURCE, capturing, copied
 from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes.postgres.pgoutput import LogChanges, Transaction
 from pulse_pipelines.pipes.postgres.places import Place, SlotRead
 from pulse_pipelines.pipes.run import run
@@ -163,6 +165,26 @@ def test_a_run_that_dies_leaves_the_mark_of_the_position(owner: Owner, source: A
     assert same(owner, source)
 
 
+def run_alone(tenant: Tenant) -> None:
+    """A run in a process of its own."""
+    run(spark(), tenant, "planes", 2)
+
+
+def test_a_run_that_is_killed_with_rows_sent_is_made_good_by_the_next(owner: Owner, source: Any) -> None:
+    """Of the rows of its own snapshot, and of changes: rows that are written between it and the next, too."""
+    source.execute(TABLE)
+    source.execute("INSERT INTO planes SELECT 'N' || n, n FROM generate_series(1, 5) n")
+    pipes.create(owner.tenant, definition(PIPE))
+    syncs.allow(owner.tenant, "planes", 1)
+    for change in ("UPDATE planes SET seats = 0 WHERE tail = 'N1'", "DELETE FROM planes WHERE tail = 'N2'"):
+        forked(run_alone, owner.tenant, PULSE_FAIL_POINT="pipe.loaded").killed()
+        source.execute(change)
+        settle(owner)
+        bring(owner)
+        assert same(owner, source)
+        source.execute("DELETE FROM planes WHERE tail = 'N3'; INSERT INTO planes VALUES ('N3', -1)")
+
+
 def test_a_deferrable_key_is_refused_and_the_table_can_be_changed(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY DEFERRABLE, seats int)")
     with pytest.raises(UserError, match="deferrable"):
@@ -209,7 +231,8 @@ def test_a_table_that_loses_its_identity_is_not_published_any_more(
     assert same(owner, source)
 
 
-def test_another_identity_set_later_brings_all_rows(owner: Owner, source: Any) -> None:
+@pytest.mark.parametrize("back", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_another_identity_set_later_brings_all_rows(owner: Owner, source: Any, back: bool) -> None:
     begin(owner, source)
     source.execute("ALTER TABLE planes ADD number int GENERATED ALWAYS AS IDENTITY UNIQUE")
     bring(owner)
@@ -217,12 +240,13 @@ def test_another_identity_set_later_brings_all_rows(owner: Owner, source: Any) -
     source.execute("UPDATE planes SET tail = 'moved' WHERE tail = 'N1'; DELETE FROM planes WHERE tail = 'N2'")
     assert bring(owner).is_full
     assert same(owner, source)
-    source.execute("UPDATE planes SET tail = 'again' WHERE tail = 'moved'")
-    source.execute("ALTER TABLE planes REPLICA IDENTITY DEFAULT")
-    source.execute("UPDATE planes SET seats = 0 WHERE tail = 'N3'")
-    bring(owner)
-    assert same(owner, source)
-    assert not bring(owner).is_full
+    if back:
+        source.execute("UPDATE planes SET tail = 'again' WHERE tail = 'moved'")
+        source.execute("ALTER TABLE planes REPLICA IDENTITY DEFAULT")
+        source.execute("UPDATE planes SET seats = 0 WHERE tail = 'N3'")
+        bring(owner)
+        assert same(owner, source)
+        assert not bring(owner).is_full
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ SELDOM = ("boolean", "json", "point", "xml", "bit(3)")
     "kind",
     ["uuid", "jsonb", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SELDOM)],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_a_cursor_without_an_order_is_refused(owner: Owner, source: Any, kind: str) -> None:
     source.execute(
         f"CREATE DOMAIN odd AS {kind}; CREATE TABLE planes (tail text PRIMARY KEY, at {kind}, d odd)"
@@ -147,7 +147,7 @@ def test_a_cursor_without_an_order_is_refused(owner: Owner, source: Any, kind: s
         pytest.param("money", ("1", "9", "10"), marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_a_cursor_of_any_order_brings_what_is_beyond(
     owner: Owner, source: Any, kind: str, values: tuple[str, ...]
 ) -> None:
@@ -160,6 +160,7 @@ def test_a_cursor_of_any_order_brings_what_is_beyond(
         assert len(latest(owner)) == number + 1
 
 
+@pytest.mark.slow
 def test_what_a_cursor_was_may_have_another_name_now(owner: Owner, source: Any) -> None:
     source.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad')")
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at mood)")

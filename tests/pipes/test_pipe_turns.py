@@ -131,6 +131,7 @@ def test_a_feed_read_from_its_start_gives_way_and_is_gone_on_with_as_one_sync(ow
         assert counts(owner) == (State.DONE, 0, 0, 5, 2)
 
 
+@pytest.mark.slow
 def test_a_feed_gives_way_after_its_last_whole_page_and_without_one_it_fails(owner: Owner) -> None:
     hostile = Hostile(service := Service())
     service.add("A", x=1)

@@ -12,7 +12,8 @@ from psycopg.sql import SQL
 from pyspark.errors import PythonException
 from support.entities import as_model, pages
 from support.faults import AtPoint
-from support.ingest import Owner, event, ingest, make_owner, run_batch
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, make_owner, run_batch
 from support.lake import spark
 from support.pipes import bring
 from support.traces import Collector

@@ -12,7 +12,7 @@ SEED = 214
 @pytest.mark.parametrize(
     ("kills", "names"),
     [
-        (1, ["captured"]),
+        pytest.param(1, ["captured"], marks=pytest.mark.slow),
         pytest.param(6, ["copied", "noted"], marks=pytest.mark.slow),
         pytest.param(8, list(pipes.PIPES), marks=pytest.mark.slow),
     ],

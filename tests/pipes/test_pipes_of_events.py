@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.faults import often
 from support.forked import forked
-from support.ingest import Owner, ingest, next_attempt, plan_batch, run_batch, start_attempt
+from support.here import ingest_here as ingest
+from support.ingest import Owner, next_attempt, plan_batch, run_batch, start_attempt
 from support.lake import spark
 from support.pipes import bring, settle
 
@@ -129,6 +130,7 @@ def test_what_is_deleted_or_changed_in_the_source_stays_as_it_came(owner: Owner,
     assert (counts(owner), ids(owner)) == ((State.DONE, 1, 1, 0), numbers(1, 21))
 
 
+@pytest.mark.slow
 def test_late_rows_come_within_the_overlap_and_by_a_reset(owner: Owner, source: Any) -> None:
     sell(source, 1, 10)
     source.execute("DELETE FROM sales WHERE number IN (2, 8)")
@@ -162,6 +164,7 @@ def test_a_row_without_a_time_is_a_dead_letter_that_says_why(owner: Owner, sourc
     assert reconcile_tenant(owner.tenant).balanced
 
 
+@pytest.mark.slow
 def test_an_infinite_cursor_does_not_end_the_pipe(owner: Owner, source: Any) -> None:
     """The time of a row is the usual cursor, and nothing would be beyond that of one that is infinite."""
     sell(source, 1, 3)
@@ -418,6 +421,7 @@ def test_a_dataset_of_a_pipe_of_events_is_deleted_after_it(owner: Owner, source:
     assert (counts(owner), ids(owner)) == ((State.DONE, 3, 0, 0), numbers(1, 3))
 
 
+@pytest.mark.slow
 def test_what_is_beyond_the_quota_is_set_aside_and_comes_once(owner: Owner, source: Any) -> None:
     sell(source, 1, 10)
     pipes.create(owner.tenant, definition(PIPE))

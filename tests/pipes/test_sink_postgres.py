@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from support.entities import as_model, declare, entity, make_entities, pages
 from support.faults import often
 from support.forked import forked
-from support.ingest import Owner, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import Owner, make_owner
 from support.pipes import exposed
 
 from chaos.sources import SOURCE, database
@@ -256,6 +257,7 @@ def test_an_entity_that_the_table_does_not_take_is_set_aside_and_named(owner: Ow
     assert rows(sink)["evil"] == ("stopped", None)
 
 
+@pytest.mark.slow
 def test_a_value_that_no_column_can_hold_sets_its_entity_aside(owner: Owner, sink: Any) -> None:
     sink.execute("ALTER TABLE copied ALTER name TYPE bytea USING NULL")
     pipes.create(owner.tenant, definition(PIPE))
@@ -278,7 +280,7 @@ UNIQUE = {
 
 
 @pytest.mark.parametrize("constraint", UNIQUE.values(), ids=UNIQUE)
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_entities_that_take_each_other_s_values_are_written(owner: Owner, sink: Any, constraint: str) -> None:
     sink.execute(f"ALTER TABLE copied {constraint}, ADD number int GENERATED ALWAYS AS IDENTITY")
     pipes.create(owner.tenant, definition(PIPE))
@@ -295,13 +297,18 @@ def test_entities_that_take_each_other_s_values_are_written(owner: Owner, sink: 
     assert rows(sink, "number").items() >= {(key, numbers[key]) for key in "BCDE"}
 
 
-def test_what_is_in_the_way_across_batches_is_written_in_the_end(owner: Owner, sink: Any) -> None:
+def test_what_is_in_the_way_across_batches_is_written_in_the_end(
+    owner: Owner, sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink.execute("ALTER TABLE copied ADD UNIQUE (people)")
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, ("A", {"people": 1}), ("B", {"people": 2}))
     deliver(owner.tenant, "out")
     push(owner, ("C", {"people": 1}), *((f"N{number}", {}) for number in range(4)), ("A", {"_deleted": True}))
-    forked(in_small_batches, owner.tenant, "out").ended()
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "FIRST", 2)
+        patched.setattr(reading, "BYTES", 1)
+        deliver(owner.tenant, "out")
     assert pipes.find(owner.tenant, "out").error is None
     assert rows(sink, "people")["C"] == (1,)
     assert pipes.deliveries(owner.tenant, "out", 9)[0].refused == 0

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from support.entities import entity, make_entities, pages
 from support.faults import AtPoint
-from support.ingest import Owner, event, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, make_owner
 from support.lake import spark
 from support.pipes import bring, settle
 
@@ -72,8 +73,9 @@ def test_a_result_becomes_entities_and_follows_its_sources(owner: Owner) -> None
         airline("AA", name="American"),
         plane("N1", name="AA", people=7, area=1.5),
         plane("N2", name="??"),
+        plane("N3"),
+        plane("N4", name="AA"),
     )
-    push(owner, plane("N3"), plane("N4", name="AA"))
     pipes.create(owner.tenant, definition(PIPE))
     syncs.allow(owner.tenant, "fleet", 1)
     sent = bring(owner, "fleet")

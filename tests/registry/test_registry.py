@@ -11,7 +11,8 @@ from typing import Any, get_args
 import psycopg
 import pytest
 from pyiceberg.table import Table
-from support.ingest import SCHEMA, event, ingest, make_owner
+from support.here import ingest_here as ingest
+from support.ingest import SCHEMA, event, make_owner
 from typer.testing import CliRunner
 
 from chaos.surroundings import pulse, superuser
@@ -501,17 +502,23 @@ READS: dict[str, Callable[[Tenant], object]] = {
 }
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
-def test_a_read_names_its_tenant_beside_row_level_security(
-    stack: Settings, read: Callable[[Tenant], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module")
+def unlike(stack: Settings) -> list[Tenant]:
+    """Two tenants of which all that is read differs."""
     tenants = [make_owner().tenant for _ in range(2)]
     for number, tenant in enumerate(tenants):
         for name in ["reader", "writer"][: number + 1]:
             keys.issue_key(tenant, name, [KeyScope.READ])
             registry.create_dataset(tenant, f"of_the_{name}", f"pulse://{tenant.slug}/orders/1")
         event_states.declare(tenant, "orders", "country", 10 + number)
-    seen = [read(tenant) for tenant in tenants]
+    return tenants
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
+def test_a_read_names_its_tenant_beside_row_level_security(
+    unlike: list[Tenant], read: Callable[[Tenant], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [read(tenant) for tenant in unlike]
     assert seen[0] != seen[1], "nothing could be mistaken"
 
     @contextmanager
@@ -521,4 +528,4 @@ def test_a_read_names_its_tenant_beside_row_level_security(
             yield connection
 
     monkeypatch.setattr(postgres, "tenant_transaction", without_security)
-    assert [read(tenant) for tenant in tenants] == seen
+    assert [read(tenant) for tenant in unlike] == seen

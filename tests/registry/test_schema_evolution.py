@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.connect.session import SparkSession
-from support.ingest import Owner, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner
 from support.lake import outside_catalog
 from support.moves import moved as move
 

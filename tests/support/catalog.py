@@ -13,8 +13,9 @@ from pulse_pipelines.domain.key import IssuedKey, KeyScope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
 from pulse_resources.settings import Settings
+from support.here import ingest_here as ingest
 from support.http import Api, served
-from support.ingest import Owner, event, ingest, make_owner
+from support.ingest import Owner, event, make_owner
 
 READ = (KeyScope.LAKE_READ,)
 LAKE = (KeyScope.LAKE_READ, KeyScope.LAKE_WRITE)

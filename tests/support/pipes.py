@@ -9,7 +9,8 @@ from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.ingest import deletions, plan
 from pulse_pipelines.pipes.run import Sent, run
 from support.entities import make_entities
-from support.ingest import Owner, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner
 from support.lake import spark
 
 

@@ -91,6 +91,7 @@ def test_ranges_are_read_some_at_a_time(either: Owner, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("harm", ["short", "empty", "zeros", "other", "folder"])
+@pytest.mark.sample(5)  # each of them
 def test_a_file_that_is_not_the_filters_is_not_believed(either: Owner, harm: str) -> None:
     assert_known(either)
     for path in list(folder(either).iterdir()):
@@ -116,6 +117,7 @@ def test_on_a_full_disk_filters_are_read_one_by_one(either: Owner) -> None:
 
 @pytest.mark.parametrize("torn", ["''", "'\\x00'", "substring(filter FROM 1 FOR 100)", "NULL",
     "overlay(filter PLACING '\\xff00ff' FROM octet_length(filter) - 40)"])  # fmt: skip
+@pytest.mark.sample(5)  # each of them
 def test_a_filter_that_is_torn_in_postgres_lets_nothing_through(either: Owner, torn: str) -> None:
     with harmed(either, IDS, f"UPDATE {IDS} SET filter = {torn} WHERE {{mine}}"):
         assert_known(either)

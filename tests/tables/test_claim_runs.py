@@ -8,7 +8,8 @@ from uuid import UUID
 import numpy as np
 import pytest
 from support.claims import add, known, looked_up, names, orders, runs, session
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event
 from support.lake import superuser
 
 from chaos.surroundings import with_settings

@@ -3,7 +3,8 @@
 import pytest
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, make_owner
 from support.lake import location, row, spark, table, with_file
 from support.maintenance import done, objects
 
@@ -13,6 +14,7 @@ from pulse_pipelines.monitoring.checks import subject
 from pulse_pipelines.query import snapshots, tail
 from pulse_pipelines.query.preview import preview
 from pulse_resources import iceberg, manifest_list, postgres
+from pulse_resources.settings import Settings
 
 
 @pytest.fixture
@@ -31,18 +33,35 @@ def extended(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 @pytest.fixture
 def owner(owner: Owner) -> Owner:
     """A tenant with one event in its table."""
+    return with_one(owner)
+
+
+def with_one(owner: Owner) -> Owner:
     owner.send(event("first"))
     ingest(owner)
     return owner
 
 
-@pytest.fixture
-def merged(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> Owner:
+def with_merges(owner: Owner) -> Owner:
     """Seven appends to the owner's table, of which the third and the sixth one merged what was there."""
-    monkeypatch.setattr(manifest_list, "MERGED_FROM", 3)
     for number in range(1, 7):
         append(owner, number)
     return owner
+
+
+@pytest.fixture
+def merging(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> Owner:
+    """With merges, which go on."""
+    monkeypatch.setattr(manifest_list, "MERGED_FROM", 3)
+    return with_merges(owner)
+
+
+@pytest.fixture(scope="module")
+def merged(stack: Settings) -> Owner:
+    """With merges; tests add nothing to it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(manifest_list, "MERGED_FROM", 3)
+        return with_merges(with_one(make_owner()))
 
 
 def append(owner: Owner, number: int) -> None:
@@ -127,21 +146,21 @@ def test_earlier_snapshots_keep_the_manifests_that_a_later_append_merged(merged:
         assert found.num_rows == count
 
 
-def test_a_merge_that_lost_its_commit_is_removed_as_an_orphan(merged: Owner) -> None:
-    append(merged, 7)
-    append(merged, 8)
-    before = location(merged)
-    lost = with_file(merged, row(merged, id="lost", _offset=9), seen=before)
-    staged = iceberg.load_table((merged.tenant.namespace, "orders"), lost)
+def test_a_merge_that_lost_its_commit_is_removed_as_an_orphan(merging: Owner) -> None:
+    append(merging, 7)
+    append(merging, 8)
+    before = location(merging)
+    lost = with_file(merging, row(merging, id="lost", _offset=9), seen=before)
+    staged = iceberg.load_table((merging.tenant.namespace, "orders"), lost)
     written = {m.manifest_path for m in manifests(staged)} - {
-        m.manifest_path for m in manifests(table(merged))
+        m.manifest_path for m in manifests(table(merging))
     }
     assert len(written) == 2, "the append's own manifest, and the merged one"
-    append(merged, 9)
+    append(merging, 9)
     with with_settings(UPKEEP__ORPHAN_HOURS=0):
-        done(merged, Task.SWEEP)
-    assert not written & objects(table(merged).location())
-    assert preview(merged.tenant, "orders", 99).num_rows == 10
+        done(merging, Task.SWEEP)
+    assert not written & objects(table(merging).location())
+    assert preview(merging.tenant, "orders", 99).num_rows == 10
 
 
 def test_a_batchs_files_are_found_in_whatever_they_were_merged(merged: Owner) -> None:
@@ -154,8 +173,8 @@ def test_a_batchs_files_are_found_in_whatever_they_were_merged(merged: Owner) ->
     assert {file.file_path for files in found for file in files} < {file.file_path for file in everything}
 
 
-def test_rows_are_followed_through_a_merge(merged: Owner) -> None:
-    following = tail.follow(merged.tenant, "orders", lambda: append(merged, next(numbers)))
+def test_rows_are_followed_through_a_merge(merging: Owner) -> None:
+    following = tail.follow(merging.tenant, "orders", lambda: append(merging, next(numbers)))
     numbers = iter(range(7, 12))
     seen = [row["id"] for _ in range(4) for row in next(following).to_pylist()]
     assert seen == ["more 7", "more 8", "more 9", "more 10"]

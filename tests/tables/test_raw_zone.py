@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from support.ingest import Owner, event, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner, event, make_owner
 from support.lake import spark, superuser
 
 from pulse_pipelines import erasure, registry
@@ -22,7 +23,7 @@ from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.batch_files import BatchFiles
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import object_store
-from pulse_resources.settings import load_settings
+from pulse_resources.settings import Settings, load_settings
 
 DAYS = [date(2026, 11, day) for day in (17, 18, 19)]
 PARTS = """
@@ -46,6 +47,16 @@ def ids(packed: bytes) -> list[str]:
 
 @pytest.fixture
 def owner(owner: Owner) -> Owner:
+    return with_days(owner)
+
+
+@pytest.fixture(scope="module")
+def seen(stack: Settings) -> Owner:
+    """Tests only look at it."""
+    return with_days(make_owner())
+
+
+def with_days(owner: Owner) -> Owner:
     """A batch of two events of each of three days, in turns, one of them ADA's, and a dead letter."""
     payloads = [of_day(f"{day.day}-{n}", day) for n in range(2) for day in DAYS]
     owner.send(*payloads, of_day("ada", DAYS[1], country="ADA"), event("bad", country=7))
@@ -53,10 +64,10 @@ def owner(owner: Owner) -> Owner:
     return owner
 
 
-def test_an_object_has_the_events_of_an_hour_by_their_days(owner: Owner) -> None:
+def test_an_object_has_the_events_of_an_hour_by_their_days(seen: Owner) -> None:
     """Of what one task got of it: there may be two."""
     events: Counter[date] = Counter()
-    for path, of_path in groupby(parts(owner), key=lambda part: part[0]):
+    for path, of_path in groupby(parts(seen), key=lambda part: part[0]):
         assert re.search(r"/orders/dt=\d{4}-\d\d-\d\d/hr=\d\d/[^/]+\.jsonl\.gz$", path)
         content, end = raw_zone.content(path), 0
         for _, day, count, start, size in of_path:
@@ -112,17 +123,17 @@ def test_a_member_without_an_event_left_is_not_kept(owner: Owner) -> None:
     assert all(events for _, _, events, _, _ in parts(owner))
 
 
-def test_each_hour_of_arrival_has_its_object(owner: Owner) -> None:
+def test_each_hour_of_arrival_has_its_object(seen: Owner) -> None:
     """And each day of the events in it a member, whatever order they came in."""
-    dataset = registry.find_dataset(owner.tenant, "orders")
-    conformer = TopicConformer(Scope(owner.tenant, (dataset,)), "batch", UNLIMITED)
+    dataset = registry.find_dataset(seen.tenant, "orders")
+    conformer = TopicConformer(Scope(seen.tenant, (dataset,)), "batch", UNLIMITED)
     first, second = (datetime(2026, 11, 19, hour, 59, 59, tzinfo=UTC) for hour in (9, 10))
     came = [(DAYS[0], first), (DAYS[1], second), (DAYS[0], second), (DAYS[1], first), (DAYS[0], first)]
     messages = [
         Message(0, n, round(at.timestamp() * 1000), of_day(f"e{n}", day)) for n, (day, at) in enumerate(came)
     ]
     bucket = load_settings().object_store.bucket
-    with BatchFiles(owner.tenant, bucket, "batch-1", drop_copies=True, pause=lambda: None) as lake:
+    with BatchFiles(seen.tenant, bucket, "batch-1", drop_copies=True, pause=lambda: None) as lake:
         lake.add(dataset, conformer.chunk(messages).tables["orders"])
         lake.add_raw("orders", messages[0].received_ms, b'{"not": "an event"}\n')
     found = {
