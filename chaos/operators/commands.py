@@ -17,7 +17,7 @@ import orjson
 
 from chaos import inside
 from chaos.operators.events import NAME, NOW
-from pulse_pipelines import dead_letters, erasure, registry
+from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.backfill import backfill
 from pulse_pipelines.curated import rollups
 from pulse_pipelines.curated.due import due_days
@@ -26,7 +26,7 @@ from pulse_pipelines.dead_letters import Filter, Result
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.schema import SchemaUri
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import record
+from pulse_pipelines.erasure import record, run as erasure
 from pulse_pipelines.ingest import attempts, data_loss
 from pulse_pipelines.maintenance.policy import Need, needs
 from pulse_pipelines.maintenance.run import run as run_upkeep

@@ -10,8 +10,9 @@ from pulse_api.cli import complete, interrupted
 from pulse_api.cli.arguments import TenantSlug
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table, working
-from pulse_pipelines import erasure, registry
+from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import everywhere, run as erasure
 from pulse_resources.errors import UserError
 
 app = typer.Typer()
@@ -76,12 +77,12 @@ def erase(
 
 def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Erase in all datasets; exit code 1 if data that mention the value were left out."""
-    scope = erasure.everywhere.find(owner, where)
+    scope = everywhere.find(owner, where)
     if dry_run or not yes:
-        previews = erasure.everywhere.preview(owner, scope)
-        own_tables = erasure.everywhere.count_own(owner, scope)
+        previews = everywhere.preview(owner, scope)
+        own_tables = everywhere.count_own(owner, scope)
         if dry_run:
-            omissions = list(erasure.everywhere.left_out(owner, scope, own_tables))
+            omissions = list(everywhere.left_out(owner, scope, own_tables))
             counted = {each.table: each.rows for each in own_tables if each.has_column and not each.reason}
             if as_json:
                 emit({"datasets": previews, "own_tables": counted, "left_out": omissions})
@@ -94,10 +95,10 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
             return
         _confirm(owner, previews.values(), sum(each.rows for each in own_tables))
     with interrupted.leaves(interrupted.ERASURE), working("erasing") as begins:
-        receipts = erasure.everywhere.erase(owner, scope, lambda step: begins(f"erasing from {step}"))
+        receipts = everywhere.erase(owner, scope, lambda step: begins(f"erasing from {step}"))
         begins("searching for data that is not covered")
-        became = erasure.everywhere.own_of(owner, receipts)
-        omissions = list(erasure.everywhere.left_out(owner, scope, became))
+        became = everywhere.own_of(owner, receipts)
+        omissions = list(everywhere.left_out(owner, scope, became))
     if as_json:
         emit({"datasets": receipts, "left_out": omissions})
     else:
@@ -109,7 +110,7 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
         raise typer.Exit(FAILED)
 
 
-def _show_omissions(omissions: "Iterable[erasure.everywhere.LeftOut]") -> None:
+def _show_omissions(omissions: "Iterable[everywhere.LeftOut]") -> None:
     for omission in omissions:
         remark(f"not covered: {omission.what}. {omission.fix}")
 

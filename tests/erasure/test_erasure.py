@@ -29,12 +29,12 @@ from typer.testing import CliRunner
 
 from chaos.surroundings import pulse, superuser
 from pulse_api import cli
-from pulse_pipelines import erasure, registry
+from pulse_pipelines import registry
 from pulse_pipelines.curated import table as curated_table
 from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.domain.windows import Windows
-from pulse_pipelines.erasure import run as erasure_run
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.ingest import settle
 from pulse_pipelines.lake import namespaces, writing
@@ -813,7 +813,7 @@ def begin(owner: Owner, where: str, point: str, monkeypatch: pytest.MonkeyPatch)
             raise Died
 
     with monkeypatch.context() as dying:
-        dying.setattr(erasure_run, "fail_point", die_there)
+        dying.setattr(erasure, "fail_point", die_there)
         with pytest.raises(Died):
             erasure.erase(owner.tenant, "orders", where)
 
@@ -870,7 +870,7 @@ def test_an_erasure_that_cannot_become_clean_says_what_is_left(
             planted.append(path)
 
     with monkeypatch.context() as planting:
-        planting.setattr(erasure_run, "fail_point", plant)
+        planting.setattr(erasure, "fail_point", plant)
         code, said = run(owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}", "--yes")
     assert (code, len(planted)) == (1, 5)
     assert f"still there after 5 rounds: 1 events in {path}" in said

@@ -16,11 +16,11 @@ from support.faults import AtPoint
 from support.ingest import Owner, event, ingest
 
 from chaos.surroundings import superuser
-from pulse_pipelines import dead_letters, erasure, registry
+from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.curated import compute
 from pulse_pipelines.curated.pinned import Pinned, pin
 from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter
-from pulse_pipelines.erasure import accounting
+from pulse_pipelines.erasure import accounting, run as erasure
 from pulse_pipelines.monitoring.checks.inspection import Inspection
 from pulse_pipelines.monitoring.checks.subject import Scope
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant

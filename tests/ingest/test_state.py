@@ -19,8 +19,9 @@ from support.ingest import (
     start_attempt,
 )
 
-from pulse_pipelines import erasure, registry
+from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import STATE_KEYS
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.monitoring.checks import inspection
 from pulse_pipelines.registry import event_state_build, event_states
 from pulse_pipelines.tables import event_states as kept

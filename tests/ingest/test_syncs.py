@@ -11,8 +11,9 @@ from support.ingest import Owner, ingest, make_owner, next_attempt, plan_batch, 
 from support.pipes import make_pipe
 
 from chaos.surroundings import superuser
-from pulse_pipelines import erasure, pipes
+from pulse_pipelines import pipes
 from pulse_pipelines.domain.syncs import Part, State
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.ingest import attempts, deletions, plan
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.issues import Kind, look

@@ -25,9 +25,10 @@ from support.ingest import (
 
 from chaos import states
 from chaos.waiting import PATIENCE_S
-from pulse_pipelines import erasure, registry
+from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.windows import KEPT, LENGTHS, Windows, minute
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.monitoring.checks import inspection
 from pulse_pipelines.registry import (
     event_state_build,

@@ -16,7 +16,8 @@ from support.maintenance import objects
 from typer.testing import CliRunner
 
 from pulse_api import cli
-from pulse_pipelines import erasure, registry
+from pulse_pipelines import registry
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.maintenance.retention import expire_claims
 from pulse_pipelines.monitoring.checks.reconciled import proven
 from pulse_pipelines.monitoring.reconcile import reconcile, reconcile_tenant

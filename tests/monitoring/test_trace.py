@@ -16,8 +16,9 @@ from support.topics import delete_topic
 from typer.testing import CliRunner
 
 from pulse_api import cli
-from pulse_pipelines import dead_letters, erasure, registry
+from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import Filter
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.monitoring import trace
 from pulse_pipelines.monitoring.trace import Fate, State, Trace, rows, topic
 from pulse_pipelines.query.snapshots import snapshots

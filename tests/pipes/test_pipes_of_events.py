@@ -17,11 +17,12 @@ from support.pipes import bring, settle
 
 from chaos.sources import SOURCE, Folder, database, known_as
 from chaos.surroundings import superuser, with_settings
-from pulse_pipelines import erasure, pipes, registry
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.ingest import deletions
 from pulse_pipelines.maintenance.retention import expire_claims
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant

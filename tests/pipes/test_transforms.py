@@ -16,7 +16,7 @@ from chaos.surroundings import superuser
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.erasure import erase
+from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources import locks, postgres

@@ -23,8 +23,9 @@ from support.moves import moved
 from typer.testing import CliRunner
 
 from pulse_api import cli
-from pulse_pipelines import erasure, registry
+from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import MAX_ROWS
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.query import partial_table
 from pulse_pipelines.query.file_pruning import Span, newest_files, widening_spans
 from pulse_pipelines.query.preview import moment, preview

@@ -13,10 +13,11 @@ from support.here import ingest_here as ingest
 from support.ingest import Owner, event, make_owner
 from support.lake import spark, superuser
 
-from pulse_pipelines import erasure, registry
+from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.tables import raw_zone
