@@ -232,7 +232,9 @@ def ask(
         made = questions.database(Path(folder))
     for name, annotated in (("with titles, units and synonyms", True), ("with names and types alone", False)):
         verdicts = questions.judge(made, questions.meanings(annotated=annotated), asked)
-        counts = [sum(each.outcome == what for each in verdicts) for what in ("right", "refused", "wrong")]
+        counts = [
+            sum(verdict.outcome == what for verdict in verdicts) for what in ("right", "refused", "wrong")
+        ]
         share = f"{100 * counts[0] / len(asked):.0f}"
         table.add_row(name, str(len(asked)), *map(str, counts), share)
         for each in verdicts:

@@ -61,7 +61,7 @@ def meanings(*, annotated: bool = True) -> list[Meaning]:
                 ):
                     each.pop(keyword, None)
             document.pop("x-pulse-synonyms", None)
-        typed = [(each.field, each.name, each.type) for each in columns(document)]
+        typed = [(column.field, column.name, column.type) for column in columns(document)]
         found.append(meaning.of_schema(slug, document, typed, of_entities=slug in ENTITIES))
     return found
 

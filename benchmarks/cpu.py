@@ -38,7 +38,7 @@ def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
         begun = bool(last)  # processes first seen later have just begun
         found, table = state.read(layout), processes.table()
         services = found.services.values() if found else ()
-        roots = {each.name: each.process for each in services}
+        roots = {service.name: service.process for service in services}
         roots |= {name: processes.ProcessId.of(pid) for name, pid in (beside or {}).items()}
         for name, root in roots.items():
             for pid in processes.family(root, table) if root else ():

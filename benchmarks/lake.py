@@ -60,12 +60,12 @@ def reference(tenant: Tenant, table: str, log: Path) -> Iterator[Catalog]:
     """Apache's reference server, in which the tenant's table is registered under the same names."""
     location = registry.current_table(tenant, table).metadata_location
     with reference_catalog.serving(log) as url:
-        found = Catalog(url, {})
-        with found.client() as client:
+        catalog = Catalog(url, {})
+        with catalog.client() as client:
             client.post("/namespaces", json={"namespace": ["events"]}).raise_for_status()
             entered = {"name": table, "metadata-location": location}
             client.post("/namespaces/events/register", json=entered).raise_for_status()
-        yield found
+        yield catalog
 
 
 def measure(catalog: Catalog, table: str) -> Iterator[tuple[int, float, float, float, int]]:

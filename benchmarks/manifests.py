@@ -35,7 +35,7 @@ DECODERS: tuple[tuple[str, Callable[[bytes], BinaryDecoder]], ...] = (
 def written(path: Path, entries: int, columns: int) -> ManifestFile:
     """A manifest of data files with statistics of all their columns."""
     fields = range(1, columns + 1)
-    schema = Schema(*(NestedField(each, f"c{each}", LongType()) for each in fields))
+    schema = Schema(*(NestedField(field, f"c{field}", LongType()) for field in fields))
     output = PyArrowFileIO().new_output(str(path))
     with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, schema, output, 1, "deflate") as writer:
         for number in range(entries):
@@ -46,12 +46,12 @@ def written(path: Path, entries: int, columns: int) -> ManifestFile:
                 partition=Record(),
                 record_count=100 * number,
                 file_size_in_bytes=10_000 + number,
-                column_sizes={each: 10 ** (each % 8) for each in fields},
+                column_sizes={field: 10 ** (field % 8) for field in fields},
                 value_counts=dict.fromkeys(fields, 100),
                 null_value_counts=dict.fromkeys(fields, 0),
                 nan_value_counts={},
                 lower_bounds=dict.fromkeys(fields, b"abcdefgh"),
-                upper_bounds={each: b"x" * (each % 100) for each in fields},
+                upper_bounds={field: b"x" * (field % 100) for field in fields},
                 key_metadata=None,
                 split_offsets=[4],
                 sort_order_id=None,

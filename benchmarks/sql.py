@@ -89,7 +89,7 @@ def together(tenants: Sequence[Tenant]) -> Together:
                 statuses[asking.post("/v1/sql", json={"sql": COLD}).status_code] += 1
                 ends[tenant.slug].append(time.perf_counter() - since)
 
-        issued = {each: keys.issue_key(each, "benchmark", [KeyScope.READ]).text for each in tenants}
+        issued = {tenant: keys.issue_key(tenant, "benchmark", [KeyScope.READ]).text for tenant in tenants}
         threads = [
             threading.Thread(target=ask, args=each) for each in issued.items() for _ in range(PER_TENANT)
         ]

@@ -53,7 +53,7 @@ def measure(console: Console, events: int) -> tuple[Iterator[tuple[str, float, f
             if time_:
                 spent[what].append(done)
     found = (
-        (what, median(sum(each.values()) for each in runs), median(each["settle"] for each in runs))
+        (what, median(sum(run.values()) for run in runs), median(run["settle"] for run in runs))
         for what, runs in spent.items()
     )
     return found, tenant
@@ -104,10 +104,10 @@ def window_reads(console: Console, times: int) -> tuple[float, float]:
     spent = []
     for _ in range(times):
         began = time.perf_counter()
-        found = event_states.newest(tenant, load.DATASET, "busy").windows
+        windows = event_states.newest(tenant, load.DATASET, "busy").windows
         spent.append((time.perf_counter() - began) * 1_000)
-        assert found is not None
-        assert found.complete
+        assert windows is not None
+        assert windows.complete
     p50, p95 = np.percentile(spent[5:], [50, 95])
     return float(p50), float(p95)
 

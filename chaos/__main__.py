@@ -96,10 +96,10 @@ def repeat(
     with stack(HOME, Kind.PLAIN, **SETTINGS[Kind.PLAIN]):
         for number in range(1, times + 1):
             episode = operators.carried_out(schedule)
-            console.print(f"{number}: {len(found := episode.findings)} findings")
-            for finding in found:
+            console.print(f"{number}: {len(findings := episode.findings)} findings")
+            for finding in findings:
                 console.print(f"  {finding}", markup=False, soft_wrap=True)
-            if found:
+            if findings:
                 raise typer.Exit(1)
 
 

@@ -59,8 +59,8 @@ def _instance() -> dg.DagsterInstance:
     """An instance of this thread, in this process: making one takes a third of a small batch's time."""
     if getattr(_OWN, "process", None) != os.getpid():  # a forked one has its parent's
         _OWN.process, _OWN.instance = os.getpid(), dg.DagsterInstance.ephemeral()
-    found: dg.DagsterInstance = _OWN.instance
-    return found
+    instance: dg.DagsterInstance = _OWN.instance
+    return instance
 
 
 def surrounded(environment: Mapping[str, str], log: str) -> None:

@@ -108,16 +108,16 @@ def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
             _up_storage(home, clocks)
         os.environ |= _at(home, "storage")
         forget_connections()
-        found = load_settings()
+        settings = load_settings()
         upstream = {
-            "postgres": found.postgres.port,
-            "minio": int(found.object_store.endpoint.rpartition(":")[2]),
+            "postgres": settings.postgres.port,
+            "minio": int(settings.object_store.endpoint.rpartition(":")[2]),
         }
         with proxy.running(upstream) as proxies:
-            by_proxy = main | _addresses(found, proxies["postgres"].port, proxies["minio"].port)
+            by_proxy = main | _addresses(settings, proxies["postgres"].port, proxies["minio"].port)
             only = ["--without-dagster"] if kind == Kind.PLAIN else []
             pulse("up", *only, environment={**by_proxy, **_clock(clocks, "main")})
-            os.environ |= main | _addresses(found, upstream["postgres"], upstream["minio"])
+            os.environ |= main | _addresses(settings, upstream["postgres"], upstream["minio"])
             forget_connections()
             yield Stack(home, proxies["postgres"], proxies["minio"], by_proxy, disks, clocks)
     finally:

@@ -87,8 +87,8 @@ def _windows(tenant: Tenant, slug: str, rows: Sequence[Row], keys: Iterable[str]
         return
     as_of = max(moments)
     for key in keys:
-        kept = event_states.newest(tenant, slug, key, as_of).windows
-        found, wanted = kept and shown(kept), model(rows, STATES[slug], key, as_of)
+        windows = event_states.newest(tenant, slug, key, as_of).windows
+        found, wanted = windows and shown(windows), model(rows, STATES[slug], key, as_of)
         if found != wanted:
             yield f"{key} has {found}, the rows give {wanted}"
 

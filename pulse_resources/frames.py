@@ -104,7 +104,7 @@ def _ways_of_needed(hint: Any) -> tuple[_Way, _Way]:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         kind = typing.cast(type, hint)
-        ways = {name: _ways(each) for name, each in _fields(kind).items()}
+        ways = {name: _ways(field) for name, field in _fields(kind).items()}
         return (
             lambda value: {name: way[0](getattr(value, name)) for name, way in ways.items()},
             lambda row: kind(**{name: way[1](row[name]) for name, way in ways.items()}),

@@ -232,7 +232,7 @@ def stage_schema(
         OSError: the object store failed.
     """
     table, pairs = _for_commit(table), list(rewritten)
-    number = max(known.schema_id for known in table.metadata.schemas) + 1
+    number = max(schema.schema_id for schema in table.metadata.schemas) + 1
     following = schema.model_copy(update={"schema_id": number})
     with table.transaction() as transaction:
         transaction._apply((AddSchemaUpdate(schema=following), SetCurrentSchemaUpdate()))

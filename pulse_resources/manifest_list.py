@@ -67,14 +67,14 @@ class Append(_FastAppendFiles):
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         if not self._many:
             return manifests
-        added = [each for each in manifests if each.added_snapshot_id == self._snapshot_id]
+        added = [manifest for manifest in manifests if manifest.added_snapshot_id == self._snapshot_id]
         spec_id = self._transaction.table_metadata.default_spec_id
         small = smallest(
-            each
-            for each in manifests
-            if each.content is ManifestContent.DATA
-            and each.partition_spec_id == spec_id
-            and each not in added
+            manifest
+            for manifest in manifests
+            if manifest.content is ManifestContent.DATA
+            and manifest.partition_spec_id == spec_id
+            and manifest not in added
         )
         self._replaced = len(small)
         if not small:
@@ -82,7 +82,11 @@ class Append(_FastAppendFiles):
         read = partial(ManifestFile.fetch_manifest_entry, io=self._io, discard_deleted=True)
         found = ExecutorFactory.get_or_create().map(read, small)
         merged = write_existing(self, spec_id, (entry for entries in found for entry in entries))
-        return [*added, merged, *(each for each in manifests if each not in added and each not in small)]
+        return [
+            *added,
+            merged,
+            *(manifest for manifest in manifests if manifest not in added and manifest not in small),
+        ]
 
     @override
     def _manifests(self) -> list[ManifestFile]:

@@ -20,10 +20,10 @@ def check(session: SparkSession | None = None) -> None:
     """
     store = load_settings().object_store
     try:
-        found = object_store.file_system().get_file_info(store.bucket)
+        file_info = object_store.file_system().get_file_info(store.bucket)
     except OSError as error:
         raise Transient(f"the object store does not answer: {error}", endpoint=store.endpoint) from error
-    if found.type is pafs.FileType.NotFound:
+    if file_info.type is pafs.FileType.NotFound:
         raise Transient("the object store has no such bucket", bucket=store.bucket, endpoint=store.endpoint)
     if session is not None:
         _ask_spark(session)

@@ -172,8 +172,8 @@ def _apply(backend: Any, migration: Any) -> None:
 
 def missing_migrations(connection: psycopg.Connection) -> list[str]:
     """Migrations that the database lacks, in order; writes nothing, not even yoyo's tables."""
-    known = connection.execute("SELECT to_regclass('_yoyo_migration')").fetchone()
+    row = connection.execute("SELECT to_regclass('_yoyo_migration')").fetchone()
     applied: set[str] = set()
-    if known and known[0]:
+    if row and row[0]:
         applied = {name for (name,) in connection.execute("SELECT migration_id FROM _yoyo_migration")}
     return [path.stem for path in sorted(MIGRATIONS.glob("*.sql")) if path.stem not in applied]

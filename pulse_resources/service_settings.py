@@ -206,8 +206,8 @@ class SparkSettings(BaseModel):
         """The token, from its own setting or from a header of the remote."""
         if self.token:
             return self.token.get_secret_value()
-        given = re.search(r"[/;]authorization=Bearer%20([^;]+)", self.remote)
-        return unquote(given[1]) if given else None
+        match = re.search(r"[/;]authorization=Bearer%20([^;]+)", self.remote)
+        return unquote(match[1]) if match else None
 
     def url(self, session_id: str | None = None) -> str:
         """URL for pyspark's client; holds a secret, never log it.
@@ -230,5 +230,5 @@ class SparkSettings(BaseModel):
     @property
     def session_id(self) -> str | None:
         """Session that the remote names for all runs; None: it names none."""
-        given = re.search(r"[/;]session_id=([^;]+)", self.remote)
-        return given[1] if given else None
+        match = re.search(r"[/;]session_id=([^;]+)", self.remote)
+        return match[1] if match else None

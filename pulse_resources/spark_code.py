@@ -46,7 +46,7 @@ def _compiled(name: str, source: bytes) -> bytes:
 def _sources() -> Iterator[tuple[str, bytes]]:
     """Modules by their names in the archive."""
     for package in PACKAGES:
-        found = find_spec(package)
-        folder = Path(str(found and found.origin)).parent
+        spec = find_spec(package)
+        folder = Path(str(spec and spec.origin)).parent
         for path in sorted(folder.rglob("*.py")):
             yield f"{package}/{path.relative_to(folder).as_posix()}", path.read_bytes()

@@ -148,7 +148,7 @@ def _append(session: SparkSession, rows: DataFrame, name: str) -> None:
 
 def _merge(session: SparkSession, rows: DataFrame, name: str) -> None:
     rows.createOrReplaceTempView("brought")
-    differs = " OR ".join(f"NOT (t.{each} <=> b.{each})" for each in rows.columns)
+    differs = " OR ".join(f"NOT (t.{column} <=> b.{column})" for column in rows.columns)
     session.sql(
         f"MERGE INTO {CATALOG}.jdbc.{name} t USING brought b ON t.id = b.id "
         f"WHEN MATCHED AND ({differs}) THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"

@@ -183,7 +183,7 @@ class _Life:
         if kind == READY:
             return wire.request("GET", "/readyz"), ()
         ids = tuple(f"{number}-{n}" for n in range(1 if number % EVERY else LARGE))
-        return wire.request("POST", "/v1/collect", self._place.key, [_event(each) for each in ids]), ids
+        return wire.request("POST", "/v1/collect", self._place.key, [_event(id_) for id_ in ids]), ids
 
 
 def _event(event_id: str) -> dict[str, object]:

@@ -52,11 +52,11 @@ def make_attacker(*, room: bool) -> tuple[Tenant, Target]:
 
 def _room(settings: Settings) -> dict[str, Any]:
     room = settings.dagster
-    known = Identity(room)
+    identity = Identity(room)
     assert room.token, "`pulse up` makes one"
     return {
         "room": room.webserver_port,
-        "session": f"{known.cookie}={known.session(Role.OPERATOR)}",
+        "session": f"{identity.cookie}={identity.session(Role.OPERATOR)}",
         "token": room.token.get_secret_value(),
     }
 

@@ -180,8 +180,8 @@ def retain(tenants: Sequence[Tenant], what: str) -> Answer:
 def curate(tenants: Sequence[Tenant]) -> Answer:
     """Compute all due days of all tenants, as the job does."""
     mine = {tenant.tenant_id for tenant in tenants}
-    found = due_days(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
-    ready = [day for day in found if day.ready and day.tenant.tenant_id in mine]
+    days = due_days(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
+    ready = [day for day in days if day.ready and day.tenant.tenant_id in mine]
     with spark.session() as session:
         done = compute(session, ready)
     return {

@@ -131,8 +131,8 @@ class World:
         """Pulse's current progress."""
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             ((now,),) = connection.execute(NOW).fetchall()
-            found = connection.execute(PROGRESS, [self.tenant.tenant_id]).fetchall()
-        return Progress(now, {p: at for p, at, _ in found}, {p: at for p, _, at in found})
+            rows = connection.execute(PROGRESS, [self.tenant.tenant_id]).fetchall()
+        return Progress(now, {p: at for p, at, _ in rows}, {p: at for p, _, at in rows})
 
     def cut(self, partition: int, until: int) -> None:
         """Record that messages before an offset were removed."""
@@ -216,8 +216,8 @@ class World:
         return min(later, default=None)
 
     def _event(self, arrived: Arrived, found: dict[Position, Arrived]) -> Event:
-        if (known := self.events.get(arrived.payload)) is not None:
-            return known
+        if (event := self.events.get(arrived.payload)) is not None:
+            return event
         # A replay that names a schema version is otherwise the same event.
         document = json.loads(arrived.payload)
         version = document.pop("schema_version")

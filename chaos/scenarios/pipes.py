@@ -207,7 +207,7 @@ def _blows(draw: random.Random, scene: Scene) -> Iterator[tuple[str, str, Blow]]
     if "captured" in scene.names:
         steps += [("watch", "captured", point) for point in WATCH]
     while True:
-        new = [each for each in steps if _told(*each[:2], Blow(each[2])) not in scene.killed]
+        new = [step for step in steps if _told(*step[:2], Blow(step[2])) not in scene.killed]
         what, name, point = draw.choice(new or steps)
         yield what, name, Blow(point)
         what, name = draw.choice([("ingest", draw.choice(into)), *(("run", name) for name in scene.names)])

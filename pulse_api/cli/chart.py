@@ -20,7 +20,7 @@ def shape(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
         return None
     label, number = rows[0]
     values = [row[number] for row in rows if row[number] is not None]
-    plain = all(isinstance(each, int | float | Decimal) and not isinstance(each, bool) for each in values)
+    plain = all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in values)
     return (label, number) if values and plain and min(values) >= 0 < max(values) else None
 
 

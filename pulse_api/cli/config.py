@@ -26,17 +26,17 @@ def show_config(
     """
     values = setting_sources.in_force()
     if section is not None:
-        sections = {each.name.split("_", 1)[1].partition("__")[0].lower() for each in values}
+        sections = {value.name.split("_", 1)[1].partition("__")[0].lower() for value in values}
         if section.lower() not in sections:
             advice = f"There are {', '.join(sorted(sections))}"
             raise errors.NotFound(
                 "no such section", fix=errors.meant(section, sections, advice), section=section
             )
-        values = [each for each in values if each.name.startswith(f"PULSE_{section.upper()}__")]
+        values = [value for value in values if value.name.startswith(f"PULSE_{section.upper()}__")]
     if changed:
-        values = [each for each in values if each.source != "default"]
+        values = [value for value in values if value.source != "default"]
     if as_json:
         emit(values)
         return
-    rows = ((each.name, each.value, each.source) for each in values)
+    rows = ((value.name, value.value, value.source) for value in values)
     show_table(("setting", "value", "from"), rows, empty="Every setting is the default")

@@ -162,7 +162,9 @@ def _show_incompatible(error: Incompatible, as_json: bool) -> None:
         emit({"error": error.message, "incompatibilities": error.incompatibilities})
     else:
         names = ("pointer", "change", "reason")
-        rows = ([getattr(found, name) for name in names] for found in error.incompatibilities)
+        rows = (
+            [getattr(incompatibility, name) for name in names] for incompatibility in error.incompatibilities
+        )
         show_table(("in the schema", "change", "why not"), rows, empty="")
     complain(str(error))
 

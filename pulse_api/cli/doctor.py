@@ -39,7 +39,7 @@ def examine(
         for service in doctor.SERVICES:
             begins(f"checking {service}")
             findings.extend(doctor.examine(service))
-    wrong = [each for each in findings if not each.ok]
+    wrong = [finding for finding in findings if not finding.ok]
     if as_json:
         emit({"healthy": not wrong, "findings": findings})
     else:

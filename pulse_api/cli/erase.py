@@ -119,8 +119,11 @@ def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"], own_ro
     if not sys.stdin.isatty():
         raise UserError("erasing needs a confirmation", fix="Check with --dry-run, then add --yes")
     removals = list(previews)
-    rows, raw = own_rows + sum(each.rows for each in removals), sum(each.raw_events for each in removals)
-    letters = sum(each.dead_letters for each in removals)
+    rows, raw = (
+        own_rows + sum(removal.rows for removal in removals),
+        sum(removal.raw_events for removal in removals),
+    )
+    letters = sum(removal.dead_letters for removal in removals)
     question = (
         f"Erase {rows:,} rows, {raw:,} raw events and {letters:,} dead letters of {owner.slug}, permanently?"
     )

@@ -49,10 +49,10 @@ def list_indexes(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False)
         return
     rows = (
         (
-            *(each.index_id, each.expression, each.entries, each.bytes, each.behind),
-            *(_reader_text(each.readers), each.read_at, "orphaned" if each.orphaned else ""),
+            *(index.index_id, index.expression, index.entries, index.bytes, index.behind),
+            *(_reader_text(index.readers), index.read_at, "orphaned" if index.orphaned else ""),
         )
-        for each in indexes
+        for index in indexes
     )
     columns = ("index", "by", "entries", "bytes", "behind", "readers", "read", "state")
     show_table(
@@ -80,5 +80,5 @@ def drop_index(
 
 def _reader_text(readers: Sequence[str]) -> str:
     """How many keys read by an index, and which transforms."""
-    pipes = [each for each in readers if each.startswith("pipe ")]
+    pipes = [reader for reader in readers if reader.startswith("pipe ")]
     return ", ".join([str(len(readers) - len(pipes)), *pipes])

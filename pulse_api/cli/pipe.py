@@ -183,10 +183,10 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
             ("begun", "kind", "state", "versions", "written", "deleted", "refused", "reason"),
             (
                 (
-                    *(each.begun_at, "full" if each.is_full else "partial", each.state, each.versions),
-                    *(each.upserted, each.deleted, each.refused, each.reason),
+                    *(run.begun_at, "full" if run.is_full else "partial", run.state, run.versions),
+                    *(run.upserted, run.deleted, run.refused, run.reason),
                 )
-                for each in runs
+                for run in runs
             ),
             empty="It has not run yet",
             spare=("begun", "versions"),
@@ -194,10 +194,10 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
         return
     rows = (
         (
-            *(each.begun_at, "full" if each.is_full else "partial", each.state, each.created, each.changed),
-            *(each.unchanged, each.deleted, each.refused, each.reason),
+            *(sync.begun_at, "full" if sync.is_full else "partial", sync.state, sync.created, sync.changed),
+            *(sync.unchanged, sync.deleted, sync.refused, sync.reason),
         )
-        for each in syncs
+        for sync in syncs
     )
     columns = (
         *("begun", "kind", "state", "new", "changed"),

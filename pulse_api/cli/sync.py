@@ -27,10 +27,10 @@ def list_syncs(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
         return
     rows = (
         (
-            *(each.begun_at, each.sync_id, "full" if each.is_full else "partial", each.state),
-            *(each.created, each.changed, each.unchanged, each.deleted, each.refused, each.reason),
+            *(sync.begun_at, sync.sync_id, "full" if sync.is_full else "partial", sync.state),
+            *(sync.created, sync.changed, sync.unchanged, sync.deleted, sync.refused, sync.reason),
         )
-        for each in syncs
+        for sync in syncs
     )
     columns = (
         *("begun", "sync", "kind", "state"),

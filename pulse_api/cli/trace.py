@@ -86,8 +86,8 @@ def _fields(fate: "trace.Fate") -> list[tuple[str, Any]]:
             ("file", row.file),
             ("snapshot", None if row.snapshot_id is None else str(row.snapshot_id)),
             *(
-                ("rebuilt", f"by backfill {each.backfill_id}, {cell(each.settled_at)}")
-                for each in row.rebuilds
+                ("rebuilt", f"by backfill {rebuild.backfill_id}, {cell(rebuild.settled_at)}")
+                for rebuild in row.rebuilds
             ),
         ]
     if (letter := fate.dead_letter) is not None:

@@ -34,7 +34,7 @@ class Sent:
 
     def fates(self, tenant: Tenant) -> dict[str, Any]:
         """How many ids landed, how many did not, and the outcomes of the first of these."""
-        missing = [(slug, each) for slug, ids in sent.not_landed(tenant, self._ids).items() for each in ids]
+        missing = [(slug, id_) for slug, ids in sent.not_landed(tenant, self._ids).items() for id_ in ids]
         count = sum(map(len, self._ids.values()))
         shown = [_fate(tenant, slug, event_id) for slug, event_id in missing[:MAX_TRACED]]
         return {"landed": count - len(missing), "not_landed": len(missing) + self.unnamed, "fates": shown}

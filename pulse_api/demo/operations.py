@@ -190,7 +190,7 @@ def compare(tenant: Tenant) -> dict[str, tuple[int, int]]:
             select = f"SELECT {', '.join(names)} FROM "  # noqa: S608 - from constants
             there = set(connection.execute(select + name))
             rows = _rows(query, f"{select}{name}__latest")
-            here = {tuple(row[each] for each in names) for row in rows}
+            here = {tuple(row[name] for name in names) for row in rows}
             found[name] = len(there), len(there ^ here)
     return found
 

@@ -129,5 +129,5 @@ def _nothing() -> None:
 
 def app_state(request: Request) -> AppState:
     """The state of this request's app."""
-    found: AppState = request.app.state.pulse
-    return found
+    pulse: AppState = request.app.state.pulse
+    return pulse

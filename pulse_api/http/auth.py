@@ -176,8 +176,8 @@ class _TenantGate(Gate):
         return await authenticate(request, *self.scopes)
 
     async def __call__(self, request: Request, _: _Key) -> Principal:
-        found: Principal = request.state.caller
-        return found
+        caller: Principal = request.state.caller
+        return caller
 
 
 class _OperatorGate(Gate):
@@ -186,8 +186,8 @@ class _OperatorGate(Gate):
         return await operator(request)
 
     async def __call__(self, request: Request, _: _OperatorKey) -> str:
-        found: str = request.state.caller
-        return found
+        caller: str = request.state.caller
+        return caller
 
 
 async def operator(request: Request) -> str:

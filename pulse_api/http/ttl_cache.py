@@ -45,8 +45,8 @@ class TtlCache(Generic[Key, Value]):
 
     def kept(self, key: Key) -> Value | None:
         """The value, if it is cached; nothing is read."""
-        found = self._entries.get(key)
-        return found.value if found is not None and self._fresh(found) else None
+        entry = self._entries.get(key)
+        return entry.value if entry is not None and self._fresh(entry) else None
 
     async def coming(self, key: Key) -> bool:
         """Wait for the read under way; False when there is none."""

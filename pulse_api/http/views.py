@@ -45,7 +45,7 @@ class CachedTenant:
 
     @cached_property
     def of_events(self) -> "Judge":
-        elsewhere = frozenset(each.slug for each in self.view.datasets if each.of_entities)
+        elsewhere = frozenset(dataset.slug for dataset in self.view.datasets if dataset.of_entities)
         return self._judge(DatasetKind.EVENTS, elsewhere)
 
     @cached_property
@@ -53,7 +53,7 @@ class CachedTenant:
         return self._judge(DatasetKind.ENTITIES)
 
     def _judge(self, kind: DatasetKind, elsewhere: frozenset[str] = frozenset()) -> "Judge":
-        datasets = tuple(each for each in self.view.datasets if each.kind == kind)
+        datasets = tuple(dataset for dataset in self.view.datasets if dataset.kind == kind)
         return Judge(_judge(self.view.tenant, datasets, elsewhere))
 
 
@@ -136,18 +136,18 @@ class Views:
         if presented.tenant_id is None:
             return None
         for afresh in (not self._listening, True):
-            found = await self._tenants.get(presented.tenant_id, afresh=afresh)
-            if found is None:
+            tenant = await self._tenants.get(presented.tenant_id, afresh=afresh)
+            if tenant is None:
                 return None
-            key = found.view.keys.get(presented.key_id)
+            key = tenant.view.keys.get(presented.key_id)
             if presented.opens(key, datetime.now(UTC)) and key:
-                return found, key
+                return tenant, key
         return None
 
     async def keys(self, tenant_id: UUID) -> Mapping[str, ApiKey]:
         """The keys of a tenant by id, including those not in force."""
-        found = await self._tenants.get(tenant_id, afresh=not self._listening)
-        return found.view.keys if found else {}
+        tenant = await self._tenants.get(tenant_id, afresh=not self._listening)
+        return tenant.view.keys if tenant else {}
 
     async def operator_key(self, presented: Credential) -> ApiKey | None:
         """The operator's key that this is; None if it is not in force."""

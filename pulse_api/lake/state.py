@@ -63,5 +63,5 @@ def _look() -> Seen:
 
 def lake_state(request: Request) -> LakeState:
     """The state of this request's app."""
-    found: LakeState = request.app.state.lake
-    return found
+    lake: LakeState = request.app.state.lake
+    return lake

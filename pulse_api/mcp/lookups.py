@@ -60,7 +60,7 @@ async def describe_dataset(session: Session, given: DescribeArguments) -> Answer
         dataset = registry.find_dataset(session.tenant, given.dataset)
         found = meaning.of_one(session.tenant, given.dataset)
         limits = load_settings().sql
-        names = [each.name for each in found.rollups]
+        names = [rollup.name for rollup in found.rollups]
         states = tables.states(session.tenant, dataset.slug, names)
         facts = {
             "dataset": dataset.slug,
@@ -69,7 +69,9 @@ async def describe_dataset(session: Session, given: DescribeArguments) -> Answer
             "invalid_events": dataset.on_invalid,
             "created_at": dataset.created_at,
             "time_column": "timestamp",
-            "checks": [asdict(each) for each in checks.latest_results(session.tenant, dataset.slug)],
+            "checks": [
+                asdict(latest_result) for latest_result in checks.latest_results(session.tenant, dataset.slug)
+            ],
             "rollups": [{"rollup": name, **asdict(states[name])} for name in names],
             "latest_state": session.tenant.curated_table(dataset.slug, LATEST)[1]
             if dataset.of_entities
@@ -106,7 +108,7 @@ async def freshness(session: Session, given: OfSome) -> Answer:
         if given.dataset:
             found = registry.find_dataset(session.tenant, given.dataset)
             return {"datasets": _states(session.tenant, [found.slug]), "next": None}
-        slugs = [each.slug for each in registry.list_datasets(session.tenant)]
+        slugs = [dataset.slug for dataset in registry.list_datasets(session.tenant)]
         page, following = _page(slugs, given, lambda slug: slug)
         return {"datasets": _states(session.tenant, page), "next": following}
 
@@ -160,7 +162,7 @@ async def letters(session: Session, given: DeadLetterArguments) -> Answer:
         {
             "as_of": datetime.now(UTC),
             "next_cursor": page.next,
-            "open_by_reason": {each.reason: each.count for each in counts},
+            "open_by_reason": {count.reason: count.count for count in counts},
         },
         {"dead_letters": [asdict(letter) for letter in page.letters]},
     )

@@ -41,7 +41,7 @@ async def measure(session: Session, given: MeasureArguments) -> Answer:
 async def _page(session: Session, ran: Ran, sql: str, offset: int, limit: int) -> Answer:
     rows = list(ran.rows[offset : offset + limit])
     pinned = with_text_ids(
-        {"snapshots": {name: found for name, found in ran.snapshots.items() if found is not None}}
+        {"snapshots": {name: snapshot for name, snapshot in ran.snapshots.items() if snapshot is not None}}
     )
     more = offset + limit < len(ran.rows)
     facts = await read(session, ran) | {
@@ -99,7 +99,7 @@ def _condition(found: Meaning, given: Any) -> Condition:
 
 def _field(found: Meaning, name: str) -> Field:
     if (field := found.field(name)) is None:
-        names = [each.name for each in found.fields]
+        names = [field.name for field in found.fields]
         fix = meant(name, names, f"It has {', '.join(names[:40])}")
         raise UserError(f"{found.dataset} has no column {name[:100]!r}", fix=fix)
     return field

@@ -81,9 +81,9 @@ class Clauses(Phrases):
     def _in_unit(self, plan: Plan, i: int) -> Found:
         """The unit that all measures have: in miles."""
         ends = [
-            {end for scale, end in self.unit(each.field, i + 1) if scale == 1 and end > i + 1}
-            for each in plan.measures
-            if each.field
+            {end for scale, end in self.unit(measure.field, i + 1) if scale == 1 and end > i + 1}
+            for measure in plan.measures
+            if measure.field
         ]
         if self.at(i) == "in" and ends and len(ends) == len(plan.measures):
             yield from ((plan, end) for end in set.intersection(*ends))
@@ -249,7 +249,7 @@ class Clauses(Phrases):
 
 def _are(plan: Plan, aggregation: str) -> bool:
     """Whether all measures are of one kind."""
-    return {each.aggregation for each in plan.measures} == {aggregation}
+    return {measure.aggregation for measure in plan.measures} == {aggregation}
 
 
 def _counts(plan: Plan) -> bool:

@@ -109,7 +109,7 @@ class _Grammar(Clauses):
         for aggregations, start in said:
             of = self.skip(next(self.one_of(start, "of"), start))
             for field, end in self.measured(of):
-                own = tuple(Measure(each, field) for each in aggregations)
+                own = tuple(Measure(aggregation, field) for aggregation in aggregations)
                 yield own, end
                 for joint in list(self.one_of(end, "and", ", and", ","))[:1]:
                     others = self._some_measures(joint, aggregations[-1])

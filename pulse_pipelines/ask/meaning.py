@@ -120,11 +120,11 @@ def _of_dataset(
 ) -> Meaning:
     """The semantic layer of a dataset, from the schema version that it follows, and its rollups."""
     described = []
-    for each in rollups:
-        columns = computed.get((dataset.slug, each.name))
-        table = tenant.curated_table(dataset.slug, each.name)[1] if columns else ""
-        said = {name: _text(each.columns.get(name)) for name in columns or each.columns}
-        described.append(RollupMeaning(each.name, table, _text(each.description), each.grain, said))
+    for rollup in rollups:
+        columns = computed.get((dataset.slug, rollup.name))
+        table = tenant.curated_table(dataset.slug, rollup.name)[1] if columns else ""
+        said = {name: _text(rollup.columns.get(name)) for name in columns or rollup.columns}
+        described.append(RollupMeaning(rollup.name, table, _text(rollup.description), rollup.grain, said))
     return of_schema(
         dataset.slug,
         dataset.schema,

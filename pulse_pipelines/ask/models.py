@@ -74,7 +74,7 @@ class Model:
             Terminal: the model's endpoint refuses, or sends an invalid answer.
             Transient: it does not answer in time.
         """
-        told = json.dumps([asdict(each) for each in meanings], default=str)[:MAX_MEANING]
+        told = json.dumps([asdict(meaning) for meaning in meanings], default=str)[:MAX_MEANING]
         rows = await self._rows(meanings, question, run) if self.samples else ""
         asked = f"{told}{rows}\n\nIt is {now.isoformat()}.\nQuestion: {question}"
         turns = [{"role": "user", "content": asked}]
@@ -195,5 +195,5 @@ def _plain(text: str) -> str:
 
 
 def _sql(text: str) -> str:
-    found = _BLOCK.search(text)
-    return (found[1] if found else text).strip().rstrip(";").strip()
+    match = _BLOCK.search(text)
+    return (match[1] if match else text).strip().rstrip(";").strip()

@@ -73,7 +73,7 @@ class Plan:
     @property
     def per(self) -> str | None:
         """The period that a mean is per, all of which count; None: only groups that have rows count."""
-        if not self.outer or any(isinstance(each.field, Grain) for each in self.conditions):
+        if not self.outer or any(isinstance(condition.field, Grain) for condition in self.conditions):
             return None
         of = self.dimensions[0]
         return of.unit if isinstance(of, Grain) and of.unit in GRAINS else None
@@ -82,7 +82,7 @@ class Plan:
     def timed(self) -> bool:
         """Whether it asks for the time of rows, which the newest versions of entities do not have."""
         conditions = (*self.conditions, *self.counted)
-        of = (*self.dimensions, *(each.field for each in conditions))
+        of = (*self.dimensions, *(condition.field for condition in conditions))
         return bool(self.spans) or any(isinstance(each, Grain) for each in of)
 
 
@@ -90,14 +90,14 @@ def checked(plan: Plan) -> Plan | None:
     """The plan if its parts are compatible, else None."""
     if plan.outer and (len(plan.dimensions) != 1 or len(plan.spans) > 1):
         return None
-    if any(each.aggregation in ("percent", "ratio") for each in plan.measures) and not plan.counted:
+    if any(measure.aggregation in ("percent", "ratio") for measure in plan.measures) and not plan.counted:
         return None
     seen: dict[str, Condition] = {}
-    for each in plan.conditions:
-        name = f"{each.field}"
-        if each.operator == "=" and name in seen and seen[name].operator == "=":
+    for condition in plan.conditions:
+        name = f"{condition.field}"
+        if condition.operator == "=" and name in seen and seen[name].operator == "=":
             return None
-        seen[name] = each
+        seen[name] = condition
     if len(set(plan.measures)) < len(plan.measures):
         return None
     if plan.limit and plan.dimensions and len(plan.dimensions) > 1 and plan.order:
@@ -109,18 +109,20 @@ def said(plan: Plan) -> str:
     """The plan in words, to show how a question was understood."""
     parts = []
     if plan.measures:
-        parts.append(" and ".join(_measure(each) for each in plan.measures) + f" in {plan.dataset.dataset}")
+        parts.append(
+            " and ".join(_measure(measure) for measure in plan.measures) + f" in {plan.dataset.dataset}"
+        )
     elif plan.dimensions:
         parts.append(f"distinct values in {plan.dataset.dataset}")
     else:
         parts.append(f"rows of {plan.dataset.dataset}")
     if plan.dimensions:
-        parts.append("by " + " and ".join(_dimension(each) for each in plan.dimensions))
+        parts.append("by " + " and ".join(_dimension(dimension) for dimension in plan.dimensions))
     if plan.counted:
         parts.append("counted where " + " and ".join(_condition(each) for each in plan.counted))
     if plan.conditions:
-        parts.append("where " + " and ".join(_condition(each) for each in plan.conditions))
-    parts += [" compared with ".join(_span(each) for each in plan.spans)] if plan.spans else []
+        parts.append("where " + " and ".join(_condition(condition) for condition in plan.conditions))
+    parts += [" compared with ".join(_span(span) for span in plan.spans)] if plan.spans else []
     if plan.outer:
         parts.append(f"then the {_NAMES[plan.outer]} of {_averaged(plan)}")
     if plan.order:
@@ -144,7 +146,11 @@ def _averaged(plan: Plan) -> str:
 def _equals(plan: Plan) -> str:
     """What a ranking leaves out without its being asked for."""
     of = " and ".join(map(_dimension, plan.dimensions))
-    seen = f", of each {of} that has any" if any(isinstance(each, Grain) for each in plan.dimensions) else ""
+    seen = (
+        f", of each {of} that has any"
+        if any(isinstance(dimension, Grain) for dimension in plan.dimensions)
+        else ""
+    )
     return seen + (f", of equal ones the first by {of or 'time'}" if plan.limit else "")
 
 

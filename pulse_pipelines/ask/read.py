@@ -103,7 +103,7 @@ async def _with_values(
 
 
 def _plans(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime) -> set[Plan]:
-    return {plan for each in meanings for plan in grammar.plans(each, asked, now, {})}
+    return {plan for meaning in meanings for plan in grammar.plans(meaning, asked, now, {})}
 
 
 def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence[Hit]) -> Plan:
@@ -131,12 +131,12 @@ def named(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
     def has(row: Phrase) -> bool:
         return any(tuple(lemmas[i : i + len(row)]) == row for i in range(len(lemmas)))
 
-    return [each for each in meanings if any(map(has, names_of(each).own_rows))]
+    return [meaning for meaning in meanings if any(map(has, names_of(meaning).own_rows))]
 
 
 def nearest(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
     """Datasets with names that occur in a question, those with the most first."""
-    shared = [(len(_known_words(each, asked)), each) for each in meanings]
+    shared = [(len(_known_words(meaning, asked)), meaning) for meaning in meanings]
     return [each for count, each in sorted(shared, key=lambda pair: -pair[0]) if count]
 
 
@@ -160,7 +160,7 @@ async def _values(meaning: Meaning, asked: Sequence[Word], run: Run) -> dict[str
         for size in range(1, MAX_PHRASE + 1)
         if i + size <= len(asked) and strange & set(range(i, i + size))
     }
-    fields = [each for each in meaning.fields if each.kind == Kind.STRING][:MAX_COLUMNS]
+    fields = [field for field in meaning.fields if field.kind == Kind.STRING][:MAX_COLUMNS]
     if not said or not fields:
         return {}
     shortest = sorted(said, key=lambda each: (each.count(" "), each))

@@ -13,7 +13,7 @@ ITEMS = 3
 
 def sql(meaning: Meaning, fields: Sequence[Field], rows: int) -> str:
     """The query for some columns of any rows."""
-    names = dict.fromkeys(["timestamp", *(each.name.split(".")[0] for each in fields)])
+    names = dict.fromkeys(["timestamp", *(field.name.split(".")[0] for field in fields)])
     chosen = ", ".join(f'"{name}"' for name in names)
     return f'SELECT {chosen} FROM "{meaning.dataset}" LIMIT {rows:d}'  # noqa: S608 - names of Pulse's own
 

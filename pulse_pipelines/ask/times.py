@@ -221,8 +221,8 @@ class Times:
             yield whole(first, "month"), i + 1
 
     def _day(self, i: int) -> int | None:
-        found = _ORDINAL.fullmatch(self._at(i))
-        text = found[1] if found else self._at(i)
+        match = _ORDINAL.fullmatch(self._at(i))
+        text = match[1] if match else self._at(i)
         return int(text) if text.isdecimal() and 1 <= len(text) <= 2 and 1 <= int(text) <= 31 else None
 
     def _day_of(self, month: int, day: int, i: int, no_earlier: datetime | None) -> Found:

@@ -137,7 +137,7 @@ class Names:
             for field in meaning.fields:
                 for known in names(field) - self.rows - self._fields.keys():
                     fields[known][field.name] = field
-            self._fields |= {known: tuple(found.values()) for known, found in fields.items()}
+            self._fields |= {known: tuple(field.values()) for known, field in fields.items()}
         self.units: dict[str, list[Field]] = defaultdict(list)
         for field in meaning.fields:
             if field.unit:

@@ -20,10 +20,10 @@ _ORDERED = {
 
 def sql(plan: Plan) -> str:
     """Generate the query."""
-    dimensions = [(_dimension(each), _name(each)) for each in plan.dimensions]
+    dimensions = [(_dimension(dimension), _name(dimension)) for dimension in plan.dimensions]
     if len(plan.spans) > 1:
         dimensions.append((_compared(plan.spans), "period"))
-    measures = [(_measure(each, plan), measure_name(each)) for each in plan.measures]
+    measures = [(_measure(measure, plan), measure_name(measure)) for measure in plan.measures]
     if plan.per:
         return _per_period(plan, plan.per)
     if not measures and not dimensions:
@@ -51,7 +51,7 @@ def _per_period(plan: Plan, unit: str) -> str:
 
 
 def _rows(plan: Plan) -> str:
-    columns = dict.fromkeys([AT, *(f'"{each.name.split(".")[0]}"' for each in plan.dataset.fields)])
+    columns = dict.fromkeys([AT, *(f'"{field.name.split(".")[0]}"' for field in plan.dataset.fields)])
     lines = [f"SELECT {', '.join(columns)}", f"FROM {_source(plan)}", *_where(plan)]
     if plan.order and isinstance(plan.order[0], Field):
         column, down = plan.order[0].sql, plan.order[1]
@@ -108,12 +108,14 @@ def _measure(measure: Measure, plan: Plan) -> str:
 
 
 def _where(plan: Plan) -> list[str]:
-    found = [_condition(each) for each in plan.conditions]
+    found = [_condition(condition) for condition in plan.conditions]
     if plan.spans:
-        spans = [_span(each) for each in plan.spans]
-        found.append(spans[0] if len(spans) == 1 else f"({' OR '.join(f'({each})' for each in spans)})")
+        spans = [_span(span) for span in plan.spans]
+        found.append(spans[0] if len(spans) == 1 else f"({' OR '.join(f'({span})' for span in spans)})")
     if plan.limit or not plan.measures:  # rankings and lists leave out NULLs
-        found += [f"{each.sql} IS NOT NULL" for each in plan.dimensions if isinstance(each, Field)]
+        found += [
+            f"{dimension.sql} IS NOT NULL" for dimension in plan.dimensions if isinstance(dimension, Field)
+        ]
     if plan.order and isinstance(plan.order[0], Field):
         found.append(f"{plan.order[0].sql} IS NOT NULL")
     return ["WHERE " + "\n  AND ".join(found)] if found else []
@@ -121,7 +123,7 @@ def _where(plan: Plan) -> list[str]:
 
 def _condition(condition: Condition) -> str:
     column = _dimension(condition.field)
-    values = [_literal(each) for each in condition.values]
+    values = [_literal(value) for value in condition.values]
     match condition.operator:
         case "missing":
             return f"{column} IS NULL"
@@ -160,8 +162,8 @@ def _span(span: Span) -> str:
 def _compared(spans: tuple[Span, ...]) -> str:
     """The range that a row is in, as the range's first day."""
     cases = (
-        f"WHEN {_span(each)} THEN '{each.first:%Y-%m-%d}'" if each.first else f"WHEN {_span(each)} THEN ''"
-        for each in spans
+        f"WHEN {_span(span)} THEN '{span.first:%Y-%m-%d}'" if span.first else f"WHEN {_span(span)} THEN ''"
+        for span in spans
     )
     return f"CASE {' '.join(cases)} END"
 
@@ -175,7 +177,7 @@ def _order(plan: Plan, dimensions: int) -> list[str]:
     if not dimensions:
         return []
     keys = [str(n + 1) for n in range(dimensions)]
-    for n, each in enumerate(plan.dimensions):
-        if plan.measures and isinstance(each, Grain) and each.unit in _ORDERED:
-            keys[n] = _ORDERED[each.unit]
+    for n, dimension in enumerate(plan.dimensions):
+        if plan.measures and isinstance(dimension, Grain) and dimension.unit in _ORDERED:
+            keys[n] = _ORDERED[dimension.unit]
     return [f"ORDER BY {', '.join(keys)}"]

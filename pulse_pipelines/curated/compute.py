@@ -113,7 +113,7 @@ def _look(
             mine_so_far[outcome.rollup] = replace(before, rows=rows, errors=errors)
     except _SparkEndedError as ended:
         failures.extend(ended.suspects)
-    return [list(found.values()) for found in results.values()], failures, outdated
+    return [list(result.values()) for result in results.values()], failures, outdated
 
 
 class _SparkEndedError(Exception):

@@ -80,7 +80,7 @@ def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
         text = file.read_text(errors="replace")
     except OSError as error:  # a folder, say
         unread = f"it cannot be read: {error}"
-    said = {found[1]: found[2] for line in text.splitlines() if (found := _HEADER.match(line))}
+    said = {match[1]: match[2] for line in text.splitlines() if (match := _HEADER.match(line))}
     slug = said.get("dataset", "")
     name = file.stem.removeprefix(f"{slug}_")
     grain = tuple(part.strip() for part in said.get("grain", "").split(",") if part.strip())

@@ -88,7 +88,7 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
     name = tenant.curated_table(dataset.slug, rollup.name)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         location = iceberg.find_location(connection, name)
-    filled = {day: found for day, found in rows.items() if len(found)}
+    filled = {day: row for day, row in rows.items() if len(row)}
     if location is None:
         if not filled:
             return Following(None)

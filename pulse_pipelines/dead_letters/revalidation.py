@@ -148,8 +148,8 @@ class Revalidation:
         ) as connection:
             return {
                 (slug, event_id)
-                for slug, own in ids.items()
-                for event_id in claims.claimed_ids(connection, self._datasets[slug], own)
+                for slug, slug_ids in ids.items()
+                for event_id in claims.claimed_ids(connection, self._datasets[slug], slug_ids)
             }
 
     def _table_problem(self, connection: postgres.Connection, slug: str) -> str | None:

@@ -99,22 +99,22 @@ class ByFilter:
         at, partition, offset = self._cursor
         values = self._where.values() | {"begun": self._begun, "limit": asked}
         values |= {"at": at, "partition": partition, "offset": offset}
-        found = connection.execute(BY_FILTER, values).fetchall()
-        named = [(partition, offset) for _, partition, offset in found]
+        rows = connection.execute(BY_FILTER, values).fetchall()
+        named = [(partition, offset) for _, partition, offset in rows]
         query = OPEN.format(order=THE_OLDEST_FIRST + (" FOR UPDATE SKIP LOCKED" if lock else ""))
         letters = _open(connection, query, named, max_bytes)
         if lock:
             taken = {(opened.letter.partition, opened.letter.offset) for opened in letters}
             self._skipped += set(named) - taken
         if self._left is not None:
-            self._left -= len(found)
-        if found:
-            settled_at, *place = found[-1]
+            self._left -= len(rows)
+        if rows:
+            settled_at, *place = rows[-1]
             self._cursor = Cursor(settled_at.isoformat(), *place)
-        self._done = len(found) < asked or self._left == 0
+        self._done = len(rows) < asked or self._left == 0
         if self._done:
             self._skipped.sort()
-        self.next = str(self._cursor) if len(found) == asked and self._left == 0 else None
+        self.next = str(self._cursor) if len(rows) == asked and self._left == 0 else None
         return Selected(letters)
 
 

@@ -116,8 +116,8 @@ class _Bundle:
         whole = base + reference if reference.startswith("#") else urljoin(base, reference)
         address, _, fragment = whole.partition("#")
         if fragment and not fragment.startswith("/"):
-            found = self._places.get(f"{address}#{unquote(fragment)}")
-            return (*found, address) if found else None
+            place = self._places.get(f"{address}#{unquote(fragment)}")
+            return (*place, address) if place else None
         if (within := self._places.get(address)) is None:
             return None
         target = resolve(f"#{fragment}", within[1])

@@ -155,8 +155,8 @@ class _Costs:
         """The bound for a whole event."""
         root = id(self._document)
         event, byte = self._one(root, ())
-        own = self._weights[root]
-        return Cost(event + own.visit, max(byte, own.byte) + self._unique[root] + MESSAGE_BYTE_NS)
+        weight = self._weights[root]
+        return Cost(event + weight.visit, max(byte, weight.byte) + self._unique[root] + MESSAGE_BYTE_NS)
 
     def _own(self, key: int) -> Weight:
         found = self._of_keywords(key)

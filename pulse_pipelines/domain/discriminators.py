@@ -72,8 +72,8 @@ class _Facts(NamedTuple):
     def beside(self, other: "_Facts") -> "_Facts":
         """The facts of a value for which both hold."""
         texts = dict(self.texts)
-        for name, found in other.texts.items():
-            texts[name] = texts.get(name, found) & found
+        for name, text in other.texts.items():
+            texts[name] = texts.get(name, text) & text
         return _Facts(self.is_object or other.is_object, self.required | other.required, texts)
 
 

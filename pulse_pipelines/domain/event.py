@@ -74,10 +74,10 @@ def heading(payload: bytes) -> dict[str, str] | None:
 
     For events that are not decoded: their dead letters should name what they are of.
     """
-    if (found := _HEADING.match(payload[:_HEAD_BYTES])) is None:
+    if (match := _HEADING.match(payload[:_HEAD_BYTES])) is None:
         return None
     try:
-        return {"event_id": json.loads(found[1].decode()), "dataset": found[2].decode()}
+        return {"event_id": json.loads(match[1].decode()), "dataset": match[2].decode()}
     except ValueError:
         return None
 

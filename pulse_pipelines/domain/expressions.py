@@ -124,7 +124,7 @@ class _Compiler:
         if node.name in values.SIGNS:
             return self._comparison(node)
         parts = [self.part(each) for each in node.of]
-        own = [each.value for each in parts]
+        own = [part.value for part in parts]
         match node.name:
             case "concat":
                 _only(node, parts, KEYS, least=2)

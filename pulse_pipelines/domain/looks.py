@@ -124,9 +124,9 @@ class Looks:
 
     def untold(self, node: Node) -> Iterator[Any]:
         """The choices of a subschema without a discriminator."""
-        told = self.unions.get(id(node))
+        union = self.unions.get(id(node))
         for keyword in ("anyOf", "oneOf"):
-            if told is None or told.keyword != keyword:
+            if union is None or union.keyword != keyword:
                 yield from list_of(node.get(keyword))
 
     def count(self, among: Container[int] | None = None) -> int:
@@ -175,8 +175,8 @@ class Looks:
             raise UserError("the schema's parts refer to each other too often to be counted")
 
     def _closure(self, node: Node, value: Value, path: tuple[int, ...] = ()) -> Counter[int]:
-        if (known := self._closures.get((id(node), value))) is not None:
-            return known
+        if (closure := self._closures.get((id(node), value))) is not None:
+            return closure
         if id(node) in path:
             raise UserError(
                 "the schema refers to itself without going into a member or an item",
@@ -188,18 +188,18 @@ class Looks:
                 fix="Refer to the last one",
             )
         self.nodes[id(node)] = node
-        found = Counter({id(node): 1})
+        counter = Counter({id(node): 1})
         for inner in self._in_place(node, value):
-            self._add(found, self._closure(inner, value, (*path, id(node))))
+            self._add(counter, self._closure(inner, value, (*path, id(node))))
         if "unevaluatedProperties" in node or "unevaluatedItems" in node:
-            self._add(found, self._marked(node, value))
-        self._closures[id(node), value] = found
-        return found
+            self._add(counter, self._marked(node, value))
+        self._closures[id(node), value] = counter
+        return counter
 
     def _marked(self, node: Node, value: Value) -> Counter[int]:
         """The subschemas applied once more, to find the parts of a value that `node` has evaluated."""
-        if (known := self._marks.get((id(node), value))) is not None:
-            return known
+        if (mark := self._marks.get((id(node), value))) is not None:
+            return mark
         found = Counter[int]()
         for inner in self._in_place(node, value):
             self._add(found, self._closures[id(inner), value])

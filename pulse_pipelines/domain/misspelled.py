@@ -23,7 +23,7 @@ class Spellings:
 
     def nearest(self, name: str) -> str | None:
         """The name that is probably meant; None: no name is near."""
-        return next((self._names[each] for each in _spellings(name) if each in self._names), None)
+        return next((self._names[spelling] for spelling in _spellings(name) if spelling in self._names), None)
 
 
 def _spellings(name: str) -> Iterator[str]:

@@ -44,10 +44,10 @@ def source_name(name: str) -> str:
 
 def timestamp_column(texts: Mapping[str, str]) -> str | None:
     """The column that makes rows events, from a definition; None: it says none. Raises UserError: no name."""
-    found = texts.get("timestamp")
-    if found == "":
+    text = texts.get("timestamp")
+    if text == "":
         raise UserError("timestamp names no column", fix="Leave it out, if rows are entities")
-    return found
+    return text
 
 
 @dataclass(frozen=True)

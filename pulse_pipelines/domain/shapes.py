@@ -205,7 +205,9 @@ class Shapes:
 
     def _doubtful(self, shape: Shape) -> Shape:
         """The shape if one choice declares it, and another accepts anything."""
-        members = {name: self._merge(each, UNDECLARED, narrow=False) for name, each in shape.members.items()}
+        members = {
+            name: self._merge(member, UNDECLARED, narrow=False) for name, member in shape.members.items()
+        }
         item = self._merge(shape.item, UNDECLARED, narrow=False) if shape.item else None
         return replace(shape, members=members, item=item, rest=None, certain=False)
 

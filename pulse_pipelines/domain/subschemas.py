@@ -61,8 +61,8 @@ def resolve(reference: str, root: Mapping[str, Any]) -> Any:
 
 def draft_of(root: Node) -> int:
     """The draft of a document: 4, 6, 7, 2019 or 2020."""
-    found = re.search(r"draft[-/]0*(\d+)", str(root.get("$schema")))
-    return int(found[1]) if found else 2020
+    match = re.search(r"draft[-/]0*(\d+)", str(root.get("$schema")))
+    return int(match[1]) if match else 2020
 
 
 def address_keyword(root: Node) -> str:

@@ -71,7 +71,7 @@ def _fitted(kind: FieldType, held: Any, grow: bool) -> FieldType:
         (name, _fitted(member, there[name], grow) if name in there else member)
         for name, member in kind.fields
     )
-    return replace(kind, fields=tuple(each for each in members if grow or each[0] in there))
+    return replace(kind, fields=tuple(member for member in members if grow or member[0] in there))
 
 
 def _in_so_many_words(document: Mapping[str, Any], field: str) -> bool:

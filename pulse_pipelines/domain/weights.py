@@ -136,10 +136,10 @@ def _deeply(option: Any) -> float:
 
 
 def _enum(options: Any) -> Weight:
-    found = list_of(options)
-    if len(found) > 1 and all(option is None or isinstance(option, str) for option in found):
+    of = list_of(options)
+    if len(of) > 1 and all(option is None or isinstance(option, str) for option in of):
         return Weight(string=100, string_byte=1)  # few are compared, by their first bytes; many are hashed
-    return _sum(_equal(option) for option in found)
+    return _sum(_equal(option) for option in of)
 
 
 def _limit(limit: Any) -> Weight:

@@ -100,8 +100,8 @@ def account(
 def _restore_letters(connection: postgres.Connection, tenant: Tenant, places: Places) -> set[tuple[int, int]]:
     """Turn rows that a backfill landed from dead letters into dead letters again, without their payload."""
     partitions, offsets = [p for p, _ in places], [o for _, o in places]
-    found = connection.execute(LANDED_LETTERS, [partitions, offsets, tenant.tenant_id]).fetchall()
-    letters = {(partition, offset) for partition, offset in found}
+    rows = connection.execute(LANDED_LETTERS, [partitions, offsets, tenant.tenant_id]).fetchall()
+    letters = {(partition, offset) for partition, offset in rows}
     # The backfill that landed them had counted them as landed instead of dead-lettered.
     ledger.landed_are_dead_letters(connection, tenant.tenant_id, sorted(letters))
     return letters

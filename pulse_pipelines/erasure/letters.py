@@ -77,17 +77,17 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
 
 def search(connection: postgres.Connection, tenant: Tenant, subject: Subject) -> Letters:
     """Find the tenant's dead letters that are the person's; one page is in memory at a time."""
-    found = Letters()
+    letters = Letters()
     for partition, offset, payload in _payloads(connection, tenant):
-        found.searched += 1
+        letters.searched += 1
         if subject.covered(partition, offset) and subject.may_be_in(payload):
             try:
                 if subject.is_of(orjson.loads(payload)):
-                    found.hit.append((partition, offset))
+                    letters.hit.append((partition, offset))
             except orjson.JSONDecodeError:
                 if subject.value.encode() in payload:
-                    found.unreadable.append((partition, offset))
-    return found
+                    letters.unreadable.append((partition, offset))
+    return letters
 
 
 def _payloads(connection: postgres.Connection, tenant: Tenant) -> Iterator[tuple[int, int, bytes]]:

@@ -66,7 +66,7 @@ class Wanted:
         return [found for schema in table.schemas for found in self._of(schema)]
 
     def _of(self, schema: Schema) -> list[tuple[str, IcebergType]]:
-        return [found for path in self.paths for found in _ends(schema.fields, path, "")]
+        return [end for path in self.paths for end in _ends(schema.fields, path, "")]
 
     def incomparable(self, table: TableMetadata) -> str | None:
         """A column that the table has now, of a type that has no such values; None: there is none."""
@@ -97,7 +97,10 @@ class Wanted:
             maybe = [True] * len(column)
         values = column.to_pylist() if any(maybe) else [None] * len(column)
         return pa.array(
-            [look and self._says(each, field, path, names) for look, each in zip(maybe, values, strict=True)],
+            [
+                look and self._says(value, field, path, names)
+                for look, value in zip(maybe, values, strict=True)
+            ],
             pa.bool_(),
         )
 

@@ -191,7 +191,7 @@ class OwnErasure:
             new = table_metadata.write_next(document, at, with_log=not last, store=seen.store.store)
             self._written.add(new)
             rows = sum(each.dropped for each in rewritten)
-            dropped = len(gone & {each.snapshot_id for each in seen.metadata.snapshots})
+            dropped = len(gone & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots})
             sequence = int(document.get("last-sequence-number") or 0)
             table = [Next(self.own.row, at, new)]
             return _Erased(table, rows, len(part), dropped, number, last, sequence)
@@ -200,7 +200,7 @@ class OwnErasure:
             seen = own.see(self.tenant, self.own)
             if seen.table.metadata_location == work.tables[0].new:
                 return True
-            known = {each.snapshot_id for each in seen.metadata.snapshots}
+            known = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
             return work.files > 0 and work.snapshot_id in known
 
         work = commit(self.tenant, stage, committed, role=ROLE, point="own.erase")
@@ -223,11 +223,11 @@ class OwnErasure:
         found = 0
         with foreign_files.opened(seen.store.store, file) as parquet:
             foreign_files.shape(parquet.metadata)
-            known = parquet.schema_arrow
-            columns = self.wanted.wanted_columns(known, names)
+            schema_arrow = parquet.schema_arrow
+            columns = self.wanted.wanted_columns(schema_arrow, names)
             size = rows_at_a_time(parquet.metadata)
             for batch in parquet.iter_batches(size, columns=columns, use_threads=False) if columns else ():
-                with_ids = pa.schema([known.field(name) for name in batch.schema.names])
+                with_ids = pa.schema([schema_arrow.field(name) for name in batch.schema.names])
                 rows = pa.RecordBatch.from_arrays(batch.columns, schema=with_ids)
                 found += self.wanted.mask(rows, names).true_count
         return found

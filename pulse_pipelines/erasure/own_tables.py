@@ -79,7 +79,7 @@ def left(tenant: Tenant, subject: Subject, erasure: Erasure) -> list[Outcome]:
 
 def erased(steps: Mapping[str, Any]) -> list[Outcome]:
     """The tables that an erasure searched, by its record."""
-    return [each for each in outcomes(steps) if each.reason is None and each.has_column]
+    return [outcome for outcome in outcomes(steps) if outcome.reason is None and outcome.has_column]
 
 
 def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
@@ -88,7 +88,7 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Itera
     Raises:
         OSError: the object store failed.
     """
-    done = {each.table: each for each in outcomes(steps)}
+    done = {outcome.table: outcome for outcome in outcomes(steps)}
     asked = {table.shown for table in asking(tenant)} if subject.known is None else set()
     for name in (table.shown for table in catalog.own_tables(tenant)):
         outcome = done.get(name)
@@ -119,7 +119,7 @@ def folders_without_table(tenant: Tenant) -> list[str]:
     store = metadata.file_system(tenant, Mode.READ)
     known = {table.location for table in catalog.own_tables(tenant)}
     folders = object_store.folders(paths.own_folder(tenant), store)
-    unknown = (each for each in folders if each not in known)
+    unknown = (folder for folder in folders if folder not in known)
     return [each for each in unknown if next(object_store.listed(f"{each}/data", store), None)]
 
 
@@ -158,8 +158,8 @@ def _process(tenant: Tenant, table: OwnTable, subject: Subject, **asked: object)
     if ended.returncode:
         why = last_words(ended.stderr)[:300].replace(subject.value, "…")
         raise _beyond(f"its process ended with {ended.returncode}: {why}", tenant, table)
-    found = Outcome(**orjson.loads(ended.stdout.splitlines()[-1]))
-    return found if found.reason is None else replace(found, reason=printable(found.reason))
+    outcome = Outcome(**orjson.loads(ended.stdout.splitlines()[-1]))
+    return outcome if outcome.reason is None else replace(outcome, reason=printable(outcome.reason))
 
 
 def _beyond(why: str, tenant: Tenant, table: OwnTable) -> Terminal:

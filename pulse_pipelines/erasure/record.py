@@ -111,8 +111,8 @@ def finish(tenant: Tenant, erasure_id: str, remains: object, verified: object) -
 
 
 def _erasure(row: Any) -> Erasure:
-    found = Erasure(*row)
-    return replace(found, covers={int(partition): end for partition, end in found.covers.items()})
+    erasure = Erasure(*row)
+    return replace(erasure, covers={int(partition): end for partition, end in erasure.covers.items()})
 
 
 def _hash(salt: bytes, value: str) -> bytes:

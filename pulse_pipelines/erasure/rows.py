@@ -104,7 +104,7 @@ def matching(table: Table, subject: Subject) -> list[tuple[DataFile, Places]]:
     candidates = [task.file for task in scan.plan_files()]
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="search") as pool:
         places = list(pool.map(lambda file: search(file.file_path, subject), candidates))
-    return [(file, found) for file, found in zip(candidates, places, strict=True) if found]
+    return [(file, place) for file, place in zip(candidates, places, strict=True) if place]
 
 
 def search(path: str, subject: Subject) -> list[tuple[int, int]]:
@@ -159,7 +159,7 @@ def _following(table: Table, subject: Subject) -> list[int]:
     later = [
         number
         for file, places in matching(table, subject.covering(any_place))
-        for number in _versions(file.file_path, [each for each in places if not subject.covered(*each)])
+        for number in _versions(file.file_path, [place for place in places if not subject.covered(*place)])
     ]
     return [min(later)] if later else []
 

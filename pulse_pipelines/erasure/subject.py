@@ -122,7 +122,7 @@ class Subject:
         for name, steps in self.values:
             if name in rows.schema.names:
                 values, within = rows.column(name).to_pylist(), self.path[steps:]
-                found = pc.or_(found, pa.array([self._says(each, within) for each in values], pa.bool_()))
+                found = pc.or_(found, pa.array([self._says(value, within) for value in values], pa.bool_()))
         for name, steps in self.texts:
             if name in rows.schema.names:
                 found = pc.or_(found, self._in_text(rows.column(name), self.path[steps:]))
@@ -190,7 +190,7 @@ def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
     whole = name.removeprefix("data.")
     path = ("data", *whole.split("."))
     # A property whose own name has a dot makes no column: it is in `_extra`.
-    column = next((each for each in dataset.columns if each.field == path[1]), None)
+    column = next((column for column in dataset.columns if column.field == path[1]), None)
     within = path[2:]
     anything = name.startswith("data.")
     if column is None and not anything:

@@ -135,8 +135,8 @@ def bounded(batch: str, number: int) -> Iterator[None]:
 def load_plan(batch: str, number: int) -> Plan:
     """The unsettled ranges of a batch and the datasets of their tenants, as they are now."""
     with postgres.transaction("pulse_pipeline") as connection:
-        found = connection.execute(UNSETTLED_RANGES, [batch]).fetchall()
-        ranges = tuple(OffsetRange(*row) for row in found)
+        rows = connection.execute(UNSETTLED_RANGES, [batch]).fetchall()
+        ranges = tuple(OffsetRange(*row) for row in rows)
         wanted = list({r.tenant_id for r in ranges})
         tenants = connection.execute(TENANTS, [wanted]).fetchall()
         owned: dict[UUID, list[Dataset]] = defaultdict(list)

@@ -30,12 +30,12 @@ def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> N
     To be called after the positions were advanced.
     """
     tenant_id = part.tenant.tenant_id
-    begins = np.array([position(each.partition, each.start) for each in part.ranges], np.int64)
+    begins = np.array([position(range_.partition, range_.start) for range_ in part.ranges], np.int64)
     failed = [each for each in syncs.failed_lately(connection, tenant_id) if not each.is_over(begins)]
     open_syncs = [*syncs.unfinished(connection, tenant_id=tenant_id, lock=True), *failed]
     if not open_syncs:
         return
-    slugs = {each.dataset_id: each.slug for each in landed.plan.scopes[tenant_id].datasets}
+    slugs = {dataset.dataset_id: dataset.slug for dataset in landed.plan.scopes[tenant_id].datasets}
     for sync in open_syncs:
         if sync.dataset_id in slugs:
             _note(connection, landed, part, sync, slugs[sync.dataset_id])
@@ -57,9 +57,9 @@ def _note(
     connection: postgres.Connection, landed: Landed, part: TenantPart, sync: Unfinished, slug: str
 ) -> None:
     dataset = next(
-        each
-        for each in landed.plan.scopes[part.tenant.tenant_id].datasets
-        if each.dataset_id == sync.dataset_id
+        dataset
+        for dataset in landed.plan.scopes[part.tenant.tenant_id].datasets
+        if dataset.dataset_id == sync.dataset_id
     )
     refused, places = dead_letters(connection, landed.plan, part.tenant.tenant_id, part.parts, slug)
     inside = sync.within(places)

@@ -150,8 +150,8 @@ def _record(connection: postgres.Connection, tenant: Tenant, losses: Sequence[Lo
         end = loss.position + (loss.lost or 0)
         if loss.lost:
             ledger.skip(connection, batch, OffsetRange(*where, loss.position, end))
-        known = Position(loss.position, loss.known_base, loss.known_topic_id)
-        if not ledger.reposition(connection, *where, known, Position(end, loss.base, loss.topic_id)):
+        position = Position(loss.position, loss.known_base, loss.known_topic_id)
+        if not ledger.reposition(connection, *where, position, Position(end, loss.base, loss.topic_id)):
             raise Conflict(
                 f"the position moved meanwhile: it was {loss.position} when it was looked at",
                 fix="Nothing was changed: look again",

@@ -80,7 +80,9 @@ def gate(drained: Drained) -> Gated:
 
 
 def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Judged:
-    of_entities = {each.dataset_id: each for each in plan.scopes[tenant_id].datasets if each.of_entities}
+    of_entities = {
+        dataset.dataset_id: dataset for dataset in plan.scopes[tenant_id].datasets if dataset.of_entities
+    }
     arrived = _by_dataset(topics, without=of_entities)
     logs = of_entities.keys() & {dataset_id for topic in topics for dataset_id in topic.ids}
     found = _Judged()

@@ -121,8 +121,8 @@ def send_of(tenant: Tenant) -> int:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         syncs.expire(connection, tenant.tenant_id, load_settings().ingest.sync_seconds)
         syncs.reached(connection, tenant.tenant_id)
-        found = connection.execute(OPEN, [tenant.tenant_id]).fetchall()
-    return sum(_send(tenant, sync_id, dataset_id) for sync_id, dataset_id, _ in found)
+        rows = connection.execute(OPEN, [tenant.tenant_id]).fetchall()
+    return sum(_send(tenant, sync_id, dataset_id) for sync_id, dataset_id, _ in rows)
 
 
 def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:

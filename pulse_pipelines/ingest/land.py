@@ -91,7 +91,7 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             gated.over_quota.get(dataset.dataset_id, {}),
             plan.bulk,
             added.places if (added := gated.added.get(dataset.dataset_id)) else None,
-            tuple(each.index for each in added.indexes) if added else (),
+            tuple(index.index for index in added.indexes) if added else (),
         )
         for scope in plan.scopes.values()
         for dataset in scope.datasets

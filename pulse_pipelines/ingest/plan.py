@@ -117,7 +117,7 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
             alarms.append(_lost(tenants[row.tenant_id], row, problem))
     stopped = {alarm.tenant.tenant_id for alarm in alarms}
     backlogs = tuple(
-        Backlog(tenant_id, tuple(found)) for tenant_id, found in ranges.items() if tenant_id not in stopped
+        Backlog(tenant_id, tuple(due)) for tenant_id, due in ranges.items() if tenant_id not in stopped
     )
     waiting = frozenset(row.tenant_id for row, pair in zip(rows, asked, strict=True) if pair in starts)
     lag = _lag(rows, tenants, ends)
@@ -201,11 +201,11 @@ def _new_partitions(
     rows: Sequence[_Position], tenants: Mapping[UUID, Tenant], counts: Mapping[str, int]
 ) -> list[_Position]:
     """Positions for partitions that an operator added to a topic."""
-    known = Counter(row.tenant_id for row in rows)
+    counter = Counter(row.tenant_id for row in rows)
     added = [
         _Position(tenant_id, tenant.slug, partition, 0, 0, None, 0, None)
         for tenant_id, tenant in tenants.items()
-        for partition in range(known[tenant_id], counts.get(tenant.topic, 0))
+        for partition in range(counter[tenant_id], counts.get(tenant.topic, 0))
     ]
     for position in added:
         with postgres.tenant_transaction("pulse_pipeline", position.tenant_id) as connection:

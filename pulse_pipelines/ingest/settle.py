@@ -226,11 +226,11 @@ def _append(
             dataset=table.slug,
             batch=landed.plan.batch_id,
         )
-    for each in added.indexes:  # one that was dropped meanwhile is left out
-        number = each.index.index_id
+    for index in added.indexes:  # one that was dropped meanwhile is left out
+        number = index.index.index_id
         values = [Values.unpacked(file.values[number]) for file in table.files]
         where = (connection, part.tenant.tenant_id, number)
-        indexes.advance(*where, added.before, added.previous, each.old, values)
+        indexes.advance(*where, added.before, added.previous, index.old, values)
     return len(added.positions)
 
 
@@ -286,7 +286,7 @@ def _refuse(landed: Landed, part: TenantPart, table: StagedTable, error: Termina
 def _is_settled(plan: Plan, tenant_id: UUID) -> bool:
     """Whether this attempt settled the tenant's part. Raises Fenced: a newer attempt owns the batch."""
     with postgres.transaction("pulse_pipeline") as connection:
-        found = connection.execute(IS_SETTLED, [plan.batch_id, tenant_id]).fetchone()
-    if found and found[0] != plan.attempt:
+        row = connection.execute(IS_SETTLED, [plan.batch_id, tenant_id]).fetchone()
+    if row and row[0] != plan.attempt:
         raise Fenced("a newer attempt owns this batch", batch=plan.batch_id, attempt=plan.attempt)
-    return found is not None and found[1] is True
+    return row is not None and row[1] is True

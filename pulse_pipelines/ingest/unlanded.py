@@ -53,7 +53,7 @@ def stage_rows_of(landed: Landed, refused: LandingFailed) -> int:
         OSError: the object store failed.
     """
     scope = landed.plan.scopes[refused.tenant_id]
-    dataset = next(each for each in scope.datasets if each.dataset_id == refused.dataset_id)
+    dataset = next(dataset for dataset in scope.datasets if dataset.dataset_id == refused.dataset_id)
     of_tasks = (topic.ids.get(refused.dataset_id) for topic in landed.topics)
     arrived = ArrivedIds.unpacked(ids for ids in of_tasks if ids is not None)
     unlanded = set(arrived.positions.tolist())

@@ -58,8 +58,10 @@ def judge(
         refused = brought.dead_letters(connection, plan, dataset.tenant_id, parts, dataset.slug)
         states = _decided(connection, dataset, refused, ids, states, first, before)
     changed = ~(again & states.repeats())
-    own = states[first]
-    changed[first] = (updated == 0) | (before.heads != own.heads) | (before.tails != own.tails)
+    first_states = states[first]
+    changed[first] = (
+        (updated == 0) | (before.heads != first_states.heads) | (before.tails != first_states.tails)
+    )
     changed[first] &= ~(of_syncs[first] & (updated == 0))  # deleting an unknown entity is no version
     before_first = updated[np.cumsum(~again) - 1]
     unchanged = parquet_files.by_partition(positions[~changed]) if not changed.all() else {}
@@ -132,8 +134,8 @@ def _decided(
         if place not in heads_of_first:  # an earlier event of the batch is about it
             decided.heads[place], decided.tails[place] = decided.heads[place - 1], decided.tails[place - 1]
         elif came is None or ids[place : place + 1].places_in(came)[0] >= 0:
-            own = heads_of_first[place]
-            decided.heads[place], decided.tails[place] = before.heads[own], before.tails[own]
+            head = heads_of_first[place]
+            decided.heads[place], decided.tails[place] = before.heads[head], before.tails[head]
         else:
             decided.heads[place], decided.tails[place] = 0, 0
     return decided

@@ -37,9 +37,13 @@ class Known:
 
     def __init__(self, current: TableMetadata | None) -> None:
         self._properties = set(current.properties) if current else set()
-        self._snapshots = {each.snapshot_id for each in current.snapshots} if current else set()
-        self._statistics = {each.snapshot_id for each in current.statistics} if current else set()
-        self._partitions = {each.snapshot_id for each in current.partition_statistics} if current else set()
+        self._snapshots = {snapshot.snapshot_id for snapshot in current.snapshots} if current else set()
+        self._statistics = {statistic.snapshot_id for statistic in current.statistics} if current else set()
+        self._partitions = (
+            {partition_statistic.snapshot_id for partition_statistic in current.partition_statistics}
+            if current
+            else set()
+        )
         self._schemas: list[Schema] = list(current.schemas) if current else []
         self._specs: list[PartitionSpec] = list(current.partition_specs) if current else []
         self._orders: list[SortOrder] = list(current.sort_orders) if current else []
@@ -68,7 +72,7 @@ class Known:
 
     def _schema(self, update: AddSchemaUpdate) -> Iterator[TableUpdate]:
         """A schema with equal fields keeps its id; a different one with a known id gets the next id."""
-        schema, numbers = update.schema_, [each.schema_id for each in self._schemas]
+        schema, numbers = update.schema_, [schema.schema_id for schema in self._schemas]
         same = [each.schema_id for each in self._schemas if each == schema]
         self._last["schema"] = number = _number(schema.schema_id, numbers, same)
         if not same:
@@ -78,7 +82,7 @@ class Known:
 
     def _spec(self, update: AddPartitionSpecUpdate) -> Iterator[TableUpdate]:
         """As `_schema`."""
-        spec, numbers = update.spec, [each.spec_id for each in self._specs]
+        spec, numbers = update.spec, [spec.spec_id for spec in self._specs]
         same = [each.spec_id for each in self._specs if each.fields == spec.fields]
         self._last["spec"] = number = _number(spec.spec_id, numbers, same)
         if not same:
@@ -88,7 +92,7 @@ class Known:
 
     def _order(self, update: AddSortOrderUpdate) -> Iterator[TableUpdate]:
         """As `_schema`."""
-        order, numbers = update.sort_order, [each.order_id for each in self._orders]
+        order, numbers = update.sort_order, [order.order_id for order in self._orders]
         same = [each.order_id for each in self._orders if each.fields == order.fields]
         self._last["order"] = number = _number(order.order_id, numbers, same)
         if not same:

@@ -112,9 +112,9 @@ def write(tenant: Tenant, location: str, version: int, document: Mapping[str, An
         object_store.key(at), compression=None
     ) as sink:
         sink.write(content)
-    found = Metadata(at, content, location)
-    _kept.put(tenant, found)
-    return found
+    metadata = Metadata(at, content, location)
+    _kept.put(tenant, metadata)
+    return metadata
 
 
 def unwritten(document: Mapping[str, Any]) -> Metadata:

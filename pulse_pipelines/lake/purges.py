@@ -58,7 +58,7 @@ def remove_abandoned(tenant: Tenant, min_age: timedelta) -> int:
     newest = object_store.store_time() - min_age
     count = 0
     for location, files in _folders(tenant).items():
-        if _never_entered(files) and all(each.modified <= newest for each in files):
+        if _never_entered(files) and all(file.modified <= newest for file in files):
             with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
                 locks.wait(connection, Lock.LAKE, tenant.tenant_id)  # as `room.admit` takes it
                 unused = not room.in_use(connection, location)
@@ -82,7 +82,7 @@ def _folders(tenant: Tenant) -> Mapping[str, list[Object]]:
 
 
 def _never_entered(files: list[Object]) -> bool:
-    versions = [each for each in files if each.name.endswith(".metadata.json")]
+    versions = [file for file in files if file.name.endswith(".metadata.json")]
     if not versions:
         return True
     return len(files) == 1 and table_metadata.version(files[0].path) == 0

@@ -81,9 +81,9 @@ def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
         updates = _UPDATES.validate_python(body.get("updates", ()))
     except WRONG as error:
         raise wrong(error) from None
-    for each in updates:
-        if isinstance(each, SetSnapshotRefUpdate) and not names.usable(each.ref_name):
-            raise Malformed(f"{each.ref_name[:100]!r} is no name for a branch or tag")
+    for update in updates:
+        if isinstance(update, SetSnapshotRefUpdate) and not names.usable(update.ref_name):
+            raise Malformed(f"{update.ref_name[:100]!r} is no name for a branch or tag")
     return requirements, updates
 
 
@@ -99,14 +99,14 @@ def wrong(error: Exception) -> Malformed:
 
 def creates(requirements: Requirements) -> bool:
     """Whether the commit creates a table."""
-    return any(isinstance(each, AssertCreate) for each in requirements)
+    return any(isinstance(requirement, AssertCreate) for requirement in requirements)
 
 
 def require(requirements: Requirements, current: TableMetadata | None) -> None:
     """Raise CommitFailed if the table does not meet the requirements."""
-    for each in requirements:
+    for requirement in requirements:
         try:
-            each.validate(current)
+            requirement.validate(current)
         except CommitFailedException as error:
             said = str(error).removeprefix("Requirement failed: ")
             for ours, java in _WORDS:

@@ -175,10 +175,10 @@ def commit_files(
 
     def before(connection: postgres.Connection, work: W) -> None:
         once.record(connection)
-        moves = [each for each in work.tables if not each.old or folder(each.old) != folder(each.new)]
+        moves = [table for table in work.tables if not table.old or folder(table.old) != folder(table.new)]
         if moves:
-            new = sum(each.old is None for each in moves)
-            room.admit(connection, tenant, [folder(each.new) for each in moves], new)
+            new = sum(move.old is None for move in moves)
+            room.admit(connection, tenant, [folder(move.new) for move in moves], new)
         for namespace in sorted(set(new_in)):
             namespaces.hold(connection, namespace, namespaces.place_of(tenant, namespace))
 
@@ -226,7 +226,7 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
 
     new_in = [each.table.namespace for each in changes if updates.creates(each.requirements)]
     with Written(tenant) as new:
-        return [new.hold(each) for each in commit_files(tenant, stage, new_in, once).files]
+        return [new.hold(file) for file in commit_files(tenant, stage, new_in, once).files]
 
 
 def _judged(tenant: Tenant, asked: Change) -> tuple[str | None, str, int, dict[str, Any]]:

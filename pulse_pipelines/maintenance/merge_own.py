@@ -136,7 +136,7 @@ def merge(tenant: Tenant, table: OwnTable, budget: Budget) -> Merged:
 
     work = commit(tenant, stage, committed, role=ROLE, point="own.merge")
     if work is not None:
-        merged.files = sum(len(each.before) for each in work.groups)
+        merged.files = sum(len(group.before) for group in work.groups)
         merged.into = len(work.groups)
     return merged
 

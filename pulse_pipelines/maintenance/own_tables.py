@@ -235,13 +235,13 @@ class Keeper:
 
 def wishes(metadata: TableMetadata, settings: UpkeepSettings) -> UpkeepSettings:
     """The history to keep: by Iceberg's properties of the table, otherwise as of datasets."""
-    given = metadata.properties
+    properties = metadata.properties
     changed: dict[str, float] = {}
-    if MAX_AGE in given:
-        changed["history_hours"] = max(0, int(given[MAX_AGE])) / _HOUR_MS
+    if MAX_AGE in properties:
+        changed["history_hours"] = max(0, int(properties[MAX_AGE])) / _HOUR_MS
         changed["history_snapshots"] = sys.maxsize
-    if MIN_KEPT in given:
-        changed["history_minimum"] = max(1, int(given[MIN_KEPT]))
+    if MIN_KEPT in properties:
+        changed["history_minimum"] = max(1, int(properties[MIN_KEPT]))
     return settings.model_copy(update=changed)
 
 

@@ -195,7 +195,7 @@ def needs(
         unbuilt = connection.execute(WINDOWS, values).fetchall()
     found = [need for day in days if (need := of_day(day, settings))]
     found += [need for table in tables for need in of_table(table, settings)]
-    found += [need for each in tenants for need in of_tenant(each, settings)]
+    found += [need for tenant in tenants for need in of_tenant(tenant, settings)]
     for tenant_id, owner, dataset_id, named in unbuilt:
         found.append(
             Need(Tenant(tenant_id, owner), dataset_id, named, Task.WINDOWS, "not built to the end", 0)

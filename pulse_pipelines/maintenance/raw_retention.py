@@ -78,7 +78,7 @@ def remove_orphans(tenant: Tenant, since: datetime | None, done: Done) -> None:
                 orphans = _orphans(tenant, slug, folder, object_store.aged(folder, timedelta(hours=hours)))
                 for start in range(0, len(orphans), PAGE):
                     victims = _orphans(tenant, slug, folder, orphans[start : start + PAGE])
-                    object_store.delete(each.path for each in victims)
+                    object_store.delete(victim.path for victim in victims)
                     removed += len(victims)
     finished = delete_removed(tenant)
     done.before = {"folders": sum(map(len, touched.values()))}

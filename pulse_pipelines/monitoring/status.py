@@ -108,8 +108,8 @@ def gather() -> Status:
         known = replace(
             known,
             pipes=tuple(
-                (each, counts.get((each.tenant.tenant_id, each.name), LastDay()))
-                for each in pipes.everyones()
+                (everyone, counts.get((everyone.tenant.tenant_id, everyone.name), LastDay()))
+                for everyone in pipes.everyones()
             ),
         )
         status = plan.ingest_status()

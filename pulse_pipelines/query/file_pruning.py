@@ -100,7 +100,7 @@ def files_between(
     metadata: TableMetadata, manifests: Iterable[ManifestFile], column: int, low: int, high: int, until: float
 ) -> list[BoundedFile] | None:
     """Find files that may have rows with low <= column <= high (longs); otherwise as `newest_files`."""
-    live = [each for each in manifests if each.has_added_files() or each.has_existing_files()]
+    live = [manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()]
     spec = metadata.default_spec_id
     if any(m.content is ManifestContent.DELETES or m.partition_spec_id != spec for m in live):
         return None
@@ -136,10 +136,10 @@ def _expected(files: Sequence[BoundedFile], start: int, end: int) -> int:
 def _floor(files: Iterable[BoundedFile], limit: int) -> int:
     """The latest moment at or after which there are certainly `limit` rows."""
     rows = 0
-    for each in sorted(files, key=lambda f: f.low, reverse=True):
-        rows += each.file.record_count
+    for file in sorted(files, key=lambda f: f.low, reverse=True):
+        rows += file.file.record_count
         if rows >= limit:
-            return each.low
+            return file.low
     return -ALWAYS
 
 

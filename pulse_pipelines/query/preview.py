@@ -41,14 +41,16 @@ BEFORE = "timestamp < make_timestamptz(?::BIGINT)"
 
 def moment(text: object) -> datetime:
     """Parse an RFC 3339 timestamp with its zone, to UTC. Raises UserError."""
-    found = parse_timestamp(text)
-    if isinstance(found, Rejected):
+    timestamp = parse_timestamp(text)
+    if isinstance(timestamp, Rejected):
         text = str(text)
-        if found.reason == Reason.TIMESTAMP_OUT_OF_RANGE:
+        if timestamp.reason == Reason.TIMESTAMP_OUT_OF_RANGE:
             detail = f"{text[:40]!r} is outside the years 1 to 9999 in UTC"
             raise UserError(detail, fix="Name a time within them")
-        raise UserError(f"{text[:40]!r} is no time: {found.detail}", fix="Write it like 2026-11-19T10:00:00Z")
-    return found
+        raise UserError(
+            f"{text[:40]!r} is no time: {timestamp.detail}", fix="Write it like 2026-11-19T10:00:00Z"
+        )
+    return timestamp
 
 
 def warm() -> None:

@@ -77,7 +77,7 @@ def _appended(metadata: TableMetadata, after: int, told: Offsets) -> tuple[list[
         rows = _since(metadata, fresh[0], told)
         return [rows] if len(rows) else [], _latest(metadata)
     appends = [each for each in fresh if each.summary and each.summary.operation is Operation.APPEND]
-    return [_rows(metadata, each) for each in reversed(appends)], _latest(metadata)
+    return [_rows(metadata, append) for append in reversed(appends)], _latest(metadata)
 
 
 def _rows(metadata: TableMetadata, append: Snapshot) -> pa.Table:

@@ -177,7 +177,7 @@ def _rows(
         partial_table.of_files(metadata, snapshot, metadata.current_schema_id, files) as location,
     ):
         query, value = (QUERY, last - after) if only is None else (QUERY_ONLY, list(only))
-        names = ", ".join(f'"{name}"' for name in (*_ABOUT, *(each.name for each in log.dataset.columns)))
+        names = ", ".join(f'"{name}"' for name in (*_ABOUT, *(column.name for column in log.dataset.columns)))
         query = query.format(names)
         found = connection.execute(query, [location, after, last, value]).to_arrow_table()
     return _as_rows(found)

@@ -96,10 +96,10 @@ def _read(tenant: Tenant, told: Callable[[int, int], None], until: float, seen: 
 def _merge(tenant: Tenant, seen: _Seen, packed: bytes) -> bool:
     """Merge a piece, unless the state came to lack more since: an erasure may have removed some of it."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        held = connection.execute(HOLD, _place(seen)).fetchone()
-        if held is None:
+        row = connection.execute(HOLD, _place(seen)).fetchone()
+        if row is None:
             return False
-        event_states.merge(connection, tenant.tenant_id, seen.dataset.dataset_id, held[0], [packed])
+        event_states.merge(connection, tenant.tenant_id, seen.dataset.dataset_id, row[0], [packed])
     return True
 
 

@@ -229,7 +229,7 @@ def check(
 ) -> None:
     """Check that a dataset's state can be kept with other columns. Raises Conflict: it cannot."""
     row = connection.execute(FIND, [dataset.slug]).fetchone()
-    if row is not None and not any(each.name == row[0] and can_be_key(each) for each in columns):
+    if row is not None and not any(column.name == row[0] and can_be_key(column) for column in columns):
         raise Conflict(
             f"the newer schema has no text and no integer {row[0]}, which is the key of the dataset's state",
             fix="Drop the state first: pulse state drop, or DELETE .../state",

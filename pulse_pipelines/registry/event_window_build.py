@@ -139,9 +139,9 @@ def _add(tenant: Tenant, step: _Step, rows: pa.Table, place: tuple[int, int]) ->
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         if connection.execute(STILL, _place(step)).fetchone() is None:
             return None
-        held = connection.execute(event_windows.HOLD, [dataset.dataset_id]).fetchone()
-        assert held is not None  # noqa: S101 - the transaction holds it
-        after = event_windows.add(connection, tenant.tenant_id, dataset.dataset_id, held, [packed])
+        row = connection.execute(event_windows.HOLD, [dataset.dataset_id]).fetchone()
+        assert row is not None  # noqa: S101 - the transaction holds it
+        after = event_windows.add(connection, tenant.tenant_id, dataset.dataset_id, row, [packed])
         connection.execute(READ, [*place, dataset.dataset_id])
     fail_point("event_window_build.added")
     return replace(step, files=place[0], pieces=place[1], after=after)

@@ -156,11 +156,11 @@ def declare(
         connection.execute(DROP, [dataset_id])
         return
     wanted = checked(dataset, windows, where)
-    held = connection.execute(event_windows.HOLD, [dataset_id]).fetchone()
+    row = connection.execute(event_windows.HOLD, [dataset_id]).fetchone()
     values = (dataset.tenant_id, dataset_id, list(wanted.sums), wanted.session_gap_s, wanted.max_buckets)
     connection.execute(DECLARE, values)
-    _, sums, most, _, _, dropped_to, _ = held or (None,) * 7
-    if held is None or tuple(sums) != wanted.sums:
+    _, sums, most, _, _, dropped_to, _ = row or (None,) * 7
+    if row is None or tuple(sums) != wanted.sums:
         connection.execute(RENUMBER, [dataset_id])
         event_windows.begin_anew(connection, dataset_id)
     elif wanted.max_buckets > most and dropped_to is not None:

@@ -115,8 +115,8 @@ def _read(tenant: Tenant, log: CurrentLog, index: Index, after: int, known: "_Pr
 
 def _write(connection: postgres.Connection, tenant: Tenant, index: Index, piece: _Piece) -> None:
     """Add a piece, unless the log was rebuilt since or the index is elsewhere: then the next step sees it."""
-    held = connection.execute(HOLD, [index.index_id]).fetchone()
-    if held == (piece.log.generation,):
+    row = connection.execute(HOLD, [index.index_id]).fetchone()
+    if row == (piece.log.generation,):
         earlier = np.where(piece.previous > piece.after, 0, piece.previous)
         old = index_runs.values_at(connection, index.index_id, earlier)
         where = (connection, tenant.tenant_id, index.index_id)

@@ -130,8 +130,8 @@ def drop(tenant: Tenant, slug: str, index_id: int) -> str:
 def check(tenant: Tenant, dataset: Dataset, columns: Sequence[Column]) -> None:
     """Check that all indexes of a dataset can be by other columns. Raises Conflict: one cannot."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        found = connection.execute(EXPRESSIONS, [dataset.dataset_id]).fetchall()
-    for index_id, text in found:
+        rows = connection.execute(EXPRESSIONS, [dataset.dataset_id]).fetchall()
+    for index_id, text in rows:
         try:
             expressions.expression(text, columns)
         except UserError as error:

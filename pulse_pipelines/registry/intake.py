@@ -199,11 +199,11 @@ def settle(connection: postgres.Connection, tenant_id: UUID, batch: str) -> int:
     Returns:
         The number of these rows that count in a month before this one.
     """
-    held = connection.execute(GIVE_UP, {"kind": EVENTS, "batch": batch}).fetchall()
-    for month, _, direct in sorted(held):
+    rows = connection.execute(GIVE_UP, {"kind": EVENTS, "batch": batch}).fetchall()
+    for month, _, direct in sorted(rows):
         if direct:
             connection.execute(USE_DIRECTLY, [tenant_id, month, direct])
-    return sum(early for _, early, _ in held)
+    return sum(early for _, early, _ in rows)
 
 
 def unhold(connection: postgres.Connection, tenant_id: UUID) -> None:

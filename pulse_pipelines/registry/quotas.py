@@ -179,9 +179,9 @@ def find_usage(tenant: Tenant, months: int = 12) -> Usage:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         (count,) = connection.execute(COUNT_DATASETS, [EVENTS]).fetchone() or (0,)
         ((over, since),) = connection.execute(OPEN_OVER_QUOTA).fetchall()
-        found = connection.execute(MONTHS, {"kind": EVENTS, "months": months, "batch": None}).fetchall()
+        rows = connection.execute(MONTHS, {"kind": EVENTS, "months": months, "batch": None}).fetchall()
         return Usage(
             load_limits(connection),
             *(count, intake.taken(connection), over, since),
-            tuple(MonthUsage(*row) for row in found),
+            tuple(MonthUsage(*row) for row in rows),
         )

@@ -99,16 +99,16 @@ def begin(tenant: Tenant, slug: str, part: Part) -> Taking:
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         dataset_id, seed = _dataset(connection, tenant, slug)
-        found = connection.execute(LATEST, [dataset_id, part.sequence_id]).fetchone()
-        number, state, before, parts, is_full = found or (0, "", None, 0, part.is_full)
-        if found is not None and before == part.request_id and is_full == part.is_full:
+        row = connection.execute(LATEST, [dataset_id, part.sequence_id]).fetchone()
+        number, state, before, parts, is_full = row or (0, "", None, 0, part.is_full)
+        if row is not None and before == part.request_id and is_full == part.is_full:
             if parts and (not part.is_first or state == State.OPEN):
                 return Taking(dataset_id, seed, number, part, repeated=True)
             if part.is_first and state == State.OPEN:
                 return Taking(dataset_id, seed, number, part, repeated=False)
         if part.is_first:
             number = open_sync(connection, tenant, dataset_id, part)
-        elif found is None or state != State.OPEN or before != part.previous_request_id or not parts:
+        elif row is None or state != State.OPEN or before != part.previous_request_id or not parts:
             raise _broken(tenant, slug, part, "no such sync is open" if state != State.OPEN else
                           f"the part before is {before!r}")  # fmt: skip
         elif is_full != part.is_full:
@@ -216,11 +216,11 @@ def allow(tenant: Tenant, slug: str, share: float) -> None:
 def _dataset(
     connection: postgres.Connection, tenant: Tenant, slug: str, *, of_any_kind: bool = False
 ) -> tuple[UUID, int]:
-    found = connection.execute(DATASET, {"slug": slug, "any": of_any_kind}).fetchone()
-    if found is None:
+    row = connection.execute(DATASET, {"slug": slug, "any": of_any_kind}).fetchone()
+    if row is None:
         what = "dataset" if of_any_kind else "dataset of entities"
         raise NotFound(f"no such {what}", tenant=tenant.slug, dataset=slug)
-    return found[0], found[1]
+    return row[0], row[1]
 
 
 def _broken(tenant: Tenant, slug: str, part: Part, why: str) -> Conflict:

@@ -257,15 +257,15 @@ class _Server(DagsterApiServer):
     def ExecutionPlanSnapshot(  # noqa: N802
         self, request: dagster_api_pb2.ExecutionPlanSnapshotRequest, _context: grpc.ServicerContext
     ) -> dagster_api_pb2.ExecutionPlanSnapshotReply:
-        asked = request.serialized_execution_plan_snapshot_args
-        with self._selecting(deserialize_value(asked, ExecutionPlanSnapshotArgs)):
+        serialized = request.serialized_execution_plan_snapshot_args
+        with self._selecting(deserialize_value(serialized, ExecutionPlanSnapshotArgs)):
             return super().ExecutionPlanSnapshot(request, _context)
 
     def ExternalPipelineSubsetSnapshot(  # noqa: N802
         self, request: dagster_api_pb2.ExternalPipelineSubsetSnapshotRequest, _context: grpc.ServicerContext
     ) -> dagster_api_pb2.ExternalPipelineSubsetSnapshotReply:
-        asked = request.serialized_pipeline_subset_snapshot_args
-        with self._selecting(deserialize_value(asked, JobSubsetSnapshotArgs)):
+        serialized = request.serialized_pipeline_subset_snapshot_args
+        with self._selecting(deserialize_value(serialized, JobSubsetSnapshotArgs)):
             return super().ExternalPipelineSubsetSnapshot(request, _context)
 
 

@@ -84,8 +84,8 @@ class PooledStorage(DagsterPostgresStorage):
         """Dagster's `get_latest_asset_check_execution_by_key`, which reads a row for each check."""
         events: Any = self._event_log_storage
         if partition_filter is not None:
-            asked = type(events).get_latest_asset_check_execution_by_key
-            return asked(events, check_keys, partition_filter)  # type: ignore[no-any-return]
+            latest_execution = type(events).get_latest_asset_check_execution_by_key
+            return latest_execution(events, check_keys, partition_filter)  # type: ignore[no-any-return]
         keys = {(key.asset_key.to_string(), key.name): key for key in check_keys}
         values = {"assets": [asset for asset, _ in keys], "names": [name for _, name in keys]}
         with events.index_connection() as connection:

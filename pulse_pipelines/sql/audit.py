@@ -124,8 +124,8 @@ def queries(tenant: Tenant, limit: int, *, running: bool = False) -> list[Record
         running: only those that are running.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        found = connection.execute(LIST.format(fields=_fields()), [running, limit]).fetchall()
-    return [each for row in found if (each := Recorded(*row)).state == "running" or not running]
+        rows = connection.execute(LIST.format(fields=_fields()), [running, limit]).fetchall()
+    return [recorded for row in rows if (recorded := Recorded(*row)).state == "running" or not running]
 
 
 def _fields() -> str:

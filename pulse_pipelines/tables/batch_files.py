@@ -116,8 +116,8 @@ class BatchFiles:
         copies = _copies(rows) if self._drop_copies and not dataset.of_entities else None
         if copies is not None:
             rows = rows.append_column(COPY, copies)
-            found = self.copies.setdefault(dataset.dataset_id, [])
-            found.extend(positions(rows.filter(copies)).to_pylist())
+            offsets = self.copies.setdefault(dataset.dataset_id, [])
+            offsets.extend(positions(rows.filter(copies)).to_pylist())
         for day, part in _grouped(rows, days(rows)):
             fresh = part
             if raw_zone.LINE in part.column_names:
@@ -146,7 +146,7 @@ class BatchFiles:
         for each in members:
             self.raw.append(RawPart(path, slug, each.day, each.events, start, len(each.packed)))
             start += len(each.packed)
-        self._put(path, b"".join(each.packed for each in members))
+        self._put(path, b"".join(member.packed for member in members))
 
     def _put(self, path: str, content: "bytes | pa.Buffer") -> None:
         self._pause()

@@ -65,7 +65,7 @@ def wholes(runs: Iterable[Run]) -> list[list[Run]]:
     pieces: dict[int, list[Run]] = defaultdict(list)
     for run in runs:
         pieces[run.newest].append(run)
-    return [sorted(each, key=lambda run: run.run) for each in pieces.values()]
+    return [sorted(piece, key=lambda run: run.run) for piece in pieces.values()]
 
 
 def digests(connection: postgres.Connection, run: Run) -> Digests:
@@ -137,10 +137,10 @@ def _filter(connection: postgres.Connection, run: Run) -> bytes:
 def _slices(connection: postgres.Connection, query: str, run: Run, size: int) -> Iterator[bytes]:
     for start in range(1, size + 1, SLICE):
         wanted = [start, SLICE, run.dataset_id, run.run]
-        found = connection.execute(query, wanted, binary=True).fetchone()
-        if found is None or found[0] is None:
+        row = connection.execute(query, wanted, binary=True).fetchone()
+        if row is None or row[0] is None:
             raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
-        yield found[0]
+        yield row[0]
 
 
 def clean(dataset_id: UUID, left: Iterable[Run]) -> None:

@@ -192,9 +192,9 @@ def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple
     Returns:
         Number of claims, and by partition the offset after the last event that they stood for.
     """
-    gone = connection.execute(EXPIRE, {"tenant": tenant_id, "days": days}).fetchall()
-    last = latest(*(ends for _, ends in gone))
-    return sum(ids for ids, _ in gone), {n: end for n, end in enumerate(last) if end}
+    rows = connection.execute(EXPIRE, {"tenant": tenant_id, "days": days}).fetchall()
+    last = latest(*(ends for _, ends in rows))
+    return sum(ids for ids, _ in rows), {n: end for n, end in enumerate(last) if end}
 
 
 def expires(connection: postgres.Connection, dataset_id: UUID) -> bool:

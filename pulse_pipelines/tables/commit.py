@@ -100,9 +100,9 @@ def commit(
         try:
             with postgres.tenant_transaction(role, tenant.tenant_id) as connection:
                 before(connection, work)
-                for each in sorted(work.tables, key=lambda item: item.table):  # one order prevents deadlocks
+                for table in sorted(work.tables, key=lambda item: item.table):  # one order prevents deadlocks
                     fail_point(f"{point}.before_swap")
-                    _enter(connection, each)
+                    _enter(connection, table)
                     fail_point(f"{point}.after_swap")
                 write(connection, work)
                 fail_point(f"{point}.before_commit")

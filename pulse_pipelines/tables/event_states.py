@@ -166,7 +166,7 @@ def land(
         A dataset whose state was declared when files of it were written already: they bring nothing, so that
         they must not land. None: all is merged.
     """
-    wanted = [dataset_id for dataset_id, own in files.items() if own]
+    wanted = [dataset_id for dataset_id, file in files.items() if file]
     if not wanted:
         return None
     for dataset_id, state_id, room in connection.execute(HOLD, [wanted]).fetchall():
@@ -223,9 +223,9 @@ def _newest(keys: pa.Array, at: Numbers, place: Numbers) -> Indexes:
     """Indexes of the newest of each key."""
     codes = pc.dictionary_encode(keys).indices.to_numpy()
     order = np.lexsort((place, at, codes))
-    own = codes[order]
-    last = np.ones(len(own), np.bool_)
-    last[:-1] = own[1:] != own[:-1]
+    sorted_codes = codes[order]
+    last = np.ones(len(sorted_codes), np.bool_)
+    last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
     return order[last]
 
 

@@ -161,9 +161,9 @@ def land(
     connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, frames: Iterable[bytes | None]
 ) -> None:
     """Add what files bring to their dataset's windows, in the transaction that lands the files."""
-    held = connection.execute(HOLD, [dataset_id]).fetchone()
-    if held is not None:  # else they are dropped
-        add(connection, tenant_id, dataset_id, held, [each for each in frames if each is not None])
+    row = connection.execute(HOLD, [dataset_id]).fetchone()
+    if row is not None:  # else they are dropped
+        add(connection, tenant_id, dataset_id, row, [each for each in frames if each is not None])
 
 
 def add(
@@ -243,10 +243,10 @@ def changed(connection: postgres.Connection, dataset_id: UUID, days: Iterable[da
 
     They are incomplete until they are built. Days that are too old for them change nothing.
     """
-    held = connection.execute(HOLD, [dataset_id]).fetchone()
-    if held is None:
+    row = connection.execute(HOLD, [dataset_id]).fetchone()
+    if row is None:
         return
-    number, _, _, count, newest, dropped_to, built = held
+    number, _, _, count, newest, dropped_to, built = row
     after = kept_after(newest, dropped_to)
     if built and after is not None and all(end_of(day) <= after for day in days):
         count -= connection.execute(TRIM, [number, after, None]).rowcount  # what was not removed yet

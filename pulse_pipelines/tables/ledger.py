@@ -272,10 +272,23 @@ def land(connection: postgres.Connection, landings: Iterable[Landing]) -> None:
             LANDING,
             [
                 (
-                    *(each.batch_id, each.tenant_id, each.dataset_id, each.slug, each.day, each.rows),
-                    *(each.duplicates, each.bytes, each.files, each.snapshot_id, each.metadata_location),
+                    *(
+                        landing.batch_id,
+                        landing.tenant_id,
+                        landing.dataset_id,
+                        landing.slug,
+                        landing.day,
+                        landing.rows,
+                    ),
+                    *(
+                        landing.duplicates,
+                        landing.bytes,
+                        landing.files,
+                        landing.snapshot_id,
+                        landing.metadata_location,
+                    ),
                 )
-                for each in landings
+                for landing in landings
             ],
         )
 

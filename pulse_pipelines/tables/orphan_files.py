@@ -83,9 +83,9 @@ def remove(
         table = look()
         spared |= in_flight()
         victims = _orphans(orphans[start : start + PAGE], table, reached(table), spared)
-        object_store.delete((each.path for each in victims), by.key if by else None)
+        object_store.delete((victim.path for victim in victims), by.key if by else None)
         count += len(victims)
-        size += sum(each.bytes for each in victims)
+        size += sum(victim.bytes for victim in victims)
     return Removed(count, size, table)
 
 

@@ -132,8 +132,8 @@ def _offset_bounds(rows: pa.Table) -> dict[int, tuple[int, int]]:
     offsets = rows.column("_offset").to_numpy()
     bounds = {}
     for partition in np.unique(partitions):
-        own = offsets[partitions == partition]
-        bounds[int(partition)] = (int(own.min()), int(own.max()))
+        in_partition = offsets[partitions == partition]
+        bounds[int(partition)] = (int(in_partition.min()), int(in_partition.max()))
     return bounds
 
 

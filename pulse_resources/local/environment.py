@@ -32,12 +32,12 @@ def name() -> str:
 
 def take(target: Path) -> bool:
     """Make an environment from the cache, in place of what is there; False if the cache has none."""
-    kept = Download(name(), "packages", _nothing)
-    if not kept.present():
+    download = Download(name(), "packages", _nothing)
+    if not download.present():
         return False
     shutil.rmtree(target, ignore_errors=True)
-    _transfer(kept.path, target, PLACE, os.fsencode(target))
-    os.utime(kept.path)
+    _transfer(download.path, target, PLACE, os.fsencode(target))
+    os.utime(download.path)
     return True
 
 

@@ -27,13 +27,13 @@ def prepare(folder: Path, settings: Settings) -> None:
         UserError: a file named in the settings cannot be used.
     """
     if key := settings.postgres.sslkey:
-        found = re.search(_PEM.format("PRIVATE KEY"), _read(key, "PULSE_POSTGRES__SSLKEY"), re.DOTALL)
-        if found is None:
+        match = re.search(_PEM.format("PRIVATE KEY"), _read(key, "PULSE_POSTGRES__SSLKEY"), re.DOTALL)
+        if match is None:
             raise UserError(
                 f"{key} is not a key for Spark's driver of Postgres: PEM, PKCS #8, without a password",
                 fix="Convert it (openssl pkcs8 -topk8 -nocrypt), and name that in PULSE_POSTGRES__SSLKEY",
             )
-        content = base64.b64decode("".join(found[0].splitlines()[1:-1]))
+        content = base64.b64decode("".join(match[0].splitlines()[1:-1]))
         (folder / _KEY).unlink(missing_ok=True)
         (folder / _KEY).touch(mode=0o600)
         (folder / _KEY).write_bytes(content)

@@ -58,7 +58,7 @@ def described(found: DeclaredIndex) -> IndexInfo:
 @router.get("/indexes", summary="List indexes", responses=documented(401, 403, 404, 409, 422, 429, 503))
 def list_all(principal: Reader, slug: DatasetSlug) -> IndexList:
     """The indexes of a dataset of entities, by expression."""
-    return IndexList(indexes=[described(each) for each in indexes.list_indexes(principal.tenant, slug)])
+    return IndexList(indexes=[described(index) for index in indexes.list_indexes(principal.tenant, slug)])
 
 
 @router.post(

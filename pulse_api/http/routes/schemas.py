@@ -136,8 +136,8 @@ async def publish(request: Request, principal: Manager, body: Published, respons
 @router.get("", summary="List schema versions", responses=documented(401, 403, 429, 503))
 def list_all(principal: Reader) -> SchemaList:
     """Every version of every schema of the tenant, by name and version."""
-    found = registry.list_schemas(principal.tenant)
-    return SchemaList(schemas=[SchemaVersion.model_validate(_version(schema)) for schema in found])
+    schemas = registry.list_schemas(principal.tenant)
+    return SchemaList(schemas=[SchemaVersion.model_validate(_version(schema)) for schema in schemas])
 
 
 @router.get(

@@ -57,7 +57,7 @@ def described(found: Sync) -> SyncInfo:
 @router.get("/syncs", summary="List syncs", responses=documented(401, 403, 404, 422, 429, 503))
 def list_all(principal: Reader, slug: DatasetSlug) -> SyncList:
     """The syncs of a dataset, the latest first, at most 100; of one of events they are runs of its pipe."""
-    return SyncList(syncs=[described(each) for each in syncs.list_syncs(principal.tenant, slug)])
+    return SyncList(syncs=[described(sync) for sync in syncs.list_syncs(principal.tenant, slug)])
 
 
 @router.put(

@@ -60,8 +60,8 @@ def _repeated(instance: dg.DagsterInstance, failed: dg.RunRecord) -> bool:
         updated_after=failed.update_timestamp,
         tags={key: run.tags[key] for key in ("pulse/tenant", "dagster/partition") if key in run.tags},
     )
-    found = instance.get_run_records(later, limit=LATER)
-    return any(_subject(record.dagster_run) == _subject(run) for record in found)
+    run_records = instance.get_run_records(later, limit=LATER)
+    return any(_subject(record.dagster_run) == _subject(run) for record in run_records)
 
 
 def _failed(instance: dg.DagsterInstance, record: dg.RunRecord) -> Issue:

@@ -113,10 +113,10 @@ def changes(query: str) -> bool:
     if "mutation" not in query:  # the keyword has no other spelling, and parsing takes milliseconds
         return False
     try:
-        found = parse(query).definitions
+        definitions = parse(query).definitions
     except GraphQLError:
         return False  # Dagster reports the error and runs nothing
-    operations = (node.operation for node in found if isinstance(node, OperationDefinitionNode))
+    operations = (node.operation for node in definitions if isinstance(node, OperationDefinitionNode))
     return OperationType.MUTATION in operations
 
 

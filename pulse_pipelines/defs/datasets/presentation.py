@@ -148,12 +148,12 @@ def column_schema(members: Sequence[Member]) -> dg.TableSchema:
 def _fields(table_schema: str) -> list[dict[str, Any]]:
     """Columns of a schema; none if it is damaged, which a check reports: the asset must still be shown."""
     try:
-        found: list[dict[str, Any]] = orjson.loads(table_schema)["fields"]
-        for field in found:  # fields that are read below
+        fields: list[dict[str, Any]] = orjson.loads(table_schema)["fields"]
+        for field in fields:  # fields that are read below
             _ = field["name"], field["required"], _type(field["type"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return []
-    return found
+    return fields
 
 
 def _column_description(doc: str | None, tenants: Sequence[str], of: int) -> str:

@@ -51,7 +51,7 @@ def drain_and_conform(
 )
 def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postgres) -> Gated:
     gated = steps.dedup_gate(drained)
-    copies = sum(len(offsets) for found in gated.duplicates.values() for offsets in found.values())
+    copies = sum(len(offsets) for duplicate in gated.duplicates.values() for offsets in duplicate.values())
     over = sum(len(offsets) for found in gated.over_quota.values() for offsets in found.values())
     context.add_output_metadata(
         {"duplicates": copies, "over_quota": over} | _failed(gated.plan, gated.failures)

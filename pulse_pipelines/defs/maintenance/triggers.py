@@ -19,10 +19,10 @@ from pulse_pipelines.maintenance.policy import needs
 def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     if unfinished(context.instance, upkeep):
         return dg.SkipReason("the run before it goes on")
-    wanted = Counter(need.task for need in needs(recent=True, patient=True))
-    if not wanted:
+    counter = Counter(need.task for need in needs(recent=True, patient=True))
+    if not counter:
         return dg.SkipReason("no table needs upkeep")
-    context.log.info("upkeep is needed: %s", ", ".join(f"{task} {n}" for task, n in wanted.items()))
+    context.log.info("upkeep is needed: %s", ", ".join(f"{task} {n}" for task, n in counter.items()))
     return dg.RunRequest(run_config=_config(recent=True))
 
 

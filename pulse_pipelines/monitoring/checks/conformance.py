@@ -94,7 +94,7 @@ def _read_rows(path: str, positions: Sequence[int]) -> Iterator[pa.RecordBatch]:
                 for batch in file.iter_batches(row_groups=[group]):
                     until = bisect_left(positions, begin + batch.num_rows, at)
                     if at < until:
-                        yield batch.take(pa.array([each - begin for each in positions[at:until]]))
+                        yield batch.take(pa.array([position - begin for position in positions[at:until]]))
                     begin, at = begin + batch.num_rows, until
             begin = end
 

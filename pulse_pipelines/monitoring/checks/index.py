@@ -118,8 +118,8 @@ def _compare(subject: Subject, seen: _Seen) -> CheckResult:
 def _versions(subject: Subject, seen: _Seen, by: Sequence[Index], parts: int) -> pa.Table:
     """All versions of some entities: `_updated`, that of the version before, and a value by index."""
     expressions = [each.of(subject.dataset) for each in by]
-    columns = {"id", UPDATED, IS_DELETED}.union(*(each.columns for each in expressions))
-    values = ", ".join(f"CASE WHEN NOT {IS_DELETED} THEN {each.sql} END" for each in expressions)
+    columns = {"id", UPDATED, IS_DELETED}.union(*(expression.columns for expression in expressions))
+    values = ", ".join(f"CASE WHEN NOT {IS_DELETED} THEN {expression.sql} END" for expression in expressions)
     with readable.damage_explained(seen.location):
         table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), seen.location)
         reader = table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()

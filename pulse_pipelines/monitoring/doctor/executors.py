@@ -66,7 +66,7 @@ def look(session: SparkSession) -> Iterator[Finding]:
     yield Finding(SPARK, "packages", not wrong, "; ".join(wrong) or fits, fix)
     if any(each is None for each in found.values()):
         return
-    away = [each for each in run_tasks(session, [Reach()], reach_task, [Reached]) if each.error]
+    away = [run_task for run_task in run_tasks(session, [Reach()], reach_task, [Reached]) if run_task.error]
     said = "; ".join(f"{each.service}: {each.error}" for each in away)
     yield Finding(SPARK, "network", not away, said or "tasks reach Postgres, Kafka and the store", _NETWORK)
 

@@ -75,9 +75,9 @@ def place(tenant: Tenant, partition: int, offset: int) -> Place | None:
     """Ledger record of an offset; None: no batch has it."""
     values = {"tenant": tenant.tenant_id, "partition": partition, "offset": offset}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        found = connection.execute(RANGE, values).fetchone()
+        row = connection.execute(RANGE, values).fetchone()
         erased = connection.execute(ERASED_BY, values).fetchone()
-    return None if found is None else Place(erased[0] if erased else None, *found)
+    return None if row is None else Place(erased[0] if erased else None, *row)
 
 
 def slugs(tenant: Tenant, batch: str) -> list[str]:

@@ -233,7 +233,7 @@ def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, looked
     """Fate of a duplicate, with the event that it copies."""
     message = _raw(tenant, place, partition, offset, looked)
     event_id, slug = topic.names(message.payload) if message else (None, None)
-    dataset = next((each for each in registry.list_datasets(tenant) if each.slug == slug), None)
+    dataset = next((dataset for dataset in registry.list_datasets(tenant) if dataset.slug == slug), None)
     original = _landed(tenant, dataset, event_id, None, looked) if dataset and event_id else None
     named = original is not None and original.offset is not None
     other = f"{original.partition}-{original.offset}" if original and named else None

@@ -23,7 +23,7 @@ def marks(tenant: Tenant) -> dict[int, int]:
 
 def unsettled(tenant: Tenant, marks: Mapping[int, int]) -> int:
     """Count unsettled events before the marks."""
-    settled = {number: each.settled for number, each in ledger.positions(tenant).items()}
+    settled = {number: position.settled for number, position in ledger.positions(tenant).items()}
     return sum(max(0, end - settled.get(partition, 0)) for partition, end in marks.items())
 
 

@@ -66,7 +66,7 @@ def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) ->
         OffsetRange(tenant.tenant_id, partition, max(start, end - share), end)
         for partition, (start, end) in spans.items()
     ]
-    scope = Scope(tenant, (), None, {number: each.base for number, each in positions.items()})
+    scope = Scope(tenant, (), None, {number: position.base for number, position in positions.items()})
     counts = {r.partition: PartitionCount() for r in ranges}
     found = [
         (message, named[1])

@@ -280,9 +280,9 @@ def _on_disk(stream: BinaryIO, most: int) -> Any:
 def _check(columns: Sequence[str], files: Files) -> None:
     if len(set(columns)) != len(columns) or not all(columns):
         raise UserError("two columns of the file have one name, or one has none")
-    if not all(each.isprintable() for each in columns):
+    if not all(column.isprintable() for column in columns):
         raise UserError("a column of the file has a name with unprintable characters")
-    odd = [each for each in columns if each.startswith("_")]
+    odd = [column for column in columns if column.startswith("_")]
     if odd and files.timestamp is None:
         raise UserError(
             f"the column {odd[0]!r} begins with _, and such properties of entities are not stored",

@@ -23,7 +23,9 @@ def digits(local: Any, file: pq.ParquetFile, rows: int) -> Iterator[Mapping[str,
         rows: that are read at a time.
     """
     columns = [file.schema.column(place) for place in range(len(file.schema))]
-    names = [each.name for each in columns if each.physical_type == "INT96" and each.path == each.name]
+    names = [
+        column.name for column in columns if column.physical_type == "INT96" and column.path == column.name
+    ]
     if not names:
         yield from repeat({})
     for batch in pq.ParquetFile(local, memory_map=False).iter_batches(batch_size=rows, columns=names):

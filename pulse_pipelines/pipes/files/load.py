@@ -139,7 +139,7 @@ def _timed(rows: Iterator[formats.Row], files: Files, name: str) -> Iterator[for
         values = row.values or {}
         first.append(row)
         has_time = files.timestamp in values
-        size += len(row.text) + sum(len(bytes(each)) for each in values.values())
+        size += len(row.text) + sum(len(bytes(value)) for value in values.values())
         if has_time or len(first) == schema_inference.SAMPLE or size > formats.SAMPLE_BYTES:
             break
     if not has_time and any(row.values is not None for row in first):

@@ -15,7 +15,7 @@ Form = Callable[[Any], Any]
 
 def schema(columns: pa.Schema) -> dict[str, Any]:
     """The JSON Schema of rows with these columns."""
-    return {"type": "object", "properties": {each.name: _schema(each.type) for each in columns}}
+    return {"type": "object", "properties": {column.name: _schema(column.type) for column in columns}}
 
 
 def _schema(kind: pa.DataType) -> dict[str, Any]:

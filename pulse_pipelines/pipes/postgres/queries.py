@@ -101,8 +101,8 @@ def _size(table: Table) -> sql.Composable:
     """Bytes of a row's texts, at least."""
     sizes = [
         sql.SQL("coalesce(octet_length(t.{}), 0)::bigint").format(sql.Identifier(name))
-        for name, each in table.columns.items()
-        if each.is_sized
+        for name, column in table.columns.items()
+        if column.is_sized
     ]
     return sql.SQL(" + ").join(sizes) if sizes else sql.SQL("0")
 
@@ -113,8 +113,8 @@ def _object(table: Table) -> sql.Composed:
     The column of an event's timestamp is none of them.
     """
     columns = (
-        sql.SQL("{} AS {}").format(_value(each.expression, name), sql.Identifier(name))
-        for name, each in table.columns.items()
+        sql.SQL("{} AS {}").format(_value(column.expression, name), sql.Identifier(name))
+        for name, column in table.columns.items()
         if name != table.timestamp
     )
     return sql.SQL("(SELECT row_to_json(r.*) FROM (SELECT {}) r)").format(sql.SQL(", ").join(columns))

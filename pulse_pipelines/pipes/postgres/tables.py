@@ -75,7 +75,10 @@ class Table:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of its entities."""
-        return {"type": "object", "properties": {name: each.schema for name, each in self.columns.items()}}
+        return {
+            "type": "object",
+            "properties": {name: column.schema for name, column in self.columns.items()},
+        }
 
 
 class Relation(NamedTuple):

@@ -121,7 +121,7 @@ class Writer:
         outcome.deleted = self._divided(
             rows,
             deletions,
-            [each for each in places if each in deletions],
+            [place for place in places if place in deletions],
             lambda: self._run(DELETE),
             outcome,
         )

@@ -25,7 +25,7 @@ def check(columns: Sequence[t.StructField]) -> None:
                 f"the column {name!r} begins with _, and such properties of entities are not stored",
                 fix="Give it another name with AS",
             )
-        if [each.lower() for each in names].count(name.lower()) > 1:
+        if [name.lower() for name in names].count(name.lower()) > 1:
             raise UserError(f"two columns of the transform are called {name!r}", fix="Rename one with AS")
     id_column = next((column for column in columns if column.name == ID), None)
     if id_column is None:
@@ -83,7 +83,7 @@ def _schema(name: str, of: t.DataType, *, within: bool = False) -> dict[str, Any
     if isinstance(of, t.ArrayType):
         return {"type": ["array", "null"], "items": _schema(name, of.elementType, within=True)}
     if isinstance(of, t.StructType):
-        members = {each.name: _schema(name, each.dataType, within=True) for each in of.fields}
+        members = {field.name: _schema(name, field.dataType, within=True) for field in of.fields}
         return {"type": ["object", "null"], "properties": members}
     raise UserError(
         f"the column {name!r} of the transform is of the type {of.simpleString()}",

@@ -117,7 +117,7 @@ class Touched:
         if not self.certain or not ids:
             return list(ids)
         states, _ = self.target.look_up(Digests.of(ids, self.seed))
-        return [each for each, none in zip(ids, states.is_zero(), strict=True) if not none]
+        return [id_ for id_, none in zip(ids, states.is_zero(), strict=True) if not none]
 
 
 def shape(pinned: Pinned) -> Shape:

@@ -203,7 +203,7 @@ class _Reader:
     def _path(self, column: exp.Column) -> Path:
         """The property of a column, whose name Spark reads without regard to capitals."""
         alias, (name, *members) = self._place(column) or ("", [""])
-        fields = {each.name.lower(): each.field for each in self._named[alias].columns} | {ID: BY_ID}
+        fields = {column.name.lower(): column.field for column in self._named[alias].columns} | {ID: BY_ID}
         return Path((fields[name], *members))
 
     def _place(self, column: exp.Column) -> tuple[str, list[str]] | None:
@@ -218,7 +218,7 @@ class _Reader:
         return of[0], [names[0].lower(), *names[1:]]
 
     def _columns(self, alias: str) -> list[str]:
-        return [ID, *(each.name.lower() for each in self._named[alias].columns)]
+        return [ID, *(column.name.lower() for column in self._named[alias].columns)]
 
 
 def _conditions(on: exp.Expr) -> Iterator[exp.Expr]:

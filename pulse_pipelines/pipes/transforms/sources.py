@@ -155,13 +155,15 @@ class Pinned:
     @property
     def sql(self) -> str:
         """Spark SQL of the result."""
-        named = ", ".join(f"{_quoted(each.dataset.slug)} AS ({each.content()})" for each in self.sources)
+        named = ", ".join(
+            f"{_quoted(source.dataset.slug)} AS ({source.content()})" for source in self.sources
+        )
         return f"SELECT result.* FROM (WITH {named} ({self.query.text})) AS result"  # noqa: S608 - see `checked`
 
     @property
     def reads(self) -> list[str]:
         """What Spark's plan may read."""
-        return [name for each in self.sources for name in each.reads]
+        return [name for source in self.sources for name in source.reads]
 
     def entities(self, slug: str) -> Entities:
         """The source that is this dataset of entities."""
@@ -173,7 +175,7 @@ class Pinned:
         Args:
             pipe: what identifies the result; a pipe of the same name may have written another dataset.
         """
-        places = [f"{each.dataset.slug} {each.place}" for each in self.sources]
+        places = [f"{source.dataset.slug} {source.place}" for source in self.sources]
         return f"{', '.join(places)} of {self._of(pipe)}"
 
     def since(self, pipe: str, position: str | None) -> Mapping[str, int] | None:
