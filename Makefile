@@ -8,7 +8,7 @@ export PULSE_HOME
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN = .venv/bin
-TESTS_AT_ONCE ?= $(shell awk '/MemTotal/ {print ($$2 > 20000000) ? 4 : 3}' /proc/meminfo)
+TESTS_AT_ONCE ?= 3
 PACKAGES = .venv/.packages
 READY = .venv/.ready
 
@@ -34,7 +34,7 @@ down: setup ## Stop them; data stays in .pulse
 status: setup ## Show what runs, where, and how much memory it takes
 	@$(BIN)/pulse status $(ARGS)
 
-# Much of a test is waiting: four files at a time, each beside a stack of its own (3 GB), or three.
+# Three files at a time, each beside a stack of its own (3 GB): with four on two cores a run took an eighth longer.
 # A process that dies ends the run: with --dist loadfile, xdist waits for ever for what was left of its file.
 test: lint chromium ## Check style and types, then run the tests against real services
 	$(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 $(ARGS)

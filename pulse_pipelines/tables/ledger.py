@@ -86,7 +86,8 @@ WHERE tenant_id = %(tenant)s AND partition = %(partition)s
 LANDING = """
 INSERT INTO landings AS l (batch_id, tenant_id, dataset_id, slug, day, rows, duplicates, bytes, files,
     snapshot_id, metadata_location)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+VALUES (%(batch_id)s, %(tenant_id)s, %(dataset_id)s, %(slug)s, %(day)s, %(rows)s, %(duplicates)s, %(bytes)s,
+    %(files)s, %(snapshot_id)s, %(metadata_location)s)
 ON CONFLICT (batch_id, dataset_id, day) DO UPDATE SET rows = l.rows + EXCLUDED.rows,
     bytes = l.bytes + EXCLUDED.bytes, files = l.files + EXCLUDED.files, snapshot_id = EXCLUDED.snapshot_id,
     metadata_location = EXCLUDED.metadata_location, landed_at = EXCLUDED.landed_at
@@ -268,29 +269,7 @@ def _move(connection: postgres.Connection, tenant_id: UUID, places: Places, sign
 def land(connection: postgres.Connection, landings: Iterable[Landing]) -> None:
     """Enter the landings of a commit."""
     with connection.cursor() as cursor:
-        cursor.executemany(
-            LANDING,
-            [
-                (
-                    *(
-                        landing.batch_id,
-                        landing.tenant_id,
-                        landing.dataset_id,
-                        landing.slug,
-                        landing.day,
-                        landing.rows,
-                    ),
-                    *(
-                        landing.duplicates,
-                        landing.bytes,
-                        landing.files,
-                        landing.snapshot_id,
-                        landing.metadata_location,
-                    ),
-                )
-                for landing in landings
-            ],
-        )
+        cursor.executemany(LANDING, [vars(landing) for landing in landings])
 
 
 def use(

