@@ -102,11 +102,11 @@ def judge_table(
 def judge_events(tenant: Tenant, source: Source) -> list[Finding]:
     """Notes of the source that are no event, or several, or another one."""
     query = "SELECT number::text, at, number, what, fleet, tail FROM noted"
-    counter = Counter(source.execute(query).fetchall())
+    noted = Counter(source.execute(query).fetchall())
     has = Counter(events(tenant, "noted", "id, timestamp, number, what, fleet, tail"))
     return [
-        *(Finding("no event", tenant.slug, f"noted {row[0]}") for row in counter - has),
-        *(Finding("an event too many", tenant.slug, f"noted {row[0]}") for row in has - counter),
+        *(Finding("no event", tenant.slug, f"noted {row[0]}") for row in noted - has),
+        *(Finding("an event too many", tenant.slug, f"noted {row[0]}") for row in has - noted),
     ]
 
 

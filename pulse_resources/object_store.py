@@ -103,8 +103,8 @@ def listed(prefix: str, store: pafs.S3FileSystem | None = None) -> Iterator[Obje
 def folders(prefix: str, store: pafs.S3FileSystem | None = None) -> list[str]:
     """Locations of the folders directly below a prefix, sorted. Raises OSError: the object store failed."""
     selector = pafs.FileSelector(key(prefix), allow_not_found=True)
-    file_info = (store or file_system()).get_file_info(selector)
-    return sorted(f"s3://{info.path}" for info in file_info if info.type is pafs.FileType.Directory)
+    entries = (store or file_system()).get_file_info(selector)
+    return sorted(f"s3://{info.path}" for info in entries if info.type is pafs.FileType.Directory)
 
 
 def aged(prefix: str, min_age: timedelta) -> list[Object]:

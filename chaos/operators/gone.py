@@ -105,8 +105,8 @@ def _line(line: bytes) -> tuple[Position, bytes]:
 
 def _listed(prefix: str) -> list[str]:
     folder = fs.FileSelector(object_store.key(prefix).rstrip("/"), allow_not_found=True, recursive=True)
-    file_info = object_store.file_system().get_file_info(folder)
-    return [each.path for each in file_info if each.type is fs.FileType.File]
+    entries = object_store.file_system().get_file_info(folder)
+    return [each.path for each in entries if each.type is fs.FileType.File]
 
 
 def _too_much(

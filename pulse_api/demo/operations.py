@@ -183,16 +183,16 @@ def _change() -> dict[str, dict[str, int]]:
 
 def compare(tenant: Tenant) -> dict[str, tuple[int, int]]:
     """By table the rows of the source, and how many rows only the source or only the lake has."""
-    found = {}
+    differences = {}
     with _database() as connection, local.queries(tenant) as query:
         for name, columns in TABLES.items():
             names = [column.split()[0] for column in columns.split(", ")]
             select = f"SELECT {', '.join(names)} FROM "  # noqa: S608 - from constants
-            there = set(connection.execute(select + name))
+            source_rows = set(connection.execute(select + name))
             rows = _rows(query, f"{select}{name}__latest")
-            here = {tuple(row[name] for name in names) for row in rows}
-            found[name] = len(there), len(there ^ here)
-    return found
+            lake_rows = {tuple(row[name] for name in names) for row in rows}
+            differences[name] = len(source_rows), len(source_rows ^ lake_rows)
+    return differences
 
 
 def _rows(query: local.Query, text: str) -> Sequence[Mapping[str, Any]]:

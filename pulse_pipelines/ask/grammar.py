@@ -109,11 +109,11 @@ class _Grammar(Clauses):
         for aggregations, start in said:
             of = self.skip(next(self.one_of(start, "of"), start))
             for field, end in self.measured(of):
-                own = tuple(Measure(aggregation, field) for aggregation in aggregations)
-                yield own, end
+                measures = tuple(Measure(aggregation, field) for aggregation in aggregations)
+                yield measures, end
                 for joint in list(self.one_of(end, "and", ", and", ","))[:1]:
                     others = self._some_measures(joint, aggregations[-1])
-                    yield from (((*own, *more), last) for more, last in others)
+                    yield from (((*measures, *more), last) for more, last in others)
         if not said:
             for measure, end in self.target(i):
                 if measure.field is not None:

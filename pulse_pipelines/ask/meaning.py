@@ -123,8 +123,10 @@ def _of_dataset(
     for rollup in rollups:
         columns = computed.get((dataset.slug, rollup.name))
         table = tenant.curated_table(dataset.slug, rollup.name)[1] if columns else ""
-        said = {name: _text(rollup.columns.get(name)) for name in columns or rollup.columns}
-        described.append(RollupMeaning(rollup.name, table, _text(rollup.description), rollup.grain, said))
+        descriptions = {name: _text(rollup.columns.get(name)) for name in columns or rollup.columns}
+        described.append(
+            RollupMeaning(rollup.name, table, _text(rollup.description), rollup.grain, descriptions)
+        )
     return of_schema(
         dataset.slug,
         dataset.schema,

@@ -74,9 +74,9 @@ class Model:
             Terminal: the model's endpoint refuses, or sends an invalid answer.
             Transient: it does not answer in time.
         """
-        told = json.dumps([asdict(meaning) for meaning in meanings], default=str)[:MAX_MEANING]
+        meaning_text = json.dumps([asdict(meaning) for meaning in meanings], default=str)[:MAX_MEANING]
         rows = await self._rows(meanings, question, run) if self.samples else ""
-        asked = f"{told}{rows}\n\nIt is {now.isoformat()}.\nQuestion: {question}"
+        asked = f"{meaning_text}{rows}\n\nIt is {now.isoformat()}.\nQuestion: {question}"
         turns = [{"role": "user", "content": asked}]
         wrong: UserError | None = None
         for number in range(1 + REPAIRS):

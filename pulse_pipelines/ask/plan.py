@@ -146,12 +146,12 @@ def _averaged(plan: Plan) -> str:
 def _equals(plan: Plan) -> str:
     """What a ranking leaves out without its being asked for."""
     of = " and ".join(map(_dimension, plan.dimensions))
-    seen = (
+    groups = (
         f", of each {of} that has any"
         if any(isinstance(dimension, Grain) for dimension in plan.dimensions)
         else ""
     )
-    return seen + (f", of equal ones the first by {of or 'time'}" if plan.limit else "")
+    return groups + (f", of equal ones the first by {of or 'time'}" if plan.limit else "")
 
 
 _NAMES = {

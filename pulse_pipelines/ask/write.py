@@ -108,17 +108,17 @@ def _measure(measure: Measure, plan: Plan) -> str:
 
 
 def _where(plan: Plan) -> list[str]:
-    found = [_condition(condition) for condition in plan.conditions]
+    conditions = [_condition(condition) for condition in plan.conditions]
     if plan.spans:
         spans = [_span(span) for span in plan.spans]
-        found.append(spans[0] if len(spans) == 1 else f"({' OR '.join(f'({span})' for span in spans)})")
+        conditions.append(spans[0] if len(spans) == 1 else f"({' OR '.join(f'({span})' for span in spans)})")
     if plan.limit or not plan.measures:  # rankings and lists leave out NULLs
-        found += [
+        conditions += [
             f"{dimension.sql} IS NOT NULL" for dimension in plan.dimensions if isinstance(dimension, Field)
         ]
     if plan.order and isinstance(plan.order[0], Field):
-        found.append(f"{plan.order[0].sql} IS NOT NULL")
-    return ["WHERE " + "\n  AND ".join(found)] if found else []
+        conditions.append(f"{plan.order[0].sql} IS NOT NULL")
+    return ["WHERE " + "\n  AND ".join(conditions)] if conditions else []
 
 
 def _condition(condition: Condition) -> str:

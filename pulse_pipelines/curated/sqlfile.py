@@ -80,13 +80,13 @@ def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
         text = file.read_text(errors="replace")
     except OSError as error:  # a folder, say
         unread = f"it cannot be read: {error}"
-    said = {match[1]: match[2] for line in text.splitlines() if (match := _HEADER.match(line))}
-    slug = said.get("dataset", "")
+    header = {match[1]: match[2] for line in text.splitlines() if (match := _HEADER.match(line))}
+    slug = header.get("dataset", "")
     name = file.stem.removeprefix(f"{slug}_")
-    grain = tuple(part.strip() for part in said.get("grain", "").split(",") if part.strip())
+    grain = tuple(part.strip() for part in header.get("grain", "").split(",") if part.strip())
     named, query = _is_name(name) and (slug, name) not in taken, ""
     try:
-        _check_header(said, name, grain)
+        _check_header(header, name, grain)
         if other := taken.get((slug, name)):
             raise UserError(f"{other} is the rollup {name!r} of {slug!r} already", fix="Rename one of them")
         query = checked_query(text)
@@ -100,7 +100,7 @@ def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
 
     return TeamRollup(
         name=name,
-        description=said.get("description", f"The team's rollup in {file.name}."),
+        description=header.get("description", f"The team's rollup in {file.name}."),
         grain=grain,
         text=text,
         statement=statement,

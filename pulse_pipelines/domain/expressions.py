@@ -124,23 +124,27 @@ class _Compiler:
         if node.name in values.SIGNS:
             return self._comparison(node)
         parts = [self.part(each) for each in node.of]
-        own = [part.value for part in parts]
+        part_values = [part.value for part in parts]
         match node.name:
             case "concat":
                 _only(node, parts, KEYS, least=2)
-                return _Part(Kind.STRING, f"({' || '.join(p.text for p in parts)})", values.concatenated(own))
+                return _Part(
+                    Kind.STRING, f"({' || '.join(p.text for p in parts)})", values.concatenated(part_values)
+                )
             case "lower":
                 _only(node, parts, (Kind.STRING,), most=1)
-                return _Part(Kind.STRING, _SMALL_SQL.format(parts[0].sql), values.small(own[0]))
+                return _Part(Kind.STRING, _SMALL_SQL.format(parts[0].sql), values.small(part_values[0]))
             case "coalesce":
                 _only(node, parts, (parts[0].kind,), least=2)
                 first = f"coalesce({', '.join(p.sql for p in parts)})"
-                return _Part(parts[0].kind, first, values.first(own))
+                return _Part(parts[0].kind, first, values.first(part_values))
         _only(node, parts, (Kind.DATE, Kind.TIMESTAMP), most=1)
         at = _utc(parts[0])
         if node.name == "date":
-            return _Part(Kind.DATE, f"CAST({at} AS DATE)", values.date_of(own[0]))
-        return _Part(Kind.LONG, f"{node.name}({at})", values.date_part(values.PARTS[node.name], own[0]))
+            return _Part(Kind.DATE, f"CAST({at} AS DATE)", values.date_of(part_values[0]))
+        return _Part(
+            Kind.LONG, f"{node.name}({at})", values.date_part(values.PARTS[node.name], part_values[0])
+        )
 
     def _path(self, node: Path) -> _Part:
         first, *members = node.names

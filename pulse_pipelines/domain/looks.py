@@ -188,13 +188,13 @@ class Looks:
                 fix="Refer to the last one",
             )
         self.nodes[id(node)] = node
-        counter = Counter({id(node): 1})
+        visits = Counter({id(node): 1})
         for inner in self._in_place(node, value):
-            self._add(counter, self._closure(inner, value, (*path, id(node))))
+            self._add(visits, self._closure(inner, value, (*path, id(node))))
         if "unevaluatedProperties" in node or "unevaluatedItems" in node:
-            self._add(counter, self._marked(node, value))
-        self._closures[id(node), value] = counter
-        return counter
+            self._add(visits, self._marked(node, value))
+        self._closures[id(node), value] = visits
+        return visits
 
     def _marked(self, node: Node, value: Value) -> Counter[int]:
         """The subschemas applied once more, to find the parts of a value that `node` has evaluated."""

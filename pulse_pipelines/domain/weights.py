@@ -136,10 +136,10 @@ def _deeply(option: Any) -> float:
 
 
 def _enum(options: Any) -> Weight:
-    of = list_of(options)
-    if len(of) > 1 and all(option is None or isinstance(option, str) for option in of):
+    choices = list_of(options)
+    if len(choices) > 1 and all(option is None or isinstance(option, str) for option in choices):
         return Weight(string=100, string_byte=1)  # few are compared, by their first bytes; many are hashed
-    return _sum(_equal(option) for option in of)
+    return _sum(_equal(option) for option in choices)
 
 
 def _limit(limit: Any) -> Weight:

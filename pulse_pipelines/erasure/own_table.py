@@ -200,8 +200,8 @@ class OwnErasure:
             seen = own.see(self.tenant, self.own)
             if seen.table.metadata_location == work.tables[0].new:
                 return True
-            known = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
-            return work.files > 0 and work.snapshot_id in known
+            snapshot_ids = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
+            return work.files > 0 and work.snapshot_id in snapshot_ids
 
         work = commit(self.tenant, stage, committed, role=ROLE, point="own.erase")
         assert work is not None  # noqa: S101 - `stage` always stages

@@ -113,20 +113,22 @@ class Subject:
 
     def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Which rows of a file match; columns may be missing from the file."""
-        found = pa.array([False] * rows.num_rows, pa.bool_())
+        matches = pa.array([False] * rows.num_rows, pa.bool_())
         typed = self._typed()
         if self.column in rows.schema.names and typed is not None:
             column = rows.column(self.column)
             equal = pc.equal(column, pa.scalar(typed).cast(column.type, safe=False))
-            found = pc.or_(found, pc.fill_null(equal, False))
+            matches = pc.or_(matches, pc.fill_null(equal, False))
         for name, steps in self.values:
             if name in rows.schema.names:
                 values, within = rows.column(name).to_pylist(), self.path[steps:]
-                found = pc.or_(found, pa.array([self._says(value, within) for value in values], pa.bool_()))
+                matches = pc.or_(
+                    matches, pa.array([self._says(value, within) for value in values], pa.bool_())
+                )
         for name, steps in self.texts:
             if name in rows.schema.names:
-                found = pc.or_(found, self._in_text(rows.column(name), self.path[steps:]))
-        return pc.and_(found, self._covered(rows))
+                matches = pc.or_(matches, self._in_text(rows.column(name), self.path[steps:]))
+        return pc.and_(matches, self._covered(rows))
 
     def _typed(self) -> str | int | float | None:
         """The value in its column's type; None: the column cannot hold it."""

@@ -193,18 +193,16 @@ def needs(
         tables = [TableState(*row) for row in connection.execute(TABLES, values)]
         tenants = [TenantState(*row) for row in connection.execute(TENANTS, values)]
         unbuilt = connection.execute(WINDOWS, values).fetchall()
-    found = [need for day in days if (need := of_day(day, settings))]
-    found += [need for table in tables for need in of_table(table, settings)]
-    found += [need for tenant in tenants for need in of_tenant(tenant, settings)]
+    due = [need for day in days if (need := of_day(day, settings))]
+    due += [need for table in tables for need in of_table(table, settings)]
+    due += [need for tenant in tenants for need in of_tenant(tenant, settings)]
     for tenant_id, owner, dataset_id, named in unbuilt:
-        found.append(
-            Need(Tenant(tenant_id, owner), dataset_id, named, Task.WINDOWS, "not built to the end", 0)
-        )
+        due.append(Need(Tenant(tenant_id, owner), dataset_id, named, Task.WINDOWS, "not built to the end", 0))
     failed = {each.work: each for each in failed_work.standing(JOB)}
-    found = [_after(failed.get(need.work), need) for need in found]
+    due = [_after(failed.get(need.work), need) for need in due]
     order = list(Task)
-    found.sort(key=lambda need: (need.failures, order.index(need.task), -need.weight))
-    return [need for need in found if not (patient and need.held)]
+    due.sort(key=lambda need: (need.failures, order.index(need.task), -need.weight))
+    return [need for need in due if not (patient and need.held)]
 
 
 def _after(failed: Standing | None, need: Need) -> Need:

@@ -108,8 +108,8 @@ def gather() -> Status:
         known = replace(
             known,
             pipes=tuple(
-                (everyone, counts.get((everyone.tenant.tenant_id, everyone.name), LastDay()))
-                for everyone in pipes.everyones()
+                (pipe, counts.get((pipe.tenant.tenant_id, pipe.name), LastDay()))
+                for pipe in pipes.everyones()
             ),
         )
         status = plan.ingest_status()

@@ -24,7 +24,7 @@ def warm_up() -> int:
     try:
         socket.create_connection(spark.address, CONNECT_S).close()  # the client would retry for minutes
         tasks = [Probe(event_limits()) for _ in range(spark.parallelism)]
-        return sum(run_task.rows for run_task in run_tasks(shared(), tasks, probe_task, [Conforms]))
+        return sum(report.rows for report in run_tasks(shared(), tasks, probe_task, [Conforms]))
     except Exception as error:
         _log.warning("Spark at %s was not warmed up, so the first batch waits for it: %s", spark.place, error)
         return 0

@@ -166,10 +166,10 @@ def land(
         A dataset whose state was declared when files of it were written already: they bring nothing, so that
         they must not land. None: all is merged.
     """
-    wanted = [dataset_id for dataset_id, file in files.items() if file]
-    if not wanted:
+    dataset_ids = [dataset_id for dataset_id, file in files.items() if file]
+    if not dataset_ids:
         return None
-    for dataset_id, state_id, room in connection.execute(HOLD, [wanted]).fetchall():
+    for dataset_id, state_id, room in connection.execute(HOLD, [dataset_ids]).fetchall():
         frames = [file.state for file in files[dataset_id]]
         if any(each is None or each.state_id != state_id for each in frames):
             return dataset_id  # type: ignore[no-any-return]

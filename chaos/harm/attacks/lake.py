@@ -19,9 +19,7 @@ AT_ONCE = 8
 def _overwrite_metadata(tenant: Tenant) -> None:
     """Create a table, and replace its metadata file, as each holder of its vended key can."""
     external.create(tenant, load_settings().lake.linked_url)
-    location = catalog.location(tenant, (NAMESPACE,), TABLE)
-    with object_store.file_system().open_output_stream(object_store.key(location), compression=None) as sink:
-        sink.write(BOMB)
+    object_store.put(catalog.location(tenant, (NAMESPACE,), TABLE), BOMB)
 
 
 async def _query(attacker: Attacker) -> None:

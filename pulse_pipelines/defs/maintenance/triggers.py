@@ -19,10 +19,10 @@ from pulse_pipelines.maintenance.policy import needs
 def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     if unfinished(context.instance, upkeep):
         return dg.SkipReason("the run before it goes on")
-    counter = Counter(need.task for need in needs(recent=True, patient=True))
-    if not counter:
+    task_counts = Counter(need.task for need in needs(recent=True, patient=True))
+    if not task_counts:
         return dg.SkipReason("no table needs upkeep")
-    context.log.info("upkeep is needed: %s", ", ".join(f"{task} {n}" for task, n in counter.items()))
+    context.log.info("upkeep is needed: %s", ", ".join(f"{task} {n}" for task, n in task_counts.items()))
     return dg.RunRequest(run_config=_config(recent=True))
 
 

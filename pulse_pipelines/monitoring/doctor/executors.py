@@ -66,7 +66,7 @@ def look(session: SparkSession) -> Iterator[Finding]:
     yield Finding(SPARK, "packages", not wrong, "; ".join(wrong) or fits, fix)
     if any(each is None for each in found.values()):
         return
-    away = [run_task for run_task in run_tasks(session, [Reach()], reach_task, [Reached]) if run_task.error]
+    away = [report for report in run_tasks(session, [Reach()], reach_task, [Reached]) if report.error]
     said = "; ".join(f"{each.service}: {each.error}" for each in away)
     yield Finding(SPARK, "network", not away, said or "tasks reach Postgres, Kafka and the store", _NETWORK)
 
