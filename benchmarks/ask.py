@@ -17,7 +17,7 @@ import duckdb
 
 from pulse_pipelines.ask import meaning, read
 from pulse_pipelines.ask.meaning import Meaning
-from pulse_pipelines.domain.columns import columns
+from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.sql import engine
 from pulse_pipelines.sql.gate import Gate
 

@@ -10,16 +10,16 @@ from rich.console import Console
 
 from benchmarks import load
 from benchmarks.steps import run_batch
+from pulse_pipelines.claims import claim_filters
+from pulse_pipelines.claims.claim_runs import LARGE_IDS, MERGED_IDS
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.tables import claim_filters
-from pulse_pipelines.tables.claims import LARGE_IDS, MERGED_IDS
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources.settings import load_settings
 
 BATCH = 10_000
 TIMES = 7
 FIND = "SELECT dataset_id FROM pdm_datasets WHERE tenant_id = %s"
-# As `maintenance.merge_claims` leaves them: pieces of one run, each a range of digests.
+# As `claims.merge_claims` leaves them: pieces of one run, each a range of digests.
 FILL = """
 INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests, filter)
 SELECT run, %s, %s, %s, %s, '{}', %b, %b FROM nextval('claim_runs') run

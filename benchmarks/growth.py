@@ -46,7 +46,7 @@ def _cases() -> Mapping[str, Callable[[], object]]:
     from pulse_pipelines import registry
     from pulse_pipelines.definitions import defs
     from pulse_pipelines.monitoring import status
-    from pulse_pipelines.registry import view
+    from pulse_pipelines.registry import tenant_view
     from pulse_pipelines.runtime import run_scope
 
     run_scope.build_parted()
@@ -63,7 +63,7 @@ def _cases() -> Mapping[str, Callable[[], object]]:
     return {
         **ticks,
         "`pulse status`, `/metrics`": status.gather,
-        "`GET /v1/...`: view of a tenant": lambda: view.load_view(first.tenant_id),
+        "`GET /v1/...`: view of a tenant": lambda: tenant_view.load_view(first.tenant_id),
         "reload: what is in no part": lambda: defs().get_repository_def(),
         "checks of a dataset: its owners": lambda: registry.family_owners("dataset_1"),
         "`pulse tenant list`": registry.list_tenants,

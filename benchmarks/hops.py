@@ -16,7 +16,7 @@ from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.entities import event
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import deletions
+from pulse_pipelines.ingest import sync_deletions
 from pulse_pipelines.pipes.run import run
 from pulse_resources import kafka
 
@@ -75,7 +75,7 @@ def _run(session: SparkSession, tenant: Tenant, what: str, *, full: bool) -> Com
     sent = run(session, tenant, PIPE, 2, full=full)
     seconds = time.monotonic() - began
     run_batch([tenant])
-    deletions.send_of(tenant)
+    sync_deletions.send_of(tenant)
     assert sent.is_full == full, pipes.find(tenant, PIPE).computes
     how = "whole" if full else "what changes lead to"
     return Computed(what, how, sent.rows, seconds, time.monotonic() - began)

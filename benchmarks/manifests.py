@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
-from pulse_resources.avro_decoder import CheckedDecoder
+from pulse_resources.iceberg.avro_decoder import CheckedDecoder
 
 DECODERS: tuple[tuple[str, Callable[[bytes], BinaryDecoder]], ...] = (
     ("Pulse's", CheckedDecoder),

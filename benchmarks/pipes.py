@@ -25,9 +25,9 @@ from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.pipes.assets import JOB
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities.syncs import Sync
 from pulse_pipelines.query import duckdb_pool, versions
 from pulse_pipelines.query.preview import limits
-from pulse_pipelines.registry.syncs import Sync
 
 PIPE = "orders"
 """Of the pipe, its table and its dataset."""

@@ -15,12 +15,12 @@ from benchmarks import load
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import land
-from pulse_pipelines.ingest.results import StagedTable
+from pulse_pipelines.ingest import batch_files, land
+from pulse_pipelines.ingest.stages import StagedTable
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.query.preview import limits, preview
 from pulse_pipelines.query.snapshots import snapshots
-from pulse_pipelines.tables import arrow_columns, batch_files, parquet_files
+from pulse_pipelines.tables import arrow_columns, parquet_files
 from pulse_resources import iceberg, object_store, postgres
 
 DAYS = 30

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from benchmarks import cpu
-from pulse_pipelines.tables.batch_files import UPLOADS
-from pulse_resources import object_store, small_put
+from pulse_pipelines.ingest.batch_files import UPLOADS
+from pulse_resources import object_store
+from pulse_resources.object_store import small_put
 
 
 def measure(objects: int, size: int, times: int) -> Iterator[tuple[str, float, float]]:

@@ -17,9 +17,8 @@ from benchmarks.steps import run_batch
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import Windows
-from pulse_pipelines.registry import event_state_build, event_states
-from pulse_pipelines.tables import event_windows
-from pulse_pipelines.tables.event_states import frame, with_keys
+from pulse_pipelines.states import declared_states, state_build, window_buckets
+from pulse_pipelines.states.state_keys import frame, with_keys
 
 FEW = 100
 """Keys of the dataset that has few."""
@@ -62,7 +61,7 @@ def measure(console: Console, events: int) -> tuple[Iterator[tuple[str, float, f
 def reduced(events: int) -> Iterator[tuple[str, float]]:
     """What a task does for a state with a file of events; processor seconds, whatever else runs."""
     (tenant,) = load.make_tenants(1)
-    event_states.declare(tenant, load.DATASET, "country", windows=Windows(("amount", "seats")))
+    declared_states.declare(tenant, load.DATASET, "country", windows=Windows(("amount", "seats")))
     dataset = registry.current_table(tenant, load.DATASET).dataset
     rows = previews.typed_rows(dataset, np.arange(events), np.arange(events))
     place = rows.schema.get_field_index("country")
@@ -74,17 +73,17 @@ def reduced(events: int) -> Iterator[tuple[str, float]]:
         yield what, time.process_time() - began
         fitting, texts = with_keys("country", given)
         began = time.process_time()
-        assert event_windows.frame(dataset, texts, fitting)
+        assert window_buckets.frame(dataset, texts, fitting)
         yield f"{what}: its windows", time.process_time() - began
 
 
 def reads(tenant: Tenant, events: int, times: int) -> Iterator[tuple[str, float, float]]:
     """What is read of the state in which each event has its own key; p50 and p95 in milliseconds."""
-    assert event_states.find(tenant, load.DATASET).keys == TIMES * events + WARM_EVENTS
+    assert declared_states.find(tenant, load.DATASET).keys == TIMES * events + WARM_EVENTS
     some = np.random.default_rng(1).integers(0, events, times).tolist()
     asked: dict[str, Callable[[str], object]] = {
-        "a key": partial(event_states.newest, tenant, load.DATASET),
-        f"a page of {PAGE} keys": lambda key: event_states.page(tenant, load.DATASET, key, PAGE),
+        "a key": partial(declared_states.newest, tenant, load.DATASET),
+        f"a page of {PAGE} keys": lambda key: declared_states.page(tenant, load.DATASET, key, PAGE),
     }
     for what, read in asked.items():
         spent = []
@@ -104,7 +103,7 @@ def window_reads(console: Console, times: int) -> tuple[float, float]:
     spent = []
     for _ in range(times):
         began = time.perf_counter()
-        windows = event_states.newest(tenant, load.DATASET, "busy").windows
+        windows = declared_states.newest(tenant, load.DATASET, "busy").windows
         spent.append((time.perf_counter() - began) * 1_000)
         assert windows is not None
         assert windows.complete
@@ -123,8 +122,8 @@ def _tenant(*, state: bool, windows: Windows | None = None) -> Tenant:
     schema = registry.publish_schema(tenant, load.DATASET, _SCHEMA.decode())
     registry.create_dataset(tenant, load.DATASET, schema.schema_uri)
     if state:
-        event_states.declare(tenant, load.DATASET, "thing", windows=windows)
-        event_state_build.build(tenant, load.DATASET)
+        declared_states.declare(tenant, load.DATASET, "thing", windows=windows)
+        state_build.build(tenant, load.DATASET)
     return tenant
 
 

@@ -16,7 +16,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import land, settle
-from pulse_pipelines.ingest.results import DayLanding, StagedTable
+from pulse_pipelines.ingest.stages import DayLanding, StagedTable
 from pulse_pipelines.maintenance import state
 from pulse_pipelines.maintenance.history import Done
 from pulse_pipelines.maintenance.policy import Need, needs

@@ -22,7 +22,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import attempts, dead_letter
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_resources import kafka
-from pulse_resources.faults import VARIABLE
+from pulse_resources.process.faults import VARIABLE
 from pulse_resources.settings import load_settings
 
 _FORKS = multiprocessing.get_context("forkserver")

@@ -19,6 +19,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import plan as planning
 from pulse_pipelines.maintenance import rewrite
+from pulse_pipelines.moves import evolve
 from pulse_pipelines.pipes import run as pipe_run
 from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.pipes.watch import watch_one
@@ -85,7 +86,7 @@ def move(session: rewrite.Session, tenant: Tenant, slug: str, schema_uri: str) -
     """Move a dataset as a run's attempt does, but without a record and the table's lease."""
     dataset_id = registry.find_dataset(tenant, slug).dataset_id
     rewriter = rewrite.on_spark(session, tenant, dataset_id, slug, "a move")
-    return registry.carry_out(tenant, slug, dataset_id, schema_uri, rewriter=rewriter)
+    return evolve.carry_out(tenant, slug, dataset_id, schema_uri, rewriter=rewriter)
 
 
 def of_pipe(what: str, tenant: Tenant, name: str, log: str, environment: Mapping[str, str]) -> None:

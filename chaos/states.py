@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import AHEAD_S, KEPT, LENGTHS, Windows, minute
-from pulse_pipelines.registry import event_state_build, event_states
-from pulse_pipelines.registry.event_states import DeclaredState
-from pulse_pipelines.registry.event_windows import KeyWindows
+from pulse_pipelines.states import declared_states, state_build
+from pulse_pipelines.states.declared_states import DeclaredState
+from pulse_pipelines.states.declared_windows import KeyWindows
 
 GAP_S = 600
 PAGE = 1_000
@@ -39,8 +39,8 @@ Row = dict[str, Any]
 def declare(tenant: Tenant) -> None:
     """Declare a state with windows and sessions of each dataset of the load."""
     for slug, state in STATES.items():
-        event_states.declare(tenant, slug, state.latest_by, windows=state.windows)
-        event_state_build.build(tenant, slug)
+        declared_states.declare(tenant, slug, state.latest_by, windows=state.windows)
+        state_build.build(tenant, slug)
 
 
 def judge(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, list[Any]]]:
@@ -48,8 +48,8 @@ def judge(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, list
 
     What a backfill or a move has left to be built is built first, as its sensor would.
     """
-    if not _complete(event_states.find(tenant, slug)):
-        event_state_build.build(tenant, slug)
+    if not _complete(declared_states.find(tenant, slug)):
+        state_build.build(tenant, slug)
     table, by_key = rows.to_pylist(), defaultdict[str, list[Row]](list)
     for row in table:
         by_key[row[STATES[slug].latest_by]].append(row)
@@ -74,7 +74,7 @@ def _place(row: Row) -> tuple[Any, ...]:
 def _newest(tenant: Tenant, slug: str) -> dict[str, str]:
     """Event ids by key, as the state has them."""
     found, after = dict[str, str](), None
-    while page := event_states.page(tenant, slug, after, PAGE)[1]:
+    while page := declared_states.page(tenant, slug, after, PAGE)[1]:
         found |= {each.key: each.event_id for each in page}
         after = page[-1].key
     return found
@@ -87,7 +87,7 @@ def _windows(tenant: Tenant, slug: str, rows: Sequence[Row], keys: Iterable[str]
         return
     as_of = max(moments)
     for key in keys:
-        windows = event_states.newest(tenant, slug, key, as_of).windows
+        windows = declared_states.newest(tenant, slug, key, as_of).windows
         found, wanted = windows and shown(windows), model(rows, STATES[slug], key, as_of)
         if found != wanted:
             yield f"{key} has {found}, the rows give {wanted}"

@@ -15,8 +15,9 @@ import orjson
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from pulse_resources import kafka, object_store, postgres, vended
+from pulse_resources import kafka, object_store, postgres
 from pulse_resources.errors import UserError
+from pulse_resources.object_store import vended
 from pulse_resources.settings import Settings, give
 
 SECTIONS = ("postgres", "kafka", "object_store", "ingest")

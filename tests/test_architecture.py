@@ -27,8 +27,11 @@ P = "pulse_pipelines."
 ROOMS = (
     "domain",
     "tables",
+    "claims",
     "validation",
     "registry",
+    "entities",
+    "states",
     "ingest",
     "dead_letters",
     "backfill",

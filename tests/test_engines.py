@@ -21,7 +21,7 @@ from support.lake import outside_catalog
 
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
-from pulse_pipelines.domain.columns import METADATA, PARTITION_FIELD, PHYSICAL
+from pulse_pipelines.domain.schemas.columns import METADATA, PARTITION_FIELD, PHYSICAL
 from pulse_pipelines.query import duckdb_pool
 from pulse_resources import iceberg, object_store
 from pulse_resources.settings import Settings, load_settings

@@ -28,7 +28,7 @@ from benchmarks.peers import Peer, streaming, tables
 from pulse_resources.iceberg import CATALOG
 from pulse_resources.local.downloads import Download, run
 from pulse_resources.local.layout import Layout
-from pulse_resources.niceness import BACKGROUND
+from pulse_resources.process.niceness import BACKGROUND
 from pulse_resources.settings import load_settings
 
 TABLE = "orders"

@@ -11,7 +11,7 @@ from itertools import repeat
 from chaos.harm import wire
 from chaos.harm.wire import CLOSED, Answer, Link
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources.niceness import begin_session
+from pulse_resources.process.niceness import begin_session
 
 SOURCE = "127.0.0.2"
 """Source address of attackers, which differs from the neighbour's."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from chaos.harm import wire
 from chaos.harm.wire import CLOSED, Link
-from pulse_resources.niceness import begin_session
+from pulse_resources.process.niceness import begin_session
 
 COLLECT, PREVIEW, READY = "collect", "preview", "readyz"
 RATES = {COLLECT: 60, PREVIEW: 8, READY: 20}

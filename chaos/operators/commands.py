@@ -24,7 +24,7 @@ from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.run import curate as compute
 from pulse_pipelines.dead_letters import Filter, Result
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.domain.schemas.schema import SchemaUri
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record, run as erasure
 from pulse_pipelines.ingest import attempts, data_loss

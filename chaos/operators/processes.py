@@ -19,7 +19,7 @@ from chaos.operators import commands
 from chaos.operators.schedule import Blow, Step
 from chaos.waiting import stands_still
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources.faults import VARIABLE
+from pulse_resources.process.faults import VARIABLE
 
 PATIENCE_S = 600.0
 """Time limit of a command."""

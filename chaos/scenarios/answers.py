@@ -15,7 +15,7 @@ from chaos.waiting import PATIENCE_S, stands_still, wait
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import iceberg, postgres
-from pulse_resources.faults import VARIABLE
+from pulse_resources.process.faults import VARIABLE
 
 EVENTS = 200
 SETTLED = "SELECT bool_and(settled_at IS NOT NULL) FROM ingest_ranges WHERE batch_id = %s AND tenant_id = %s"

@@ -13,7 +13,7 @@ from chaos.stack import Stack
 from chaos.surroundings import superuser, with_settings
 from chaos.waiting import PATIENCE_S, stands_still, wait
 from pulse_pipelines.ingest import attempts
-from pulse_resources.faults import VARIABLE
+from pulse_resources.process.faults import VARIABLE
 
 EVENTS = 100
 POINTS = (

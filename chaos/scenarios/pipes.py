@@ -28,8 +28,9 @@ from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import attempts, deletions, plan
-from pulse_pipelines.registry import keys, syncs
+from pulse_pipelines.entities import syncs
+from pulse_pipelines.ingest import attempts, plan, sync_deletions
+from pulse_pipelines.registry import keys
 from pulse_resources.errors import PulseError
 
 RUN = ("pipe.looked", "pipe.begun", "pipe.loaded", "pipe.sent")
@@ -256,7 +257,7 @@ def _settle(tenant: Tenant) -> None:
     while True:
         while (batch := _open_batch(tenant)) is not None:
             batches.finish(batch)
-        if not deletions.send_of(tenant):
+        if not sync_deletions.send_of(tenant):
             return
 
 

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from pulse_api.cli.output import AsJson, emit, show_table
-from pulse_resources import errors, setting_sources
+from pulse_resources import errors
+from pulse_resources.settings import setting_sources
 
 app = typer.Typer()
 

@@ -8,6 +8,7 @@ import typer
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines import registry
+from pulse_pipelines.entities import index_build, indexes
 
 app = typer.Typer(no_args_is_help=True, help="Indexes of datasets of entities, by which subsets are read.")
 
@@ -26,11 +27,11 @@ def create_index(
     Example: pulse index create acme countries "lower(continent)"
     """
     owner = registry.find_tenant(tenant)
-    index_id = registry.indexes.declare(owner, slug, expression).index_id
-    registry.index_build.build(
+    index_id = indexes.declare(owner, slug, expression).index_id
+    index_build.build(
         owner, slug, index_id, lambda done, of: remark(f"built up to version {done:,} of {of:,}")
     )
-    index = registry.indexes.declare(owner, slug, expression)
+    index = indexes.declare(owner, slug, expression)
     if as_json:
         emit(index)
     else:
@@ -43,16 +44,16 @@ def list_indexes(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False)
 
     Example: pulse index list acme countries
     """
-    indexes = registry.indexes.list_indexes(registry.find_tenant(tenant), slug)
+    declared = indexes.list_indexes(registry.find_tenant(tenant), slug)
     if as_json:
-        emit(indexes)
+        emit(declared)
         return
     rows = (
         (
             *(index.index_id, index.expression, index.entries, index.bytes, index.behind),
             *(_reader_text(index.readers), index.read_at, "orphaned" if index.orphaned else ""),
         )
-        for index in indexes
+        for index in declared
     )
     columns = ("index", "by", "entries", "bytes", "behind", "readers", "read", "state")
     show_table(
@@ -71,7 +72,7 @@ def drop_index(
 
     Example: pulse index drop acme countries 7
     """
-    expression = registry.indexes.drop(registry.find_tenant(tenant), slug, index)
+    expression = indexes.drop(registry.find_tenant(tenant), slug, index)
     if as_json:
         emit({"dropped": expression})
     else:

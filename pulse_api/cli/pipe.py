@@ -16,6 +16,7 @@ from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import syncs
 from pulse_resources.errors import UserError
 
 app = typer.Typer(
@@ -114,7 +115,7 @@ def _awaited(read_outcome: "Callable[[], Ended | None]") -> "Ended":
     return outcome
 
 
-def _check_sync(owner: Tenant, sync: "registry.syncs.Sync") -> None:
+def _check_sync(owner: Tenant, sync: "syncs.Sync") -> None:
     """Raises typer.Exit: a person has to decide about the sync, or some of its rows are lost."""
     if sync.state == State.HELD:
         remark(f"It deletes nothing until a person decides: {sync.reason}")
@@ -169,11 +170,11 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
     out = pipe.definition.delivers
-    syncs = [] if out else registry.syncs.list_syncs(owner, pipe.dataset, 10)
+    recent = [] if out else syncs.list_syncs(owner, pipe.dataset, 10)
     runs = pipes.deliveries(owner, name, 10) if out else []
     counts = pipes.last_day(owner).get((owner.tenant_id, name), pipes.LastDay())._asdict()
     if as_json:
-        emit(pipe.document | {"last_day": counts, "syncs": syncs, "deliveries": runs})
+        emit(pipe.document | {"last_day": counts, "syncs": recent, "deliveries": runs})
         return
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
     fields = pipe.document | {"last_24_hours": outcomes}
@@ -197,7 +198,7 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
             *(sync.begun_at, "full" if sync.is_full else "partial", sync.state, sync.created, sync.changed),
             *(sync.unchanged, sync.deleted, sync.refused, sync.reason),
         )
-        for sync in syncs
+        for sync in recent
     )
     columns = (
         *("begun", "kind", "state", "new", "changed"),

@@ -12,10 +12,10 @@ from pulse_api.cli.arguments import TenantSlug, day, read
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table, working, write
 from pulse_pipelines import backfill, registry
-from pulse_pipelines.domain import shorthand
-from pulse_pipelines.domain.columns import columns
-from pulse_pipelines.domain.cost import Bound, cost
-from pulse_pipelines.domain.schema import check_document
+from pulse_pipelines.domain.schemas import shorthand
+from pulse_pipelines.domain.schemas.columns import columns
+from pulse_pipelines.domain.schemas.cost import Bound, cost
+from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_resources.errors import NotFound, UserError, meant
 from pulse_resources.settings import load_settings
 

@@ -10,9 +10,10 @@ from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import STATE_BUCKETS, STATE_KEYS
 from pulse_pipelines.domain.windows import Windows, plain
+from pulse_pipelines.states import declared_states, state_build
 
 if TYPE_CHECKING:
-    from pulse_pipelines.registry.event_windows import KeyWindows
+    from pulse_pipelines.states.declared_windows import KeyWindows
 
 app = typer.Typer(no_args_is_help=True, help="States: the newest event per key of a dataset of events.")
 
@@ -46,11 +47,9 @@ def declare_state(
     if windows or sums or session_gap:
         gap = None if session_gap is None else int(duration(session_gap).total_seconds())
         declared = Windows(tuple(sums or ()), gap, max_buckets)
-    registry.event_states.declare(owner, slug, latest_by, max_keys, declared)
-    registry.event_state_build.build(
-        owner, slug, lambda done, of: remark(f"{done:,} of {of:,} files are read")
-    )
-    state = registry.event_states.find(owner, slug)
+    declared_states.declare(owner, slug, latest_by, max_keys, declared)
+    state_build.build(owner, slug, lambda done, of: remark(f"{done:,} of {of:,} files are read"))
+    state = declared_states.find(owner, slug)
     if as_json:
         emit(state)
     else:
@@ -79,9 +78,9 @@ def show_state(
     owner = registry.find_tenant(tenant)
     about = None
     if key is not None:
-        newest = [registry.event_states.newest(owner, slug, key, as_of)]
+        newest = [declared_states.newest(owner, slug, key, as_of)]
     else:
-        about, newest = registry.event_states.page(owner, slug, after, limit)
+        about, newest = declared_states.page(owner, slug, after, limit)
     if as_json:
         emit({"about": about, "state": newest} if about else newest[0])
         return
@@ -105,7 +104,7 @@ def drop_state(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
 
     Example: pulse state drop acme flights
     """
-    column = registry.event_states.drop(registry.find_tenant(tenant), slug)
+    column = declared_states.drop(registry.find_tenant(tenant), slug)
     if as_json:
         emit({"dropped": column})
     else:

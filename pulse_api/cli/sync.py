@@ -7,6 +7,7 @@ import typer
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.output import AsJson, emit, say, show_table
 from pulse_pipelines import registry
+from pulse_pipelines.entities import syncs
 
 app = typer.Typer(
     no_args_is_help=True, help="Syncs: parts that were sent to a dataset of entities as one unit."
@@ -21,16 +22,16 @@ def list_syncs(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
 
     Example: pulse sync list acme countries
     """
-    syncs = registry.syncs.list_syncs(registry.find_tenant(tenant), slug)
+    recent = syncs.list_syncs(registry.find_tenant(tenant), slug)
     if as_json:
-        emit(syncs)
+        emit(recent)
         return
     rows = (
         (
             *(sync.begun_at, sync.sync_id, "full" if sync.is_full else "partial", sync.state),
             *(sync.created, sync.changed, sync.unchanged, sync.deleted, sync.refused, sync.reason),
         )
-        for sync in syncs
+        for sync in recent
     )
     columns = (
         *("begun", "sync", "kind", "state"),
@@ -45,7 +46,7 @@ def commit_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: As
 
     Example: pulse sync commit acme countries 7
     """
-    decided = registry.syncs.decide(registry.find_tenant(tenant), slug, sync, commit=True)
+    decided = syncs.decide(registry.find_tenant(tenant), slug, sync, commit=True)
     line = f"sync {sync} deletes the entities missing from it. See: pulse sync list {tenant} {slug}"
     _tell(decided, line, as_json)
 
@@ -56,7 +57,7 @@ def roll_back_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json:
 
     Example: pulse sync rollback acme countries 7
     """
-    decided = registry.syncs.decide(registry.find_tenant(tenant), slug, sync, commit=False)
+    decided = syncs.decide(registry.find_tenant(tenant), slug, sync, commit=False)
     _tell(decided, f"sync {sync} deletes nothing", as_json)
 
 
@@ -71,7 +72,7 @@ def limit_syncs(
 
     Example: pulse sync limit acme countries 0.5
     """
-    registry.syncs.allow(registry.find_tenant(tenant), slug, share)
+    syncs.allow(registry.find_tenant(tenant), slug, share)
     _tell(
         {"deletes_most": share},
         f"a full sync of {slug} that would delete more than {share:.0%} is held",

@@ -25,8 +25,8 @@ from pulse_pipelines.ask.read import Ran
 from pulse_pipelines.domain.pipes import Definition, PostgresTable, Transform
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities.syncs import Sync
 from pulse_pipelines.pipes import addresses
-from pulse_pipelines.registry.syncs import Sync
 from pulse_resources.errors import AlreadyExists, Terminal
 from pulse_resources.settings import load_settings
 

@@ -9,16 +9,16 @@ from enum import Enum
 from starlette.requests import Request
 
 from pulse_api.http import telemetry
+from pulse_api.http.admission.rate_shares import RateShares
+from pulse_api.http.admission.turns import Whom, turns
 from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.collect.running import Running
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.queries import Queries
-from pulse_api.http.rate_shares import RateShares
 from pulse_api.http.readiness import Readiness, look
 from pulse_api.http.tenant_accounts import keep_accounts
-from pulse_api.http.turns import Whom, turns
 from pulse_api.http.without_end import without_end
 from pulse_api.http.workers import CHANGES, Result, Workers
 from pulse_pipelines.query import preview

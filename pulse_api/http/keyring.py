@@ -12,14 +12,14 @@ from uuid import UUID
 import psycopg
 from starlette.requests import Request
 
-from pulse_api.http.rates import Rates
-from pulse_api.http.turns import turns
+from pulse_api.http.admission.rates import Rates
+from pulse_api.http.admission.turns import turns
 from pulse_api.http.views import Views
 from pulse_api.http.without_end import without_end
 from pulse_pipelines.domain.key import Credential
 from pulse_pipelines.registry import keys
-from pulse_pipelines.registry.view import TenantView
-from pulse_resources.service_settings import Role
+from pulse_pipelines.registry.tenant_view import TenantView
+from pulse_resources.settings.service_settings import Role
 
 TOUCH_EVERY_S = 5.0
 MAX_KEYS = 20_000

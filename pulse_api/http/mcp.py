@@ -31,8 +31,8 @@ from pulse_api.mcp.session import Session
 from pulse_pipelines.ask.read import Ran
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.sql.pinned import Travel
-from pulse_resources.api_settings import ApiSettings, is_of_host
 from pulse_resources.errors import PulseError
+from pulse_resources.settings.api_settings import ApiSettings, is_of_host
 
 _INVALID_ID = JSONRPCError(
     jsonrpc="2.0",

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_api.http import logs, measures, problems
-from pulse_api.http.pace import Pace
+from pulse_api.http.admission.pace import Pace
 
 GONE = 499
 """Status in logs and metrics: the client left before its request was complete. It is never sent."""

@@ -24,7 +24,7 @@ from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.processes import Cancellable, Processes
 from pulse_pipelines.sql.run import Asked, Result, run
 from pulse_resources.errors import PulseError
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
 _log = logging.getLogger("pulse.api")

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.convertors import PathConvertor, register_url_convertor
 
+from pulse_api.http.admission.turns import Whom
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Gate, Principal, take
 from pulse_api.http.collect.body import received
 from pulse_api.http.problems import ProblemError
-from pulse_api.http.turns import Whom
 from pulse_resources.errors import meant
 
 SAFE = ("GET", "HEAD", "OPTIONS")

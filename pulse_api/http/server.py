@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
 from pulse_api.http import logs
+from pulse_api.http.admission.connections import BoundedProtocol, Connections
 from pulse_api.http.app import create_app
-from pulse_api.http.connections import BoundedProtocol, Connections
-from pulse_resources.api_settings import ApiSettings
 from pulse_resources.settings import load_settings
+from pulse_resources.settings.api_settings import ApiSettings
 
 GRACE_S = 15
 WATCHED = frozenset({"/healthz", "/readyz", "/metrics"})

@@ -9,8 +9,8 @@ import logging
 import psycopg
 
 from pulse_pipelines import registry
-from pulse_resources import vending_accounts
 from pulse_resources.errors import PulseError
+from pulse_resources.object_store import vending_accounts
 from pulse_resources.settings import load_settings
 
 AGAIN_S = 10.0

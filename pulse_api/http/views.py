@@ -22,11 +22,11 @@ from pulse_pipelines.domain.key import ApiKey, Credential
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
-from pulse_pipelines.registry.view import CHANGES, OPERATOR, TenantView, load_view
+from pulse_pipelines.registry.tenant_view import CHANGES, OPERATOR, TenantView, load_view
 from pulse_pipelines.validation.limits import event_limits
 from pulse_pipelines.validation.validator import Validator
-from pulse_resources.service_settings import Role
 from pulse_resources.settings import load_settings
+from pulse_resources.settings.service_settings import Role
 
 MAX_TENANTS = 10_000
 MAX_JUDGES = 1_000

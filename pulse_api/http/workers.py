@@ -20,7 +20,7 @@ from queue import LifoQueue
 from typing import Any, TypeVar, cast
 
 from pulse_resources.errors import Transient
-from pulse_resources.niceness import BACKGROUND, begin_session
+from pulse_resources.process.niceness import BACKGROUND, begin_session
 
 Result = TypeVar("Result")
 NICENESS = BACKGROUND

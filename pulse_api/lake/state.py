@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import psycopg
 from starlette.requests import Request
 
+from pulse_api.http.admission.turns import turns
 from pulse_api.http.collect.held import Held
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.readiness import PATIENCE_S, Readiness, Seen
-from pulse_api.http.turns import turns
 from pulse_pipelines.lake.catalog import ROLE
-from pulse_pipelines.registry.view import load_lake_view
+from pulse_pipelines.registry.tenant_view import load_lake_view
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
 

@@ -9,8 +9,8 @@ from pulse_pipelines.ask import meaning, plan, record, write
 from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span
 from pulse_pipelines.ask.read import Ran
-from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.domain.json_values import with_text_ids
+from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import UserError, meant
 

@@ -7,7 +7,7 @@ from pulse_pipelines.ask.meaning import Field
 from pulse_pipelines.ask.phrases import ADJECTIVES, Phrases, keys
 from pulse_pipelines.ask.plan import Condition, Grain, Plan
 from pulse_pipelines.ask.words import MAX_PHRASE
-from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.schemas.columns import Kind
 
 COMPARATORS = {
     ">": (

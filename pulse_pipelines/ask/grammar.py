@@ -14,7 +14,7 @@ from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import DIFFERENT, HIGH, LOW, Hit, TooLongError, keys
 from pulse_pipelines.ask.plan import Condition, Measure, Plan, checked
 from pulse_pipelines.ask.words import Word, names_of
-from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.schemas.columns import Kind
 
 
 def plans(

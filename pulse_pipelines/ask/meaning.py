@@ -15,8 +15,8 @@ from pulse_pipelines import registry
 from pulse_pipelines.curated import tables
 from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.curated.rollups import of_dataset, team_rollups
-from pulse_pipelines.domain.columns import FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.schemas.columns import FieldType, Kind
 from pulse_pipelines.domain.tenant import Tenant
 
 MAX_TEXT, MAX_WORD, MAX_WORDS = 500, 60, 40

@@ -8,7 +8,7 @@ from pulse_pipelines.ask.meaning import Field
 from pulse_pipelines.ask.plan import Grain, Measure
 from pulse_pipelines.ask.times import Times
 from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma
-from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.schemas.columns import Kind
 
 MAX_DIGITS = 20
 """Longest number: beyond it a number is not what it was."""

@@ -13,7 +13,7 @@ from pulse_pipelines.ask.phrases import Hit, Phrases
 from pulse_pipelines.ask.plan import Plan
 from pulse_pipelines.ask.times import MONTH_WORDS
 from pulse_pipelines.ask.words import MAX_PHRASE, Names, Phrase, Word, lemma, names_of, words
-from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_resources.errors import UserError
 
 MAX_LOOKED_AT = 4

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain, product
 
 from pulse_pipelines.ask.meaning import UNITS, Field, Meaning
-from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.schemas.columns import Kind
 
 MAX_PHRASE = 6
 _TOKEN = re.compile(

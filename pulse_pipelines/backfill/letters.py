@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from pulse_pipelines.backfill.rows import DayRows
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.limits import EventLimits
-from pulse_pipelines.tables import claims
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import postgres
 
@@ -78,7 +78,7 @@ def passing(
 
 def _claimed(dataset: Dataset, letters: Sequence[Landing]) -> set[str]:
     with postgres.tenant_transaction("pulse_pipeline", dataset.tenant_id, one_snapshot=True) as connection:
-        return claims.claimed_ids(connection, dataset, [letter.event_id for letter in letters])
+        return claim_runs.claimed_ids(connection, dataset, [letter.event_id for letter in letters])
 
 
 def _pages(dataset: Dataset, query: str, values: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:

@@ -18,8 +18,9 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import dataset_rows, parquet_files
 from pulse_pipelines.tables.live_table import of_day
-from pulse_resources import iceberg, postgres, readable
+from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound, Terminal
+from pulse_resources.iceberg import readable
 
 # An earlier dataset may have had the same slug: only events that landed in this one count.
 SOURCES = """

@@ -21,11 +21,11 @@ from pulse_pipelines.backfill.rows import DayRows
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import DeadLetter
 from pulse_pipelines.ingest.messages import CHUNK_BYTES
 from pulse_pipelines.ingest.priority import GiveWay
 from pulse_pipelines.tables import raw_zone
-from pulse_pipelines.tables.batch_files import BatchFiles
 from pulse_pipelines.tables.parquet_files import position, token
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.tables.written_files import CandidateFile

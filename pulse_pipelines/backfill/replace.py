@@ -9,16 +9,11 @@ from pyiceberg.table import Table
 from pulse_pipelines.backfill.letters import Landing
 from pulse_pipelines.backfill.plan import DayPlan, day_files
 from pulse_pipelines.backfill.rebuild import Rebuilt
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.quota import EVENTS
-from pulse_pipelines.tables import (
-    claims,
-    commit,
-    event_states,
-    event_windows,
-    ledger,
-    parquet_files,
-    rewrite_file,
-)
+from pulse_pipelines.ingest import candidate_files
+from pulse_pipelines.states import state_keys, window_buckets
+from pulse_pipelines.tables import commit, ledger, parquet_files
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import iceberg, postgres
@@ -63,7 +58,7 @@ def replace(
         nonlocal added
         if not plan.files.keys() <= day_files(table, plan.day).keys():
             raise Overtaken
-        added = rewrite_file.fit_candidates(added, table.schema())
+        added = candidate_files.fit_schema(added, table.schema())
         return iceberg.stage_replace(
             table, plan.files.values(), parquet_files.data_files(added), {BACKFILL_PROPERTY: backfill_id}
         )
@@ -87,9 +82,9 @@ def replace(
             "run": run_id,
         }
         files = {dataset.dataset_id: added}
-        if event_states.land(connection, plan.tenant.tenant_id, files, rows_are_new=False) is not None:
+        if state_keys.land(connection, plan.tenant.tenant_id, files, rows_are_new=False) is not None:
             raise Overtaken
-        event_windows.changed(connection, dataset.dataset_id, [plan.day])
+        window_buckets.changed(connection, dataset.dataset_id, [plan.day])
         connection.execute(RECORD, values)
         if landing:
             _land_letters(connection, plan, landing, values)
@@ -113,11 +108,11 @@ def _land_letters(
     ids = Digests.of([letter.event_id for letter in landing], dataset.claim_seed).run()
     at = np.array([parquet_files.position(*place) for place in places], np.int64)
     # The task that looked the ids up did not report the runs it saw, so all runs count as newer.
-    added = claims.fresh(connection, [], ids, at)
+    added = claim_runs.fresh(connection, [], ids, at)
     values = {**values, "partitions": [p for p, _ in places], "offsets": [offset for _, offset in places]}
     if (
         len(ids) != len(landing)
-        or not claims.add(connection, tenant_id, dataset.dataset_id, added)
+        or not claim_runs.add(connection, tenant_id, dataset.dataset_id, added)
         or connection.execute(RESOLVE, values).rowcount != len(landing)
     ):
         raise Overtaken

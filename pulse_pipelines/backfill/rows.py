@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.limits import UNLIMITED, EventLimits
-from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.domain.schemas.schema import SchemaUri
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.batch_files import days
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
 from pulse_pipelines.tables import arrow_columns
-from pulse_pipelines.tables.batch_files import days
 from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_pipelines.tables.raw_zone import LINE, Message
 from pulse_pipelines.tables.rewrite_file import fitted

@@ -14,10 +14,10 @@ from pulse_pipelines.backfill.rebuild import Rebuilt, rebuild
 from pulse_pipelines.backfill.replace import Overtaken, replace
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import event_window_build
+from pulse_pipelines.states import window_build
 from pulse_pipelines.tables import leases, parquet_files
 from pulse_resources.errors import NotFound, PulseError, Terminal, Transient, UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 _log = logging.getLogger("pulse.backfill")
 LEASE_WAIT_S = 600.0
@@ -103,7 +103,7 @@ def backfill(
     choose_version(dataset, version)
     done = _backfilled(spark, tenant, dataset, day, version, parallelism, run_id)
     try:
-        event_window_build.build(tenant, slug)
+        window_build.build(tenant, slug)
     except (PulseError, OSError, psycopg.Error):  # the day is committed; upkeep builds them
         _log.exception("the windows of %s of tenant %s are not built yet", slug, tenant.slug)
     return done

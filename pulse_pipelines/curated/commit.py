@@ -16,8 +16,9 @@ from pulse_pipelines.domain import json_values
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.tables import commit as tables
 from pulse_pipelines.tables.commit import SwapLost, Work
-from pulse_resources import locks, postgres
-from pulse_resources.locks import Lock
+from pulse_resources import postgres
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 
 # Days computed from later input already, or with events erased since they were read: not to be served.
 OUTDATED = """

@@ -9,8 +9,9 @@ from uuid import UUID
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import dataset_rows
-from pulse_resources import iceberg, postgres, readable
+from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound, PulseError
+from pulse_resources.iceberg import readable
 
 NEVER = datetime.fromtimestamp(0, UTC)
 """The last change of a day in which no event has landed."""

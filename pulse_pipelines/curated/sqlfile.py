@@ -20,9 +20,9 @@ import pyarrow.types as pt
 
 from pulse_pipelines.curated.checked import checked
 from pulse_pipelines.curated.rollup import PARTITION_FIELD, Part, Rollup, union
-from pulse_pipelines.domain.columns import COLUMN_NAME, METADATA
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR
+from pulse_pipelines.domain.schemas.columns import COLUMN_NAME, METADATA
 from pulse_pipelines.domain.tenant import LATEST
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings

@@ -18,7 +18,7 @@ from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 FLUSH_S = 30.0
 ORIGIN_HEADER = "pulse.replay-of"

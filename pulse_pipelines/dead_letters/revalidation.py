@@ -13,6 +13,7 @@ from functools import partial
 import orjson
 
 from pulse_pipelines import registry
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.dead_letters.letters import DeadLetter, Opened
 from pulse_pipelines.dead_letters.verdicts import DeadLetterOutcome, Verdict
 from pulse_pipelines.domain import json_values
@@ -21,12 +22,12 @@ from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import Conformed, TopicConformer
-from pulse_pipelines.tables import claims
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.limits import event_limits
 from pulse_pipelines.validation.validator import Validator
-from pulse_resources import iceberg, postgres, readable
+from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Terminal, Transient
+from pulse_resources.iceberg import readable
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class Revalidation:
             return {
                 (slug, event_id)
                 for slug, slug_ids in ids.items()
-                for event_id in claims.claimed_ids(connection, self._datasets[slug], slug_ids)
+                for event_id in claim_runs.claimed_ids(connection, self._datasets[slug], slug_ids)
             }
 
     def _table_problem(self, connection: postgres.Connection, slug: str) -> str | None:

@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 
 from pulse_pipelines.domain import json_values
-from pulse_pipelines.domain.bundle import bundled
-from pulse_pipelines.domain.columns import FieldType, Kind, columns as declared_columns
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.discriminators import unions
-from pulse_pipelines.domain.subschemas import Node, dict_of, list_of, resolve
+from pulse_pipelines.domain.schemas.bundle import bundled
+from pulse_pipelines.domain.schemas.columns import FieldType, Kind, columns as declared_columns
+from pulse_pipelines.domain.schemas.discriminators import unions
+from pulse_pipelines.domain.schemas.subschemas import Node, dict_of, list_of, resolve
 
 
 def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[str, Any]:

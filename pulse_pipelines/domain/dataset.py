@@ -9,9 +9,9 @@ from uuid import UUID
 
 import orjson
 
-from pulse_pipelines.domain.columns import Column, columns
 from pulse_pipelines.domain.roles import played_by
-from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.domain.schemas.columns import Column, columns
+from pulse_pipelines.domain.schemas.schema import SchemaUri
 from pulse_pipelines.domain.table_columns import fitted
 
 

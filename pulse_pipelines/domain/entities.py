@@ -13,11 +13,11 @@ from typing import Any
 
 import orjson
 
-from pulse_pipelines.domain.bundle import bundled
 from pulse_pipelines.domain.event import Rejected
 from pulse_pipelines.domain.json_values import Number
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.shapes import Shapes
+from pulse_pipelines.domain.schemas.bundle import bundled
+from pulse_pipelines.domain.schemas.shapes import Shapes
 from pulse_resources.errors import UserError
 
 ID, DELETED = "_id", "_deleted"

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from pulse_pipelines.domain.columns import JSON, Column, FieldType, Kind
-from pulse_pipelines.domain.subschemas import list_of, resolve
+from pulse_pipelines.domain.schemas.columns import JSON, Column, FieldType, Kind
+from pulse_pipelines.domain.schemas.subschemas import list_of, resolve
 
 TEXT, JSON_TEXT = "text", "JSON text"
 """The `doc` of text columns in a table, before ": " and what the schema says. Tables of Pulse 0.1 have

@@ -19,9 +19,10 @@ from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.tables import file_metrics, live_table
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import ReachableFiles
-from pulse_resources import iceberg, locks, object_store, postgres, table_metadata
-from pulse_resources.iceberg import TableName
-from pulse_resources.locks import Lock
+from pulse_resources import iceberg, object_store, postgres
+from pulse_resources.iceberg import TableName, table_metadata
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 
 STEP = "curated"
 SUMMARIES = "summaries"

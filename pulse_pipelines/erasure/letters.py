@@ -10,7 +10,7 @@ from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_resources import postgres
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 STEP = "dead_letters"
 PAGE = 500

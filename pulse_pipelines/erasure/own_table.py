@@ -27,10 +27,11 @@ from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Rewritten
 from pulse_pipelines.tables.reachable_files import ReachableFiles, plain
 from pulse_pipelines.tables.rewrite_file import rows_at_a_time
-from pulse_resources import object_store, table_metadata
+from pulse_resources import object_store
 from pulse_resources.errors import PulseError, Transient
-from pulse_resources.faults import fail_point
-from pulse_resources.foreign_tables import Following, ForeignTable
+from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg.foreign_tables import Following, ForeignTable
+from pulse_resources.process.faults import fail_point
 
 PROPERTY = "pulse.erasure-id"
 DEAD = timedelta(hours=1)

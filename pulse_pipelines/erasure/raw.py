@@ -20,7 +20,7 @@ from pulse_pipelines.maintenance.remove_orphan_files import in_flight
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.written_files import RawPart
 from pulse_resources import object_store, postgres
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
 STEP = "raw_zone"

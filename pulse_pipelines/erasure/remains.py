@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import own_tables
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.pipes.transforms.queries import readers
-from pulse_pipelines.tables import claims
 from pulse_resources import kafka, postgres
 from pulse_resources.settings import load_settings
 
@@ -82,7 +82,7 @@ def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
 def _claims(subject: Subject) -> dict[str, Any]:
     days, dataset_id = load_settings().upkeep.claim_days, subject.dataset.dataset_id
     with postgres.tenant_transaction("pulse_pipeline", subject.dataset.tenant_id) as connection:
-        stays = days < 0 or not claims.expires(connection, dataset_id)
+        stays = days < 0 or not claim_runs.expires(connection, dataset_id)
     until = None if stays else datetime.now(UTC) + timedelta(days=days + 1)
     return {
         "where": f"claims of the dataset {dataset_id}: digests of event ids, and nothing else",

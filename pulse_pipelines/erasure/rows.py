@@ -16,17 +16,20 @@ from pyiceberg.table import Table
 
 from pulse_pipelines.domain.event import INT64
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import heads, index_entries
 from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.tables import commit, event_states, event_windows, heads, indexes, parquet_files
+from pulse_pipelines.states import state_keys, window_buckets
+from pulse_pipelines.tables import commit, parquet_files
 from pulse_pipelines.tables.iceberg_schema import UPDATED
 from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, Rewrite, Rewriter
-from pulse_resources import iceberg, locks, object_store, postgres, readable
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import Terminal
-from pulse_resources.iceberg import Staged
-from pulse_resources.locks import Lock
+from pulse_resources.iceberg import Staged, readable
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 
 STEP = "rows"
 ERASURE_PROPERTY = "pulse.erasure-id"
@@ -69,10 +72,10 @@ def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure
     def write(connection: postgres.Connection, staged: Staged) -> None:
         heads.begin_anew(connection, subject.dataset.dataset_id)
         erased = [number for each in hit for number in each.versions]
-        indexes.forget(connection, subject.dataset.dataset_id, erased, following)
+        index_entries.forget(connection, subject.dataset.dataset_id, erased, following)
         places = [place for each in hit for place in each.places]
-        states = event_states.forget(connection, subject.dataset.dataset_id, places)
-        event_windows.changed(connection, subject.dataset.dataset_id, {each.day for each in hit})
+        states = state_keys.forget(connection, subject.dataset.dataset_id, places)
+        window_buckets.changed(connection, subject.dataset.dataset_id, {each.day for each in hit})
         summaries = account(connection, tenant, subject, erasure, hit, staged)
         done = result(before, hit, staged.snapshot_id, summaries, states)
         record.done(connection, tenant, erasure.erasure_id, STEP, done)

@@ -35,7 +35,7 @@ from pulse_pipelines.tables import leases, live_table
 from pulse_pipelines.tables.rewrite_file import Rewriter
 from pulse_resources import postgres, spark
 from pulse_resources.errors import NotFound, Terminal, Transient, UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 PATIENCE_S = 60.0
 """How long to wait for a backfill or upkeep of the same table."""

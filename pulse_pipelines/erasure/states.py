@@ -11,7 +11,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.registry import event_state_build
+from pulse_pipelines.states import state_build
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound
 
@@ -33,7 +33,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         Terminal, OSError, psycopg.OperationalError: run it again.
     """
     with suppress(NotFound):  # deleted meanwhile, and its state with it: the next steps say so
-        event_state_build.build(tenant, subject.dataset.slug)
+        state_build.build(tenant, subject.dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         row = connection.execute(KEYS, [subject.dataset.dataset_id]).fetchone()
         result = {"keys_left": None if row is None else row[0]}

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression, EqualTo, NotNull, Or
 
-from pulse_pipelines.domain.columns import FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import INT64
+from pulse_pipelines.domain.schemas.columns import FieldType, Kind
 from pulse_resources.errors import UserError
 
 ENVELOPE = {"event_id": "id", "trace_id": "trace_id"}

@@ -19,7 +19,7 @@ from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.maintenance.remove_orphan_files import in_flight
 from pulse_pipelines.tables import live_table, raw_zone
 from pulse_resources import object_store, postgres
-from pulse_resources.live_manifests import names_removed
+from pulse_resources.iceberg.live_manifests import names_removed
 from pulse_resources.settings import load_settings
 
 

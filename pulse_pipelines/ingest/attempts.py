@@ -14,11 +14,13 @@ from pulse_pipelines.domain.batch import OffsetRange, is_bulk
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest.results import Plan
+from pulse_pipelines.ingest.stages import Plan
 from pulse_pipelines.tables import dataset_rows
-from pulse_resources import locks, postgres, watchdog
+from pulse_resources import postgres
 from pulse_resources.errors import Fenced
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
+from pulse_resources.process import watchdog
 from pulse_resources.settings import load_settings
 
 PATIENCE = 5

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulse_pipelines.domain import entities, json_values
-from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.event import Rejected, json_pointer
 from pulse_pipelines.domain.limits import Budget, EventLimits
+from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns, raw_zone
 from pulse_pipelines.tables.column_types import TIMESTAMP
@@ -26,7 +26,7 @@ from pulse_pipelines.tables.iceberg_schema import HASH, IS_DELETED, UPDATED
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.quick import Quick
 from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator
-from pulse_resources import faults
+from pulse_resources.process import faults
 
 PIECE = 256
 """Messages per call of the fast decoder: if it fails on one, each is decoded alone."""

@@ -11,13 +11,15 @@ from confluent_kafka import KafkaException
 
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import sync_progress
 from pulse_pipelines.ingest.plan import missing_partition
 from pulse_pipelines.registry import intake
-from pulse_pipelines.tables import ledger, syncs
+from pulse_pipelines.tables import ledger
 from pulse_pipelines.tables.ledger import Position
-from pulse_resources import kafka, locks, postgres
+from pulse_resources import kafka, postgres
 from pulse_resources.errors import Conflict, Transient
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 
 POSITIONS = """
 SELECT partition, settled_offset, base_offset, topic_id FROM ingest_positions
@@ -124,7 +126,9 @@ def accept(tenant: Tenant, losses: Sequence[Loss]) -> list[Loss]:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         _unplan(connection, tenant)
         _record(connection, tenant, losses)
-        syncs.fail(connection, tenant.tenant_id, "some of what it brought was lost with the tenant's topic")
+        sync_progress.fail(
+            connection, tenant.tenant_id, "some of what it brought was lost with the tenant's topic"
+        )
     return losses
 
 

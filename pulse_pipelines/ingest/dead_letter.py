@@ -13,10 +13,10 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest.results import Failure, Settled
+from pulse_pipelines.ingest.stages import Failure, Settled
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 PAGE_ROWS, PAGE_BYTES = 1_000, 32 * 1024 * 1024
 """Limits of one transaction; a letter larger than that is a page of its own."""

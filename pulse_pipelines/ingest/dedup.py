@@ -15,15 +15,16 @@ from uuid import UUID
 
 import numpy as np
 
+from pulse_pipelines.claims import claim_cache, claim_runs
+from pulse_pipelines.claims.claim_runs import Fresh
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.entities.heads import Append
 from pulse_pipelines.ingest import quota, versions
-from pulse_pipelines.ingest.results import Drained, Failure, Gated, Plan, Positions, TopicDrained
-from pulse_pipelines.tables import claim_files, claims, parquet_files
-from pulse_pipelines.tables.claims import Fresh
+from pulse_pipelines.ingest.stages import Drained, Failure, Gated, Plan, Positions, TopicDrained
+from pulse_pipelines.tables import parquet_files
 from pulse_pipelines.tables.digests import ArrivedIds
-from pulse_pipelines.tables.heads import Append
 from pulse_resources import postgres
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 CONNECTIONS = 4
 """Tenants that are checked concurrently."""
@@ -92,14 +93,14 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
         fail_point("gate.before_lookup")
         for dataset_id in logs:
             _judge_versions(connection, plan, of_entities[dataset_id], topics, found)
-        runs = claims.runs(connection, arrived)
+        runs = claim_runs.runs(connection, arrived)
         new: dict[UUID, ArrivedIds] = {}
         for dataset_id, ids in arrived.items():
             order = ids.digests.order(then=ids.positions)  # among events with one id the first is kept
             digests, positions = ids.digests[order], ids.positions[order]
             copies = digests.repeats()
             first = np.flatnonzero(~copies)
-            copies[first[claims.claimed(connection, runs.get(dataset_id, []), digests[first])]] = True
+            copies[first[claim_runs.claimed(connection, runs.get(dataset_id, []), digests[first])]] = True
             if copies.any():
                 found.duplicates[dataset_id] = parquet_files.by_partition(positions[copies])
             new[dataset_id] = ArrivedIds(digests[~copies], positions[~copies])
@@ -113,8 +114,10 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
                 found.over_quota[dataset_id] = parquet_files.by_partition(ids.positions[aside])
                 landing = ArrivedIds(ids.digests[~aside], ids.positions[~aside])
             if len(landing.positions):
-                found.fresh[dataset_id] = claims.fresh(connection, own, landing.digests, landing.positions)
-            claim_files.clean(dataset_id, own)
+                found.fresh[dataset_id] = claim_runs.fresh(
+                    connection, own, landing.digests, landing.positions
+                )
+            claim_cache.clean(dataset_id, own)
         fail_point("gate.after_lookup")
     return found
 

@@ -20,22 +20,23 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.domain.batch import OffsetRange, spread
 from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.entities import heads
 from pulse_pipelines.ingest import isolate, priority
+from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
 from pulse_pipelines.ingest.messages import read
 from pulse_pipelines.ingest.origins import Origins, chosen
 from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
-from pulse_pipelines.ingest.results import NEXT_STEP, Drained, Failure, PartitionCount, Plan, TopicDrained
+from pulse_pipelines.ingest.stages import NEXT_STEP, Drained, Failure, PartitionCount, Plan, TopicDrained
 from pulse_pipelines.ingest.staging import StagingWriter
-from pulse_pipelines.tables import heads, raw_zone
-from pulse_pipelines.tables.batch_files import BatchFiles
+from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.digests import ArrivedIds, Digests
 from pulse_pipelines.tables.iceberg_schema import HASH
 from pulse_pipelines.tables.parquet_files import positions, token
 from pulse_pipelines.validation.limits import event_limits
 from pulse_resources import kafka, outages
 from pulse_resources.errors import Terminal
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import noted, run_tasks
 

@@ -16,7 +16,7 @@ from pulse_pipelines.domain.batch import OffsetRange, spread
 from pulse_pipelines.domain.event import Rejected
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.ingest.conform import Conformed, DeadLetter
-from pulse_pipelines.ingest.results import Failure, TopicDrained
+from pulse_pipelines.ingest.stages import Failure, TopicDrained
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.validator import refusal
 from pulse_resources.errors import PulseError

@@ -19,8 +19,10 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import priority, versions
-from pulse_pipelines.ingest.results import (
+from pulse_pipelines.entities.heads import Places
+from pulse_pipelines.entities.index_entries import Index
+from pulse_pipelines.ingest import candidate_files, priority, versions
+from pulse_pipelines.ingest.stages import (
     NEXT_STEP,
     DayLanding,
     Failure,
@@ -30,16 +32,15 @@ from pulse_pipelines.ingest.results import (
     Positions,
     StagedTable,
 )
-from pulse_pipelines.tables import parquet_files, rewrite_file
+from pulse_pipelines.tables import parquet_files
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
-from pulse_pipelines.tables.heads import Places
-from pulse_pipelines.tables.indexes import Index
 from pulse_pipelines.tables.live_table import current_location
 from pulse_pipelines.tables.parquet_files import data_files
 from pulse_pipelines.tables.written_files import CandidateFile
-from pulse_resources import iceberg, readable
+from pulse_resources import iceberg
 from pulse_resources.errors import Terminal
-from pulse_resources.faults import fail_point
+from pulse_resources.iceberg import readable
+from pulse_resources.process.faults import fail_point
 from pulse_resources.spark import noted, run_tasks
 
 OVERLAP = 4
@@ -228,7 +229,7 @@ def _stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
     owner = current.properties.get(iceberg.DATASET_PROPERTY)
     if owner != str(table.dataset_id):
         raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)
-    fitting = rewrite_file.fit_candidates(table.files, current.schema())
+    fitting = candidate_files.fit_schema(table.files, current.schema())
     fail_point("land.before_stage")
     staged = iceberg.stage_append(current, data_files(fitting), {BATCH_PROPERTY: batch_id})
     fail_point("land.after_stage")
@@ -259,11 +260,11 @@ def _without(dataset: Dataset, candidate: CandidateFile, unwanted: Positions) ->
             return None
     if not gone:
         return candidate
-    rows = rewrite_file.candidate_rows(dataset, candidate)
+    rows = candidate_files.read_rows(dataset, candidate)
     left = rows.filter(pc.invert(pc.is_in(parquet_files.positions(rows), pa.array(list(gone), pa.int64()))))
     if left.num_rows == candidate.rows:
         return candidate
-    return rewrite_file.with_rows(dataset, candidate, left) if left.num_rows else None
+    return candidate_files.with_rows(dataset, candidate, left) if left.num_rows else None
 
 
 def _between(offsets: list[int], first: int, last: int) -> list[int]:

@@ -10,7 +10,7 @@ from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.headers import headers_of
 from pulse_pipelines.ingest.origins import Origins
-from pulse_pipelines.ingest.results import PartitionCount
+from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import kafka
 from pulse_resources.errors import Terminal, Transient

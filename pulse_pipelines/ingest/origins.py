@@ -8,7 +8,7 @@ from uuid import UUID
 from confluent_kafka import Message
 
 from pulse_pipelines.ingest.headers import headers_of
-from pulse_pipelines.ingest.results import Origin, TopicDrained
+from pulse_pipelines.ingest.stages import Origin, TopicDrained
 from pulse_resources.tracing import HEADER
 
 MOST = 128

@@ -19,7 +19,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import ledger
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Terminal
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 _log = logging.getLogger("pulse.plan")
 

@@ -16,13 +16,13 @@ import numpy as np
 from pulse_pipelines.domain.quota import limited
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import attempts
-from pulse_pipelines.ingest.results import Plan, TopicDrained
+from pulse_pipelines.ingest.stages import Plan, TopicDrained
 from pulse_pipelines.registry import intake, quotas
 from pulse_pipelines.registry.intake import Rows
 from pulse_pipelines.tables.parquet_files import Positions, position
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 NONE: Positions = np.empty(0, np.int64)
 

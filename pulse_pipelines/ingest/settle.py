@@ -11,9 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.quota import ENTITIES, EVENTS
-from pulse_pipelines.ingest import attempts, brought, land, tenant_parts, unlanded
-from pulse_pipelines.ingest.results import (
+from pulse_pipelines.entities import heads, index_entries
+from pulse_pipelines.entities.heads import Append
+from pulse_pipelines.entities.index_runs import Values
+from pulse_pipelines.ingest import attempts, land, late_dead_letters, sync_counts, tenant_parts
+from pulse_pipelines.ingest.stages import (
     Failure,
     Landed,
     LandingFailed,
@@ -25,14 +29,13 @@ from pulse_pipelines.ingest.results import (
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
 from pulse_pipelines.registry import intake
-from pulse_pipelines.tables import claims, event_states, heads, indexes, ledger, live_table, raw_zone
+from pulse_pipelines.states import state_keys
+from pulse_pipelines.tables import ledger, live_table, raw_zone
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
-from pulse_pipelines.tables.heads import Append
-from pulse_pipelines.tables.index_runs import Values
 from pulse_pipelines.tables.ledger import Landing, RangeAccounting
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced, Terminal, Transient
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 CONNECTIONS = 4
 """Tenants that settle at a time."""
@@ -163,7 +166,7 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
     for r, accounting in zip(part.ranges, staged.accountings, strict=True):
         ledger.settle(connection, plan.batch_id, r, accounting)
     fail_point("settle.after_advance")
-    brought.note(connection, staged.landed, part)
+    sync_counts.note(connection, staged.landed, part)
     letters = connection.execute(named(DEAD_LETTERS, plan), values).rowcount
     if letters != total.dead_letters:  # the staging table is unlogged: a crash of Postgres empties it
         raise Transient(
@@ -202,7 +205,7 @@ def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) ->
             count += _append(connection, landed, part, table, added)
         if (fresh := landed.fresh.get(table.dataset_id)) is None:
             continue
-        if not claims.add(connection, part.tenant.tenant_id, table.dataset_id, fresh):
+        if not claim_runs.add(connection, part.tenant.tenant_id, table.dataset_id, fresh):
             raise Transient(
                 "a backfill landed an event with the id of one of this batch meanwhile",
                 fix="The next attempt drops it as a duplicate",
@@ -230,14 +233,14 @@ def _append(
         number = index.index.index_id
         values = [Values.unpacked(file.values[number]) for file in table.files]
         where = (connection, part.tenant.tenant_id, number)
-        indexes.advance(*where, added.before, added.previous, index.old, values)
+        index_entries.advance(*where, added.before, added.previous, index.old, values)
     return len(added.positions)
 
 
 def _keep_states(connection: postgres.Connection, landed: Landed, part: TenantPart) -> None:
     """Merge the newest events into the states of the datasets that have one."""
     files = {table.dataset_id: table.files for table in part.tables if table.dataset_id not in landed.added}
-    late = event_states.land(connection, part.tenant.tenant_id, files)
+    late = state_keys.land(connection, part.tenant.tenant_id, files)
     if late is not None:
         raise Transient(
             "a state was declared for the dataset while the batch was on its way",
@@ -273,7 +276,7 @@ def _restage(staged: _Staged, lost: SwapLost) -> _Staged:
 def _refuse(landed: Landed, part: TenantPart, table: StagedTable, error: Terminal) -> _Staged:
     """The part without one table, whose rows are staged as dead letters."""
     refused = LandingFailed(table.tenant_id, table.dataset_id, str(error))
-    mark = unlanded.stage_rows_of(landed, refused)
+    mark = late_dead_letters.stage_rows_of(landed, refused)
     part = replace(
         part,
         tables=tuple(t for t in part.tables if t is not table),

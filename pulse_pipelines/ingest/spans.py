@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from pulse_pipelines.ingest.results import Failure, Origin, Plan, Settled
+from pulse_pipelines.ingest.stages import Failure, Origin, Plan, Settled
 from pulse_resources import tracing
 
 if TYPE_CHECKING:  # imported when traces are on, and only then

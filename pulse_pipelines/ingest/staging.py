@@ -17,7 +17,7 @@ from psycopg import sql
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import DeadLetter
-from pulse_pipelines.ingest.results import Plan
+from pulse_pipelines.ingest.stages import Plan
 from pulse_resources import postgres
 
 CREATE = """

@@ -13,17 +13,17 @@ from pulse_pipelines.ingest import (
     attempts,
     dead_letter,
     dedup,
-    deletions,
     drain,
     land as landing,
+    late_dead_letters,
     settle as settling,
     spans,
     staging,
-    unlanded,
+    sync_deletions,
 )
-from pulse_pipelines.ingest.results import Drained, Failure, Gated, Landed, Plan, Settled
+from pulse_pipelines.ingest.stages import Drained, Failure, Gated, Landed, Plan, Settled
 from pulse_resources.errors import Transient
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
 SentDeletions = Sequence[tuple[Tenant, int | Exception]]
@@ -73,7 +73,7 @@ def land(session: SparkSession, gated: Gated) -> Landed:
 def settle(landed: Landed) -> Settled:
     """Commit everything, in one transaction per tenant."""
     with spans.stage("settle", landed.plan) as tell:
-        settled = settling.settle(*unlanded.stage(landed))
+        settled = settling.settle(*late_dead_letters.stage(landed))
         tell(settled.plan, settled.failures)
     spans.settled(settled)
     fail_point("after.settle")
@@ -83,7 +83,9 @@ def settle(landed: Landed) -> Settled:
 def send_deletions(settled: Settled) -> SentDeletions:
     """Send the deletions of the batch's tenants whose full syncs have settled as a whole."""
     tenant_ids = {tenant.tenant_id for tenant in settled.tenants}
-    outcomes = list(deletions.send(tenant for tenant in deletions.due() if tenant.tenant_id in tenant_ids))
+    outcomes = list(
+        sync_deletions.send(tenant for tenant in sync_deletions.due() if tenant.tenant_id in tenant_ids)
+    )
     fail_point("after.send_deletions")
     return outcomes
 

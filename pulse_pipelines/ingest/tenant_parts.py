@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest.results import (
+from pulse_pipelines.ingest.stages import (
     Landed,
     LandingFailed,
     PartitionCount,

@@ -5,8 +5,8 @@ before it: the entity's head, or an earlier arrival in the same batch. Unchanged
 The places are valid only if the log is unchanged between gate and settle: otherwise the whole result is
 discarded.
 
-A deletion that a full sync sent (see `ingest.deletions`) is a version only while the sync is deleting, and if
-the entity has not arrived since the sync began: otherwise it counts as unchanged.
+A deletion that a full sync sent (see `ingest.sync_deletions`) is a version only while the sync is deleting,
+and if the entity has not arrived since the sync began: otherwise it counts as unchanged.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.ingest import brought
-from pulse_pipelines.ingest.results import Plan, Positions, TopicDrained
-from pulse_pipelines.tables import heads, index_runs, indexes, parquet_files, rewrite_file, syncs
+from pulse_pipelines.entities import heads, index_entries, index_runs, sync_progress
+from pulse_pipelines.entities.heads import NOWHERE, Append, Counters, Heads, Places
+from pulse_pipelines.entities.index_entries import Index, Indexed
+from pulse_pipelines.ingest import candidate_files, sync_counts
+from pulse_pipelines.ingest.stages import Plan, Positions, TopicDrained
+from pulse_pipelines.tables import parquet_files
 from pulse_pipelines.tables.digests import ArrivedIds, Digests, Mask
-from pulse_pipelines.tables.heads import NOWHERE, Append, Counters, Heads, Places
 from pulse_pipelines.tables.iceberg_schema import UPDATED
-from pulse_pipelines.tables.indexes import Index, Indexed
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import postgres
 
@@ -55,7 +56,7 @@ def judge(
     if of_syncs.any():
         sync_ids = states.tails.copy()
         parts = [topic.part for topic in topics]
-        refused = brought.dead_letters(connection, plan, dataset.tenant_id, parts, dataset.slug)
+        refused = sync_counts.dead_letters(connection, plan, dataset.tenant_id, parts, dataset.slug)
         states = _decided(connection, dataset, refused, ids, states, first, before)
     changed = ~(again & states.repeats())
     first_states = states[first]
@@ -79,7 +80,7 @@ def judge(
         if swept.any()
         else {}
     )
-    indexed = indexes.current(connection, dataset, known.updated)
+    indexed = index_entries.current(connection, dataset, known.updated)
     previous = _previous(places, ids[changed].repeats(), before_first[changed]) if indexed else NOWHERE
     earlier = np.where(previous > known.updated, 0, previous)
     return unchanged, replace(
@@ -122,12 +123,12 @@ def _decided(
     of_syncs = states.heads == heads.OF_SYNC
     rows, places = refused
     at_it = {}
-    for each in syncs.unfinished(connection, dataset_id=dataset.dataset_id):
+    for each in sync_progress.unfinished(connection, dataset_id=dataset.dataset_id):
         if each.state is State.DELETING:
             since = zip(rows, each.since(places), strict=True)
             names = [row[2] for row, mine in since if mine and row[2] is not None]
             late = Digests.of(names, dataset.claim_seed)
-            at_it[each.sync_id] = Digests.joined([syncs.ids(connection, each.sync_id), late]).run()
+            at_it[each.sync_id] = Digests.joined([sync_progress.ids(connection, each.sync_id), late]).run()
     heads_of_first = dict(zip(first.tolist(), range(len(first)), strict=True))
     for place in np.flatnonzero(of_syncs):
         came = at_it.get(int(states.tails[place]))
@@ -154,7 +155,7 @@ def numbered(
     """
     if places is None:
         return None
-    rows = rewrite_file.candidate_rows(dataset, candidate)
+    rows = candidate_files.read_rows(dataset, candidate)
     at = parquet_files.positions(rows).combine_chunks()
     landing = pc.is_in(at, pa.array(places.positions))
     rows, at = rows.filter(landing), at.filter(landing)
@@ -163,5 +164,7 @@ def numbered(
     place = rows.schema.get_field_index(UPDATED)
     numbers = pa.array(places.numbers(at.to_numpy()), pa.int64())
     rows = rows.set_column(place, rows.schema.field(place), numbers)
-    values = {each.index_id: indexes.values(rows, each.of(dataset), dataset).packed() for each in indexed}
-    return replace(rewrite_file.with_rows(dataset, candidate, rows), values=values)
+    values = {
+        each.index_id: index_entries.values(rows, each.of(dataset), dataset).packed() for each in indexed
+    }
+    return replace(candidate_files.with_rows(dataset, candidate, rows), values=values)

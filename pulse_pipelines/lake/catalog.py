@@ -9,8 +9,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import names, paths
 from pulse_pipelines.lake.errors import no_namespace, no_table, no_view
 from pulse_pipelines.lake.names import EVENTS, Levels, stored
-from pulse_resources import iceberg, postgres, table_metadata
-from pulse_resources.service_settings import Role
+from pulse_resources import iceberg, postgres
+from pulse_resources.iceberg import table_metadata
+from pulse_resources.settings.service_settings import Role
 
 ROLE: Role = "pulse_lake"
 ALL = 10_000

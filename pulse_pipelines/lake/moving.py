@@ -10,8 +10,9 @@ from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.parsing import TooLarge
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Name
-from pulse_resources import iceberg, postgres, table_metadata
+from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Terminal
+from pulse_resources.iceberg import table_metadata
 
 DROP = """
 DELETE FROM iceberg_catalog.iceberg_tables

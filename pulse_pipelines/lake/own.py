@@ -12,13 +12,15 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata, paths, updates
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.tables.orphan_files import Access
-from pulse_resources import iceberg, table_metadata, vended
+from pulse_resources import iceberg
 from pulse_resources.errors import PulseError, Terminal
-from pulse_resources.file_io import file_io_of
-from pulse_resources.foreign_tables import ForeignTable
-from pulse_resources.live_manifests import names_removed
-from pulse_resources.table_metadata import Document
-from pulse_resources.vended import Mode
+from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg.file_io import file_io_of
+from pulse_resources.iceberg.foreign_tables import ForeignTable
+from pulse_resources.iceberg.live_manifests import names_removed
+from pulse_resources.iceberg.table_metadata import Document
+from pulse_resources.object_store import vended
+from pulse_resources.object_store.vended import Mode
 
 UNREADABLE = (*updates.WRONG, PulseError, FileNotFoundError, OverflowError, EOFError, AssertionError)
 """Exceptions for which a table is left as it is: its metadata is damaged, or made to look so."""

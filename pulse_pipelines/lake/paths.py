@@ -15,8 +15,8 @@ from typing import Any
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.lake.errors import Malformed
-from pulse_resources import vended
 from pulse_resources.errors import UserError
+from pulse_resources.object_store import vended
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 _LONGEST = 900

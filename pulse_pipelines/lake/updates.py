@@ -31,7 +31,7 @@ from pyiceberg.table.update import (
 from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
 from pyiceberg.typedef import IcebergBaseModel
 
-from pulse_pipelines.domain.columns import METADATA
+from pulse_pipelines.domain.schemas.columns import METADATA
 from pulse_pipelines.lake import names, outline
 from pulse_pipelines.lake.adjusted import Known
 from pulse_pipelines.lake.errors import CommitFailed, Malformed

@@ -21,7 +21,7 @@ from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Files, Name, Written
 from pulse_pipelines.tables.commit import Next, SwapLost
-from pulse_resources import table_metadata
+from pulse_resources.iceberg import table_metadata
 
 Document = dict[str, Any]
 _LAST = -1

@@ -24,8 +24,9 @@ from pulse_pipelines.lake.names import Levels, written
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.updates import Requirements, Updates
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
-from pulse_resources import iceberg, postgres, table_metadata
-from pulse_resources.table_metadata import folder
+from pulse_resources import iceberg, postgres
+from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg.table_metadata import folder
 
 POINT = "lake"
 W = TypeVar("W", bound=Work)

@@ -17,7 +17,7 @@ from pulse_pipelines.maintenance import ancestry, state
 from pulse_pipelines.maintenance.history import Done, Overtaken
 from pulse_pipelines.maintenance.policy import MB
 from pulse_resources import iceberg
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import UpkeepSettings, load_settings
 
 # A procedure takes literals only: Pulse's own names, days and numbers are filled in. A day ends at its last

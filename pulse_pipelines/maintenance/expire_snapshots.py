@@ -17,9 +17,9 @@ from pulse_pipelines.maintenance.history import Done, check_none_abandoned, reco
 from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.query.snapshots import history
 from pulse_pipelines.tables import commit, live_table
-from pulse_resources import iceberg, table_metadata
+from pulse_resources import iceberg
 from pulse_resources.errors import Transient
-from pulse_resources.iceberg import Staged
+from pulse_resources.iceberg import Staged, table_metadata
 from pulse_resources.settings import UpkeepSettings, load_settings
 
 

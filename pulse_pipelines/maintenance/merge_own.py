@@ -29,7 +29,7 @@ from pulse_pipelines.tables import foreign_files
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Shape, Unfit
 from pulse_pipelines.tables.orphan_files import Access
-from pulse_resources import table_metadata
+from pulse_resources.iceberg import table_metadata
 
 MIN_FILES = 5
 """Files that are merged, at least: as in Iceberg's own procedure."""

@@ -36,8 +36,9 @@ from pulse_pipelines.sql.confinement import last_words, limit_memory
 from pulse_pipelines.tables import leases, orphan_files
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import Outside, ReachableFiles
-from pulse_resources import object_store, table_metadata
+from pulse_resources import object_store
 from pulse_resources.errors import Terminal, Transient, printable
+from pulse_resources.iceberg import table_metadata
 from pulse_resources.settings import UpkeepSettings, load_settings
 
 ASKS = "pulse.upkeep"

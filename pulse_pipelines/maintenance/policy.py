@@ -14,7 +14,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Standing, Work
 from pulse_resources import postgres
-from pulse_resources.manifest_list import MERGED_FROM
+from pulse_resources.iceberg.manifest_list import MERGED_FROM
 from pulse_resources.settings import UpkeepSettings, load_settings
 
 JOB, COMPACT = "upkeep", "compact"

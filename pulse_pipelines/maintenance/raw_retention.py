@@ -15,8 +15,8 @@ from pulse_pipelines.maintenance.history import Done
 from pulse_pipelines.tables import leases
 from pulse_resources import object_store, postgres
 from pulse_resources.errors import Transient
-from pulse_resources.faults import fail_point
 from pulse_resources.object_store import Object
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
 PAGE = 1_000

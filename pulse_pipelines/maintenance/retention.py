@@ -5,10 +5,11 @@ is harmless. Claims of datasets that a pipe brings, or once brought, stay: it se
 reads all rows. Ledgers (batches, ranges, landings, rows of raw objects) are kept.
 """
 
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.maintenance import raw_retention
 from pulse_pipelines.maintenance.history import Done
-from pulse_pipelines.tables import claims, ledger
+from pulse_pipelines.tables import ledger
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
@@ -29,7 +30,7 @@ def retain(tenant: Tenant, done: Done) -> None:
 def expire_claims(tenant: Tenant, days: int) -> int:
     """Delete claims that are older than `days`; returns how many."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        count, ends = claims.expire(connection, tenant.tenant_id, days)
+        count, ends = claim_runs.expire(connection, tenant.tenant_id, days)
         for partition, end in ends.items():  # in the order of settle, which prevents deadlocks
             ledger.claims_expired(connection, tenant.tenant_id, partition, end)
     return count

@@ -18,7 +18,7 @@ from pulse_pipelines.maintenance.history import REWRITE, Done
 from pulse_pipelines.tables import rewrite_file
 from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter, RewrittenFile
 from pulse_resources.errors import Gone, Terminal
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import noted, run_tasks
 

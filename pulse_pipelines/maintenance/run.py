@@ -13,6 +13,7 @@ from uuid import UUID
 
 from pyspark.sql.connect.session import SparkSession
 
+from pulse_pipelines.claims import merge_claims
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
@@ -22,7 +23,6 @@ from pulse_pipelines.maintenance import (
     compact,
     expire_snapshots,
     history,
-    merge_claims,
     own_tables,
     raw_retention,
     remove_orphan_files,
@@ -31,11 +31,13 @@ from pulse_pipelines.maintenance import (
 )
 from pulse_pipelines.maintenance.history import Done, Skipped
 from pulse_pipelines.maintenance.policy import Need, by_table
-from pulse_pipelines.registry import event_window_build, failed_work
+from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Failed
+from pulse_pipelines.states import window_build
 from pulse_pipelines.tables import dataset_rows, leases
-from pulse_resources import outages, postgres, readable
+from pulse_resources import outages, postgres
 from pulse_resources.errors import Transient
+from pulse_resources.iceberg import readable
 from pulse_resources.settings import load_settings
 
 OF_SPARK = (Task.MERGE, Task.SORT, Task.MANIFESTS)
@@ -131,7 +133,7 @@ def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> Non
         readable.check_snapshot(table)
     match need.task, need.day:
         case Task.WINDOWS, _:
-            event_window_build.build(tenant, dataset.slug)
+            window_build.build(tenant, dataset.slug)
         case Task.MERGE, date() as day:
             compact.merge(session(), tenant, dataset, day, done)
         case Task.SORT, date() as day:

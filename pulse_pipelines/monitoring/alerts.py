@@ -12,8 +12,8 @@ from psycopg.types.json import Jsonb
 
 from pulse_pipelines.monitoring.issues import Issues, brief
 from pulse_resources import notify, postgres
-from pulse_resources.faults import fail_point
 from pulse_resources.notify import Alert, Notifier
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
 TOGETHER = 100

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from duckdb.func import ARROW
 
+from pulse_pipelines.claims import claim_cache, claim_filters
+from pulse_pipelines.claims.claim_runs import runs
 from pulse_pipelines.query import duckdb_pool
-from pulse_pipelines.tables import claim_files, claim_filters
-from pulse_pipelines.tables.claims import runs
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import postgres
 
@@ -89,9 +89,9 @@ def copy_claims(connection: postgres.Connection, dataset_id: UUID, path: Path) -
     wrong = []
     with pq.ParquetWriter(path, CLAIMS, use_dictionary=False) as writer:  # all values are distinct
         for run in runs(connection, [dataset_id])[dataset_id]:
-            digests = claim_files.digests(connection, run)
+            digests = claim_cache.digests(connection, run)
             writer.write_table(pa.table([digests.blobs()], CLAIMS))
-            if run.filter_bytes and claim_files.filter_of(connection, run) != claim_filters.make(digests):
+            if run.filter_bytes and claim_cache.filter_of(connection, run) != claim_filters.make(digests):
                 wrong.append(run.run)
     return wrong
 

@@ -10,13 +10,14 @@ from itertools import groupby
 
 from pulse_pipelines.ingest import attempts, dead_letter
 from pulse_pipelines.ingest.attempts import OpenBatch
-from pulse_pipelines.ingest.deletions import Held, held as syncs_held
+from pulse_pipelines.ingest.sync_deletions import Held, held as syncs_held
 from pulse_pipelines.monitoring import status
 from pulse_pipelines.monitoring.status import Status
 from pulse_pipelines.pipes import Pipe
-from pulse_pipelines.registry import event_states, failed_work
-from pulse_pipelines.registry.event_states import FullState
+from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Standing
+from pulse_pipelines.states import declared_states
+from pulse_pipelines.states.declared_states import FullState
 from pulse_resources.notify import Severity
 from pulse_resources.settings import load_settings
 
@@ -88,7 +89,7 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
     following = _waiting(measured, waiting, now)
     issues = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
     issues.extend(_held(syncs_held()))
-    issues.extend(_full(event_states.full()))
+    issues.extend(_full(declared_states.full()))
     known = [pipe for pipe, _ in measured.pipes]
     issues.extend([*_pipes_failed(known), *_logs_kept(known, settings.pipe_log_mb)])
     issues.extend(_work_failed(failed_work.standing(), timedelta(hours=settings.failed_run_hours)))

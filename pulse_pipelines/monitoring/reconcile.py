@@ -22,7 +22,8 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring import accounts, claimed_rows, raw_duplicates, raw_parts
 from pulse_pipelines.monitoring.accounts import Accounts, Offsets, Table
 from pulse_pipelines.monitoring.claimed_rows import EVENTS, Rows
-from pulse_resources import outages, readable
+from pulse_resources import outages
+from pulse_resources.iceberg import readable
 
 LOOKS = 3
 """Attempts to read tables that change while they are read."""

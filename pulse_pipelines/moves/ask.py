@@ -3,9 +3,9 @@
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.moves import record
+from pulse_pipelines.moves import evolve, record
 from pulse_pipelines.moves.record import Move
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 
 def ask(tenant: Tenant, slug: str, schema_uri: str) -> Dataset | Move:
@@ -21,7 +21,7 @@ def ask(tenant: Tenant, slug: str, schema_uri: str) -> Dataset | Move:
     """
     record.none_under_way(tenant, registry.find_dataset(tenant, slug))
     try:
-        return registry.move_dataset(tenant, slug, schema_uri)
-    except registry.FilesToRewrite as found:
+        return evolve.move_dataset(tenant, slug, schema_uri)
+    except evolve.FilesToRewrite as found:
         fail_point("move.asked")
         return record.plan(tenant, found.dataset, schema_uri)

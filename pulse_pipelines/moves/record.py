@@ -17,9 +17,10 @@ from psycopg.errors import UniqueViolation
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import Conflict, Fenced, NotFound
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 
 MAX_ATTEMPTS = 8
 BACKOFF_S, BACKOFF_MAX_S = 10.0, 600.0

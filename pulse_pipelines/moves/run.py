@@ -5,16 +5,16 @@ process. One that dies before the commit leaves unreferenced files, and the next
 resumes after another took over is fenced.
 """
 
-from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.maintenance import rewrite
 from pulse_pipelines.maintenance.rewrite import Progress, Session
-from pulse_pipelines.moves import record
+from pulse_pipelines.moves import evolve, record
 from pulse_pipelines.moves.record import Attempt, Move
 from pulse_pipelines.tables import leases
-from pulse_resources import postgres, watchdog
+from pulse_resources import postgres
 from pulse_resources.errors import Fenced, Terminal, UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.process import watchdog
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
 LEASE_WAIT_S = 600.0
@@ -74,7 +74,7 @@ def _carry_out(session: Session, trying: Attempt, move: Move, progress: Progress
         why = f"a move to {move.schema_uri}"
         names = (tenant, move.dataset_id, move.slug)
         writer = rewrite.on_spark(session, *names, why, run_id=move.run_id, progress=both)
-        registry.carry_out(
+        evolve.carry_out(
             tenant, move.slug, move.dataset_id, move.schema_uri, rewriter=writer, write=trying.done
         )
         if not record.find(tenant, move.move_id).ended:  # it already followed the version

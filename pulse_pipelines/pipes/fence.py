@@ -23,9 +23,9 @@ from uuid import UUID
 import psycopg
 
 from pulse_pipelines.pipes.registry import Pipe
-from pulse_resources import locks
 from pulse_resources.errors import Fenced, Transient
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 
 PIECE = 1_000
 """Rows between two checks of the lock ..."""

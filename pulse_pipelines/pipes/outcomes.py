@@ -6,11 +6,11 @@ from uuid import UUID
 
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import syncs
+from pulse_pipelines.entities.syncs import Sync
 from pulse_pipelines.pipes.registry import Pipe, find
 from pulse_pipelines.pipes.sinks import deliveries
 from pulse_pipelines.pipes.sinks.deliveries import Delivery
-from pulse_pipelines.registry import syncs
-from pulse_pipelines.registry.syncs import Sync
 from pulse_resources import postgres
 from pulse_resources.errors import Terminal
 

@@ -12,11 +12,11 @@ from psycopg.types.json import Jsonb
 
 from pulse_pipelines.domain.pipes import APART, Definition, Mode, definition as parse_definition
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import indexes
 from pulse_pipelines.pipes import addresses, sources
 from pulse_pipelines.pipes.dataset import find_or_create
 from pulse_pipelines.pipes.postgres import slots
 from pulse_pipelines.pipes.sinks import checks
-from pulse_pipelines.registry import indexes
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, Conflict, NotFound, Transient, UserError
 

@@ -20,18 +20,18 @@ from pulse_pipelines.domain.pipe_sources import Feed
 from pulse_pipelines.domain.pipes import APART, Transform
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import sync_progress, syncs as taken
 from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes import progress, sources
 from pulse_pipelines.pipes.publishing import Loaded
 from pulse_pipelines.pipes.read_plan import ReadPlan
 from pulse_pipelines.pipes.registry import ABANDON_DEAD, Pipe, find, unsettled
 from pulse_pipelines.pipes.turns import OthersWait, Turn, no_one_waits
-from pulse_pipelines.registry import syncs as taken
-from pulse_pipelines.tables import syncs
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import Conflict, PulseError, Transient, UserError, from_notes
-from pulse_resources.faults import fail_point
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
+from pulse_resources.process.faults import fail_point
 from pulse_resources.spark import noted, run_tasks
 
 OF_PIPE = "UPDATE entity_syncs SET pipe = %s, as_of = %s WHERE sync_id = %s"
@@ -154,7 +154,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
 def _turn(pipe: Pipe, others_wait: OthersWait) -> Turn:
     def count_rows() -> int:
         with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-            return sum(syncs.ends_of(pipe.tenant, connection).values())
+            return sum(sync_progress.ends_of(pipe.tenant, connection).values())
 
     def give_way() -> None:
         with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
@@ -202,7 +202,9 @@ def _failed_at(tenant: Tenant, sync_id: int) -> None:
         suppress(Transient, KafkaException),
         postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection,
     ):
-        connection.execute(FAILED_AT, [syncs.as_json(syncs.ends_of(tenant, connection)), sync_id])
+        connection.execute(
+            FAILED_AT, [sync_progress.as_json(sync_progress.ends_of(tenant, connection)), sync_id]
+        )
 
 
 def _sent(pipe: Pipe, sync_id: int, position: str | None, *, more: bool, is_open: bool) -> None:
@@ -211,8 +213,8 @@ def _sent(pipe: Pipe, sync_id: int, position: str | None, *, more: bool, is_open
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         if more:
             connection.execute(AS_BEFORE, [sync_id])
-        ends = syncs.as_json(syncs.ends_of(tenant, connection))
+        ends = sync_progress.as_json(sync_progress.ends_of(tenant, connection))
         values = [position, sync_id] if is_open else [ends, position, sync_id]
         if connection.execute(STAYS_OPEN if is_open else SENT, values).rowcount != 1:
             raise Conflict("another full sync of the dataset began meanwhile", sync=sync_id)
-        syncs.reached(connection, tenant.tenant_id)  # without rows no batch follows
+        sync_progress.reached(connection, tenant.tenant_id)  # without rows no batch follows

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from pulse_resources import locks
 from pulse_resources.errors import Transient
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import load_settings
 
 ROWS_PER_S = 100

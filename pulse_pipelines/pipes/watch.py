@@ -17,10 +17,11 @@ from pulse_pipelines.pipes import addresses, progress
 from pulse_pipelines.pipes.postgres import reading, sessions, slots
 from pulse_pipelines.pipes.postgres.places import Place
 from pulse_pipelines.pipes.registry import ABANDON_DEAD, Pipe, find, unsettled
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import NotFound, Transient, UserError
-from pulse_resources.faults import fail_point
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
+from pulse_resources.process.faults import fail_point
 
 AT_A_TIME = 8
 """Sources that are waited for: one that does not answer delays the others by little."""

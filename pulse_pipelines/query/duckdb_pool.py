@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import duckdb
 
-from pulse_resources import store_key
 from pulse_resources.errors import Gone, Terminal, Transient, UserError
+from pulse_resources.object_store import store_key
 from pulse_resources.settings import load_settings
 
 EXTENSIONS = ("avro", "httpfs", "iceberg")

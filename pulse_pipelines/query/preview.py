@@ -27,8 +27,9 @@ from pulse_pipelines.query.snapshots import (
     store_errors_explained,
 )
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED
-from pulse_resources import iceberg, readable
+from pulse_resources import iceberg
 from pulse_resources.errors import UserError
+from pulse_resources.iceberg import readable
 from pulse_resources.settings import load_settings
 
 QUERY = """

@@ -18,8 +18,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.registry import CurrentTable
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
-from pulse_resources import iceberg, readable
+from pulse_resources import iceberg
 from pulse_resources.errors import Gone, NotFound, PulseError, Terminal, Transient
+from pulse_resources.iceberg import readable
 from pulse_resources.settings import load_settings
 
 _Made = TypeVar("_Made")

@@ -27,15 +27,16 @@ from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import index_build, indexes
+from pulse_pipelines.entities.indexes import SubsetLog
 from pulse_pipelines.query import duckdb_pool, partial_table
 from pulse_pipelines.query.file_pruning import files_between
 from pulse_pipelines.query.preview import limits
 from pulse_pipelines.query.snapshots import manifests, metadata_at, store_errors_explained
-from pulse_pipelines.registry import CurrentLog, index_build, indexes
-from pulse_pipelines.registry.indexes import SubsetLog
+from pulse_pipelines.registry import CurrentLog
 from pulse_pipelines.tables.iceberg_schema import HASH, IS_DELETED, UPDATED
-from pulse_resources import readable
 from pulse_resources.errors import Conflict
+from pulse_resources.iceberg import readable
 
 _ABOUT = ("id", UPDATED, IS_DELETED, HASH, "ingested_at", "schema_version", "_extra")
 _WITHIN = f"SELECT {{}} FROM {duckdb_pool.SCAN} WHERE {UPDATED} > ? AND {UPDATED} <= ?"  # noqa: S608 - constants

@@ -11,34 +11,13 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pulse_pipelines.registry import (
-        event_state_build as event_state_build,
-        event_states as event_states,
-        index_build as index_build,
-        indexes as indexes,
-        keys as keys,
-        quotas as quotas,
-        syncs as syncs,
-    )
-    from pulse_pipelines.registry.current_tables import (
-        CurrentLog as CurrentLog,
-        CurrentTable as CurrentTable,
-        NamedTable as NamedTable,
-        current_log as current_log,
-        current_table as current_table,
-        named_tables as named_tables,
-    )
+    from pulse_pipelines.registry import keys as keys, quotas as quotas
     from pulse_pipelines.registry.datasets import (
         DeletedDataset as DeletedDataset,
         create_dataset as create_dataset,
         delete_dataset as delete_dataset,
         find_dataset as find_dataset,
         list_datasets as list_datasets,
-    )
-    from pulse_pipelines.registry.evolve import (
-        FilesToRewrite as FilesToRewrite,
-        carry_out as carry_out,
-        move_dataset as move_dataset,
     )
     from pulse_pipelines.registry.families import (
         Family as Family,
@@ -58,6 +37,14 @@ if TYPE_CHECKING:
         list_schemas as list_schemas,
         publish_schema as publish_schema,
     )
+    from pulse_pipelines.registry.table_lookup import (
+        CurrentLog as CurrentLog,
+        CurrentTable as CurrentTable,
+        NamedTable as NamedTable,
+        current_log as current_log,
+        current_table as current_table,
+        named_tables as named_tables,
+    )
     from pulse_pipelines.registry.tenants import (
         create_tenant as create_tenant,
         find_tenant as find_tenant,
@@ -65,7 +52,7 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "current_tables": (
+    "table_lookup": (
         "CurrentLog",
         "CurrentTable",
         "NamedTable",
@@ -74,7 +61,6 @@ _NAMES = {
         "named_tables",
     ),
     "datasets": ("DeletedDataset", "create_dataset", "delete_dataset", "find_dataset", "list_datasets"),
-    "evolve": ("FilesToRewrite", "carry_out", "move_dataset"),
     "families": (
         "Family",
         "Member",

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 import psycopg
 
 from pulse_pipelines.domain import entities
-from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.naming import check_name
-from pulse_pipelines.domain.schema import check_document
+from pulse_pipelines.domain.schemas.columns import columns
+from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.schemas import find_schema
 from pulse_pipelines.tables import dataset_rows
 from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_properties, table_schema
-from pulse_resources import iceberg, locks, postgres
+from pulse_resources import iceberg, postgres
 from pulse_resources.errors import AlreadyExists, Conflict, NotFound, Transient, meant
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import load_settings
 
 INSERT_DATASET = """

@@ -15,10 +15,11 @@ from pulse_pipelines.domain import key
 from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import Conflict, Forbidden, NotFound, UserError
-from pulse_resources.locks import Lock
-from pulse_resources.service_settings import Role
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
+from pulse_resources.settings.service_settings import Role
 
 FIELDS = "key_id, name, scopes, key_hash, created_at, expires_at, revoked_at, last_used_at, issued_by"
 INSERT = f"""

@@ -7,9 +7,10 @@ from pulse_pipelines.domain.quota import ENTITIES, EVENTS, LAKE, Limits, limited
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import intake
 from pulse_pipelines.registry.intake import DIRECT, ROWS
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import QuotaExceeded
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import load_settings
 
 LIMITS = """

@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from pulse_pipelines.domain.cost import Bound
-from pulse_pipelines.domain.schema import SchemaUri, check_document
+from pulse_pipelines.domain.schemas.cost import Bound
+from pulse_pipelines.domain.schemas.schema import SchemaUri, check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import NotFound
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import load_settings
 
 NEXT_VERSION = (

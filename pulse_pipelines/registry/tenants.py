@@ -7,8 +7,9 @@ import psycopg
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import SLUG, Tenant, check_slug
 from pulse_pipelines.tables import ledger
-from pulse_resources import kafka, postgres, vending_accounts
+from pulse_resources import kafka, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, meant
+from pulse_resources.object_store import vending_accounts
 from pulse_resources.settings import load_settings
 
 FIND_TENANT = "SELECT tenant_id, slug FROM pdm_tenants WHERE slug = %s"

@@ -13,7 +13,7 @@ from dagster._core.instance.ref import InstanceRef
 from dagster._grpc.types import ExecuteExternalJobArgs
 from dagster._serdes import deserialize_value
 
-from pulse_resources.niceness import BACKGROUND
+from pulse_resources.process.niceness import BACKGROUND
 
 
 class RunScope:

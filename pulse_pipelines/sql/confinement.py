@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from pulse_resources import landlock
 from pulse_resources.errors import printable
-from pulse_resources.service_settings import ObjectStoreSettings
+from pulse_resources.process import landlock
+from pulse_resources.settings.service_settings import ObjectStoreSettings
 
 _NAMES = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf")
 """Files that resolving the object store's host name reads."""

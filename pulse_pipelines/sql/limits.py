@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from pulse_pipelines.sql.confinement import Confinement
-from pulse_resources import landlock
 from pulse_resources.errors import Terminal
+from pulse_resources.process import landlock
 from pulse_resources.settings import load_settings
 
 _CPU_SLACK = 2.0

@@ -19,10 +19,12 @@ from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
 from pulse_pipelines.registry import NamedTable
 from pulse_pipelines.sql.engine import View
-from pulse_resources import iceberg, postgres, table_metadata, vended
+from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound, Terminal, UserError
+from pulse_resources.iceberg import table_metadata
+from pulse_resources.object_store import vended
+from pulse_resources.object_store.vended import Mode
 from pulse_resources.settings import load_settings
-from pulse_resources.vended import Mode
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pulse_pipelines.sql import child, engine
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.gate import Gate
-from pulse_resources.niceness import begin_session
+from pulse_resources.process.niceness import begin_session
 
 _Serve = Callable[[Connection, Confinement, Gate, duckdb.DuckDBPyConnection], None]
 

@@ -16,11 +16,11 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from pulse_pipelines.domain import json_values
-from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.event import EARLIEST, Rejected, parse_date, parse_timestamp
 from pulse_pipelines.domain.json_values import Number
 from pulse_pipelines.domain.limits import MICROSECOND, EventLimits
 from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_pipelines.tables.column_types import SCALARS, TIMESTAMP
 
 # Year 0000 takes the slow path: Arrow accepts it, and a zone offset may move it into year 1.

@@ -8,8 +8,8 @@ validation; all others are converted by Arrow, so that the API and the batch giv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.event import Rejected, json_pointer, parse_date, parse_timestamp
+from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_pipelines.tables import arrow_columns
 
 Check = Callable[[Any], bool]

@@ -1,7 +1,8 @@
 """Column types: one entry for each scalar kind of a declared field.
 
 A new kind is an entry here, a row in docs/column-types.md, which a test compares, and a case in
-`domain.columns`, which finds it in a JSON Schema; one that is sent as text has a parser in `arrow_columns`.
+`domain.schemas.columns`, which finds it in a JSON Schema; one that is sent as text has a parser in
+`arrow_columns`.
 """
 
 from collections.abc import Callable
@@ -19,9 +20,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.domain.event import INT64
 from pulse_pipelines.domain.json_values import Number
+from pulse_pipelines.domain.schemas.columns import Kind
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 

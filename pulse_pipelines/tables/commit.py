@@ -17,9 +17,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import live_table
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Transient
-from pulse_resources.faults import fail_point
 from pulse_resources.iceberg import Staged, TableName
-from pulse_resources.service_settings import Role
+from pulse_resources.process.faults import fail_point
+from pulse_resources.settings.service_settings import Role
 
 MAX_TRIES = 20
 BATCH_PROPERTY = "pulse.batch-id"

@@ -19,8 +19,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from pulse_pipelines.domain.columns import PARTITION_FIELD, Column, FieldType, Kind
 from pulse_pipelines.domain.dataset import DatasetKind
+from pulse_pipelines.domain.schemas.columns import PARTITION_FIELD, Column, FieldType, Kind
 from pulse_pipelines.domain.table_columns import JSON_TEXT, TEXT, doc as doc_of
 from pulse_pipelines.tables.column_types import SCALARS
 
@@ -102,7 +102,7 @@ def evolve(schema: Schema, columns: Iterable[Column], last_id: int) -> Evolved:
 
     Args:
         schema: of the table as it is.
-        columns: all that the newer version declares (see `domain.compatibility`).
+        columns: all that the newer version declares (see `domain.schemas.compatibility`).
         last_id: the highest field id ever assigned in the table.
     """
     ids = count(last_id + 1)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from pulse_resources import locks
 from pulse_resources.errors import Transient
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from pyiceberg.table import Table
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources import iceberg, postgres, readable
+from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Terminal
+from pulse_resources.iceberg import readable
 
 _Made = TypeVar("_Made")
 

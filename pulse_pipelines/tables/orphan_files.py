@@ -18,11 +18,12 @@ from pyiceberg.table import Table
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import ReachableFiles
-from pulse_resources import object_store, table_metadata
-from pulse_resources.faults import fail_point
+from pulse_resources import object_store
+from pulse_resources.iceberg import table_metadata
 from pulse_resources.object_store import Object
-from pulse_resources.service_settings import Role
-from pulse_resources.store_key import StoreKey
+from pulse_resources.object_store.store_key import StoreKey
+from pulse_resources.process.faults import fail_point
+from pulse_resources.settings.service_settings import Role
 
 PAGE = 1_000
 """Deletions between two reads of the catalog."""

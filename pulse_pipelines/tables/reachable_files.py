@@ -15,11 +15,12 @@ from pyiceberg.table import Table
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
-from pulse_resources import iceberg, table_metadata
+from pulse_resources import iceberg
 from pulse_resources.errors import Terminal
-from pulse_resources.file_io import file_io_of
-from pulse_resources.manifest_list import REPLACED
-from pulse_resources.table_metadata import Document
+from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg.file_io import file_io_of
+from pulse_resources.iceberg.manifest_list import REPLACED
+from pulse_resources.iceberg.table_metadata import Document
 
 
 class Outside(Terminal):

@@ -7,7 +7,7 @@ the erased rows.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pyarrow as pa
@@ -17,9 +17,8 @@ from pyiceberg.io.pyarrow import PYARROW_PARQUET_FIELD_ID_KEY as FIELD_ID
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
-from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.tables import arrow_columns, event_states, file_metrics, parquet_files, rewrite_file
-from pulse_pipelines.tables.written_files import CandidateFile, Metrics
+from pulse_pipelines.tables import arrow_columns, file_metrics, parquet_files
+from pulse_pipelines.tables.written_files import Metrics
 from pulse_resources import object_store
 from pulse_resources.errors import Terminal
 
@@ -139,33 +138,3 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
             # Not "safe": a number is a double, and an integer that it cannot hold becomes the nearest.
             arrays.append(batch.column(index).cast(field.type, safe=False))
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def candidate_rows(dataset: Dataset, candidate: CandidateFile) -> pa.Table:
-    """The rows of a candidate, as it was written. Raises OSError: the object store failed."""
-    with object_store.file_system().open_input_file(object_store.key(candidate.path)) as source:
-        return pq.read_table(source).cast(arrow_columns.arrow_schema(dataset.table_schema))
-
-
-def with_rows(dataset: Dataset, candidate: CandidateFile, rows: pa.Table) -> CandidateFile:
-    """A candidate of these rows instead, in a file beside it. Raises OSError: the object store failed."""
-    path = candidate.path.removesuffix(".parquet") + f"-{parquet_files.token()}.parquet"
-    written, content = parquet_files.encode(dataset, candidate.day, path, rows)
-    object_store.put(path, content)
-    return event_states.with_frame(dataset, written, rows)
-
-
-def fit_candidates(candidates: Sequence[CandidateFile], schema: Schema) -> tuple[CandidateFile, ...]:
-    """The candidates as a table of this schema can take them: written again where a column was replaced.
-
-    Raises:
-        OSError: the object store failed.
-    """
-    return tuple(_fit_candidate(candidate, schema) for candidate in candidates)
-
-
-def _fit_candidate(file: CandidateFile, schema: Schema) -> CandidateFile:
-    if not rewrite_file.stale(file.metrics.value_counts, schema):
-        return file
-    again = rewrite_file.rewrite(Rewrite(file.path, file.bytes, schema.model_dump_json()))
-    return replace(file, path=again.path, bytes=again.bytes, metrics=again.metrics)

@@ -24,13 +24,13 @@ Packed = bytes
 
 @dataclass(frozen=True)
 class StateFrame:
-    """The newest event of each key in a file, for a state of its dataset (see `tables.event_states`)."""
+    """The newest event of each key in a file, for a state of its dataset (see `states.state_keys`)."""
 
     state_id: int
     packed: Packed
     """As an Arrow stream."""
     windows: Packed | None = None
-    """Of a state with windows: the file's buckets (see `tables.event_windows`)."""
+    """Of a state with windows: the file's buckets (see `states.window_buckets`)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CandidateFile:
     positions: frozenset[int] | None = None
     """Of a small file, all positions (`parquet_files.position`): finding a row need not read the file."""
     copies: int = 0
-    """Number of duplicates of this day left out of the file, see `ingest.results.TopicDrained`."""
+    """Number of duplicates of this day left out of the file, see `ingest.stages.TopicDrained`."""
     values: Mapping[int, Packed] = field(default_factory=dict)
     """Of versions of entities: by index, their packed values (see `index_runs.Values`)."""
     state: StateFrame | None = None

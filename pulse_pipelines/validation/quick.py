@@ -17,9 +17,9 @@ import numpy as np
 import orjson
 from msgspec import UNSET, UnsetType
 
-from pulse_pipelines.domain.columns import FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import AS_THEY_ARE, DELETION, plain
+from pulse_pipelines.domain.schemas.columns import FieldType, Kind
 
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]

@@ -15,16 +15,16 @@ import orjson
 import pyarrow as pa
 
 from pulse_pipelines.domain import entities, json_values
-from pulse_pipelines.domain.columns import Column
-from pulse_pipelines.domain.cost import cost_of
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, heading, nesting, suspicious, unstorable
 from pulse_pipelines.domain.limits import Budget, EventLimits
 from pulse_pipelines.domain.misspelled import Spellings
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.schema import compiled
+from pulse_pipelines.domain.schemas.columns import Column
+from pulse_pipelines.domain.schemas.cost import cost_of
+from pulse_pipelines.domain.schemas.schema import compiled
+from pulse_pipelines.domain.schemas.violations import violation
 from pulse_pipelines.domain.scope import Scope
-from pulse_pipelines.domain.violations import violation
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.column_fit import ColumnFit
 from pulse_pipelines.validation.quick import Quick, decoder, shallow, with_long_numbers

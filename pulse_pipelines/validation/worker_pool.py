@@ -21,10 +21,10 @@ import orjson
 
 from pulse_pipelines.domain.event import Rejected
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.schema import compiled
-from pulse_pipelines.domain.violations import violation
-from pulse_resources import memory
-from pulse_resources.niceness import BACKGROUND, begin_session
+from pulse_pipelines.domain.schemas.schema import compiled
+from pulse_pipelines.domain.schemas.violations import violation
+from pulse_resources.process import memory
+from pulse_resources.process.niceness import BACKGROUND, begin_session
 from pulse_resources.settings import load_settings
 
 _HEADER = struct.Struct("<dQI")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulse_resources.errors import Terminal, UserError
-from pulse_resources.faults import fail_point
 from pulse_resources.local.layout import PRIVATE, Layout
+from pulse_resources.process.faults import fail_point
 
 _NUMBERS = {"kafka": 61_501, "minio": 61_502}
 """User ids from the range that systemd reserves for services without an entry in /etc/passwd."""

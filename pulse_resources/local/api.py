@@ -1,10 +1,10 @@
 """HTTP API as a service; it needs neither Spark nor Dagster, so it is up long before them."""
 
-from pulse_resources.api_settings import local_url
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.service import Service, python, responds
-from pulse_resources.niceness import FOREGROUND
+from pulse_resources.process.niceness import FOREGROUND
 from pulse_resources.settings import Settings
+from pulse_resources.settings.api_settings import local_url
 
 MODULE = "pulse_api.http.server"
 """By name, since this package must not import the API."""

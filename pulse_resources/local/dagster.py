@@ -9,11 +9,11 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from pulse_resources.api_settings import local_url
 from pulse_resources.errors import Transient
 from pulse_resources.local.layout import Layout, repository
 from pulse_resources.local.service import Service, listens, patient, python, responds
 from pulse_resources.settings import Settings
+from pulse_resources.settings.api_settings import local_url
 
 MODULE = "pulse_pipelines.definitions"
 SERVICES = ("dagster-code", "dagster-webserver", "dagster-daemon")

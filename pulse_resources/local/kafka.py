@@ -13,9 +13,9 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.provision import local_port
 from pulse_resources.local.service import Service, listens
-from pulse_resources.niceness import FOREGROUND
-from pulse_resources.service_settings import KafkaSettings
+from pulse_resources.process.niceness import FOREGROUND
 from pulse_resources.settings import Settings
+from pulse_resources.settings.service_settings import KafkaSettings
 
 VERSION = "4.1.1"
 

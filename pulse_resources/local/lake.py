@@ -1,10 +1,10 @@
 """REST catalog as a service."""
 
-from pulse_resources.api_settings import local_url
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.service import Service, python, responds
-from pulse_resources.niceness import FOREGROUND
+from pulse_resources.process.niceness import FOREGROUND
 from pulse_resources.settings import Settings
+from pulse_resources.settings.api_settings import local_url
 
 MODULE = "pulse_api.lake.server"
 

@@ -16,8 +16,8 @@ from pulse_resources.errors import UserError
 from pulse_resources.home import write_atomically
 from pulse_resources.local import ports, tls
 from pulse_resources.local.layout import Layout
-from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.settings.service_settings import Role
 
 GIVEN_BY = {
     "postgres": "PULSE_POSTGRES__HOST",

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import IO
 
-from pulse_resources import niceness
 from pulse_resources.errors import Terminal
 from pulse_resources.local import ports, processes, provision
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.patience import Patience
 from pulse_resources.local.service import Service, environment, python
 from pulse_resources.local.state import Board, Phase, ServiceState
+from pulse_resources.process import niceness
 
 _TICK = 0.1
 _TRIES = 3

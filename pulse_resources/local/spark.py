@@ -8,7 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from pulse_resources import spark_catalog
 from pulse_resources.errors import UserError
 from pulse_resources.home import write_atomically
 from pulse_resources.local import java_tls
@@ -16,8 +15,9 @@ from pulse_resources.local.downloads import Jar, jars, spark_home
 from pulse_resources.local.layout import PRIVATE, Layout
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
-from pulse_resources.niceness import BACKGROUND
+from pulse_resources.process.niceness import BACKGROUND
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.spark import spark_catalog
 
 ICEBERG = "1.12.0"
 RUNTIME = "iceberg-spark-runtime-4.1_2.13"

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Protocol
 
 from pulse_resources.errors import Transient
-from pulse_resources.faults import fail_point
 from pulse_resources.home import code_server_socket
 from pulse_resources.local import dagster, provision, services, state
 from pulse_resources.local.downloads import Download
@@ -20,8 +19,9 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.local.processes import MARK
 from pulse_resources.local.service import python
 from pulse_resources.local.supervisor import end_unowned
-from pulse_resources.setting_faults import check_environment
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
+from pulse_resources.settings.setting_faults import check_environment
 
 _TICK = 0.1
 _LEFTOVER_SECONDS = 20.0

@@ -9,7 +9,7 @@ import pytest
 
 from pulse_pipelines.ask import meaning, plan, read
 from pulse_pipelines.ask.read import NotUnderstood, Ran
-from pulse_pipelines.domain.columns import columns
+from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.sql import engine
 
 DOCUMENT = {

@@ -11,7 +11,7 @@ from benchmarks import ask
 from pulse_pipelines.ask import meaning, plan, read
 from pulse_pipelines.ask.meaning import Meaning
 from pulse_pipelines.ask.read import NotUnderstood, Ran
-from pulse_pipelines.domain.columns import columns
+from pulse_pipelines.domain.schemas.columns import columns
 
 ASKED = json.loads(ask.QUESTIONS.read_text())
 

@@ -10,7 +10,7 @@ from pulse_api.http.problems import ProblemError
 from pulse_api.mcp import queries
 from pulse_api.mcp.arguments import MeasureArguments
 from pulse_pipelines.ask import meaning, write
-from pulse_pipelines.domain.columns import columns
+from pulse_pipelines.domain.schemas.columns import columns
 from pulse_resources.errors import UserError
 
 DOCUMENT = {"type": "object", "properties": {"country": {"type": "string"}, "amount": {"type": "number"}}}

@@ -9,7 +9,7 @@ from benchmarks import ask
 from pulse_pipelines.ask import meaning, plan, read
 from pulse_pipelines.ask.read import NotUnderstood, Ran
 from pulse_pipelines.ask.words import words
-from pulse_pipelines.domain.columns import columns
+from pulse_pipelines.domain.schemas.columns import columns
 
 DOCUMENT = {
     "type": "object",

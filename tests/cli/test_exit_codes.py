@@ -30,7 +30,7 @@ from pulse_api import cli
 from pulse_api.cli import guard
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.syncs import Part
-from pulse_pipelines.registry import syncs
+from pulse_pipelines.entities import syncs
 from pulse_resources.errors import Conflict, Fenced, NotFound, PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import Settings
 
@@ -277,7 +277,7 @@ def test_a_run_of_a_pipe_that_is_held_says_so_by_its_code(owner: Owner) -> None:
     done = followed(owner, lambda: full_sync(owner, "first", "DE", "FR", "ES"))
     assert (done.exit_code, done.stdout) == (0, "done: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 refused\n")
     held = followed(owner, lambda: full_sync(owner, "second", "DE"), "--json")
-    number = registry.syncs.list_syncs(owner.tenant, SLUG)[0].sync_id
+    number = syncs.list_syncs(owner.tenant, SLUG)[0].sync_id
     assert (held.exit_code, json.loads(held.stdout)["state"]) == (guard.HELD, "held"), held.output
     where = f"{owner.tenant.slug} {SLUG} {number}"
     assert f"Decide with: pulse sync commit {where}, or pulse sync rollback {where}" in held.stderr

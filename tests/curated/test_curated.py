@@ -29,6 +29,7 @@ from pulse_pipelines.curated.orphans import remove_orphan_files
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.curated.summary import summary
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.moves import evolve
 from pulse_resources import iceberg, postgres, spark
 from pulse_resources.errors import NotFound
 from pulse_resources.settings import load_settings
@@ -267,7 +268,7 @@ def test_what_changed_before_is_not_looked_at_again(zone: Zone) -> None:
     other = {"type": "object", "properties": {"who": {"type": "string"}, "kind": {"type": "string"}}}
     other["properties"] |= {"amount": {"type": "number"}, "count": {"type": "integer"}}
     registry.publish_schema(mine, "visits", json.dumps(other))
-    registry.move_dataset(mine, "visits", uri)
+    evolve.move_dataset(mine, "visits", uri)
     assert [d.day for d in due_days([], at).days if d.tenant == mine] == [D1], "it follows another schema"
 
 

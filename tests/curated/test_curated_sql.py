@@ -13,11 +13,11 @@ from pulse_pipelines.curated.checked_plan import check_reads
 from pulse_pipelines.curated.commit import _json
 from pulse_pipelines.curated.rollups import team_rollups
 from pulse_pipelines.curated.sqlfile import checked_query
-from pulse_pipelines.domain.columns import columns
-from pulse_pipelines.domain.compatibility import incompatibilities
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.schema import check_document
-from pulse_pipelines.domain.shorthand import expand
+from pulse_pipelines.domain.schemas.columns import columns
+from pulse_pipelines.domain.schemas.compatibility import incompatibilities
+from pulse_pipelines.domain.schemas.schema import check_document
+from pulse_pipelines.domain.schemas.shorthand import expand
 from pulse_pipelines.domain.tenant import check_slug
 from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_resources.errors import Terminal, UserError

@@ -29,7 +29,7 @@ from pulse_pipelines.curated.daily import DAILY, MOST_TYPES
 from pulse_pipelines.curated.pinned import pin
 from pulse_pipelines.curated.rollup import DayQuery, Part, Rollup
 from pulse_pipelines.ingest import land
-from pulse_pipelines.ingest.results import StagedTable
+from pulse_pipelines.ingest.stages import StagedTable
 from pulse_pipelines.query.file_pruning import ALWAYS, Span, newest_files
 from pulse_pipelines.query.snapshots import manifests, metadata_at
 from pulse_pipelines.tables import arrow_columns, parquet_files

@@ -28,6 +28,7 @@ from pulse_pipelines.defs.datasets.sensor import registry_changes, registry_fing
 from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.moves import evolve
 from pulse_pipelines.registry import Family, Member
 from pulse_pipelines.tables.iceberg_schema import OWN_DOCS
 from pulse_resources.settings import Settings, load_settings
@@ -280,7 +281,7 @@ def test_the_fingerprint_sees_every_change(owner: Owner, configured: pytest.Monk
     wider = SCHEMA | {"properties": SCHEMA["properties"] | {"added": {"type": "string"}}}
     registry.publish_schema(owner.tenant, "orders", json.dumps(wider))
     assert registry_fingerprint() == seen[-1], "a schema that no dataset follows"
-    registry.move_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/2")
+    evolve.move_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/2")
     seen.append(registry_fingerprint())
     registry.delete_dataset(owner.tenant, slug)
     seen.append(registry_fingerprint())

@@ -26,9 +26,9 @@ from pulse_pipelines.defs.control_room.identity import Identity, Role
 from pulse_pipelines.defs.control_room.server import changes
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.resources import services
-from pulse_resources.api_settings import DagsterSettings
 from pulse_resources.local import dagster as local_dagster, ports
 from pulse_resources.settings import Settings
+from pulse_resources.settings.api_settings import DagsterSettings
 
 TOKEN, LOOKING = "operator-token-of-this-test", "read-only-token-of-this-test"
 DEFINITIONS = """

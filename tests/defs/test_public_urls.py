@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from pulse_pipelines.defs.alerts import runs
-from pulse_resources.api_settings import ApiSettings, DagsterSettings
 from pulse_resources.settings import Settings
+from pulse_resources.settings.api_settings import ApiSettings, DagsterSettings
 
 
 def test_links_lead_to_the_public_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

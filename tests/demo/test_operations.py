@@ -7,7 +7,7 @@ import pytest
 
 from pulse_api.demo.operations import TableLine
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.registry.syncs import Sync
+from pulse_pipelines.entities.syncs import Sync
 
 AT = datetime(2026, 11, 25, tzinfo=UTC)
 FIRST = Sync(1, "planes", "a", True, State.DONE, 1, 9, 0, 0, 0, 0, 9, 0, None, AT, AT, AT)

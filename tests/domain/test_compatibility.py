@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pulse_pipelines.domain.compatibility import Incompatibility, incompatibilities
-from pulse_pipelines.domain.schema import check_document, validator
+from pulse_pipelines.domain.schemas.compatibility import Incompatibility, incompatibilities
+from pulse_pipelines.domain.schemas.schema import check_document, validator
 
 DRAFT_04 = "http://json-schema.org/draft-04/schema#"
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"

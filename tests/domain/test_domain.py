@@ -19,8 +19,8 @@ from pulse_pipelines.domain.batch import (
     share_out,
     spread,
 )
-from pulse_pipelines.domain.columns import MAX_FIELDS, PHYSICAL, FieldType, Kind, columns
-from pulse_pipelines.domain.schema import MAX_BYTES, MAX_DEPTH, SchemaUri, check_document, validator
+from pulse_pipelines.domain.schemas.columns import MAX_FIELDS, PHYSICAL, FieldType, Kind, columns
+from pulse_pipelines.domain.schemas.schema import MAX_BYTES, MAX_DEPTH, SchemaUri, check_document, validator
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.tables.ledger import runs
 from pulse_resources.errors import UserError

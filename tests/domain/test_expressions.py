@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 from support.examples import times
 
-from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.expressions import expression, subset
+from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_resources.errors import UserError
 
 ADDRESS = FieldType(Kind.STRUCT, (("city", FieldType(Kind.STRING)), ("since", FieldType(Kind.DATE))))

@@ -16,9 +16,9 @@ from fastapi.openapi.models import OpenAPI
 from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV2
 from pyiceberg.view.metadata import ViewMetadata
 
-from pulse_pipelines.domain.columns import columns
-from pulse_pipelines.domain.cost import Bound
-from pulse_pipelines.domain.schema import check_document
+from pulse_pipelines.domain.schemas.columns import columns
+from pulse_pipelines.domain.schemas.cost import Bound
+from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_resources.errors import UserError
 from pulse_resources.local.downloads import Download, Report

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 from support.examples import times
 
-from pulse_pipelines.domain.cost import Bound, cost
-from pulse_pipelines.domain.guards import guarded
-from pulse_pipelines.domain.schema import DRAFTS, check_document, validator
-from pulse_pipelines.domain.violations import violation
+from pulse_pipelines.domain.schemas.cheap_checks import guarded
+from pulse_pipelines.domain.schemas.cost import Bound, cost
+from pulse_pipelines.domain.schemas.schema import DRAFTS, check_document, validator
+from pulse_pipelines.domain.schemas.violations import violation
 from pulse_resources.errors import UserError
 
 Schema = dict[str, Any]

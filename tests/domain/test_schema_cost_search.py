@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, strategies as st
 from support.examples import times
 
-from pulse_pipelines.domain.cost import Bound, check_cost, cost
-from pulse_pipelines.domain.safety import check_bounds
-from pulse_pipelines.domain.schema import validator
-from pulse_pipelines.domain.violations import violation
+from pulse_pipelines.domain.schemas.cost import Bound, check_cost, cost
+from pulse_pipelines.domain.schemas.safety import check_bounds
+from pulse_pipelines.domain.schemas.schema import validator
+from pulse_pipelines.domain.schemas.violations import violation
 from pulse_resources.errors import UserError
 
 Schema = dict[str, Any]

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, strategies as st
 from support.examples import times
 
-from pulse_pipelines.domain.bundle import bundled
-from pulse_pipelines.domain.columns import Kind, columns
-from pulse_pipelines.domain.cost import Bound, cost
-from pulse_pipelines.domain.discriminators import unions
-from pulse_pipelines.domain.guards import guarded
-from pulse_pipelines.domain.patterns import LINEAR, compiles, equivalent
-from pulse_pipelines.domain.schema import DRAFTS, check_document, validator
+from pulse_pipelines.domain.schemas.bundle import bundled
+from pulse_pipelines.domain.schemas.cheap_checks import guarded
+from pulse_pipelines.domain.schemas.columns import Kind, columns
+from pulse_pipelines.domain.schemas.cost import Bound, cost
+from pulse_pipelines.domain.schemas.discriminators import unions
+from pulse_pipelines.domain.schemas.patterns import LINEAR, compiles, equivalent
+from pulse_pipelines.domain.schemas.schema import DRAFTS, check_document, validator
+from pulse_pipelines.domain.schemas.unique_items import UniqueItems
+from pulse_pipelines.domain.schemas.violations import violation
 from pulse_pipelines.domain.table_columns import fitted
-from pulse_pipelines.domain.unique import UniqueItems
-from pulse_pipelines.domain.violations import violation
 from pulse_pipelines.tables.arrow_columns import holds
 from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_resources.errors import UserError
@@ -606,7 +606,7 @@ def test_memory_that_comparing_items_takes_is_no_verdict() -> None:
     """The validator takes every exception for one; as where it gets no memory itself, the process ends."""
     program = (
         "import resource\n"
-        "from pulse_pipelines.domain.unique import UniqueItems\n"
+        "from pulse_pipelines.domain.schemas.unique_items import UniqueItems\n"
         "items = [[1] * 1_500_000, 1]\n"
         "used = int(open('/proc/self/status').read().partition('VmData:')[2].split()[0]) * 1024\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (used + 4_000_000, resource.RLIM_INFINITY))\n"

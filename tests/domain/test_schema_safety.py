@@ -22,10 +22,10 @@ import pytest
 from support.counting import count_calls
 
 from chaos.waiting import PATIENCE_S
-from pulse_pipelines.domain.looks import MAX_LOOKS, branches
-from pulse_pipelines.domain.schema import DRAFTS, check_document, compiled, validator
-from pulse_pipelines.domain.shorthand import expand, is_shorthand
-from pulse_pipelines.domain.violations import violation
+from pulse_pipelines.domain.schemas.applications import MAX_LOOKS, branches
+from pulse_pipelines.domain.schemas.schema import DRAFTS, check_document, compiled, validator
+from pulse_pipelines.domain.schemas.shorthand import expand, is_shorthand
+from pulse_pipelines.domain.schemas.violations import violation
 from pulse_resources.errors import UserError
 
 DYNAMIC, STRICT = "https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#"
@@ -33,9 +33,9 @@ SECONDS = 5
 HARNESS = textwrap.dedent("""
     import json, os, resource, sys
     # Everything is imported and used once before the hook: what it sees then is the schema's doing.
-    from pulse_pipelines.domain.cost import Bound
-    from pulse_pipelines.domain.schema import check_document, compiled
-    from pulse_pipelines.domain.violations import violation
+    from pulse_pipelines.domain.schemas.cost import Bound
+    from pulse_pipelines.domain.schemas.schema import check_document, compiled
+    from pulse_pipelines.domain.schemas.violations import violation
     from pulse_resources.errors import UserError
     for document in ('{"type": "object", "anyOf": [{"pattern": "a"}]}', '{"type": "object", "$ref": "#/a"}'):
         try:

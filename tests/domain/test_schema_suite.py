@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from jsonschema_rs import ReferencingError
 
-from pulse_pipelines.domain.schema import DRAFTS, validator
+from pulse_pipelines.domain.schemas.schema import DRAFTS, validator
 from pulse_resources.local.downloads import Download, Report
 
 RELEASE = version("jsonschema")

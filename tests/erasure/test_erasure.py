@@ -32,7 +32,7 @@ from pulse_api import cli
 from pulse_pipelines import registry
 from pulse_pipelines.curated import table as curated_table
 from pulse_pipelines.curated.rollup import Rollup
-from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_pipelines.domain.windows import Windows
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.erasure.subject import Subject, subject
@@ -41,8 +41,10 @@ from pulse_pipelines.lake import namespaces, writing
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Name
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.moves import evolve
 from pulse_pipelines.query import snapshots
 from pulse_pipelines.query.preview import preview
+from pulse_pipelines.states import declared_states, state_build
 from pulse_pipelines.tables import leases, live_table, raw_zone
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import NotFound, Terminal, Transient, UserError
@@ -167,8 +169,8 @@ def erased() -> Erased:
     """Ada is erased from one of two tenants that have the same events, of two batches each."""
     owner, other = make_owner(), make_owner()
     for each in (owner, other):
-        registry.event_states.declare(each.tenant, "orders", "country", windows=Windows(session_gap_s=600))
-        registry.event_state_build.build(each.tenant, "orders")
+        declared_states.declare(each.tenant, "orders", "country", windows=Windows(session_gap_s=600))
+        state_build.build(each.tenant, "orders")
     for tag in ("x", "y"):
         for each in (owner, other):
             each.send(*events(ADA, tag), *events(BOB, f"bob-{tag}"), f"no json {ADA}".encode())
@@ -664,7 +666,7 @@ def move_on(owner: Owner) -> None:
     schema = json.loads(registry.find_dataset(owner.tenant, "orders").document)
     schema["properties"]["nick"] = {"type": "string"}
     uri = registry.publish_schema(owner.tenant, "orders", json.dumps(schema)).schema_uri
-    registry.move_dataset(owner.tenant, "orders", uri)
+    evolve.move_dataset(owner.tenant, "orders", uri)
 
 
 def land_letter(owner: Owner) -> None:

@@ -17,8 +17,8 @@ from support.http import Api
 from chaos.surroundings import PULSE
 from fidelity import readings
 from fidelity.lake_of_values import Lake
-from pulse_pipelines.domain.columns import Column, Kind
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.schemas.columns import Column, Kind
 from pulse_pipelines.query.formats import ARROW, CSV, JSON, PARQUET
 
 Rows = Sequence[Mapping[str, Any]]

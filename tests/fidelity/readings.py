@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-from pulse_pipelines.domain.columns import Column, FieldType, Kind
+from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT = re.compile(

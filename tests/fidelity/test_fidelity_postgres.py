@@ -16,8 +16,8 @@ from fidelity.zoo import Value
 from fidelity.zoo_postgres import COLUMNS, SETUP
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes.sinks.run import deliver
-from pulse_pipelines.registry import syncs
 from pulse_resources.settings import Settings
 
 Source = psycopg.Connection[Any]

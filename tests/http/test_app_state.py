@@ -23,7 +23,7 @@ from pulse_api.http.collect import body as bodies, values
 from pulse_api.http.collect.entities import as_events
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, Item, split
 from pulse_api.http.problems import ProblemError
-from pulse_resources.api_settings import ApiSettings
+from pulse_resources.settings.api_settings import ApiSettings
 
 
 @dataclass

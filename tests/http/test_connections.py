@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from support.http import served
 
 from chaos.waiting import PATIENCE_S, wait
-from pulse_api.http import addresses, connections
-from pulse_api.http.addresses import address_of
+from pulse_api.http.admission import addresses, connections
+from pulse_api.http.admission.addresses import address_of
 from pulse_api.http.middleware import Envelope
 from pulse_resources.local import ports
 

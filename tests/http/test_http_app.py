@@ -27,8 +27,8 @@ from pulse_api.http.routes.dead_letters import Chosen, Replayed
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound
-from pulse_resources.service_settings import Role
 from pulse_resources.settings import load_settings
+from pulse_resources.settings.service_settings import Role
 
 
 @pytest.mark.parametrize(

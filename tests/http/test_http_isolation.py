@@ -33,8 +33,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import Windows
 from pulse_pipelines.moves import record
 from pulse_pipelines.registry import keys
-from pulse_pipelines.registry.view import CHANGES
+from pulse_pipelines.registry.tenant_view import CHANGES
 from pulse_pipelines.sql import audit
+from pulse_pipelines.states import declared_states
 from pulse_resources import postgres
 from pulse_resources.errors import Forbidden, UserError
 from pulse_resources.settings import Settings
@@ -190,7 +191,7 @@ def world(stack: Settings) -> Iterator[World]:
     a, b = make_owner(), make_owner()
     uri = registry.publish_schema(b.tenant, "secrets", json.dumps({"type": "object"})).schema_uri
     registry.create_dataset(b.tenant, "secrets", uri)
-    registry.event_states.declare(a.tenant, "orders", "country", windows=Windows(("count",), 600))
+    declared_states.declare(a.tenant, "orders", "country", windows=Windows(("count",), 600))
     make_entities(a, "things")
     make_entities(b, "secrets_kept")
     a.send(event("a"), b"not json", b"nor this", entity("a", slug="things"))

@@ -23,7 +23,7 @@ from pulse_api.http.routes import summary
 from pulse_api.http.workers import Workers
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys, quotas
-from pulse_pipelines.registry.view import TenantView, load_view
+from pulse_pipelines.registry.tenant_view import TenantView, load_view
 from pulse_resources.settings import Settings, load_settings
 
 AT_ONCE = 60

@@ -4,8 +4,8 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
+from pulse_api.http.admission.pace import Pace
 from pulse_api.http.middleware import Envelope
-from pulse_api.http.pace import Pace
 
 
 def of(address: str | None) -> dict[str, object]:

@@ -22,11 +22,11 @@ from support.ingest import make_owner
 
 from chaos.surroundings import superuser, with_settings
 from chaos.waiting import PATIENCE_S, wait
+from pulse_api.http.admission.rate_shares import RateShares
+from pulse_api.http.admission.rates import Rates
 from pulse_api.http.auth import take
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.problems import ProblemError
-from pulse_api.http.rate_shares import RateShares
-from pulse_api.http.rates import Rates
 from pulse_api.http.routes.tenants import NewLimits
 from pulse_api.http.routes.usage import limit_info
 from pulse_pipelines.domain.key import KeyScope

@@ -12,6 +12,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from pulse_api.http.admission.turns import Turns
 from pulse_api.http.collect import rounds
 from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.rounds import Rounds
@@ -19,7 +20,6 @@ from pulse_api.http.collect.running import NICENESS, SHORT_BYTES, Running
 from pulse_api.http.collect.window import Window
 from pulse_api.http.middleware import GONE, Envelope
 from pulse_api.http.problems import ProblemError
-from pulse_api.http.turns import Turns
 
 pytestmark = pytest.mark.long
 

@@ -23,8 +23,8 @@ from support.topics import accept, follow, recreate
 from chaos.surroundings import superuser
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import dead_letters
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_pipelines.tables import claims
 from pulse_resources import kafka
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
@@ -111,16 +111,16 @@ def test_a_replay_closes_no_letter_for_an_event_that_never_landed(owner: Owner) 
 
 def test_a_gate_and_rows_that_disagree_settle_nothing(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """An id that the gate lets through is lost on the way: its row would land without a claim."""
-    fresh = claims.fresh
+    fresh = claim_runs.fresh
 
-    def one_lost(*given: Any) -> claims.Fresh:
+    def one_lost(*given: Any) -> claim_runs.Fresh:
         found = fresh(*given)
         return replace(found, ids=found.ids[np.arange(len(found.ids) - 1)])
 
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])
     with monkeypatch.context() as planted:
-        planted.setattr(claims, "fresh", one_lost)
+        planted.setattr(claim_runs, "fresh", one_lost)
         with pytest.raises(Transient, match="1 ids were let through by the gate, and 2 rows land"):
             run_batch(batch)
     assert (ids(owner), owner.claims()) == ([], 0)
@@ -132,7 +132,7 @@ def test_the_gate_keeps_files_of_the_runs_that_there_are(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs are merged, batch by batch; with each, files of those that were there before it are left."""
-    monkeypatch.setattr(claims, "KEPT_IDS", 0)  # all are large enough for a file
+    monkeypatch.setattr(claim_runs, "KEPT_IDS", 0)  # all are large enough for a file
     folder = load_settings().home / "claims" / str(orders(owner).dataset_id)
     sent = []
     for n in range(4):

@@ -17,16 +17,16 @@ from support.conform import SCHEMA, TENANT, dataset, messages
 
 from pulse_pipelines.domain import entities, json_values
 from pulse_pipelines.domain.as_sent import event_data
-from pulse_pipelines.domain.columns import columns as declared
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.event import Rejected, nesting, parse_timestamp, suspicious
 from pulse_pipelines.domain.limits import UNLIMITED, EventLimits
 from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.schemas.columns import columns as declared
 from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.ingest.batch_files import days
 from pulse_pipelines.ingest.conform import Conformed, DeadLetter, TopicConformer
 from pulse_pipelines.query.preview import moment
 from pulse_pipelines.tables import arrow_columns
-from pulse_pipelines.tables.batch_files import days
 from pulse_pipelines.tables.raw_zone import LINE, Message, lines
 from pulse_pipelines.validation.limits import event_limits
 from pulse_resources.errors import UserError

@@ -11,7 +11,7 @@ from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.ingest import isolate
 from pulse_pipelines.ingest.isolate import Outcomes
 from pulse_pipelines.ingest.probe import Probe, probe_task
-from pulse_pipelines.ingest.results import Failure, PartitionCount, TopicDrained
+from pulse_pipelines.ingest.stages import Failure, PartitionCount, TopicDrained
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.limits import event_limits
 

@@ -31,7 +31,16 @@ from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.defs.curated.sensor import curated_due
 from pulse_pipelines.defs.datasets.evaluation import evaluation
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.ingest import attempts, dead_letter, dedup, drain, land, settle, staging, unlanded
+from pulse_pipelines.ingest import (
+    attempts,
+    dead_letter,
+    dedup,
+    drain,
+    land,
+    late_dead_letters,
+    settle,
+    staging,
+)
 from pulse_pipelines.maintenance.policy import needs
 from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.monitoring import issues
@@ -266,7 +275,7 @@ def test_a_table_that_is_damaged_between_land_and_settle_keeps_nobody_else_from_
         landed = land.land(spark(), dedup.gate(drain.drain(spark(), plan, 2)), 2)
         put(object_store.key(broken), b"{")
         with pointing_at(harmed, broken):
-            settled = settle.settle(*unlanded.stage(landed))
+            settled = settle.settle(*late_dead_letters.stage(landed))
     assert [failure.tenant_id for failure in settled.failures] == [harmed.tenant.tenant_id]
     assert [row["id"] for row in healthy.rows()] == ["a"]
     for number in (1, 2):

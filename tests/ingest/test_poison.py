@@ -13,7 +13,7 @@ from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.monitoring import trace
 from pulse_pipelines.monitoring.trace import State
-from pulse_resources import faults
+from pulse_resources.process import faults
 
 POISON = "p01s0n"
 

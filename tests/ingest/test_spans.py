@@ -17,7 +17,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import messages, origins
 from pulse_pipelines.ingest.origins import Origins
-from pulse_pipelines.ingest.results import PartitionCount
+from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.registry import keys
 from pulse_resources import kafka, tracing
 

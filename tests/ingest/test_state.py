@@ -23,8 +23,8 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import STATE_KEYS
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.monitoring.checks import inspection
-from pulse_pipelines.registry import event_state_build, event_states
-from pulse_pipelines.tables import event_states as kept
+from pulse_pipelines.moves import evolve
+from pulse_pipelines.states import declared_states, state_build, state_keys as kept
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, QuotaExceeded, UserError
 
@@ -40,12 +40,12 @@ def sent_at(event_id: str, second: int, **data: Any) -> bytes:
 
 
 def declare(owner: Owner, by: str = "country", max_keys: int = STATE_KEYS) -> None:
-    event_states.declare(owner.tenant, "orders", by, max_keys)
-    event_state_build.build(owner.tenant, "orders")
+    declared_states.declare(owner.tenant, "orders", by, max_keys)
+    state_build.build(owner.tenant, "orders")
 
 
 def state(owner: Owner) -> dict[str, tuple[str, str, str | None]]:
-    _, found = event_states.page(owner.tenant, "orders", None, 1000)
+    _, found = declared_states.page(owner.tenant, "orders", None, 1000)
     assert [each.key for each in found] == sorted(each.key for each in found)
     return {each.key: (each.timestamp, each.event_id, each.data) for each in found}
 
@@ -98,10 +98,10 @@ def test_the_state_is_that_of_a_plain_model(owner: Owner, seed: int) -> None:
             attempt = next_attempt(batch)
         run_batch(batch, attempt)
         assert brief(owner) == model(owner), point
-    found = event_states.find(owner.tenant, "orders")
+    found = declared_states.find(owner.tenant, "orders")
     assert (found.keys, found.left_out, found.complete) == (len(state(owner)), 0, True)
     assert sound(owner)
-    event_states.drop(owner.tenant, "orders")
+    declared_states.drop(owner.tenant, "orders")
     declare(owner)
     assert brief(owner) == model(owner), "built anew"
 
@@ -135,9 +135,9 @@ def test_keys_beyond_the_room_are_left_out_and_counted(owner: Owner) -> None:
     owner.send(sent_at("again", 2, country="a"), sent_at("no", 2, country="d"))
     ingest(owner)
     assert brief(owner)["a"][1] == "again"
-    found = event_states.find(owner.tenant, "orders")
+    found = declared_states.find(owner.tenant, "orders")
     assert (found.keys, found.left_out) == (2, 3)
-    (said,) = (each for each in event_states.full() if each.tenant == owner.tenant.slug)
+    (said,) = (each for each in declared_states.full() if each.tenant == owner.tenant.slug)
     assert (said.dataset, said.left_out) == ("orders", 3)
     declare(owner, max_keys=4)
     assert brief(owner) == model(owner), "there is room now"
@@ -160,7 +160,7 @@ def test_a_batch_that_settles_during_the_declaration_is_waited_for(owner: Owner)
     declare(owner)
     owner.send(sent_at("b", 2))
     batch = plan_batch([owner])
-    event_states.drop(owner.tenant, "orders")
+    declared_states.drop(owner.tenant, "orders")
     declare(owner)
     run_batch(batch)
     assert brief(owner) == model(owner)
@@ -172,7 +172,7 @@ def test_a_dataset_without_a_state_brings_none(owner: Owner) -> None:
     owner.send(sent_at("a", 1))
     ingest(owner)
     with pytest.raises(Conflict, match="no state"):
-        event_states.find(owner.tenant, "orders")
+        declared_states.find(owner.tenant, "orders")
     assert state(other) == {}
 
 
@@ -195,9 +195,9 @@ def test_a_newer_schema_without_the_key_is_refused(owner: Owner) -> None:
     grown["properties"]["count"] = number["properties"]["count"]  # type: ignore[index]
     uri = registry.publish_schema(owner.tenant, "orders", json.dumps(grown)).schema_uri
     with pytest.raises(Conflict, match="key of the dataset's state"):
-        registry.move_dataset(owner.tenant, "orders", uri)
-    event_states.drop(owner.tenant, "orders")
-    assert registry.move_dataset(owner.tenant, "orders", uri).schema_uri == uri
+        evolve.move_dataset(owner.tenant, "orders", uri)
+    declared_states.drop(owner.tenant, "orders")
+    assert evolve.move_dataset(owner.tenant, "orders", uri).schema_uri == uri
 
 
 def test_a_state_goes_with_its_dataset(owner: Owner) -> None:
@@ -233,15 +233,15 @@ def test_the_check_notices_a_wrong_key_and_a_missing_one(owner: Owner) -> None:
             for statement in harm.split("; "):
                 assert connection.execute(statement).rowcount == 1
         assert not sound(owner), harm
-        event_states.drop(owner.tenant, "orders")
+        declared_states.drop(owner.tenant, "orders")
 
 
 def test_the_keys_of_all_states_have_a_limit(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_states, "TENANT_KEYS", 10)
+    monkeypatch.setattr(declared_states, "TENANT_KEYS", 10)
     declare(owner, max_keys=10)
     with pytest.raises(QuotaExceeded):
         declare(owner, max_keys=11)
-    assert event_states.find(owner.tenant, "orders").max_keys == 10
+    assert declared_states.find(owner.tenant, "orders").max_keys == 10
 
 
 def test_an_erased_event_leaves_the_state_and_the_one_before_takes_its_place(owner: Owner) -> None:
@@ -254,7 +254,7 @@ def test_an_erased_event_leaves_the_state_and_the_one_before_takes_its_place(own
     assert receipt["removed"]["states"] == 2
     assert brief(owner) == model(owner)
     assert state(owner).keys() == {"DE", "NL"}
-    assert event_states.find(owner.tenant, "orders").complete
+    assert declared_states.find(owner.tenant, "orders").complete
     assert sound(owner)
 
 
@@ -264,7 +264,7 @@ def test_a_build_that_an_erasure_overtakes_brings_nothing_back(owner: Owner, at:
     at("event_state_build.read", lambda: erasure.erase(owner.tenant, "orders", "country=DE"))
     declare(owner)
     assert state(owner).keys() == {"FR"}
-    assert event_states.find(owner.tenant, "orders").complete
+    assert declared_states.find(owner.tenant, "orders").complete
 
 
 def test_what_a_backfill_lands_is_in_the_state(owner: Owner) -> None:

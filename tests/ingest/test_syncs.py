@@ -13,15 +13,15 @@ from support.pipes import make_pipe
 from chaos.surroundings import superuser
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.syncs import Part, State
+from pulse_pipelines.entities import syncs
+from pulse_pipelines.entities.syncs import Sync
 from pulse_pipelines.erasure import run as erasure
-from pulse_pipelines.ingest import attempts, deletions, plan
+from pulse_pipelines.ingest import attempts, plan, sync_deletions
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_pipelines.registry import syncs
-from pulse_pipelines.registry.syncs import Sync
-from pulse_resources import faults
 from pulse_resources.errors import Conflict, UserError
+from pulse_resources.process import faults
 from pulse_resources.settings import Settings
 
 
@@ -64,7 +64,7 @@ def newest(owner: Owner) -> Sync:
 
 def settle(owner: Owner) -> None:
     """Everything that waits, and the deletions that follow from it."""
-    while deletions.send_of(owner.tenant) or waits(owner):
+    while sync_deletions.send_of(owner.tenant) or waits(owner):
         ingest(owner)
 
 
@@ -132,17 +132,17 @@ def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner
 
 def test_one_whose_sender_has_gone_ends_and_keeps_nothing(owner: Owner) -> None:
     bring(owner, [], name="gone", last=False, refused=("ES",))
-    assert deletions.send_of(owner.tenant) == 0
+    assert sync_deletions.send_of(owner.tenant) == 0
     assert newest(owner).state == State.OPEN
     with superuser() as connection:
         of_tenant = [owner.tenant.tenant_id]
         assert len(connection.execute(KEPT, of_tenant).fetchall()) == 1
         connection.execute(AGE, of_tenant)
-        assert owner.tenant in deletions.due()
-        assert deletions.send_of(owner.tenant) == 0
+        assert owner.tenant in sync_deletions.due()
+        assert sync_deletions.send_of(owner.tenant) == 0
         assert connection.execute(KEPT, of_tenant).fetchall() == []
     assert (newest(owner).state, newest(owner).reason) == (State.FAILED, "no part of it came for 24 hours")
-    assert owner.tenant not in deletions.due()
+    assert owner.tenant not in sync_deletions.due()
     with pytest.raises(Conflict, match="no such sync is open"):
         syncs.begin(owner.tenant, SLUG, Part("gone", "1", "0", True, False, True))
 
@@ -270,7 +270,7 @@ def test_a_run_that_dies_between_leaves_the_deletions_to_the_next(owner: Owner, 
     at("deletions.after_publish", die)  # published, and nobody knows
     run_batch(batch, following)
     assert newest(owner).state == State.DELETING
-    deletions.send_of(owner.tenant)  # again
+    sync_deletions.send_of(owner.tenant)  # again
     settle(owner)
     assert as_model(pages(owner)) == [DE, FR, ("FR", None)]
     assert (newest(owner).state, newest(owner).deleted) == (State.DONE, 1)
@@ -349,7 +349,7 @@ class Dying:
 def settle_somehow(owner: Owner) -> None:
     """As `settle`, whatever dies on the way."""
     while True:
-        (_, outcome), *_ = deletions.send([owner.tenant])
+        (_, outcome), *_ = sync_deletions.send([owner.tenant])
         for batch in attempts.open_batches():
             if owner.tenant.slug in attempts.waiting_in(batch.batch_id):
                 run_batch(batch.batch_id, batch.attempt, raise_on_error=False)

@@ -33,6 +33,7 @@ from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
 from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.entities.index_runs import Run
 from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.maintenance.policy import Need
@@ -41,9 +42,9 @@ from pulse_pipelines.monitoring import checks, trace
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.query.snapshots import snapshots
-from pulse_pipelines.tables.index_runs import Run
-from pulse_resources import faults, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import Conflict, UserError
+from pulse_resources.process import faults
 from pulse_resources.settings import Settings
 
 Sent = list[tuple[str, dict[str, Any]]]

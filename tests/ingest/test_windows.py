@@ -30,15 +30,15 @@ from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.windows import KEPT, LENGTHS, Windows, minute
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.monitoring.checks import inspection
-from pulse_pipelines.registry import (
-    event_state_build,
-    event_states,
-    event_window_build,
-    event_windows as declared,
+from pulse_pipelines.states import (
+    declared_states,
+    declared_windows as declared,
+    state_build,
     table_rows,
+    window_buckets as tables,
+    window_build,
 )
-from pulse_pipelines.tables import event_windows as tables
-from pulse_pipelines.tables.event_states import HOLD
+from pulse_pipelines.states.state_keys import HOLD
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, QuotaExceeded, UserError
 from pulse_resources.settings import Settings
@@ -59,9 +59,9 @@ def at_minute(event_id: str, minutes: float, **data: Any) -> bytes:
 
 def declare(owner: Owner, *, build: bool = True, **how: Any) -> None:
     wanted = Windows(**({"sums": SUMS, "session_gap_s": GAP_S} | how))
-    event_states.declare(owner.tenant, "orders", "country", windows=wanted)
+    declared_states.declare(owner.tenant, "orders", "country", windows=wanted)
     if build:
-        event_state_build.build(owner.tenant, "orders")
+        state_build.build(owner.tenant, "orders")
 
 
 def model(table: list[Shown], key: str, as_of: datetime) -> Shown:
@@ -71,7 +71,7 @@ def model(table: list[Shown], key: str, as_of: datetime) -> Shown:
 
 def windows(owner: Owner, key: str, as_of: datetime) -> Shown:
     """What is read."""
-    kept = event_states.newest(owner.tenant, "orders", key, as_of).windows
+    kept = declared_states.newest(owner.tenant, "orders", key, as_of).windows
     assert kept is not None
     assert kept.complete, "nothing is missing"
     return states.shown(kept)
@@ -91,7 +91,7 @@ def agree(owner: Owner) -> None:
         for key in keys:
             assert windows(owner, key, as_of) == model(rows, key, as_of), (key, as_of)
     assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []
-    found = event_states.find(owner.tenant, "orders").windows
+    found = declared_states.find(owner.tenant, "orders").windows
     assert found is not None
     assert found.complete
     with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
@@ -142,7 +142,9 @@ def walk(steps: list[Any]) -> None:
     owner = make_owner()
     owner.send(at_minute("first", 1_000, country="DE", amount=1))
     ingest(owner)
-    event_states.declare(owner.tenant, "orders", "country", windows=Windows(SUMS) if len(steps) % 2 else None)
+    declared_states.declare(
+        owner.tenant, "orders", "country", windows=Windows(SUMS) if len(steps) % 2 else None
+    )
     for number, (what, *how) in enumerate(steps):
         if what == "batch":
             sent, point = how
@@ -165,7 +167,7 @@ def walk(steps: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_a_batch_on_its_way_when_windows_are_declared_is_counted_once(owner: Owner, at: AtPoint) -> None:
-    event_states.declare(owner.tenant, "orders", "country")
+    declared_states.declare(owner.tenant, "orders", "country")
     owner.send(at_minute("a", 1))
     batch = plan_batch([owner])
     at("settle.before_swap", lambda: declare(owner))
@@ -211,7 +213,7 @@ def sessions(owner: Owner, *minutes: float) -> list[tuple[float, float, int, boo
     """Of DE as of minutes after START: its first and last minute, its events, and whether it is open."""
     found = []
     for at in minutes:
-        shown = event_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=at)).windows
+        shown = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=at)).windows
         assert shown is not None
         assert shown.session is not None
         assert shown.session.complete
@@ -228,13 +230,11 @@ def test_a_build_does_not_wait_for_a_batch_that_holds_the_state(owner: Owner) ->
     declare(owner, build=False)
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as batch:
         assert batch.execute(HOLD, [[registry.find_dataset(owner.tenant, "orders").dataset_id]]).fetchall()
-        builder = threading.Thread(
-            target=event_window_build.build, args=(owner.tenant, "orders"), daemon=True
-        )
+        builder = threading.Thread(target=window_build.build, args=(owner.tenant, "orders"), daemon=True)
         builder.start()
         builder.join(PATIENCE_S)
         assert not builder.is_alive()
-    event_state_build.build(owner.tenant, "orders")
+    state_build.build(owner.tenant, "orders")
     agree(owner)
 
 
@@ -256,15 +256,15 @@ def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
 
     at("event_window_build.added", crash, always=True)
     with pytest.raises(KeyboardInterrupt):
-        event_state_build.build(owner.tenant, "orders")
-    found = event_states.find(owner.tenant, "orders").windows
+        state_build.build(owner.tenant, "orders")
+    found = declared_states.find(owner.tenant, "orders").windows
     assert found is not None
     assert (found.buckets, found.complete) == (3, False)
-    shown = event_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=9)).windows
+    shown = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=9)).windows
     assert shown is not None
     assert not shown.complete
-    at("event_window_build.read", lambda: event_window_build.build(owner.tenant, "orders"))
-    event_window_build.build(owner.tenant, "orders")
+    at("event_window_build.read", lambda: window_build.build(owner.tenant, "orders"))
+    window_build.build(owner.tenant, "orders")
     assert len(added) == 6, "none twice"
     agree(owner)
 
@@ -318,11 +318,11 @@ def test_what_a_backfill_lands_is_counted_and_a_crash_before_the_build_is_seen(
     at("rewrite.after_commit", crash)
     with pytest.raises(KeyboardInterrupt):
         rebuilt(owner)
-    found = event_states.find(owner.tenant, "orders").windows
+    found = declared_states.find(owner.tenant, "orders").windows
     assert found is not None
     assert not found.complete
     assert [each.outcome for each in upkeep.done(owner, Task.WINDOWS)] == ["done"]
-    kept = event_states.newest(owner.tenant, "orders", "DE", START).windows
+    kept = declared_states.newest(owner.tenant, "orders", "DE", START).windows
     assert kept is not None
     assert kept.windows["5m"] is not None
     assert (kept.windows["5m"].events, kept.windows["5m"].sums) == (2, {"amount": Decimal("0.3")})
@@ -338,7 +338,7 @@ def test_an_event_that_claims_to_be_of_the_future_moves_no_window(owner: Owner) 
     owner.send(at_minute("now", ahead), at_minute("ahead", ahead + 30), at_minute("future", ahead + 1_000))
     ingest(owner)
     agree(owner)
-    shown = event_states.newest(owner.tenant, "orders", "DE").windows
+    shown = declared_states.newest(owner.tenant, "orders", "DE").windows
     assert shown is not None
     assert [window and window.events for window in shown.windows.values()] == [1, 1, 1]
 
@@ -355,7 +355,7 @@ def test_without_room_the_oldest_minutes_go_and_what_is_left_is_exact(owner: Own
     ingest(owner)
     assert buckets(owner) == [(100, 1), (1_200, 1), (1_300, 2), (1_301, 1)]
     agree_but_for_room(owner)
-    (said,) = (each for each in event_states.full() if each.tenant == owner.tenant.slug)
+    (said,) = (each for each in declared_states.full() if each.tenant == owner.tenant.slug)
     assert (said.left_out, said.minutes) == (0, 1_300)
 
 
@@ -369,7 +369,7 @@ def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
     owner.send(at_minute("after", 1_400 + KEPT))
     ingest(owner)
     assert looks(owner, 1_400 + KEPT) == {"5m": 1, "1h": 1, "24h": 1}
-    assert [each for each in event_states.full() if each.tenant == owner.tenant.slug] == []
+    assert [each for each in declared_states.full() if each.tenant == owner.tenant.slug] == []
     owner.send(
         at_minute("one", 1_401 + KEPT), at_minute("two", 1_402 + KEPT), at_minute("three", 1_403 + KEPT)
     )
@@ -382,7 +382,7 @@ def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
 
 def looks(owner: Owner, minutes: int) -> dict[str, int | None]:
     """Counted events as of so many minutes after START."""
-    kept = event_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=minutes)).windows
+    kept = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=minutes)).windows
     assert kept is not None
     return {name: None if window is None else window.events for name, window in kept.windows.items()}
 
@@ -414,7 +414,7 @@ def test_what_cannot_be_windows_is_refused_with_words(owner: Owner, monkeypatch:
     with pytest.raises(QuotaExceeded):
         declare(owner, max_buckets=11)
     with pytest.raises(UserError, match="years"):
-        event_states.newest(owner.tenant, "orders", "DE", datetime.min.replace(tzinfo=UTC))
+        declared_states.newest(owner.tenant, "orders", "DE", datetime.min.replace(tzinfo=UTC))
 
 
 def test_a_newer_schema_in_which_a_sum_has_another_type_is_refused(owner: Owner) -> None:
@@ -432,10 +432,10 @@ def test_windows_end_with_a_declaration_without_them(owner: Owner) -> None:
     owner.send(at_minute("a", 1))
     ingest(owner)
     batch = plan_in_flight(owner)
-    event_states.declare(owner.tenant, "orders", "country")
+    declared_states.declare(owner.tenant, "orders", "country")
     run_batch(batch)
-    assert event_states.find(owner.tenant, "orders").windows is None
-    assert event_states.newest(owner.tenant, "orders", "DE").windows is None
+    assert declared_states.find(owner.tenant, "orders").windows is None
+    assert declared_states.newest(owner.tenant, "orders", "DE").windows is None
     declare(owner)
     agree(owner)
 
@@ -467,4 +467,4 @@ def event_windows_anew(owner: Owner) -> None:
     dataset = registry.find_dataset(owner.tenant, "orders")
     with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
         tables.begin_anew(connection, dataset.dataset_id)
-    event_window_build.build(owner.tenant, "orders")
+    window_build.build(owner.tenant, "orders")

@@ -22,8 +22,9 @@ from pulse_pipelines.domain import token
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import catalog as pulse_catalog, metadata
 from pulse_pipelines.registry import keys
-from pulse_resources import postgres, vended
+from pulse_resources import postgres
 from pulse_resources.errors import Terminal
+from pulse_resources.object_store import vended
 from pulse_resources.settings import Settings
 
 CONFIG = "/v1/config"

@@ -28,7 +28,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog as names, metadata
 from pulse_pipelines.maintenance import merge_own
 from pulse_pipelines.maintenance.own_tables import Keeper, Kept
-from pulse_resources import table_metadata
+from pulse_resources.iceberg import table_metadata
 
 ASKS = {"pulse.upkeep": "true"}
 PEOPLE = pa.schema(

@@ -17,6 +17,7 @@ from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance import compact, history, state
 from pulse_pipelines.maintenance.history import Done, Skipped
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.moves import evolve
 from pulse_pipelines.query import snapshots
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.tables import leases, rewrite_file
@@ -53,7 +54,7 @@ def test_a_sorted_day_is_sorted_and_right_for_everyone_also_where_the_schema_gre
     commits(owner, 1)
     grown = SCHEMA | {"properties": SCHEMA["properties"] | {"colour": {"type": "string"}}}
     uri = registry.publish_schema(owner.tenant, "orders", json.dumps(grown)).schema_uri
-    registry.move_dataset(owner.tenant, "orders", uri)
+    evolve.move_dataset(owner.tenant, "orders", uri)
     owner.send(at("c", 3, colour="red"), at("d", 1))
     ingest(owner)
     before = owner.rows()

@@ -11,14 +11,13 @@ from support.lake import superuser
 from support.maintenance import done
 
 from chaos.surroundings import with_settings
+from pulse_pipelines.claims import claim_runs, merge_claims
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.maintenance import merge_claims
-from pulse_pipelines.tables import claims
 
 
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (claims, merge_claims):
+    for module in (claim_runs, merge_claims):
         monkeypatch.setattr(module, "LARGE_IDS", 50)
         monkeypatch.setattr(module, "MERGED_IDS", 200)
 

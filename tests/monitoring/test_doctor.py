@@ -21,8 +21,9 @@ from chaos.waiting import PATIENCE_S
 from pulse_api import cli
 from pulse_pipelines.monitoring import doctor
 from pulse_pipelines.monitoring.doctor import Finding, finding, spark_service
-from pulse_resources import kafka, object_store, setting_sources, vended, vending_accounts
-from pulse_resources.settings import Settings
+from pulse_resources import kafka, object_store
+from pulse_resources.object_store import vended, vending_accounts
+from pulse_resources.settings import Settings, setting_sources
 
 
 def wrong(service: str) -> dict[str, Finding]:

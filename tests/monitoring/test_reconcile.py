@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_pipelines import registry
+from pulse_pipelines.claims import claim_filters
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.maintenance.retention import expire_claims
 from pulse_pipelines.monitoring.checks.reconciled import proven
 from pulse_pipelines.monitoring.reconcile import reconcile, reconcile_tenant
-from pulse_pipelines.tables import claim_filters, raw_zone
+from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import object_store
 from pulse_resources.settings import Settings, load_settings

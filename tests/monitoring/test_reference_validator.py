@@ -8,8 +8,8 @@ from hypothesis import given, settings, strategies as st
 from support.conformance import data_of, roots
 
 from chaos.waiting import PATIENCE_S
-from pulse_pipelines.domain.schema import DRAFTS
-from pulse_pipelines.domain.violations import violation
+from pulse_pipelines.domain.schemas.schema import DRAFTS
+from pulse_pipelines.domain.schemas.violations import violation
 from pulse_pipelines.monitoring.checks.reference_validator import NotJudgedError, ReferenceValidator
 
 

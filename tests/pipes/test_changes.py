@@ -16,10 +16,10 @@ from chaos.sources import SOURCE, capturing, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import reading, slots
 from pulse_pipelines.pipes.run import run
-from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict
 
 PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes", "mode": "changes"}

@@ -21,7 +21,7 @@ from support.lake import spark
 from chaos.sources import SOURCE, database
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.ingest import deletions, plan
+from pulse_pipelines.ingest import plan, sync_deletions
 from pulse_pipelines.pipes.addresses import url
 from pulse_pipelines.pipes.run import run as run_pipe
 from pulse_pipelines.pipes.sinks.run import deliver
@@ -59,7 +59,7 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
                             deliver(owner.tenant, pipe.name)
                         else:
                             run_pipe(spark(), owner.tenant, pipe.name, 2)
-                deletions.send_of(owner.tenant)
+                sync_deletions.send_of(owner.tenant)
                 if owner.tenant.tenant_id in plan.ingest_status().waiting:
                     ingest(owner)
                 time.sleep(0.2)

@@ -22,8 +22,9 @@ from pulse_pipelines import pipes
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes.feeds import pages as feeds
-from pulse_pipelines.registry import keys, syncs
+from pulse_pipelines.registry import keys
 from pulse_resources.errors import Conflict, NotFound, UserError
 
 FEED = "/v1/datasets/countries/entities"

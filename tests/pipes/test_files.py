@@ -21,14 +21,15 @@ from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import fence
 from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.pipes.watch import watch_one
-from pulse_pipelines.registry import syncs
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import Fenced, NotFound, Transient, UserError
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import Settings
 
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "dataset": "planes", "key": ["tail"]}

@@ -16,10 +16,10 @@ from support.pipes import settle
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.entities import indexes, syncs
 from pulse_pipelines.pipes.run import Sent, run
 from pulse_pipelines.pipes.transforms import columns, hops, sources
 from pulse_pipelines.pipes.transforms.queries import query_of
-from pulse_pipelines.registry import indexes, syncs
 from pulse_resources.settings import Settings
 
 QUERIES = {

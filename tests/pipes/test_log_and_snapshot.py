@@ -21,11 +21,11 @@ from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes.postgres.pgoutput import LogChanges, Transaction
 from pulse_pipelines.pipes.postgres.places import Place, SlotRead
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.watch import watch_one
-from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict, UserError
 
 PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes", "mode": "changes"}

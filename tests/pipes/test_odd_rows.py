@@ -19,9 +19,9 @@ from chaos.sources import SOURCE, capturing, database
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes import addresses, rows
 from pulse_pipelines.pipes.postgres import load, queries, reading, sessions, tables
-from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Transient
 
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}

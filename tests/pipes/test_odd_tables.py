@@ -14,8 +14,8 @@ from support.pipes import bring
 from chaos.sources import SOURCE, capturing, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes.run import run
-from pulse_pipelines.registry import syncs
 from pulse_resources.errors import UserError
 
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}

@@ -25,15 +25,15 @@ from pulse_pipelines import pipes
 from pulse_pipelines.defs.pipes.places import WAY, place_tags, waiting_others, way_of
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes import watch
 from pulse_pipelines.pipes.run import Sent, run
 from pulse_pipelines.pipes.turns import OthersWait, no_one_waits
-from pulse_pipelines.registry import syncs
-from pulse_resources import locks
 from pulse_resources.errors import Transient
-from pulse_resources.locks import Lock
-from pulse_resources.pipe_settings import PipeSettings
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import given, load_settings
+from pulse_resources.settings.pipe_settings import PipeSettings
 
 ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = {"pipe": "planes", "source": "shop", "path": "a.ndjson", "dataset": "copies"}

@@ -26,13 +26,13 @@ from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.pipes.sensor import PIPE as PIPE_TAG, pipes_due
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.ingest import attempts, deletions
+from pulse_pipelines.entities import syncs
+from pulse_pipelines.ingest import attempts, sync_deletions
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import addresses, progress
 from pulse_pipelines.pipes.postgres import queries, tables
 from pulse_pipelines.pipes.run import run
-from pulse_pipelines.registry import syncs
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, NotFound, UserError
 
@@ -201,7 +201,7 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
     (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
     assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "planes")
     ingest(owner)  # what was sent
-    assert deletions.send_of(owner.tenant) == 0
+    assert sync_deletions.send_of(owner.tenant) == 0
     assert counts(owner) == (State.FAILED, 1, 0, 18, 0), "what settled is counted, though the run failed"
     assert len(latest(owner)) == 21
     bring(owner)

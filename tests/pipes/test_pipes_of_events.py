@@ -22,14 +22,14 @@ from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.erasure import run as erasure
-from pulse_pipelines.ingest import deletions
+from pulse_pipelines.ingest import sync_deletions
 from pulse_pipelines.maintenance.retention import expire_claims
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import rows
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.query.preview import preview
-from pulse_pipelines.registry import syncs
 from pulse_resources.errors import NotFound, UserError
 
 PIPE: dict[str, Any] = {
@@ -122,7 +122,9 @@ def test_what_is_deleted_or_changed_in_the_source_stays_as_it_came(owner: Owner,
     source.execute("DELETE FROM sales")
     bring(owner, "sales")
     assert counts(owner) == (State.DONE, 0, 0, 0)
-    assert deletions.held() == [each for each in deletions.held() if each.tenant != owner.tenant.slug]
+    assert sync_deletions.held() == [
+        each for each in sync_deletions.held() if each.tenant != owner.tenant.slug
+    ]
     assert ids(owner) == numbers(1, 20)
     assert {row["shop"] for row in owner.rows("sales")} == {"a"}
     pipes.reset(owner.tenant, "sales")

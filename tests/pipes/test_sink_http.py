@@ -26,12 +26,13 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes.addresses import url
 from pulse_pipelines.pipes.sinks import push, reading, run as sink_run
 from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.pipes.turns import Turn
-from pulse_pipelines.registry import keys, syncs
+from pulse_pipelines.registry import keys
 from pulse_resources.errors import PulseError, Transient, UserError
 from pulse_resources.settings import PipeSettings, Settings, given, load_settings
 

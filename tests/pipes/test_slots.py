@@ -15,6 +15,7 @@ from chaos.sources import SOURCE, capturing, known_as, promoted
 from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import sessions
@@ -22,7 +23,6 @@ from pulse_pipelines.pipes.postgres.pgoutput import decoded
 from pulse_pipelines.pipes.postgres.slots import Place
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.watch import watch, watch_one
-from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict, Transient, UserError
 
 PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes", "mode": "changes"}

@@ -14,8 +14,8 @@ from chaos.sources import SOURCE, Folder, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes.run import run
-from pulse_pipelines.registry import syncs
 from pulse_resources.settings import Settings
 
 

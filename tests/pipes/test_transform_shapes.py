@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from pulse_pipelines.curated.checked import checked
-from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
+from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.pipes.transforms.shape import Shape, Whole, shape_of
 from pulse_pipelines.tables.iceberg_schema import table_schema
 

@@ -16,12 +16,13 @@ from chaos.surroundings import superuser
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.pipes.run import run
-from pulse_pipelines.registry import syncs
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import Conflict, Fenced, NotFound, Transient, UserError
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import Settings
 
 JOIN = """

@@ -12,11 +12,12 @@ from support.ingest import Owner, make_owner
 
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
+from pulse_pipelines.entities import index_build, indexes
 from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.monitoring import checks
+from pulse_pipelines.moves import evolve
 from pulse_pipelines.query import versions
 from pulse_pipelines.query.preview import preview
-from pulse_pipelines.registry import index_build, indexes
 from pulse_resources.errors import Conflict, NotFound, QuotaExceeded, UserError
 from pulse_resources.settings import Settings
 
@@ -180,4 +181,4 @@ def test_a_dataset_has_so_many_indexes_and_no_more_and_each_has_its_place_in_a_n
     wider = SCHEMA | {"properties": SCHEMA["properties"] | {"people": {"type": "number"}}}
     uri = registry.publish_schema(owner.tenant, SLUG, json.dumps(wider)).schema_uri
     with pytest.raises(Conflict, match="the index by people has no place"):
-        registry.move_dataset(owner.tenant, SLUG, uri)
+        evolve.move_dataset(owner.tenant, SLUG, uri)

@@ -19,12 +19,12 @@ from support.maintenance import done, live_files, objects, rewritten
 from support.moves import moved
 
 from pulse_pipelines import registry
-from pulse_pipelines.domain.compatibility import Incompatibility
 from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.domain.schemas.compatibility import Incompatibility
 from pulse_pipelines.maintenance.expire_snapshots import forget_history
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_pipelines.registry import evolve
+from pulse_pipelines.moves import evolve
 from pulse_pipelines.tables import leases, rewrite_file
 from pulse_pipelines.tables.rewrite_file import Rewrite, RewrittenFile
 from pulse_resources import iceberg, object_store
@@ -173,14 +173,14 @@ def test_another_dataset_of_the_slug_is_not_moved_under_the_lock_of_the_first(
 
     monkeypatch.setattr(leases, "moving", recreated_first)
     with pytest.raises(NotFound, match="another one has its slug"):
-        registry.move_dataset(owner.tenant, "orders", uri)
+        evolve.move_dataset(owner.tenant, "orders", uri)
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
 
 
 def test_another_move_that_comes_first_is_seen(owner: Owner, at: AtPoint) -> None:
     """Its files are by other field ids than those that were written for this one."""
     added, widened = publish(owner, ADDED), publish(owner, WIDENED)
-    at("move.staged", lambda: registry.move_dataset(owner.tenant, "orders", added))
+    at("move.staged", lambda: evolve.move_dataset(owner.tenant, "orders", added))
     assert moved(owner.tenant, "orders", widened).schema_uri == widened
     owner.send(sale("c", n=0.5, t="x"))
     ingest(owner)
@@ -271,7 +271,7 @@ def test_a_file_that_is_gone_from_a_table_that_did_not_go_on_is_told(owner: Owne
 def test_moving_to_the_version_that_it_follows_changes_nothing(owner: Owner) -> None:
     before = registry.current_table(owner.tenant, "orders")
     uri = before.dataset.schema_uri
-    assert registry.move_dataset(owner.tenant, "orders", uri) == before.dataset
+    assert evolve.move_dataset(owner.tenant, "orders", uri) == before.dataset
     assert registry.current_table(owner.tenant, "orders") == before
 
 
@@ -291,16 +291,16 @@ def test_a_move_that_cannot_be_made_changes_nothing(owner: Owner, stack: Setting
         (breaking, Incompatible, "at /properties/n/type, number became string"),
     ):
         with pytest.raises(kind, match=says):
-            registry.move_dataset(owner.tenant, "orders", uri)
+            evolve.move_dataset(owner.tenant, "orders", uri)
     with pytest.raises(NotFound, match="no such dataset"):
-        registry.move_dataset(other.tenant, "orders", foreign)
+        evolve.move_dataset(other.tenant, "orders", foreign)
     assert registry.current_table(owner.tenant, "orders") == before
 
 
 def test_what_is_incompatible_is_told_whole(owner: Owner) -> None:
     breaking = publish(owner, {"type": "object", "properties": {"n": {"type": "string"}}, "required": ["n"]})
     with pytest.raises(Incompatible) as caught:
-        registry.move_dataset(owner.tenant, "orders", breaking)
+        evolve.move_dataset(owner.tenant, "orders", breaking)
     error = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
     assert str(error) == str(caught.value)
     assert "and 2 more" in str(error)
@@ -328,7 +328,7 @@ def test_a_file_of_many_row_groups_is_recast_with_its_bounds(
     owner.send(*(sale(f"e{n:03}", n=n - 50) for n in range(100)))
     ingest(owner)
     dataset_id, uri = registry.find_dataset(owner.tenant, "orders").dataset_id, publish(owner, WIDENED)
-    dataset = registry.carry_out(owner.tenant, "orders", dataset_id, uri, rewriter=here)
+    dataset = evolve.carry_out(owner.tenant, "orders", dataset_id, uri, rewriter=here)
     table = open_table(owner)
     assert dataset.table_schema == table.schema().model_dump_json()
     number, name = (table.schema().find_field(field).field_id for field in ("n", "id"))

@@ -19,14 +19,15 @@ from chaos.surroundings import pulse, superuser
 from pulse_api import cli
 from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
-from pulse_pipelines.domain.columns import PHYSICAL
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.schemas.columns import PHYSICAL
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import datasets, event_states, keys, quotas, view
+from pulse_pipelines.registry import datasets, keys, quotas, tenant_view
+from pulse_pipelines.states import declared_states
 from pulse_resources import iceberg, kafka, object_store, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, Transient, UserError
-from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings
+from pulse_resources.settings.service_settings import Role
 
 FIELDS = {
     "country": "string",
@@ -490,15 +491,15 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
 
 
 READS: dict[str, Callable[[Tenant], object]] = {
-    "view": lambda tenant: view.load_view(tenant.tenant_id),
-    "view of the catalog": lambda tenant: view.load_lake_view(tenant.tenant_id),
+    "view": lambda tenant: tenant_view.load_view(tenant.tenant_id),
+    "view of the catalog": lambda tenant: tenant_view.load_lake_view(tenant.tenant_id),
     "keys": keys.list_keys,
     "datasets": registry.list_datasets,
     "a dataset": lambda tenant: registry.find_dataset(tenant, "orders"),
     "schemas": registry.list_schemas,
     "usage": quotas.find_usage,
     "a table": lambda tenant: registry.current_table(tenant, "orders"),
-    "a state": lambda tenant: event_states.find(tenant, "orders"),
+    "a state": lambda tenant: declared_states.find(tenant, "orders"),
 }
 
 
@@ -510,7 +511,7 @@ def unlike(stack: Settings) -> list[Tenant]:
         for name in ["reader", "writer"][: number + 1]:
             keys.issue_key(tenant, name, [KeyScope.READ])
             registry.create_dataset(tenant, f"of_the_{name}", f"pulse://{tenant.slug}/orders/1")
-        event_states.declare(tenant, "orders", "country", 10 + number)
+        declared_states.declare(tenant, "orders", "country", 10 + number)
     return tenants
 
 

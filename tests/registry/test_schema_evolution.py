@@ -15,7 +15,7 @@ from support.lake import outside_catalog
 from support.moves import moved as move
 
 from pulse_pipelines import registry
-from pulse_pipelines.domain.columns import PHYSICAL
+from pulse_pipelines.domain.schemas.columns import PHYSICAL
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query import duckdb_pool

@@ -17,7 +17,7 @@ from pyiceberg.manifest import (
 
 from benchmarks.manifests import written
 from pulse_resources import iceberg
-from pulse_resources.avro_decoder import CheckedDecoder
+from pulse_resources.iceberg.avro_decoder import CheckedDecoder
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 NUMBERS = st.one_of(st.integers(-64, 63), st.integers(-8192, 8191), LONGS)

@@ -26,8 +26,8 @@ from chaos.waiting import PATIENCE_S
 from pulse_resources import kafka, spark
 from pulse_resources.local import accounts, minio, provision, state
 from pulse_resources.local.layout import Layout
-from pulse_resources.service_settings import KafkaSettings, PostgresSettings, SparkSettings
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.settings.service_settings import KafkaSettings, PostgresSettings, SparkSettings
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel
 
 from pulse_resources.local import api, kafka, minio_program, postgres
-from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import load_settings
+from pulse_resources.settings.service_settings import KafkaSettings
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from pulse_resources.file_io import file_io_of
+from pulse_resources.iceberg.file_io import file_io_of
 
 
 def test_a_client_that_is_replaced_is_used_from_then_on(tmp_path: Path) -> None:

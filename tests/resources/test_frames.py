@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from pulse_pipelines.backfill.rebuild import RebuildTask, Rebuilt
 from pulse_pipelines.ingest.drain import DrainTask
 from pulse_pipelines.ingest.land import LandTask
-from pulse_pipelines.ingest.results import Failure, LandingFailed, StagedTable, TopicDrained
+from pulse_pipelines.ingest.stages import Failure, LandingFailed, StagedTable, TopicDrained
 from pulse_resources import frames
 
 

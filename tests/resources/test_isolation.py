@@ -27,8 +27,8 @@ from pulse_pipelines.query.preview import preview
 from pulse_pipelines.registry import datasets, intake, keys, quotas
 from pulse_resources import iceberg, postgres, spark
 from pulse_resources.errors import NotFound
-from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings
+from pulse_resources.settings.service_settings import Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
 KINDS = ("unset", "empty", "tenant")

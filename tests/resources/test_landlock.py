@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos.waiting import PATIENCE_S
-from pulse_resources import landlock
+from pulse_resources.process import landlock
 
 pytestmark = pytest.mark.skipif(
     landlock.version() < landlock.CONNECTIONS_SINCE,

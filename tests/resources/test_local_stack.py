@@ -29,7 +29,6 @@ from chaos.surroundings import forget_connections
 from chaos.waiting import PATIENCE_S
 from pulse_api.cli.stack import app
 from pulse_pipelines.domain.key import Presented
-from pulse_resources import niceness
 from pulse_resources.errors import Transient, UserError
 from pulse_resources.local import (
     accounts,
@@ -48,6 +47,7 @@ from pulse_resources.local.layout import Layout, cache
 from pulse_resources.local.runner import Runner
 from pulse_resources.local.service import Service, listens
 from pulse_resources.local.status import Row, status
+from pulse_resources.process import niceness
 from pulse_resources.settings import Settings
 
 FAST = "postgres,minio"

@@ -7,8 +7,8 @@ import psycopg
 import pytest
 
 from chaos.waiting import PATIENCE_S
-from pulse_resources import locks
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import Settings
 
 

@@ -14,12 +14,13 @@ from support.faults import AtPoint
 from yoyo import get_backend, read_migrations
 
 from chaos.waiting import PATIENCE_S, wait
-from pulse_pipelines.tables import claim_filters
-from pulse_pipelines.tables.claims import LARGE_IDS
+from pulse_pipelines.claims import claim_filters
+from pulse_pipelines.claims.claim_runs import LARGE_IDS
 from pulse_pipelines.tables.digests import Digests
-from pulse_resources import locks, postgres
+from pulse_resources import postgres
 from pulse_resources.errors import Transient
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import Settings
 
 APPLIED = "SELECT migration_hash, applied_at_utc FROM _yoyo_migration ORDER BY 1"

@@ -12,13 +12,13 @@ from pydantic import SecretStr, ValidationError
 
 from pulse_resources.errors import UserError
 from pulse_resources.local import java_tls
-from pulse_resources.service_settings import (
+from pulse_resources.settings import Settings
+from pulse_resources.settings.service_settings import (
     KafkaSettings,
     ObjectStoreSettings,
     PostgresSettings,
     SparkSettings,
 )
-from pulse_resources.settings import Settings
 
 HOSTILE = "p@:/%41#?'\" $\\+&=;,{}[]ü"
 CA, CERTIFICATE, KEY = Path("/tls/ca bundle.pem"), Path("/tls/certificate.pem"), Path("/tls/key&.pem")

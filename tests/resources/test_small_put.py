@@ -10,7 +10,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from chaos.surroundings import with_settings
-from pulse_resources import object_store, small_put
+from pulse_resources import object_store
+from pulse_resources.object_store import small_put
 from pulse_resources.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("stack")

@@ -7,8 +7,8 @@ from pydantic import SecretStr
 
 from pulse_resources import settings as of_process, task_settings
 from pulse_resources.errors import UserError
-from pulse_resources.service_settings import KafkaSettings, PostgresSettings
 from pulse_resources.settings import IngestSettings, Settings, load_settings
+from pulse_resources.settings.service_settings import KafkaSettings, PostgresSettings
 
 
 @pytest.fixture

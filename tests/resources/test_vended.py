@@ -17,10 +17,11 @@ from botocore.session import Session
 from pydantic import SecretStr
 
 from chaos.waiting import PATIENCE_S
-from pulse_resources import object_store, vended, vending_accounts
+from pulse_resources import object_store
 from pulse_resources.errors import Terminal, UserError
+from pulse_resources.object_store import vended, vending_accounts
+from pulse_resources.object_store.vended import Credentials, Mode
 from pulse_resources.settings import Settings, load_settings
-from pulse_resources.vended import Credentials, Mode
 
 BODY = b"of a tenant"
 

@@ -8,7 +8,7 @@ import pytest
 
 WATCHED = """
 import threading, time
-from pulse_resources.watchdog import watched
+from pulse_resources.process.watchdog import watched
 with watched("a test", {seconds}) as alive:
     {work}
 print("over")

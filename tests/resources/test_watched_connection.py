@@ -7,7 +7,8 @@ from support.http import Caller
 from support.pauses import paused
 
 from chaos.waiting import PATIENCE_S
-from pulse_resources import postgres, watched_connection
+from pulse_resources import postgres
+from pulse_resources.postgres import watched_connection
 from pulse_resources.settings import Settings
 
 

@@ -21,7 +21,7 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines.runtime import code_server
-from pulse_resources.niceness import BACKGROUND
+from pulse_resources.process.niceness import BACKGROUND
 
 pytestmark = pytest.mark.stack  # it starts servers
 MODULE = """

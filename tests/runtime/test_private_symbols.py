@@ -1,7 +1,7 @@
 """Canaries: each private symbol of Dagster's and Spark's that Pulse uses is there, and as it is used.
 
 When an upgrade breaks one, its name is in the failure; what uses it stands in the module that the failure
-names, in `runtime/` (Spark's client: `pulse_resources/spark.py`).
+names, in `runtime/` (Spark's client: `pulse_resources/spark/__init__.py`).
 """
 
 import ast

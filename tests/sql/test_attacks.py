@@ -14,9 +14,9 @@ from support.sql import LIMITS, ask, less, listening, processes, rows, said
 
 from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines.sql.processes import CancelledError, Processes, TimeUpError
-from pulse_resources import landlock
 from pulse_resources.errors import UserError
-from pulse_resources.niceness import BACKGROUND
+from pulse_resources.process import landlock
+from pulse_resources.process.niceness import BACKGROUND
 
 MARKER = "the-secret-of-another"
 WITH_GATE: tuple[tuple[str, ...], ...] = ((), ("locks",), ("landlock",))

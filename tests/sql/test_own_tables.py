@@ -26,8 +26,11 @@ from pulse_api import cli
 from pulse_pipelines.lake import metadata, parsing
 from pulse_pipelines.sql import pinned
 from pulse_pipelines.sql.engine import View
-from pulse_resources import iceberg, landlock, object_store, postgres, table_metadata, vended
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import UserError
+from pulse_resources.iceberg import table_metadata
+from pulse_resources.object_store import vended
+from pulse_resources.process import landlock
 from pulse_resources.settings import load_settings
 
 SECRET = 987_654_321

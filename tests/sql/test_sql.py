@@ -35,7 +35,8 @@ from pulse_pipelines.registry import keys
 from pulse_pipelines.sql import audit, pinned
 from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.processes import Process
-from pulse_resources import object_store, postgres, vended, vending_accounts
+from pulse_resources import object_store, postgres
+from pulse_resources.object_store import vended, vending_accounts
 from pulse_resources.settings import Settings, load_settings
 
 ENDLESS = "SELECT sum(a.range * b.range) AS n FROM range(1000000) a, range(1000000) b"
@@ -363,7 +364,7 @@ def test_tenants_take_turns_and_time_is_limited(
 def test_without_landlock_there_is_no_sql_unless_a_setting_says_so(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulse_resources.landlock.version", lambda: 3)
+    monkeypatch.setattr("pulse_resources.process.landlock.version", lambda: 3)
     key = keys.issue_key(lake.owner.tenant, "anybody", [KeyScope.READ])
     count = {"sql": "SELECT count(*) AS n FROM orders"}
     with served() as api, closing(api.client(key.text)) as client:

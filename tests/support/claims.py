@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import numpy as np
 
 from pulse_pipelines import registry
+from pulse_pipelines.claims import claim_runs
+from pulse_pipelines.claims.claim_cache import Run
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.tables import claims
-from pulse_pipelines.tables.claim_files import Run
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import postgres
 from support.ingest import Owner
@@ -51,28 +51,28 @@ def session(owner: Owner) -> Iterator[postgres.Connection]:
         yield connection
 
 
-def looked_up(owner: Owner, ids: Sequence[str]) -> claims.Fresh:
+def looked_up(owner: Owner, ids: Sequence[str]) -> claim_runs.Fresh:
     dataset = orders(owner)
     with session(owner) as connection:
-        own = claims.runs(connection, [dataset.dataset_id])[dataset.dataset_id]
+        own = claim_runs.runs(connection, [dataset.dataset_id])[dataset.dataset_id]
         positions = np.arange(len(ids), dtype=np.int64)
-        return claims.fresh(connection, own, Digests.of(ids, dataset.claim_seed).run(), positions)
+        return claim_runs.fresh(connection, own, Digests.of(ids, dataset.claim_seed).run(), positions)
 
 
-def add(owner: Owner, fresh: claims.Fresh) -> bool:
+def add(owner: Owner, fresh: claim_runs.Fresh) -> bool:
     with session(owner) as connection:
-        return claims.add(connection, owner.tenant.tenant_id, orders(owner).dataset_id, fresh)
+        return claim_runs.add(connection, owner.tenant.tenant_id, orders(owner).dataset_id, fresh)
 
 
 def runs(owner: Owner) -> list[Run]:
     dataset_id = orders(owner).dataset_id
     with session(owner) as connection:
-        return claims.runs(connection, [dataset_id])[dataset_id]
+        return claim_runs.runs(connection, [dataset_id])[dataset_id]
 
 
 def known(owner: Owner, *ids: str) -> set[str]:
     with session(owner) as connection:
-        return claims.claimed_ids(connection, orders(owner), ids)
+        return claim_runs.claimed_ids(connection, orders(owner), ids)
 
 
 def names(count: int, prefix: str = "e") -> list[str]:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from pulse_pipelines.domain.columns import columns as declared
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
-from pulse_pipelines.domain.schema import check_document
+from pulse_pipelines.domain.schemas.columns import columns as declared
+from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_pipelines.tables.raw_zone import Message

@@ -7,8 +7,8 @@ from typing import Any
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.entities import event
+from pulse_pipelines.entities import index_build, indexes
 from pulse_pipelines.query import versions
-from pulse_pipelines.registry import index_build, indexes
 from support.ingest import Owner
 
 SLUG = "countries"

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pulse_resources import faults
+from pulse_resources.process import faults
 
 
 class AtPoint(Protocol):

@@ -13,7 +13,7 @@ from pyspark.sql.connect.session import SparkSession
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.ingest import land
-from pulse_pipelines.ingest.results import StagedTable
+from pulse_pipelines.ingest.stages import StagedTable
 from pulse_pipelines.tables import arrow_columns, parquet_files
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.settings import Settings, load_settings

@@ -6,7 +6,7 @@ from chaos.surroundings import superuser
 from pulse_api.http import metrics
 from pulse_pipelines import registry
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.ingest import deletions, plan
+from pulse_pipelines.ingest import plan, sync_deletions
 from pulse_pipelines.pipes.run import Sent, run
 from support.entities import make_entities
 from support.here import ingest_here as ingest
@@ -23,7 +23,7 @@ def bring(owner: Owner, name: str = "planes", *, full: bool = False) -> Sent:
 
 def settle(owner: Owner) -> None:
     """Land what waits, and send deletions, until there are none."""
-    while deletions.send_of(owner.tenant) or plan.ingest_status([owner.tenant.tenant_id]).waiting:
+    while sync_deletions.send_of(owner.tenant) or plan.ingest_status([owner.tenant.tenant_id]).waiting:
         ingest(owner)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from pulse_pipelines.tables import claim_filters
-from pulse_pipelines.tables.claim_filters import Filters, Torn
+from pulse_pipelines.claims import claim_filters
+from pulse_pipelines.claims.claim_filters import Filters, Torn
 from pulse_pipelines.tables.digests import Digests, Mask
 
 LAST = 2**64 - 1

@@ -10,8 +10,7 @@ from support.faults import AtPoint
 from support.ingest import Owner
 from support.lake import harmed, superuser
 
-from pulse_pipelines.maintenance import merge_claims
-from pulse_pipelines.tables import claim_files, claim_filters, claim_lookup, claims
+from pulse_pipelines.claims import claim_cache, claim_filters, claim_lookup, claim_runs, merge_claims
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
@@ -23,10 +22,10 @@ OTHERS = names(1_000, "other")
 
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (claims, merge_claims):
+    for module in (claim_runs, merge_claims):
         monkeypatch.setattr(module, "LARGE_IDS", 100)
         monkeypatch.setattr(module, "MERGED_IDS", 300)
-    monkeypatch.setattr(claims, "KEPT_IDS", 0)
+    monkeypatch.setattr(claim_runs, "KEPT_IDS", 0)
     monkeypatch.setattr(claim_lookup, "IDS_PER_RANGE", 0)
 
 
@@ -66,10 +65,10 @@ def test_a_machine_without_files_brings_filters_only(either: Owner) -> None:
     found = runs(either)
     assert all(run.filter_bytes for run in found)
     assert_known(either)
-    assert files(either) == {f"{pieces[0].run}.filters" for pieces in claim_files.wholes(found)}
+    assert files(either) == {f"{pieces[0].run}.filters" for pieces in claim_cache.wholes(found)}
     assert_known(either)
-    claim_files.clean(orders(either).dataset_id, found)
-    assert len(files(either)) == len(claim_files.wholes(found))
+    claim_cache.clean(orders(either).dataset_id, found)
+    assert len(files(either)) == len(claim_cache.wholes(found))
 
 
 def test_where_many_may_be_there_the_run_is_brought(either: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +80,7 @@ def test_where_many_may_be_there_the_run_is_brought(either: Owner, monkeypatch: 
     assert files(either) >= {str(run.run) for run in found}
     monkeypatch.setattr(claim_lookup, "READ", "SELECT 1/0")
     assert_known(either)
-    claim_files.clean(orders(either).dataset_id, found)
+    claim_cache.clean(orders(either).dataset_id, found)
     assert files(either) >= {str(run.run) for run in found}
 
 
@@ -143,7 +142,7 @@ def test_who_comes_second_is_told_so_by_the_filter(full: Owner) -> None:
 
 def test_an_event_is_traced_to_its_run(full: Owner) -> None:
     with session(full) as connection:
-        found = [claims.run_with(connection, orders(full), name) for name in ("a1", "d1", "other1")]
+        found = [claim_runs.run_with(connection, orders(full), name) for name in ("a1", "d1", "other1")]
     first, *_, last = runs(full)
     assert [run and run.run for run in found] == [first.run, last.run, None]
 
@@ -152,7 +151,7 @@ def test_a_filter_that_lacks_ids_would_let_them_land_twice(full: Owner) -> None:
     """Its checksum is right: only the check of claims notices it, see `monitoring/test_reconcile.py`."""
     run, *_ = runs(full)
     with session(full) as connection:
-        half = claim_files.digests(connection, run)[np.arange(run.ids) // 2]
+        half = claim_cache.digests(connection, run)[np.arange(run.ids) // 2]
     shutil.rmtree(folder(full))
     with harmed(
         full, IDS, f"UPDATE {IDS} SET filter = '\\x{claim_filters.make(half).hex()}' WHERE run = {run.run}"

@@ -13,8 +13,9 @@ from support.ingest import Owner, event
 from support.lake import superuser
 
 from chaos.surroundings import with_settings
-from pulse_pipelines.tables import claim_files, claims, parquet_files
-from pulse_pipelines.tables.claim_files import Run
+from pulse_pipelines.claims import claim_cache, claim_runs
+from pulse_pipelines.claims.claim_cache import Run
+from pulse_pipelines.tables import parquet_files
 from pulse_resources import postgres
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
@@ -56,20 +57,20 @@ def run_of(ids: int, days: int = 0) -> Run:
         (10, [10, 11, 12, 5000], [10, 11, 12]),
         (10, [10, 11, 12, 40, 50, 60], [10, 11, 12, 40, 50, 60]),
         (100_000, [3, 4, 5], [3, 4, 5]),
-        (claims.MERGED_IDS, [3, 4, 5], []),
+        (claim_runs.MERGED_IDS, [3, 4, 5], []),
         (400_000, [300_000, 300_001, 300_002], []),
     ],
 )
 def test_what_a_new_run_takes_in(added: int, there: list[int], replaced: list[int]) -> None:
-    assert [run.ids for run in claims._replaced(added, map(run_of, there))] == replaced
+    assert [run.ids for run in claim_runs._replaced(added, map(run_of, there))] == replaced
 
 
 def test_retention_finds_whole_runs() -> None:
     with with_settings(UPKEEP__CLAIM_DAYS=8):
         old, new = [run_of(10 + n, days=2) for n in range(3)], [run_of(20 + n) for n in range(3)]
-        assert claims._replaced(10, [*old, *new]) == new
+        assert claim_runs._replaced(10, [*old, *new]) == new
         kept = [replace(run, stays=True) for run in (*old, *new)]
-        assert claims._replaced(10, kept) == kept, "of a dataset that a pipe brings"
+        assert claim_runs._replaced(10, kept) == kept, "of a dataset that a pipe brings"
 
 
 def test_a_run_says_how_far_it_reaches(owner: Owner) -> None:
@@ -81,14 +82,14 @@ def test_a_run_says_how_far_it_reaches(owner: Owner) -> None:
         old = "UPDATE processed_event_ids SET claimed_on = current_date - 9 WHERE tenant_id = %s"
         connection.execute(old, [owner.tenant.tenant_id])
     with session(owner) as connection:
-        assert claims.expire(connection, owner.tenant.tenant_id, 8) == (2, {0: 2})
+        assert claim_runs.expire(connection, owner.tenant.tenant_id, 8) == (2, {0: 2})
     assert known(owner, "a", "b") == set()
 
 
 @pytest.fixture
 def large(owner: Owner) -> Owner:
     """Its dataset has a run that goes to a file."""
-    assert add(owner, looked_up(owner, names(claim_files.KEPT_IDS)))
+    assert add(owner, looked_up(owner, names(claim_cache.KEPT_IDS)))
     return owner
 
 
@@ -102,7 +103,7 @@ def test_a_large_run_is_fetched_once(large: Owner, monkeypatch: pytest.MonkeyPat
     assert known(large, "e1", "x") == {"e1"}
     (run,) = runs(large)
     assert files(large) == [str(run.run)]
-    monkeypatch.setattr(claim_files, "DIGESTS", "SELECT 1/0, %s, %s")
+    monkeypatch.setattr(claim_cache, "DIGESTS", "SELECT 1/0, %s, %s")
     assert known(large, "e1", "x") == {"e1"}
 
 
@@ -124,15 +125,15 @@ def test_files_of_runs_that_are_gone_go(large: Owner) -> None:
     assert known(large, "e1") == {"e1"}
     (before,) = runs(large)
     for n in range(3):
-        assert add(large, looked_up(large, names(claim_files.KEPT_IDS, f"{n}-")))
+        assert add(large, looked_up(large, names(claim_cache.KEPT_IDS, f"{n}-")))
     (after,) = runs(large)
-    assert after.ids == 4 * claim_files.KEPT_IDS
+    assert after.ids == 4 * claim_cache.KEPT_IDS
     assert known(large, "e1", "0-1", "2-1") == {"e1", "0-1", "2-1"}
     assert str(before.run) in files(large)
-    claim_files.clean(orders(large).dataset_id, [after])
+    claim_cache.clean(orders(large).dataset_id, [after])
     assert files(large) == [str(after.run)]
     with with_settings(INGEST__CLAIM_FILES_MB=0):
-        claim_files.clean(orders(large).dataset_id, [after])
+        claim_cache.clean(orders(large).dataset_id, [after])
     assert files(large) == []
     assert known(large, "e1", "x") == {"e1"}
 
@@ -142,14 +143,14 @@ def test_a_snapshot_keeps_the_runs_that_it_found(large: Owner) -> None:
     with postgres.tenant_transaction(
         "pulse_pipeline", large.tenant.tenant_id, one_snapshot=True
     ) as connection:
-        (run,) = claims.runs(connection, [dataset_id])[dataset_id]
+        (run,) = claim_runs.runs(connection, [dataset_id])[dataset_id]
         with superuser() as other:
             other.execute("DELETE FROM processed_event_ids WHERE dataset_id = %s", [dataset_id])
-        assert len(claim_files.digests(connection, run)) == claim_files.KEPT_IDS
+        assert len(claim_cache.digests(connection, run)) == claim_cache.KEPT_IDS
     (path,) = (load_settings().home / "claims" / str(dataset_id)).iterdir()
     path.unlink()
     with session(large) as connection, pytest.raises(Transient, match="replaced meanwhile"):
-        claim_files.digests(connection, run)
+        claim_cache.digests(connection, run)
 
 
 def test_claims_of_a_dataset_are_added_one_after_the_other(owner: Owner) -> None:
@@ -166,7 +167,7 @@ def test_claims_of_a_dataset_are_added_one_after_the_other(owner: Owner) -> None
             location = live_table.current_location(owner.tenant.tenant_id, name)
             with session(owner) as connection:
                 if iceberg.swap(connection, name, location, location):
-                    won.append(claims.add(connection, owner.tenant.tenant_id, dataset.dataset_id, fresh))
+                    won.append(claim_runs.add(connection, owner.tenant.tenant_id, dataset.dataset_id, fresh))
                     return
 
     threads = [threading.Thread(target=land) for _ in range(8)]

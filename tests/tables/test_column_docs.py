@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyiceberg.schema import Schema
 
-from pulse_pipelines.domain.columns import MAX_DESCRIPTION, MAX_DESCRIPTIONS, Kind, columns
-from pulse_pipelines.domain.schema import check_document
+from pulse_pipelines.domain.schemas.columns import MAX_DESCRIPTION, MAX_DESCRIPTIONS, Kind, columns
+from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_pipelines.domain.table_columns import fitted
 from pulse_pipelines.tables.iceberg_schema import evolve, table_schema
 

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, NestedField
 
-from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_pipelines.tables import file_metrics
 from pulse_pipelines.tables.column_types import SCALARS
 

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.windows import AHEAD_S, EPOCH, minute, plain
-from pulse_pipelines.tables import event_states, event_windows
+from pulse_pipelines.states import state_keys, window_buckets
 from pulse_pipelines.tables.arrow_streams import unpacked
 
 NOW = datetime(2026, 11, 25, 10, tzinfo=UTC)
@@ -44,8 +44,8 @@ def frames(rows: list[Any]) -> dict[tuple[str, int], tuple[Any, ...]]:
             "count": pa.array([count for *_, count in rows], pa.int64()),
         }
     )
-    fitting, keys = event_states.with_keys("key", table)
-    found = unpacked(event_windows.frame(DATASET, keys, fitting)).to_pylist()
+    fitting, keys = state_keys.with_keys("key", table)
+    found = unpacked(window_buckets.frame(DATASET, keys, fitting)).to_pylist()
     return {
         (each["key"], each["minute"]): (
             *(each[name] for name in ("events", "first_at", "last_at")),

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, strategies as st
 
-from pulse_pipelines.tables import heads
+from pulse_pipelines.entities import heads
+from pulse_pipelines.entities.heads import FAN_IN, Heads, Log
 from pulse_pipelines.tables.digests import Digests
-from pulse_pipelines.tables.heads import FAN_IN, Heads, Log
 
 KNOWN = st.lists(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=6), max_size=6

@@ -7,10 +7,9 @@ import pytest
 from support.entities import SLUG, make_entities
 from support.ingest import make_owner
 
-from pulse_pipelines.registry import indexes as declared
-from pulse_pipelines.tables import index_runs, indexes
+from pulse_pipelines.entities import index_entries, index_runs, indexes as declared
+from pulse_pipelines.entities.index_runs import Values
 from pulse_pipelines.tables.digests import Digests
-from pulse_pipelines.tables.index_runs import Values
 from pulse_resources import postgres
 from pulse_resources.settings import Settings
 
@@ -58,14 +57,16 @@ def test_runs_are_what_was_written(
         earlier = index_runs.values_at(connection, index_id, np.where(places > before, 0, places))
         added = Values(np.arange(before + 1, len(new)), digests(values))
         again = Values.unpacked(added.packed())
-        assert indexes.advance(connection, row[0], index_id, before, places, earlier, [again])
-        assert not indexes.advance(connection, row[0], index_id, before, places, earlier, [again]), "twice"
+        assert index_entries.advance(connection, row[0], index_id, before, places, earlier, [again])
+        assert not index_entries.advance(connection, row[0], index_id, before, places, earlier, [again]), (
+            "twice"
+        )
     erased = [place for place in range(1, len(new)) if choose.random() < 0.2]
     following = int(choose.choice([place for place in range(1, len(new)) if place not in erased]))
     counted = connection.execute("SELECT dataset_id, entries FROM entity_indexes").fetchone()
     assert counted is not None
     assert counted[1] == sum(map(bool, new)) + sum(map(bool, old))
-    indexes.forget(connection, counted[0], erased, [following])
+    index_entries.forget(connection, counted[0], erased, [following])
     for place in erased:
         new[place] = old[place] = 0
     old[following] = 0

@@ -13,7 +13,8 @@ from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.monitoring.checks import subject
 from pulse_pipelines.query import snapshots, tail
 from pulse_pipelines.query.preview import preview
-from pulse_resources import iceberg, manifest_list, postgres
+from pulse_resources import iceberg, postgres
+from pulse_resources.iceberg import manifest_list
 from pulse_resources.settings import Settings
 
 

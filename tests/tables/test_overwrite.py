@@ -11,7 +11,7 @@ from support.lake import table
 from pulse_pipelines.tables.file_metrics import data_file
 from pulse_pipelines.tables.written_files import Metrics
 from pulse_resources import iceberg
-from pulse_resources.overwrite import Overwrite
+from pulse_resources.iceberg.overwrite import Overwrite
 
 NOTHING = Metrics({}, {}, {}, {}, {}, {}, ())
 

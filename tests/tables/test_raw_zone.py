@@ -18,10 +18,10 @@ from pulse_pipelines.backfill.run import backfill
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.erasure import run as erasure
+from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.tables import raw_zone
-from pulse_pipelines.tables.batch_files import BatchFiles
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import object_store
 from pulse_resources.settings import Settings, load_settings

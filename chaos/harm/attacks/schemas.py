@@ -10,8 +10,8 @@ import orjson
 
 from chaos.harm import wire
 from chaos.harm.attack import Attack, Attacker, may
-from pulse_pipelines.domain.cost import Bound
-from pulse_pipelines.domain.schema import check_document
+from pulse_pipelines.domain.schemas.cost import Bound
+from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_resources.errors import UserError
 
 FLOATS = [number + 0.5 for number in range(30_000)]

@@ -12,10 +12,11 @@ from pyspark.sql.connect.client import SparkConnectClient
 from chaos.harm.attack import Attack, Attacker, may
 from pulse_pipelines import registry
 from pulse_pipelines.lake import metadata
-from pulse_resources import object_store, vended, vending_accounts
+from pulse_resources import object_store
 from pulse_resources.errors import first_line
+from pulse_resources.object_store import vended, vending_accounts
+from pulse_resources.object_store.vended import Mode
 from pulse_resources.settings import load_settings
-from pulse_resources.vended import Mode
 
 
 async def _services(attacker: Attacker) -> None:

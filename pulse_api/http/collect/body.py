@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.problems import ProblemError
-from pulse_resources.api_settings import ApiSettings
+from pulse_resources.settings.api_settings import ApiSettings
 
 GZIP_WINDOW = 31
 GZIP_PIECE = 16 * 1024

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Self
 
-from pulse_api.http.turns import Whom, busy
+from pulse_api.http.admission.turns import Whom, busy
 
 
 class Holding:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
-from pulse_api.http.turns import busy
+from pulse_api.http.admission.turns import busy
 
 Result = TypeVar("Result")
 ROUND_S = 0.002

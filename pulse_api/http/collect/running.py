@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TypeVar
 from uuid import UUID
 
+from pulse_api.http.admission.turns import turns
 from pulse_api.http.collect.large import warm
 from pulse_api.http.collect.rounds import Rounds
-from pulse_api.http.turns import turns
 from pulse_api.http.workers import Workers
 
 Result = TypeVar("Result")

@@ -21,8 +21,8 @@ from pulse_pipelines.domain.entities import CONTINUATION
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import UNLIMITED
 from pulse_pipelines.domain.requests import MAX_VERSIONS
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.query import versions
-from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict, NotFound, meant
 
 router = resource("entities", "/v1/datasets/{slug}", Kind.PREVIEW)

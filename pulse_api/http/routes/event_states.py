@@ -17,9 +17,9 @@ from pulse_api.http.routing import resource
 from pulse_pipelines.domain.quota import STATE_BUCKETS, STATE_KEYS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import MAX_GAP_S, MAX_SUMS, MIN_GAP_S, Windows, plain
-from pulse_pipelines.registry import event_state_build, event_states
-from pulse_pipelines.registry.event_states import DeclaredState, Newest
-from pulse_pipelines.registry.event_windows import KeyWindows
+from pulse_pipelines.states import declared_states, state_build
+from pulse_pipelines.states.declared_states import DeclaredState, Newest
+from pulse_pipelines.states.declared_windows import KeyWindows
 
 router = resource("state", "/v1/datasets/{slug}")
 BUILD_S = 20.0
@@ -153,7 +153,7 @@ def page(
     after: Annotated[str | None, Query(max_length=512, description="The last key that was read.")] = None,
 ) -> Response:
     """The newest event of each key, `limit` keys at a time; fewer are the end."""
-    found, newest = event_states.page(principal.tenant, slug, after, limit)
+    found, newest = declared_states.page(principal.tenant, slug, after, limit)
     about = described(found).model_dump() | {"state": [_shown(each) for each in newest]}
     return Response(orjson.dumps(about, option=orjson.OPT_UTC_Z), media_type="application/json")
 
@@ -174,7 +174,7 @@ def one(
     ] = None,
 ) -> Response:
     """The newest event of a key, and its windows, as of the latest batch that has settled."""
-    found = event_states.newest(principal.tenant, slug, key, as_of)
+    found = declared_states.newest(principal.tenant, slug, key, as_of)
     about = _shown(found)
     if found.windows is not None:
         about["windows"] = _shown_windows(found.windows)
@@ -202,16 +202,18 @@ async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: 
 
 def built(tenant: Tenant, slug: str, latest_by: str, max_keys: int, windows: Windows | None) -> DeclaredState:
     """Declare a state, and build it for a while."""
-    event_states.declare(tenant, slug, latest_by, max_keys, windows)
-    event_state_build.build(tenant, slug, seconds=BUILD_S)
-    return event_states.find(tenant, slug)
+    declared_states.declare(tenant, slug, latest_by, max_keys, windows)
+    state_build.build(tenant, slug, seconds=BUILD_S)
+    return declared_states.find(tenant, slug)
 
 
 @router.delete("/state", summary="Drop the state", responses=documented(401, 403, 404, 409, 422, 429, 503))
 async def drop(request: Request, principal: Manager, slug: DatasetSlug) -> Dropped:
     """The events stay in the table; the state can be declared again."""
     tenant = principal.tenant
-    return Dropped(dropped=await app_state(request).change(tenant.tenant_id, event_states.drop, tenant, slug))
+    return Dropped(
+        dropped=await app_state(request).change(tenant.tenant_id, declared_states.drop, tenant, slug)
+    )
 
 
 def _shown(newest: Newest) -> dict[str, object]:

@@ -13,8 +13,8 @@ from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.expression_text import MAX_LENGTH
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import index_build, indexes
-from pulse_pipelines.registry.indexes import DeclaredIndex
+from pulse_pipelines.entities import index_build, indexes
+from pulse_pipelines.entities.indexes import DeclaredIndex
 
 router = resource("entities", "/v1/datasets/{slug}")
 IndexNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="As `GET .../indexes` tells it.")]

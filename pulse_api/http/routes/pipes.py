@@ -17,8 +17,8 @@ from pulse_api.http.routing import resource
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import Mode, definition
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes import Pipe
-from pulse_pipelines.registry import syncs
 
 router = resource("pipes", "/v1/pipes")
 PipeName = Annotated[

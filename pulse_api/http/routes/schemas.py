@@ -14,8 +14,8 @@ from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import registry
 from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
-from pulse_pipelines.domain.schema import SchemaUri
-from pulse_pipelines.domain.shorthand import expand
+from pulse_pipelines.domain.schemas.schema import SchemaUri
+from pulse_pipelines.domain.schemas.shorthand import expand
 from pulse_pipelines.registry import PublishedSchema
 from pulse_resources import postgres
 

@@ -11,8 +11,8 @@ from pulse_api.http.models import Body, DatasetSlug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.registry import syncs
-from pulse_pipelines.registry.syncs import Sync
+from pulse_pipelines.entities import syncs
+from pulse_pipelines.entities.syncs import Sync
 
 router = resource("entities", "/v1/datasets/{slug}")
 SyncNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="As `GET .../syncs` tells it.")]

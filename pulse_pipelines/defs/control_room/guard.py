@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_pipelines.defs.control_room import pages
 from pulse_pipelines.defs.control_room.identity import Identity, Role
-from pulse_resources.api_settings import DagsterSettings, is_of_host
+from pulse_resources.settings.api_settings import DagsterSettings, is_of_host
 
 ROLE = "pulse.role"
 """Key of the caller's role in a request's scope."""

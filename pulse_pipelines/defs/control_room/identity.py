@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import Scope
 
-from pulse_resources.api_settings import DagsterSettings
+from pulse_resources.settings.api_settings import DagsterSettings
 
 
 class Role(StrEnum):

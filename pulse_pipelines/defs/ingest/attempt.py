@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import PrivateAttr
 
 from pulse_pipelines.ingest import attempts, steps
-from pulse_pipelines.ingest.results import Plan
+from pulse_pipelines.ingest.stages import Plan
 
 
 class BatchAttempt(dg.ConfigurableResource):  # type: ignore[type-arg]

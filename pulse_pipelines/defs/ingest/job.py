@@ -9,7 +9,7 @@ from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.resources import Catalog, Kafka, ObjectStore, Postgres
 from pulse_pipelines.ingest import priority, steps
-from pulse_pipelines.ingest.results import Drained, Failure, Gated, Landed, Plan, Settled
+from pulse_pipelines.ingest.stages import Drained, Failure, Gated, Landed, Plan, Settled
 from pulse_resources.errors import Terminal
 
 

@@ -8,7 +8,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.defs.launches import unfinished
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.defs.tags import tenant_tags
-from pulse_pipelines.ingest import deletions, spans
+from pulse_pipelines.ingest import spans, sync_deletions
 from pulse_resources.errors import Transient
 
 
@@ -23,7 +23,7 @@ class SyncsConfig(dg.Config):
 def move_on(context: dg.OpExecutionContext, config: SyncsConfig, kafka: Kafka, postgres: Postgres) -> None:
     failed = []
     with spans.exported():
-        for tenant, outcome in deletions.send(map(registry.find_tenant, config.tenants)):
+        for tenant, outcome in sync_deletions.send(map(registry.find_tenant, config.tenants)):
             if isinstance(outcome, Exception):
                 failed.append(f"tenant {tenant.slug}: {outcome}")
             else:
@@ -51,7 +51,7 @@ def move_syncs_on() -> None:
     description="Looks for full syncs that have settled, and whose deletions no living run has sent.",
 )
 def syncs(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    due = [tenant.slug for tenant in deletions.due()]
+    due = [tenant.slug for tenant in sync_deletions.due()]
     if not due or unfinished(context.instance, move_syncs_on):
         yield dg.SkipReason("no sync waits to be moved on, or a run is at it")
         return

@@ -11,7 +11,7 @@ from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
 from pulse_pipelines.defs.pipes.places import place_tags, way_of
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.pipes.watch import watch
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
 PIPE = "pulse/pipe"

@@ -12,7 +12,7 @@ from pyiceberg.types import IcebergType, ListType, StructType
 
 from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.violations import violation
+from pulse_pipelines.domain.schemas.violations import violation
 from pulse_pipelines.monitoring.checks.reference_validator import NotJudgedError, ReferenceValidator
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_pipelines.tables import arrow_columns, rewrite_file

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pulse_pipelines.entities import heads, index_entries, index_runs
+from pulse_pipelines.entities.index_entries import Index
+from pulse_pipelines.entities.index_runs import Counters
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_pipelines.query import duckdb_pool
-from pulse_pipelines.tables import heads, index_runs, indexes
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, UPDATED
-from pulse_pipelines.tables.index_runs import Counters
-from pulse_pipelines.tables.indexes import Index
-from pulse_resources import iceberg, postgres, readable
+from pulse_resources import iceberg, postgres
+from pulse_resources.iceberg import readable
 
 Words = npt.NDArray[np.uint64]
 SAMPLE = 200_000
@@ -135,7 +136,7 @@ def _versions(subject: Subject, seen: _Seen, by: Sequence[Index], parts: int) ->
 def _expected(subject: Subject, versions: pa.Table, number: int, covered: int) -> Words:
     """What the log gives, as `_Stored.digests`."""
     updated, before = (versions.column(n).to_numpy() for n in (0, 1))
-    new = indexes.digests(versions.column(2 + number).to_pylist(), subject.dataset)
+    new = index_entries.digests(versions.column(2 + number).to_pylist(), subject.dataset)
     found = np.zeros((4, len(updated)), np.uint64)
     found[0], found[1] = new.heads, new.tails
     again = np.flatnonzero(before > 0)

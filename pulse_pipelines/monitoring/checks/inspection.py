@@ -22,8 +22,9 @@ from pulse_pipelines.monitoring.checks.reconciled import proven, reconciled
 from pulse_pipelines.monitoring.checks.state import state_equals_table
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Scope, Subject, load
 from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
-from pulse_resources import outages, readable
+from pulse_resources import outages
 from pulse_resources.errors import Terminal
+from pulse_resources.iceberg import readable
 
 TABLE_CHECKS: Mapping[str, Callable[[Subject], CheckResult]] = {
     "tenant_isolation": tenant_isolation,

@@ -9,13 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.entities import heads
+from pulse_pipelines.entities.heads import Heads, Log
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
-from pulse_pipelines.tables import heads, live_table
+from pulse_pipelines.tables import live_table
 from pulse_pipelines.tables.digests import Digests
-from pulse_pipelines.tables.heads import Heads, Log
 from pulse_pipelines.tables.iceberg_schema import HASH, UPDATED
-from pulse_resources import iceberg, object_store, postgres, readable
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import Terminal
+from pulse_resources.iceberg import readable
 
 ERASED = """
 SELECT coalesce(-sum(l.rows), 0)::bigint FROM landings l

@@ -21,8 +21,8 @@ from jsonschema_specifications import REGISTRY
 from referencing.exceptions import Unresolvable
 
 from pulse_pipelines.domain.event import json_pointer
-from pulse_pipelines.domain.patterns import LINEAR
-from pulse_pipelines.domain.unique import UniqueItems
+from pulse_pipelines.domain.schemas.patterns import LINEAR
+from pulse_pipelines.domain.schemas.unique_items import UniqueItems
 
 LARGEST = 65_536
 """Maximum bytes of a schema, and of an event's data, that are judged here."""

@@ -12,9 +12,11 @@ from pulse_pipelines.monitoring.checks import windows
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_pipelines.monitoring.checks.windows import KeptWindows
 from pulse_pipelines.query import duckdb_pool
-from pulse_pipelines.tables import arrow_columns, arrow_streams, event_states
-from pulse_pipelines.tables.event_states import KEY_BYTES
-from pulse_resources import iceberg, postgres, readable
+from pulse_pipelines.states import state_keys
+from pulse_pipelines.states.state_keys import KEY_BYTES
+from pulse_pipelines.tables import arrow_columns, arrow_streams
+from pulse_resources import iceberg, postgres
+from pulse_resources.iceberg import readable
 
 PLACE = ("at", "partition", "event_offset", "event_id")
 SAMPLE = 1_000
@@ -110,8 +112,8 @@ def _compare(dataset: Dataset, seen: _Seen) -> CheckResult:
 def _newest(dataset: Dataset, rows: pa.Table) -> dict[str, tuple[list[Any], Any]]:
     """Place and data of each row, by its key, as a state keeps them."""
     schema = arrow_columns.arrow_schema(dataset.table_schema)
-    frame = event_states.frame(dataset, rows.select(schema.names).cast(schema))
-    kept = arrow_streams.unpacked(frame.packed) if frame else event_states.FRAME.empty_table()
+    frame = state_keys.frame(dataset, rows.select(schema.names).cast(schema))
+    kept = arrow_streams.unpacked(frame.packed) if frame else state_keys.FRAME.empty_table()
     return {row["key"]: ([row[name] for name in PLACE], _decoded(row["data"])) for row in kept.to_pylist()}
 
 

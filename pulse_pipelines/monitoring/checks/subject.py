@@ -13,8 +13,9 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import dataset_rows
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
-from pulse_resources import iceberg, postgres, readable
+from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound
+from pulse_resources.iceberg import readable
 
 LANDED = "SELECT coalesce(sum(rows), 0)::bigint FROM landings WHERE dataset_id = %s"
 # Per partition: the end of the ledger (by the index, whatever the history), and the settled position.

@@ -10,7 +10,7 @@ import duckdb
 
 from pulse_pipelines.domain.windows import AHEAD_S, EPOCH, KEPT, MINUTE_US
 from pulse_pipelines.query import duckdb_pool
-from pulse_pipelines.tables.event_states import KEY_BYTES
+from pulse_pipelines.states.state_keys import KEY_BYTES
 from pulse_resources import postgres
 
 SAMPLE = 1_000

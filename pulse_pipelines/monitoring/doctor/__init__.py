@@ -17,10 +17,9 @@ from pulse_pipelines.monitoring.doctor import (
     web_services,
 )
 from pulse_pipelines.monitoring.doctor.finding import Finding
-from pulse_resources import setting_faults
 from pulse_resources.errors import PulseError, first_line
-from pulse_resources.setting_faults import Found
-from pulse_resources.settings import Settings, given
+from pulse_resources.settings import Settings, given, setting_faults
+from pulse_resources.settings.setting_faults import Found
 
 __all__ = ["SERVICES", "SETTINGS", "Finding", "examine"]
 

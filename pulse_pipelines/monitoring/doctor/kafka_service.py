@@ -11,8 +11,8 @@ from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, reach
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
 from pulse_resources import kafka
 from pulse_resources.errors import first_line
-from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import Settings
+from pulse_resources.settings.service_settings import KafkaSettings
 
 KAFKA = "kafka"
 _GLANCE_S = 0.5

@@ -12,8 +12,8 @@ from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, clock
 from pulse_pipelines.monitoring.doctor.transport import Proof, Tls, offered
 from pulse_resources.errors import first_line
 from pulse_resources.postgres import missing_migrations
-from pulse_resources.service_settings import PostgresSettings, Role
 from pulse_resources.settings import Settings
+from pulse_resources.settings.service_settings import PostgresSettings, Role
 
 POSTGRES = "postgres"
 OLDEST = 14

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, reached
-from pulse_resources.api_settings import local_url
 from pulse_resources.settings import Settings
+from pulse_resources.settings.api_settings import local_url
 
 
 def api(settings: Settings) -> Iterator[Finding]:

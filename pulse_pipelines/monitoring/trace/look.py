@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 
 from pulse_pipelines import dead_letters, registry
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.dead_letters import DeadLetter
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
@@ -16,11 +17,11 @@ from pulse_pipelines.monitoring.trace.fate import Fate, Row, State, Trace, order
 from pulse_pipelines.monitoring.trace.ledger import Place
 from pulse_pipelines.monitoring.trace.rows import FoundRow, Search
 from pulse_pipelines.query.snapshots import store_errors_explained
-from pulse_pipelines.tables import claims, raw_zone
+from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import postgres
 from pulse_resources.errors import Gone, NotFound, Terminal, Transient
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 MAX_RAW_BYTES = 64 * 1024 * 1024
 """Maximum compressed bytes of a batch's raw objects that are read for one event."""
@@ -183,7 +184,7 @@ def _landed(
 ) -> Fate | None:
     """Fate of the landed event with this id in a dataset; None if there is none."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
-        run = claims.run_with(connection, dataset, event_id)
+        run = claim_runs.run_with(connection, dataset, event_id)
     before = max(run.ends) if run is not None else ledger.claims_from(tenant)
     if dataset.of_entities:  # ids of entities are not claimed
         before = AFTER_ALL

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 
 from pulse_pipelines import registry
+from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring.trace import ledger, topic
-from pulse_pipelines.tables import claims
 from pulse_resources import postgres
 
 Ids = Mapping[str | None, Collection[str]]
@@ -35,5 +35,5 @@ def not_landed(tenant: Tenant, ids: Ids) -> dict[str | None, list[str]]:
             with postgres.tenant_transaction(
                 "pulse_pipeline", tenant.tenant_id, one_snapshot=True
             ) as connection:
-                wanted -= claims.claimed_ids(connection, dataset, wanted)
+                wanted -= claim_runs.claimed_ids(connection, dataset, wanted)
     return {slug: sorted(of_dataset) for slug, of_dataset in left.items() if of_dataset}

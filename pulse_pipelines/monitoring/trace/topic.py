@@ -9,7 +9,7 @@ from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.messages import read
-from pulse_pipelines.ingest.results import PartitionCount
+from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.monitoring.trace.ledger import Position
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import kafka

@@ -22,7 +22,7 @@ from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.rows import Event, Maker, members
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 TRUE = b"true"
 

@@ -22,7 +22,7 @@ from pulse_pipelines.pipes.read_plan import ReadPlan, most_tasks
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.rows import Event, Maker, as_text, key_of
 from pulse_resources.errors import NotFound, UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 MOST_MADE = 2_000
 MADE_FREELY = 256 * 1024 * 1024

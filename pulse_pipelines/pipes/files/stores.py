@@ -12,8 +12,8 @@ import httpx
 
 from pulse_pipelines.domain.pipe_sources import Files
 from pulse_pipelines.pipes import web
-from pulse_resources import s3_client
 from pulse_resources.errors import NotFound, PulseError, Transient, UserError
+from pulse_resources.object_store import s3_client
 
 MOST_FILES = 10_000
 MOST_LISTED = 100_000

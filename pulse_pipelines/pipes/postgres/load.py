@@ -18,7 +18,7 @@ from pulse_pipelines.pipes.postgres import reading, sessions, tables
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.read_plan import ReadPlan, most_tasks
 from pulse_pipelines.pipes.registry import Pipe
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 FETCHED = 32
 """Rows that a task has from its source at a time: they may have 3 MiB each."""

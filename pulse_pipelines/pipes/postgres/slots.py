@@ -26,7 +26,7 @@ from pulse_pipelines.pipes.postgres.pgoutput import decoded
 from pulse_pipelines.pipes.postgres.places import Place, Slot, SlotRead
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_resources.errors import Conflict, Transient, UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 MOST = 500_000
 """Messages per run, of which the keys are kept; it continues to the end of the last one's transaction."""

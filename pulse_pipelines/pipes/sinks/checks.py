@@ -4,10 +4,10 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities import indexes
 from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import sessions
 from pulse_pipelines.pipes.sinks import target
-from pulse_pipelines.registry import indexes
 from pulse_resources.errors import UserError
 
 HTTP = ("http://", "https://")

@@ -15,7 +15,7 @@ from pulse_pipelines.pipes.sinks.deliveries import Chain, Confirmed, Counts, Req
 from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity, Reader
 from pulse_resources.errors import Conflict, Transient, UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 BYTES = 2 * 1024 * 1024
 """Bytes of a request's body; a single entity may have more."""

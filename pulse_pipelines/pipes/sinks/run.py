@@ -14,10 +14,10 @@ from pulse_pipelines.pipes.sinks.reading import Reader
 from pulse_pipelines.pipes.sinks.table import Table
 from pulse_pipelines.pipes.turns import OthersWait, Turn, no_one_waits
 from pulse_pipelines.registry import CurrentLog
-from pulse_resources import locks
 from pulse_resources.errors import Conflict
-from pulse_resources.faults import fail_point
-from pulse_resources.locks import Lock
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
+from pulse_resources.process.faults import fail_point
 
 SESSION = "SET row_security = on; SET lock_timeout = '60s'"
 """A sink's policies hold for Pulse, too. A lock of the table delays one run, but not permanently."""

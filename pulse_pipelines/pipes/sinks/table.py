@@ -23,7 +23,7 @@ from pulse_pipelines.pipes.sinks.target import KEY, Target
 from pulse_pipelines.pipes.sinks.texts import text
 from pulse_pipelines.pipes.sinks.writing import IS_DELETED, Outcome, Row, Writer
 from pulse_resources.errors import Conflict, UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.process.faults import fail_point
 
 POSITIONS, LISTED = "pulse_positions", "pulse_brought"
 CREATE = """

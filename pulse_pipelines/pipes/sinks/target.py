@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_pipelines.pipes.postgres import tables
 from pulse_pipelines.pipes.sinks import answers
 from pulse_resources.errors import NotFound, UserError

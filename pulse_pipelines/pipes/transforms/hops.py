@@ -16,16 +16,15 @@ import numpy as np
 from pyspark.sql.types import StructField
 
 from pulse_pipelines import registry
+from pulse_pipelines.entities import heads, index_build, index_runs, indexes
+from pulse_pipelines.entities.heads import Counters, Heads
+from pulse_pipelines.entities.index_entries import digests, texts
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.transforms import columns
 from pulse_pipelines.pipes.transforms.shape import BY_ID, Hop, Shape, Side, Whole, shape_of
 from pulse_pipelines.pipes.transforms.sources import ID, Entities, Events, Pinned
-from pulse_pipelines.registry import index_build, indexes
-from pulse_pipelines.tables import heads, index_runs
 from pulse_pipelines.tables.digests import Digests
-from pulse_pipelines.tables.heads import Counters, Heads
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, UPDATED
-from pulse_pipelines.tables.indexes import digests, texts
 from pulse_resources import postgres
 from pulse_resources.errors import QuotaExceeded
 

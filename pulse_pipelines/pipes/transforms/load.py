@@ -31,9 +31,10 @@ from pulse_pipelines.pipes.transforms.hops import All, Moved, ThisTime, Touched
 from pulse_pipelines.pipes.transforms.queries import query_of, refuse_cycles
 from pulse_pipelines.pipes.transforms.shape import Whole
 from pulse_pipelines.pipes.transforms.sources import Pinned, pin
-from pulse_resources import outages, postgres, readable, spark
+from pulse_resources import outages, postgres, spark
 from pulse_resources.errors import UserError
-from pulse_resources.faults import fail_point
+from pulse_resources.iceberg import readable
+from pulse_resources.process.faults import fail_point
 
 
 def schema(tenant: Tenant, definition: Definition) -> dict[str, Any]:

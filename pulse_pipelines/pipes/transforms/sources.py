@@ -11,11 +11,12 @@ from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 from pulse_pipelines.curated.checked import Query
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.entities.index_runs import Counters
 from pulse_pipelines.registry import CurrentLog, CurrentTable
-from pulse_pipelines.registry.current_tables import table_of
+from pulse_pipelines.registry.table_lookup import table_of
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, UPDATED
-from pulse_pipelines.tables.index_runs import Counters
-from pulse_resources import iceberg, postgres, readable
+from pulse_resources import iceberg, postgres
+from pulse_resources.iceberg import readable
 
 ID, TIMESTAMP = "id", "timestamp"
 

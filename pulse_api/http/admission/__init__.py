@@ -1,0 +1,1 @@
+"""Admission control: connections, rates and turns, so that no caller stops others."""

@@ -1,0 +1,117 @@
+"""Lookup of digests in claim runs: in the filter first, where a run has one, then in the run itself.
+
+A filter passes few of the digests that are not in the run, and gives their candidate places. These are read
+from the run: from its file on this machine, or by byte ranges from Postgres. If there are many, as in a batch
+that is sent again, the whole run is fetched. So a machine that has no run fetches two bytes per id, not 16.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_pipelines.claims import claim_cache
+from pulse_pipelines.claims.claim_cache import Run
+from pulse_pipelines.claims.claim_filters import Candidates, Torn
+from pulse_pipelines.tables.digests import Digests
+from pulse_resources import postgres
+from pulse_resources.errors import Transient
+from pulse_resources.process.faults import fail_point
+
+Holders = npt.NDArray[np.int64]
+"""Per digest the number of a run that contains it; 0: none."""
+
+IDS_PER_RANGE = 128
+"""Reading one range takes as long as fetching this many ids of a run."""
+RANGES = 4_096
+"""Ranges per query."""
+HEAD_BYTES = 8
+READ = """
+SELECT w.n, substring(digests FROM %(width)s * start + 1 FOR %(width)s * count),
+    substring(digests FROM %(width)s * (ids + start) + 1 FOR %(width)s * count)
+FROM unnest(%(runs)s::bigint[], %(starts)s::int[], %(counts)s::int[]) WITH ORDINALITY w (run, start, count, n)
+JOIN processed_event_ids p ON p.dataset_id = %(dataset)s AND p.run = w.run ORDER BY w.n
+"""
+
+_log = logging.getLogger(__name__)
+
+
+def holders(connection: postgres.Connection, of: Iterable[Run], wanted: Digests) -> Holders:
+    """Find for each digest of a run which of several runs of a dataset contains it.
+
+    Raises:
+        Transient: as `claim_files.digests`.
+    """
+    found = np.zeros(len(wanted), np.int64)
+    filtered = []
+    for run in of:
+        if run.filter_bytes:
+            filtered.append(run)
+        else:
+            _look_into(connection, run, wanted, found)
+    for pieces in claim_cache.wholes(filtered):
+        try:
+            _filtered(connection, pieces, wanted, found)
+        except Torn:
+            _log.warning(
+                "claims of dataset %s: a filter of run %s is torn", pieces[0].dataset_id, pieces[0].run
+            )
+            claim_cache.forget_filters(pieces)
+            for run in pieces:
+                _look_into(connection, run, wanted, found)
+    return found
+
+
+def _look_into(connection: postgres.Connection, run: Run, wanted: Digests, found: Holders) -> None:
+    found[wanted.within(claim_cache.digests(connection, run))] = run.run
+
+
+def _filtered(
+    connection: postgres.Connection, pieces: Sequence[Run], wanted: Digests, found: Holders
+) -> None:
+    for runs, filters in claim_cache.filters(connection, pieces):
+        candidates = filters.candidates(wanted)
+        fail_point("claims.filtered")
+        left = np.ones(len(candidates), np.bool_)
+        for index in np.unique(candidates.run):
+            run, own = runs[index], candidates.run == index
+            if own.sum() * IDS_PER_RANGE > run.ids or claim_cache.mapped(run) is not None:
+                at = candidates.wanted[own]
+                there = wanted[at].within(claim_cache.digests(connection, run))
+                found[at[there]] = run.run
+                left &= ~own
+        _read(connection, runs, wanted, candidates[left], found)
+
+
+def _read(
+    connection: postgres.Connection,
+    runs: Sequence[Run],
+    wanted: Digests,
+    candidates: Candidates,
+    found: Holders,
+) -> None:
+    """Read the digests of the runs at the candidate places."""
+    for first in range(0, len(candidates), RANGES):
+        some = candidates[first : first + RANGES]
+        numbers = np.array([runs[index].run for index in some.run], np.int64)
+        there = Digests.joined(_ranges(connection, runs[0], numbers, some))
+        if len(there) != some.count.sum():
+            raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
+        at, of = np.repeat(some.wanted, some.count), np.repeat(numbers, some.count)
+        same = (there.heads == wanted.heads[at]) & (there.tails == wanted.tails[at])
+        found[at[same]] = of[same]
+
+
+def _ranges(
+    connection: postgres.Connection, of: Run, numbers: Holders, some: Candidates
+) -> Iterator[Digests]:
+    values = {
+        "width": HEAD_BYTES,
+        "dataset": of.dataset_id,
+        "runs": numbers.tolist(),
+        "starts": some.start.tolist(),
+        "counts": some.count.tolist(),
+    }
+    for _, heads, tails in connection.execute(READ, values, binary=True):
+        yield Digests(np.frombuffer(heads, "<u8"), np.frombuffer(tails, "<u8"))

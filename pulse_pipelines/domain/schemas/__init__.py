@@ -1,0 +1,1 @@
+"""JSON Schema: what may be published, what it costs, its columns, and what violates it."""

@@ -1,0 +1,131 @@
+"""Discriminators: members whose value decides which choice of a `oneOf` or `anyOf` can apply.
+
+Every choice of such a union describes an object, requires the member, and allows strings for it that no
+other choice allows. So the member's value selects the choice to validate; `guards` rewrites schemas for the
+validator accordingly, and `looks` counts on it.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from pulse_pipelines.domain.schemas.subschemas import Node, dict_of, draft_of, list_of, resolve, subschemas
+
+MAX_LEVELS = 32
+"""Maximum number of references and conditions between a choice and its member."""
+
+
+class Choice(NamedTuple):
+    values: frozenset[str]
+    """Values of the member that select this choice."""
+    schema: Node
+
+
+class Union(NamedTuple):
+    keyword: str
+    """`oneOf` or `anyOf`."""
+    member: str
+    choices: tuple[Choice, ...]
+
+
+def unions(root: Node) -> dict[int, Union]:
+    """The unions with a discriminator in a bundle, by the `id` of their subschema.
+
+    Unions that a reference leads into are left out, since their choices must keep their places.
+    """
+    if draft_of(root) < 7:  # they cannot say if and then
+        return {}
+    nodes, facts = list(subschemas(root)), _AllFacts(root)
+    entered = {place for _, node in nodes for place in _entered(unquote(str(node.get("$ref"))).split("/"))}
+    found = {}
+    for pointer, node in nodes:
+        for keyword in ("oneOf", "anyOf"):
+            if "$ref" in node or len(list_of(node.get(keyword))) < 2:
+                continue
+            if f"#{pointer}/{keyword}" not in entered and (told := _told(node, keyword, facts)):
+                found[id(node)] = told
+                break
+    return found
+
+
+def _entered(parts: list[str]) -> Iterator[str]:
+    """The pointers of all lists of choices on the way of a pointer."""
+    for number, part in enumerate(parts):
+        if part in ("oneOf", "anyOf"):
+            yield "/".join(parts[: number + 1])
+
+
+class _Facts(NamedTuple):
+    """Facts that hold for every value that a subschema accepts."""
+
+    is_object: bool = False
+    required: frozenset[str] = frozenset()
+    """Members that are always present."""
+    texts: Mapping[str, frozenset[str]] = MappingProxyType({})
+    """All values of a member, if present, where these are strings only."""
+
+    def known(self) -> frozenset[str]:
+        """Members that are always present, and whose values are all known."""
+        return self.required.intersection(self.texts) if self.is_object else frozenset()
+
+    def beside(self, other: "_Facts") -> "_Facts":
+        """The facts of a value for which both hold."""
+        texts = dict(self.texts)
+        for name, text in other.texts.items():
+            texts[name] = texts.get(name, text) & text
+        return _Facts(self.is_object or other.is_object, self.required | other.required, texts)
+
+
+class _AllFacts:
+    def __init__(self, root: Node) -> None:
+        self._root = root
+        self._alone = draft_of(root) <= 7
+        self._known: dict[int, _Facts] = {}
+
+    def of(self, schema: Any, level: int = 0) -> _Facts:
+        """The facts of a subschema, or fewer; none beyond `MAX_LEVELS`, or for a reference to itself."""
+        if not isinstance(schema, dict) or level > MAX_LEVELS:
+            return _Facts()
+        if (known := self._known.get(id(schema))) is None:
+            self._known[id(schema)] = _Facts()
+            known = self._known[id(schema)] = self._new(schema, level + 1)
+        return known
+
+    def _new(self, schema: Node, level: int) -> _Facts:
+        found = _Facts()
+        if isinstance(reference := schema.get("$ref"), str):
+            found = self.of(resolve(reference, self._root), level)
+            if self._alone:
+                return found
+        required = frozenset(map(str, list_of(schema.get("required"))))
+        members = dict_of(schema.get("properties")).items()
+        texts = {name: texts for name, each in members if (texts := _texts(each)) is not None}
+        found = found.beside(_Facts(schema.get("type") == "object", required, texts))
+        for each in list_of(schema.get("allOf")):
+            found = found.beside(self.of(each, level))
+        for keyword in ("oneOf", "anyOf"):
+            choices = [self.of(each, level) for each in list_of(schema.get(keyword))]
+            if choices and all(choice.is_object for choice in choices):
+                names = frozenset.intersection(*(choice.known() for choice in choices))
+                either = {name: frozenset[str]().union(*(c.texts[name] for c in choices)) for name in names}
+                found = found.beside(_Facts(True, names, either))
+        return found
+
+
+def _told(node: Node, keyword: str, facts: _AllFacts) -> Union | None:
+    choices = node[keyword]
+    by_choice = [facts.of(choice) for choice in choices]
+    for member in sorted(frozenset.intersection(*(each.known() for each in by_choice))):
+        values = [each.texts[member] for each in by_choice]
+        if sum(map(len, values)) == len(frozenset[str]().union(*values)):
+            return Union(keyword, member, tuple(map(Choice, values, choices)))
+    return None
+
+
+def _texts(fragment: Any) -> frozenset[str] | None:
+    if not isinstance(fragment, dict) or "$ref" in fragment:
+        return None
+    options = [fragment["const"]] if "const" in fragment else list_of(fragment.get("enum"))
+    texts = frozenset(option for option in options if isinstance(option, str))
+    return texts if options and len(texts) == len(options) else None

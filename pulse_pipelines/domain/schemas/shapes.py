@@ -1,0 +1,236 @@
+"""Shapes: an over-approximation of the values that a schema accepts, from which column types are derived.
+
+A shape is a set of JSON types, with the shapes of array items and of declared object members. `allOf`, `$ref`
+and adjacent keywords narrow it; `anyOf`, `oneOf`, `then` and `else` are choices, whose shape is their union.
+Each subschema is visited once: where it refers to itself, the inner shape is anything.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pulse_pipelines.domain.schemas.subschemas import (
+    DEFINITIONS,
+    Node,
+    children,
+    dict_of,
+    draft_of,
+    list_of,
+    resolve,
+)
+
+FRACTION = "fraction"
+"""The type of numbers that are not integers; "number" in a schema is both."""
+EVERY = frozenset(("null", "boolean", "integer", FRACTION, "string", "array", "object"))
+MAX_WORK = 100_000
+"""Merged shapes and members (references can multiply them) beyond which the result is anything."""
+MAX_LEVELS = 50
+"""Nesting of merges beyond which the result is anything."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    types: frozenset[str] = EVERY
+    format: str | None = None
+    """The format of all strings; None if it differs or there is none."""
+    item: "Shape | None" = None
+    """The shape of array items; None if it is unknown."""
+    members: Mapping[str, "Shape"] = field(default_factory=dict)
+    """The shapes of declared object members, by name."""
+    rest: "Shape | None" = None
+    """The shape of all other members; None if it is not declared."""
+    declared: bool = True
+    """Whether a schema declares the value; False for members that are accepted without a declaration."""
+    certain: bool = True
+    """Whether every accepted value has one of the types, whichever choice it follows."""
+
+    def member(self, name: str) -> "Shape":
+        """The shape of a member."""
+        return self.members.get(name) or self.rest or UNDECLARED
+
+
+ANYTHING = Shape()
+NOTHING = Shape(frozenset())
+UNDECLARED = Shape(declared=False)
+
+
+class Shapes:
+    """The shapes of the subschemas of one bundle."""
+
+    def __init__(self, root: Node) -> None:
+        self._root = root
+        # Drafts up to 7 ignore all keywords beside a reference.
+        self._draft = draft_of(root)
+        self._alone = self._draft <= 7
+        self._known: dict[int, Shape] = {}
+        self._merged: dict[tuple[bool, int, int], tuple[Shape, Shape, Shape]] = {}
+        self._work = self._level = 0
+        self._look(root)
+
+    def of(self, node: Any) -> Shape:
+        """The shape of a subschema; anything while it is still being computed."""
+        if not isinstance(node, dict):
+            return NOTHING if node is False else ANYTHING
+        return self._known.get(id(node), ANYTHING)
+
+    def _look(self, root: Node) -> None:
+        """Compute the shapes of all subschemas bottom-up, iteratively, since chains may be long."""
+        pending = [(root, self._inner(root))]
+        begun = {id(root)}
+        while pending:
+            node, inner = pending[-1]
+            child = next((each for each in inner if isinstance(each, dict) and id(each) not in begun), None)
+            if child is not None:
+                begun.add(id(child))
+                pending.append((child, self._inner(child)))
+            else:
+                self._known[id(node)] = self._narrowed(self._parts(node))
+                pending.pop()
+
+    def _inner(self, node: Node) -> Iterator[Any]:
+        if isinstance(reference := node.get("$ref"), str):
+            yield resolve(reference, self._root)
+        yield from (child for pointer, child in children(node) if pointer.split("/")[1] not in DEFINITIONS)
+
+    def _parts(self, node: Node) -> Iterable[Shape]:
+        """The shapes that a value of a subschema must all have."""
+        reference = node.get("$ref")
+        if not (isinstance(reference, str) and self._alone):
+            yield self._own(node)
+        if isinstance(reference, str):
+            yield self.of(resolve(reference, self._root))
+            if self._alone:
+                return
+        yield from map(self.of, list_of(node.get("allOf")))
+        for keyword in ("anyOf", "oneOf"):
+            if choices := list_of(node.get(keyword)):
+                yield self._union(map(self.of, choices))
+        if "if" in node and self._draft > 6:
+            yield self._union(self.of(node[key]) if key in node else UNDECLARED for key in ("then", "else"))
+        for keyword in ("dependentSchemas", "dependencies"):
+            for child in dict_of(node.get(keyword)).values():
+                if isinstance(child, dict):
+                    yield self._union((self.of(child), UNDECLARED))
+
+    def _own(self, node: Node) -> Shape:
+        """The shape by a subschema's own keywords, without references and choices."""
+        types, declared = EVERY, node.get("type")
+        if declared is not None:
+            named = frozenset(declared if isinstance(declared, list) else [declared])
+            types = named & EVERY | ({"integer", FRACTION} if "number" in named else set())
+        constant = "const" in node and self._draft > 4
+        options = [node["const"]] if constant else node.get("enum")
+        if declared is None and isinstance(options, list):  # a declared type takes precedence over options
+            types = frozenset(map(_type_of, options))
+        items, item = node.get("items"), None
+        if "prefixItems" not in node and isinstance(items, dict | bool):
+            item = self.of(items)
+        others: Shape | None = None
+        if "additionalProperties" in node and "patternProperties" not in node:
+            others = self.of(node["additionalProperties"])
+            others = None if others is ANYTHING else others
+        members = {name: self.of(child) for name, child in dict_of(node.get("properties")).items()}
+        form = node.get("format")
+        if types is EVERY and item is others is form is None and not members:
+            return ANYTHING
+        return Shape(types, form if isinstance(form, str) else None, item, members, others)
+
+    def _narrowed(self, parts: Iterable[Shape]) -> Shape:
+        found = ANYTHING
+        for part in parts:
+            found = self._merge(found, part, narrow=True)
+        return found
+
+    def _union(self, choices: Iterable[Shape]) -> Shape:
+        found = NOTHING
+        for choice in choices:
+            found = self._merge(found, choice, narrow=False)
+        return found
+
+    def _merge(self, a: Shape, b: Shape, *, narrow: bool) -> Shape:
+        if a is b:
+            return a
+        key = (narrow, id(a), id(b))
+        if (known := self._merged.get(key)) is not None:
+            return known[2]
+        self._work += 1 + len(a.members) + len(b.members)
+        if self._work > MAX_WORK or self._level > MAX_LEVELS:
+            return Shape(members=dict.fromkeys({**a.members, **b.members}, ANYTHING))
+        self._level += 1
+        found = self._both(a, b) if narrow else self._either(a, b)
+        self._level -= 1
+        self._merged[key] = (a, b, found)  # keeps both alive, so that no other shape gets their ids
+        return found
+
+    def _both(self, a: Shape, b: Shape) -> Shape:
+        if b is ANYTHING or not b.declared:
+            return a if a.declared else b
+        if a is ANYTHING or not a.declared:
+            return b
+        # An uncertain shape rules nothing out.
+        types = a.types & b.types or (b.types if not a.certain else a.types if not b.certain else frozenset())
+        formats = {a.format, b.format} - {None}
+        return Shape(
+            types,
+            formats.pop() if len(formats) == 1 else None,
+            self._meet(a.item, b.item),
+            self._members(a, b, narrow=True),
+            self._meet(a.rest, b.rest),
+            certain=(a.certain and (b.certain or types == a.types)) or (b.certain and types == b.types),
+        )
+
+    def _meet(self, a: Shape | None, b: Shape | None) -> Shape | None:
+        return self._merge(a, b, narrow=True) if a and b else a or b
+
+    def _either(self, a: Shape, b: Shape) -> Shape:
+        for one, other in ((a, b), (b, a)):
+            if not one.types:
+                return other
+            if not one.declared:
+                return self._doubtful(other) if other.declared else one
+        # An uncertain value may be of any type, with undeclared members and items.
+        if not a.certain and not {"object", "array"} <= a.types:
+            b = self._doubtful(b)
+        if not b.certain and not {"object", "array"} <= b.types:
+            a = self._doubtful(a)
+        found = {
+            kind: [each for each in (a, b) if kind in each.types] for kind in ("string", "array", "object")
+        }
+        formats = {each.format for each in found["string"]}
+        merged = Shape(a.types | b.types, formats.pop() if len(formats) == 1 else None)
+        certain = a.certain and b.certain
+        if found["array"]:
+            item, *others = (each.item for each in found["array"])
+            if item and all(others):
+                item = self._merge(item, others[0], narrow=False) if others and others[0] else item
+            merged = replace(merged, item=item if all(others) else None)
+        if len(found["object"]) == 1:
+            merged = replace(merged, members=found["object"][0].members, rest=found["object"][0].rest)
+        elif found["object"]:
+            rest = self._merge(a.rest, b.rest, narrow=False) if a.rest and b.rest else None
+            merged = replace(merged, members=self._members(a, b, narrow=False), rest=rest)
+        return replace(merged, certain=certain)
+
+    def _doubtful(self, shape: Shape) -> Shape:
+        """The shape if one choice declares it, and another accepts anything."""
+        members = {
+            name: self._merge(member, UNDECLARED, narrow=False) for name, member in shape.members.items()
+        }
+        item = self._merge(shape.item, UNDECLARED, narrow=False) if shape.item else None
+        return replace(shape, members=members, item=item, rest=None, certain=False)
+
+    def _members(self, a: Shape, b: Shape, *, narrow: bool) -> Mapping[str, Shape]:
+        return {
+            name: self._merge(a.member(name), b.member(name), narrow=narrow)
+            for name in {**a.members, **b.members}
+        }
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "integer" if isinstance(value, int) or value.is_integer() else FRACTION
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"

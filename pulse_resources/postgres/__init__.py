@@ -1,0 +1,180 @@
+"""Postgres: one pool per role and process, tenant sessions, roles and migrations.
+
+Row-level security reads the setting `app.tenant`; it is set per transaction, so a pooled connection can never
+carry one tenant's identity into another tenant's work.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+from uuid import UUID
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+from psycopg_pool import ConnectionPool
+
+from pulse_resources.errors import Transient
+from pulse_resources.home import never_ran
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
+from pulse_resources.postgres.watched_connection import WatchedConnection
+from pulse_resources.process.faults import fail_point
+from pulse_resources.resettable import Resettable
+from pulse_resources.settings import Settings, load_settings
+from pulse_resources.settings.service_settings import Role
+
+CONNECT_S = 10
+LOCK_S = 3
+"""Seconds that a migration waits for a table, and then leaves it to others, before it tries again."""
+LOCK_TRIES = 40
+Connection = psycopg.Connection[TupleRow]
+TASKS: Role = "pulse_pipeline"
+"""Role of Spark's tasks; the only one whose password they get."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+@Resettable
+def pool(role: Role) -> "ConnectionPool[Connection]":
+    """Connection pool of this process for `role`; connections are checked before use.
+
+    Pools of HTTP services use watched connections, since callers wait. A run waits for a paused server.
+
+    Raises:
+        UserError: the settings have no address of Postgres.
+    """
+    if "postgres" not in load_settings().model_fields_set:
+        raise never_ran()
+    return ConnectionPool(
+        load_settings().postgres.url(role),
+        min_size=0,
+        max_size=8,
+        open=True,
+        timeout=10,
+        name=f"pulse-{role}",
+        check=ConnectionPool.check_connection,
+        connection_class=WatchedConnection if role == "pulse_api" else psycopg.Connection[TupleRow],
+        kwargs={"application_name": "pulse", "connect_timeout": CONNECT_S},
+    )
+
+
+def close_pools() -> None:
+    """Close every pool of this process (at exit, and between tests that change settings).
+
+    A thread that needs a pool meanwhile makes another, which stays open.
+    """
+    for dropped in pool.cache_clear():
+        dropped.close()
+
+
+@contextmanager
+def transaction(role: Role) -> Iterator[Connection]:
+    """Transaction as `role` with no tenant set: tenant data is invisible."""
+    with pool(role).connection() as connection, connection.transaction():
+        yield connection
+
+
+@contextmanager
+def tenant_transaction(role: Role, tenant_id: UUID, *, one_snapshot: bool = False) -> Iterator[Connection]:
+    """Transaction as `role` in the RLS session of a tenant.
+
+    With `one_snapshot`, all its reads see the same snapshot.
+    """
+    with transaction(role) as connection:
+        if one_snapshot:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        set_tenant(connection, tenant_id)
+        yield connection
+
+
+def set_tenant(connection: Connection, tenant_id: UUID) -> None:
+    """Enter the tenant's RLS session until the current transaction ends."""
+    connection.execute("SELECT set_config('app.tenant', %s, true)", [str(tenant_id)])
+
+
+def bootstrap(settings: Settings) -> None:
+    """Create roles and databases as superuser, and reset passwords; idempotent."""
+    with psycopg.connect(settings.postgres.superuser_url(), autocommit=True) as connection:
+        for role in get_args(Role):
+            exists = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
+            verb = sql.SQL("ALTER" if exists.fetchone() else "CREATE")
+            secret = settings.postgres.role_passwords.get(role)
+            connection.execute(
+                sql.SQL("{} ROLE {} LOGIN NOSUPERUSER NOBYPASSRLS PASSWORD {}").format(
+                    verb,
+                    sql.Identifier(role),
+                    sql.Literal(secret.get_secret_value() if secret else None),
+                )
+            )
+        for database in (settings.postgres.database, settings.postgres.dagster_database):
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database])
+            if not found.fetchone():
+                connection.execute(
+                    sql.SQL("CREATE DATABASE {} OWNER pulse_owner").format(sql.Identifier(database))
+                )
+            connection.execute(
+                sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database))
+            )
+        connection.execute(
+            sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(
+                sql.Identifier(settings.postgres.database),
+                sql.SQL(", ").join(sql.Identifier(role) for role in get_args(Role) if role != "pulse_owner"),
+            )
+        )
+        connection.execute("ALTER ROLE pulse_catalog SET search_path = iceberg_catalog")
+
+
+def migrate(settings: Settings) -> None:
+    """Apply missing migrations as the owner; idempotent, and safe to run concurrently and beside services.
+
+    Raises:
+        Transient: a table was in use whenever it was tried. What was applied before stays.
+    """
+    from yoyo import get_backend, read_migrations  # imported here: only set-up needs it
+
+    logging.getLogger("yoyo").setLevel(logging.WARNING)
+    backend = get_backend(settings.postgres.url("pulse_owner", "psycopg"))
+    try:
+        # This lock ends with the process; yoyo's own remains when its process is killed.
+        with psycopg.connect(settings.postgres.url("pulse_owner")) as session:
+            locks.wait(session, Lock.MIGRATIONS, settings.postgres.database)
+            for migration in backend.to_apply(read_migrations(str(MIGRATIONS))):
+                _apply(backend, migration)
+    finally:
+        backend.connection.close()
+
+
+def _apply(backend: Any, migration: Any) -> None:
+    """Apply a migration, and record that, in one transaction: a fault between the two would be final.
+
+    Whoever uses a table that it waits for, the next ones queue behind it: so it leaves them turns.
+    """
+    for _ in range(LOCK_TRIES):
+        try:
+            with backend.transaction():
+                backend.execute(f"SET LOCAL lock_timeout = '{LOCK_S}s'")
+                migration.process_steps(backend, "apply")
+                fail_point("migration.applied")
+                backend.mark_one(migration)
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_S)
+        else:
+            return
+    raise Transient(
+        "a migration waits for a table that others use",
+        fix="pg_locks shows who holds it; `pulse up` tries again",
+        migration=migration.id,
+    )
+
+
+def missing_migrations(connection: psycopg.Connection) -> list[str]:
+    """Migrations that the database lacks, in order; writes nothing, not even yoyo's tables."""
+    row = connection.execute("SELECT to_regclass('_yoyo_migration')").fetchone()
+    applied: set[str] = set()
+    if row and row[0]:
+        applied = {name for (name,) in connection.execute("SELECT migration_id FROM _yoyo_migration")}
+    names = sorted(path.stem for path in MIGRATIONS.iterdir() if path.suffix in (".sql", ".py"))
+    return [name for name in names if name not in applied]

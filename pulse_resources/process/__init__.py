@@ -1,0 +1,1 @@
+"""The process itself: its priority, limits, watchdog and fail points."""
