@@ -17,8 +17,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from pulse_resources import kafka, object_store, postgres
 from pulse_resources.errors import UserError
-from pulse_resources.object_store import vended
 from pulse_resources.settings import Settings, give
+from pulse_resources.store_keys import vended
 
 SECTIONS = ("postgres", "kafka", "object_store", "ingest")
 _HELD: dict[str, str] = {}

@@ -22,12 +22,12 @@ from pyspark.sql import (
 from benchmarks import load
 from benchmarks.peers import tables
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import spark_catalog
 from pulse_resources.iceberg import CATALOG
 from pulse_resources.local import spark
 from pulse_resources.local.downloads import Jar, jars
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings, load_settings
-from pulse_resources.spark import spark_catalog
 
 KAFKA_SOURCE = "4.1.3"
 """Minor version of pyspark: not every patch release is on Maven."""

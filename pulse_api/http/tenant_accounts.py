@@ -10,8 +10,8 @@ import psycopg
 
 from pulse_pipelines import registry
 from pulse_resources.errors import PulseError
-from pulse_resources.object_store import vending_accounts
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import vending_accounts
 
 AGAIN_S = 10.0
 """Seconds between attempts while Postgres or MinIO does not answer."""

@@ -23,7 +23,7 @@ from pulse_pipelines.lake.catalog import OwnTable
 from pulse_pipelines.sql.confinement import last_words
 from pulse_resources import object_store, postgres
 from pulse_resources.errors import PulseError, Terminal, printable
-from pulse_resources.object_store.vended import Mode
+from pulse_resources.store_keys.vended import Mode
 
 STEP = "own_tables"
 ASKS = "pulse.erasure"

@@ -66,7 +66,7 @@ def settle(landed: Landed, marks: Mapping[UUID, Sequence[int]]) -> Settled:
 
     Args:
         landed: the staged batch.
-        marks: by tenant, the staging marks of its dead letters that `unlanded` made.
+        marks: by tenant, the staging marks of its dead letters that `late_dead_letters` made.
 
     Raises:
         Fenced: a newer attempt owns the batch.

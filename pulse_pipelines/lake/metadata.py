@@ -22,9 +22,9 @@ from pulse_pipelines.lake.errors import Malformed
 from pulse_pipelines.lake.parsing import Document, TooLarge
 from pulse_resources import object_store
 from pulse_resources.errors import PulseError, Terminal, UserError
-from pulse_resources.object_store import vended
-from pulse_resources.object_store.vended import Credentials, Mode
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import vended
+from pulse_resources.store_keys.vended import Credentials, Mode
 
 CLIENTS = 256
 """Cached clients of the object store, one per key."""

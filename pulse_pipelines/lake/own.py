@@ -19,8 +19,8 @@ from pulse_resources.iceberg.file_io import file_io_of
 from pulse_resources.iceberg.foreign_tables import ForeignTable
 from pulse_resources.iceberg.live_manifests import names_removed
 from pulse_resources.iceberg.table_metadata import Document
-from pulse_resources.object_store import vended
-from pulse_resources.object_store.vended import Mode
+from pulse_resources.store_keys import vended
+from pulse_resources.store_keys.vended import Mode
 
 UNREADABLE = (*updates.WRONG, PulseError, FileNotFoundError, OverflowError, EOFError, AssertionError)
 """Exceptions for which a table is left as it is: its metadata is damaged, or made to look so."""

@@ -16,7 +16,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.lake.errors import Malformed
 from pulse_resources.errors import UserError
-from pulse_resources.object_store import vended
+from pulse_resources.store_keys import vended
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 _LONGEST = 900

@@ -15,10 +15,10 @@ from pulse_pipelines.lake.catalog import ROLE
 from pulse_resources import object_store, postgres
 from pulse_resources.iceberg import table_metadata
 from pulse_resources.object_store import Object
-from pulse_resources.object_store.vended import Mode
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
 from pulse_resources.process.faults import fail_point
+from pulse_resources.store_keys.vended import Mode
 
 RECORD = "INSERT INTO lake_purges (tenant_id, location) VALUES (app_tenant(), %s) ON CONFLICT DO NOTHING"
 DONE = "UPDATE lake_purges SET done_at = now() WHERE location = %s"

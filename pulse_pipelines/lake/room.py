@@ -19,9 +19,9 @@ from pulse_pipelines.lake.errors import Malformed
 from pulse_pipelines.registry import quotas
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import QuotaExceeded
-from pulse_resources.object_store.vended import Mode
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
+from pulse_resources.store_keys.vended import Mode
 
 FRESH_S = 30.0
 """How long the result of a listing is reused, in seconds."""

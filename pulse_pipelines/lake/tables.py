@@ -10,9 +10,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata, paths, room
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.names import EVENTS, SEPARATOR, Levels
-from pulse_resources.object_store import vended
-from pulse_resources.object_store.vended import Credentials, Mode
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import vended
+from pulse_resources.store_keys.vended import Credentials, Mode
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import duckdb
 
 from pulse_resources.errors import Gone, Terminal, Transient, UserError
-from pulse_resources.object_store import store_key
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import store_key
 
 EXTENSIONS = ("avro", "httpfs", "iceberg")
 SCAN = "iceberg_scan(?, allow_moved_paths = false)"

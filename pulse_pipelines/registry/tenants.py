@@ -9,8 +9,8 @@ from pulse_pipelines.domain.tenant import SLUG, Tenant, check_slug
 from pulse_pipelines.tables import ledger
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, meant
-from pulse_resources.object_store import vending_accounts
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import vending_accounts
 
 FIND_TENANT = "SELECT tenant_id, slug FROM pdm_tenants WHERE slug = %s"
 LIST_TENANTS = "SELECT tenant_id, slug FROM pdm_tenants ORDER BY slug"

@@ -22,9 +22,9 @@ from pulse_pipelines.sql.engine import View
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound, Terminal, UserError
 from pulse_resources.iceberg import table_metadata
-from pulse_resources.object_store import vended
-from pulse_resources.object_store.vended import Mode
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import vended
+from pulse_resources.store_keys.vended import Mode
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import PinnedTable, Travel
 from pulse_pipelines.sql.processes import CancelledError, Process, Processes, TimeUpError
 from pulse_resources.errors import Conflict, Gone, PulseError, UserError
-from pulse_resources.object_store import vended
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import vended
 
 _HEAD_BYTES = 64 * 1024
 _LOOKS = 3

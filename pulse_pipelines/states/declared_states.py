@@ -81,7 +81,7 @@ class DeclaredState:
     left_out: int
     """How often a batch brought a key for which there was no room."""
     complete: bool
-    """Whether it has all that was in the table; else it is to be built (`event_state_build`)."""
+    """Whether it has all that was in the table; else it is to be built (`state_build`)."""
     created_at: datetime
     windows: DeclaredWindows | None = None
 

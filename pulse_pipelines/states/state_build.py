@@ -3,7 +3,7 @@
 Pieces of the table's files are merged one after the other, each in a transaction of its own: merging what is
 there already changes nothing. A build counts only if the state came to lack nothing else meanwhile: after an
 erasure it begins again, on the table as it is then. One that ends halfway is begun anew by the next. Windows
-are built after it (`event_window_build`).
+are built after it (`window_build`).
 """
 
 import math
@@ -87,7 +87,7 @@ def _read(tenant: Tenant, told: Callable[[int, int], None], until: float, seen: 
             if time.monotonic() > until:
                 return True
             frame = state_keys.frame(dataset, rows)
-            fail_point("event_state_build.read")
+            fail_point("state_build.read")
             if frame is None or not _merge(tenant, seen, frame.packed):
                 return False
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:

@@ -27,8 +27,9 @@ from pulse_resources.process.faults import fail_point
 
 SUMMABLE = (Kind.LONG, Kind.DOUBLE)
 SCALE = 12
-"""Digits after the point that are summed by Arrow; doubles with more, or of `LARGE`, by Python."""
+"""Digits after the point that Arrow sums; Python sums doubles with more, of `LARGE`, or below `SMALL`."""
 LARGE = 1e15
+SMALL = 10.0**-SCALE
 DIGITS = 1_400
 """More than a sum of any doubles has."""
 TRIMMED = 20_000
@@ -130,8 +131,10 @@ def _decimals(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Numbers as the decimals that they are; None: they are too large or too fine for Arrow's."""
     if pa.types.is_integer(values.type):
         return values.cast(pa.decimal128(38, 0))
-    largest = pc.max(pc.abs(values)).as_py()
-    if largest is not None and largest >= LARGE:
+    sizes = pc.abs(values)
+    smallest, largest = pc.min_max(sizes.filter(pc.greater(sizes, 0))).as_py().values()
+    # Arrow makes 0 of a text with an exponent such as -135 instead of refusing it.
+    if largest is not None and (largest >= LARGE or smallest < SMALL):
         return None
     try:
         return _texts(values).cast(pa.decimal128(38, SCALE))

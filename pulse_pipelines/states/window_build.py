@@ -103,7 +103,7 @@ def _look(tenant: Tenant, slug: str) -> _Step | None:
         window_buckets.begin_anew(connection, dataset_id)
         base = iceberg.current_location(connection, (tenant.namespace, slug))
         ((number,),) = connection.execute(PIN, [base, dataset_id]).fetchall()
-    fail_point("event_window_build.began")
+    fail_point("window_build.began")
     return _Step(dataset, number, base, 0, 0, None)
 
 
@@ -121,7 +121,7 @@ def _read(tenant: Tenant, step: _Step, told: Callable[[int, int], None], until: 
                 continue
             if time.monotonic() > until:
                 return
-            fail_point("event_window_build.read")
+            fail_point("window_build.read")
             following = _add(tenant, step, rows, (number, piece + 1))
             if following is None:
                 return
@@ -143,7 +143,7 @@ def _add(tenant: Tenant, step: _Step, rows: pa.Table, place: tuple[int, int]) ->
         assert row is not None  # noqa: S101 - the transaction holds it
         after = window_buckets.add(connection, tenant.tenant_id, dataset.dataset_id, row, [packed])
         connection.execute(READ, [*place, dataset.dataset_id])
-    fail_point("event_window_build.added")
+    fail_point("window_build.added")
     return replace(step, files=place[0], pieces=place[1], after=after)
 
 

@@ -21,9 +21,9 @@ from pulse_pipelines.tables.reachable_files import ReachableFiles
 from pulse_resources import object_store
 from pulse_resources.iceberg import table_metadata
 from pulse_resources.object_store import Object
-from pulse_resources.object_store.store_key import StoreKey
 from pulse_resources.process.faults import fail_point
 from pulse_resources.settings.service_settings import Role
+from pulse_resources.store_keys.store_key import StoreKey
 
 PAGE = 1_000
 """Deletions between two reads of the catalog."""

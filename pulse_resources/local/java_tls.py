@@ -8,12 +8,12 @@ import re
 import subprocess
 from pathlib import Path
 
+from pulse_resources import spark_catalog
 from pulse_resources.errors import Terminal, UserError
 from pulse_resources.home import write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.settings import Settings
 from pulse_resources.settings.service_settings import PostgresSettings
-from pulse_resources.spark import spark_catalog
 
 _KEY, _TRUSTED = "postgres.pk8", "trusted.p12"
 _PASSWORD = "changeit"  # noqa: S105 - Java asks for one; the store holds certificates, which are public

@@ -24,7 +24,7 @@ def _postgres(settings: Settings) -> None:
 
 def _minio(settings: Settings) -> None:
     from pulse_resources import object_store
-    from pulse_resources.object_store import vending_accounts
+    from pulse_resources.store_keys import vending_accounts
 
     object_store.ensure_bucket(settings)
     if settings.object_store.vending_secret_key and not vending_accounts.ensure_pulse_account(settings):

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from pulse_resources import spark_catalog
 from pulse_resources.errors import UserError
 from pulse_resources.home import write_atomically
 from pulse_resources.local import java_tls
@@ -17,7 +18,6 @@ from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
 from pulse_resources.process.niceness import BACKGROUND
 from pulse_resources.settings import Settings, load_settings
-from pulse_resources.spark import spark_catalog
 
 ICEBERG = "1.12.0"
 RUNTIME = "iceberg-spark-runtime-4.1_2.13"

@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from pulse_resources.object_store import s3_client, small_put, store_key
-from pulse_resources.object_store.store_key import StoreKey
+from pulse_resources.object_store import s3_client, small_put
 from pulse_resources.process.faults import fail_point
 from pulse_resources.resettable import Resettable
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.store_keys import store_key
+from pulse_resources.store_keys.store_key import StoreKey
 
 DELETES = 1_000
 """Objects in a request that deletes."""

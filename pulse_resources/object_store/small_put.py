@@ -17,9 +17,9 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from pulse_resources.object_store import store_key
 from pulse_resources.settings import load_settings
 from pulse_resources.settings.service_settings import ObjectStoreSettings
+from pulse_resources.store_keys import store_key
 
 MOST_BYTES = 4 * 1024 * 1024
 TIMEOUT_S = 10.0

@@ -12,9 +12,9 @@ from pulse_pipelines import registry
 from pulse_pipelines.lake import metadata
 from pulse_resources import object_store
 from pulse_resources.errors import Terminal
-from pulse_resources.object_store import vended
-from pulse_resources.object_store.vended import Mode
 from pulse_resources.settings import Settings
+from pulse_resources.store_keys import vended
+from pulse_resources.store_keys.vended import Mode
 
 
 def test_a_tenant_without_an_account_has_one_after_the_start(stack: Settings) -> None:

@@ -24,8 +24,8 @@ from pulse_pipelines.lake import catalog as pulse_catalog, metadata
 from pulse_pipelines.registry import keys
 from pulse_resources import postgres
 from pulse_resources.errors import Terminal
-from pulse_resources.object_store import vended
 from pulse_resources.settings import Settings
+from pulse_resources.store_keys import vended
 
 CONFIG = "/v1/config"
 NAMESPACE = "/v1/namespaces/events"

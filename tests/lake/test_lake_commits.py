@@ -16,8 +16,8 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import room
 from pulse_pipelines.registry import keys, quotas
 from pulse_resources import object_store
-from pulse_resources.object_store.store_key import StoreKey
 from pulse_resources.process.faults import at
+from pulse_resources.store_keys.store_key import StoreKey
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.registry import keys
 from pulse_resources import object_store
-from pulse_resources.object_store.store_key import StoreKey
-from pulse_resources.object_store.vended import Mode
+from pulse_resources.store_keys.store_key import StoreKey
+from pulse_resources.store_keys.vended import Mode
 
 TRICKS: dict[str, Callable[[str, str], str]] = {
     # A path of one's own and one of another tenant, and what is named instead of the former.

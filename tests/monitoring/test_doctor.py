@@ -22,8 +22,8 @@ from pulse_api import cli
 from pulse_pipelines.monitoring import doctor
 from pulse_pipelines.monitoring.doctor import Finding, finding, spark_service
 from pulse_resources import kafka, object_store
-from pulse_resources.object_store import vended, vending_accounts
 from pulse_resources.settings import Settings, setting_sources
+from pulse_resources.store_keys import vended, vending_accounts
 
 
 def wrong(service: str) -> dict[str, Finding]:

@@ -12,7 +12,7 @@ from chaos.waiting import PATIENCE_S
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.query.duckdb_pool import Limits, connect
 from pulse_resources.errors import Transient, UserError
-from pulse_resources.object_store import store_key
+from pulse_resources.store_keys import store_key
 
 pytestmark = pytest.mark.long
 

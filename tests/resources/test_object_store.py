@@ -7,8 +7,8 @@ import pytest
 from support.objects import names
 
 from pulse_resources import object_store
-from pulse_resources.object_store.store_key import StoreKey
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys.store_key import StoreKey
 
 ROOT = Path(__file__).parents[2]
 

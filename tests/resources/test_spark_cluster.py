@@ -32,7 +32,7 @@ from pulse_resources import spark
 from pulse_resources.errors import UserError
 from pulse_resources.local.spark import DOWNLOAD
 from pulse_resources.settings import Settings, load_settings
-from pulse_resources.spark.spark_catalog import EXTENSIONS
+from pulse_resources.spark_catalog import EXTENSIONS
 
 pytestmark = pytest.mark.slow
 DOCS = Path(__file__).parents[2] / "docs" / "own-services.md"

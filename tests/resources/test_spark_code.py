@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pulse_resources.spark import spark_code
+from pulse_resources import spark_code
 
 pytestmark = pytest.mark.long
 

@@ -13,11 +13,10 @@ from support.ingest import Owner, event
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.monitoring import doctor
-from pulse_resources import object_store
+from pulse_resources import object_store, spark_catalog
 from pulse_resources.errors import UserError
-from pulse_resources.object_store import store_key
 from pulse_resources.settings import Settings, load_settings
-from pulse_resources.spark import spark_catalog
+from pulse_resources.store_keys import store_key
 
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
 

@@ -19,9 +19,9 @@ from pydantic import SecretStr
 from chaos.waiting import PATIENCE_S
 from pulse_resources import object_store
 from pulse_resources.errors import Terminal, UserError
-from pulse_resources.object_store import vended, vending_accounts
-from pulse_resources.object_store.vended import Credentials, Mode
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.store_keys import vended, vending_accounts
+from pulse_resources.store_keys.vended import Credentials, Mode
 
 BODY = b"of a tenant"
 

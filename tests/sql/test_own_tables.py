@@ -29,9 +29,9 @@ from pulse_pipelines.sql.engine import View
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import UserError
 from pulse_resources.iceberg import table_metadata
-from pulse_resources.object_store import vended
 from pulse_resources.process import landlock
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import vended
 
 SECRET = 987_654_321
 """The other tenant's only row."""

@@ -36,8 +36,8 @@ from pulse_pipelines.sql import audit, pinned
 from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.processes import Process
 from pulse_resources import object_store, postgres
-from pulse_resources.object_store import vended, vending_accounts
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.store_keys import vended, vending_accounts
 
 ENDLESS = "SELECT sum(a.range * b.range) AS n FROM range(1000000) a, range(1000000) b"
 ROWS = 40

@@ -14,9 +14,9 @@ from pulse_pipelines import registry
 from pulse_pipelines.lake import metadata
 from pulse_resources import object_store
 from pulse_resources.errors import first_line
-from pulse_resources.object_store import vended, vending_accounts
-from pulse_resources.object_store.vended import Mode
 from pulse_resources.settings import load_settings
+from pulse_resources.store_keys import vended, vending_accounts
+from pulse_resources.store_keys.vended import Mode
 
 
 async def _services(attacker: Attacker) -> None:

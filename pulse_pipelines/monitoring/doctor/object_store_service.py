@@ -9,9 +9,9 @@ from pulse_pipelines.monitoring.doctor.finding import Finding, clock, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
 from pulse_resources import object_store
 from pulse_resources.errors import PulseError, UserError, first_line
-from pulse_resources.object_store import store_key, vended, vending_accounts
-from pulse_resources.object_store.vended import Mode
 from pulse_resources.settings import Settings
+from pulse_resources.store_keys import store_key, vended, vending_accounts
+from pulse_resources.store_keys.vended import Mode
 
 STORE = "object store"
 _UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_OBJECT_STORE__ENDPOINT"

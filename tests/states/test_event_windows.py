@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import hypothesis
 import pyarrow as pa
+import pytest
 from hypothesis import given, strategies as st
 
 from pulse_pipelines.domain.dataset import Dataset
@@ -69,6 +70,12 @@ def model(rows: list[Any]) -> dict[tuple[str, int], tuple[Any, ...]]:
         )
         for place, of in buckets.items()
     }
+
+
+@pytest.mark.parametrize("amount", [1e-77, 4.7e-135, 5e-324, 1e-12, 0.5])
+def test_a_small_number_is_part_of_the_sum(amount: float) -> None:
+    rows = [("a", 0, amount, None), ("a", 0, 0.0, None)]
+    assert frames(rows) == model(rows)
 
 
 @hypothesis.settings(max_examples=60, deadline=None)

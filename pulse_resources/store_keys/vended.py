@@ -22,10 +22,10 @@ from typing import Any
 import orjson
 
 from pulse_resources.errors import PulseError, Terminal, Transient, UserError
-from pulse_resources.object_store.store_key import StoreKey
 from pulse_resources.resettable import Resettable
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.settings.service_settings import ObjectStoreSettings
+from pulse_resources.store_keys.store_key import StoreKey
 
 LONGEST_POLICY = 2_048
 """STS's limit for a policy, in characters."""

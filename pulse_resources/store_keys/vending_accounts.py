@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import orjson
 
 from pulse_resources.errors import Terminal, Transient
-from pulse_resources.object_store import store_key, vended
-from pulse_resources.object_store.store_key import StoreKey
 from pulse_resources.settings import Settings
 from pulse_resources.settings.service_settings import ObjectStoreSettings
+from pulse_resources.store_keys import store_key, vended
+from pulse_resources.store_keys.store_key import StoreKey
 
 _IMPORT = "/minio/admin/v3/import-iam-v2"
 _EXPORT = "/minio/admin/v3/export-iam"

@@ -19,12 +19,11 @@ from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulse_resources import frames, task_settings
+from pulse_resources import frames, spark_server, task_settings
 from pulse_resources.errors import PulseError, Transient
 from pulse_resources.home import pulse_home
 from pulse_resources.process import faults, memory
 from pulse_resources.settings import load_settings
-from pulse_resources.spark import spark_server
 from pulse_resources.task_settings import TaskSettings
 
 CONNECT_S = 10.0

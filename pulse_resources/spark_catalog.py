@@ -7,9 +7,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pulse_resources.errors import UserError
-from pulse_resources.object_store import store_key
 from pulse_resources.settings import Settings
 from pulse_resources.settings.service_settings import CATALOG, ObjectStoreSettings, PostgresSettings
+from pulse_resources.store_keys import store_key
 
 OURS = "spark.pulse.environment"
 """Set on a server whose executors run in Pulse's own environment."""

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pyspark.sql.connect.session import SparkSession
 
+from pulse_resources import spark_code
 from pulse_resources.errors import UserError
 from pulse_resources.settings import Settings, load_settings
-from pulse_resources.spark import spark_code
-from pulse_resources.spark.spark_catalog import EXTENSIONS, OURS, SECRETS, SESSION, TOMBSTONES, catalog
+from pulse_resources.spark_catalog import EXTENSIONS, OURS, SECRETS, SESSION, TOMBSTONES, catalog
 
 PREPARED = "spark.pulse.prepared"
 """Set on a session that is fully prepared."""

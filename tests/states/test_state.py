@@ -261,7 +261,7 @@ def test_an_erased_event_leaves_the_state_and_the_one_before_takes_its_place(own
 def test_a_build_that_an_erasure_overtakes_brings_nothing_back(owner: Owner, at: AtPoint) -> None:
     owner.send(sent_at("a", 1, country="DE", count=1), sent_at("b", 2, country="FR", count=2))
     ingest(owner)
-    at("event_state_build.read", lambda: erasure.erase(owner.tenant, "orders", "country=DE"))
+    at("state_build.read", lambda: erasure.erase(owner.tenant, "orders", "country=DE"))
     declare(owner)
     assert state(owner).keys() == {"FR"}
     assert declared_states.find(owner.tenant, "orders").complete

@@ -189,8 +189,8 @@ def test_what_settles_during_a_build_is_counted_once(
         ingest(owner)
 
     batch("between declaration and build")
-    at("event_window_build.began", lambda: batch("d"))
-    at("event_window_build.added", lambda: batch("e"))
+    at("window_build.began", lambda: batch("d"))
+    at("window_build.added", lambda: batch("e"))
     declare(owner)
     agree(owner)
 
@@ -254,7 +254,7 @@ def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
         if len(added) == 3:
             raise KeyboardInterrupt
 
-    at("event_window_build.added", crash, always=True)
+    at("window_build.added", crash, always=True)
     with pytest.raises(KeyboardInterrupt):
         state_build.build(owner.tenant, "orders")
     found = declared_states.find(owner.tenant, "orders").windows
@@ -263,7 +263,7 @@ def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
     shown = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=9)).windows
     assert shown is not None
     assert not shown.complete
-    at("event_window_build.read", lambda: window_build.build(owner.tenant, "orders"))
+    at("window_build.read", lambda: window_build.build(owner.tenant, "orders"))
     window_build.build(owner.tenant, "orders")
     assert len(added) == 6, "none twice"
     agree(owner)
@@ -273,7 +273,7 @@ def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
 def test_a_build_that_an_erasure_overtakes_begins_anew(owner: Owner, at: AtPoint) -> None:
     owner.send(at_minute("a", 1, amount=1), at_minute("b", 2, country="FR", amount=7.5))
     ingest(owner)
-    at("event_window_build.read", lambda: erasure.erase(owner.tenant, "orders", "country=FR"))
+    at("window_build.read", lambda: erasure.erase(owner.tenant, "orders", "country=FR"))
     declare(owner)
     agree(owner)
 
