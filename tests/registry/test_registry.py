@@ -108,7 +108,9 @@ def test_a_slug_that_cannot_name_everything_is_refused(stack: Settings, wrong: s
         registry.create_tenant(wrong)
 
 
-@pytest.mark.parametrize("where", ["kafka.create_topics", "vending_accounts.ensure_tenant_accounts"])
+@pytest.mark.parametrize(
+    "where", ["kafka.create_topics", "store_keys.vending_accounts.ensure_tenant_accounts"]
+)
 def test_a_tenant_without_topics_or_an_account_is_not_registered(
     stack: Settings, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
