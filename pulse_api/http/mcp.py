@@ -116,7 +116,7 @@ def _is_address(host: str) -> bool:
 def _has_invalid_id(body: bytes) -> bool:
     """Whether a request's id is neither a text nor a whole number.
 
-    The SDK takes such a request for a notification, which nobody answers: its sender would wait.
+    The SDK takes such a request for a notification and does not answer: the sender would wait.
     """
     try:
         message = from_json(body)

@@ -1,4 +1,4 @@
-"""Work that goes on for as long as the server does, whatever errors it meets."""
+"""Background work that runs as long as the server, whatever errors it raises."""
 
 import asyncio
 import logging

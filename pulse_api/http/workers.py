@@ -194,7 +194,7 @@ def _begin(environment: Mapping[str, str], warm: Callable[[], object], niceness:
 
 
 def _end_with_server() -> None:
-    """Have the process end when the server ends, for whatever reason: its results have no reader any more."""
+    """End the process when the server has ended: no one would read its results."""
     if (server := multiprocessing.parent_process()) is not None:
         wait([server.sentinel])
         os._exit(1)

@@ -116,7 +116,7 @@ async def answer(
     """
     began, question_id, ids = time.monotonic(), audit.new_id(), list[str]()
     kept = question.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_QUESTION]
-    kept = kept.encode("utf-8", "replace").decode()  # a command line may have bytes that are no text
+    kept = kept.encode("utf-8", "replace").decode()  # a command line may have bytes that are not valid UTF-8
     await asyncio.to_thread(record.begin, tenant, question_id, key_id, kept, provider.name)
 
     async def recorded(sql: str) -> Ran:

@@ -34,7 +34,7 @@ GROUPERS = (
     *("from each", "broken down by", "grouped by", "split by", "across", "each", "every"),
 )
 RATIOS = ("per", "for", "of", "each", "every")
-"""First words of groupers behind which a number may be what a measure is divided by."""
+"""First words of groupers after which a number may be the divisor of a measure."""
 VERSUS = ("vs", "versus", "compared to", "compared with", "against")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _TO_BE = ("is", "was", "are", "were", "equals", "equal to", "=", "of", ":")

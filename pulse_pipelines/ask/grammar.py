@@ -43,7 +43,7 @@ class _Grammar(Clauses):
         return found
 
     def _per(self, plan: Plan) -> Plan | None:
-        """The plan, with the periods of its range for a mean per period; None: they are no whole number."""
+        """The plan, with the periods of its range for a mean per period; None: their number is not whole."""
         if plan.per is None or not plan.spans or plan.spans[0].first is None:
             return plan
         periods = self.times.periods(plan.spans[0], plan.per)

@@ -201,7 +201,7 @@ def _unit(name: str, kind: Kind, said: Mapping[str, Any]) -> str:
 
 
 def _is_id(name: str) -> bool:
-    """Whether a number is one that nobody adds up, by its name alone."""
+    """Whether adding up a number makes no sense, judged by its name alone."""
     last = name.rpartition(".")[2].lower()
     return last == "id" or last.endswith("_id")
 

@@ -187,7 +187,7 @@ def remove(connection: postgres.Connection, dataset_id: UUID, numbers: Sequence[
 
 
 def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple[int, Mapping[int, int]]:
-    """Delete the claims of a tenant that are older than `days` days, but for those of datasets of pipes.
+    """Delete the claims of a tenant that are older than `days` days, except those of datasets of pipes.
 
     Returns:
         Number of claims, and by partition the offset after the last event that they stood for.

@@ -1,7 +1,7 @@
 """The rollup `behaviour`: distinct actors of a day and their sessions, for schemas that name an actor.
 
 It keeps no row of any actor, so after the erasure of a person only the day is computed again. Sessions end
-with the day: a session that goes on past midnight (UTC) counts in both days.
+with the day: a session that continues past midnight (UTC) counts in both days.
 """
 
 from functools import cache

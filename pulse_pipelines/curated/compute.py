@@ -24,7 +24,7 @@ from pulse_resources.errors import Terminal, Transient, UserError
 from pulse_resources.spark import leave_at_once, plan
 
 LOOKS = 5
-"""Times that a table is pinned anew if its snapshot is removed while it is read."""
+"""How often a table is pinned again if its snapshot is removed while it is read."""
 
 TASK = "rollups"
 """Task name under which failures of all rollups of a day are recorded as one."""
@@ -81,7 +81,7 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
 def _look(
     spark: SparkSession, due: Sequence[Due]
 ) -> tuple[list[list[Result]], list[Failed], list[_Outdated]]:
-    """One pass of `compute`; also returns the days to pin anew."""
+    """One pass of `compute`; also returns the days to pin again."""
     failures: list[Failed] = []
     outdated: list[_Outdated] = []
     wanted: dict[Rollup, list[_Input]] = defaultdict(list)

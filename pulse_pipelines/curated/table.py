@@ -55,7 +55,7 @@ class Following:
     """New data files, not yet in the table."""
 
     def discard(self) -> None:
-        """Delete the staged files, which must not be committed any more.
+        """Delete the staged files. They must not be committed afterwards.
 
         Raises:
             OSError: the object store failed.

@@ -75,7 +75,7 @@ def select(chosen: Filter | Sequence[str], limit: int | None, after: str | None)
 class ByFilter:
     """Letters that match a filter, the oldest first, without letters that settled after the work began.
 
-    Otherwise a letter that fails again after its replay would be replayed for ever.
+    Otherwise a letter that fails again after its replay would be replayed endlessly.
     """
 
     def __init__(self, where: Filter, limit: int | None, after: str | None) -> None:

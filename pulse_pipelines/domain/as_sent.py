@@ -45,7 +45,7 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[
 
 
 _AS_THEY_ARE = frozenset((str, int, bool))
-"""Types of values that are as they were sent, but for JSON text."""
+"""Types of values that stay as they were sent, except JSON text."""
 _OTHERS = ("$ref", "allOf", "anyOf", "oneOf")
 """Keywords by which other subschemas apply to the same value."""
 

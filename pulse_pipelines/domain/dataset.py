@@ -50,9 +50,9 @@ class Dataset:
     earlier: tuple[tuple[int, str], ...] = ()
     """Numbers and documents of the schema versions that it followed before."""
     state: tuple[int, str] | None = None
-    """Of a dataset of events with a state: its number, and the column that is its key."""
+    """The state's number and its key column; None: the dataset has no state."""
     windows: tuple[str, ...] | None = None
-    """Of a state with windows: the columns that are summed."""
+    """The columns that the state's windows sum; None: it has no windows."""
 
     @cached_property
     def schema(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 An expression is evaluated twice: in Python, where versions land, and as SQL of DuckDB, where rows are read.
 Both give the same (tests/domain/test_expressions.py). A value is text: that of a string as it is, an integer
-in decimal, `true` or `false`, a date as `2026-11-25`. Null is no value: the entity is in no subset.
+in decimal, `true` or `false`, a date as `2026-11-25`. Null is not a value: the entity is in no subset.
 
     expression = path | literal | function "(" expression { "," expression } ")"
                | "(" expression comparison expression ")"

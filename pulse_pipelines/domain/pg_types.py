@@ -33,7 +33,7 @@ _MOMENTS = {
 
 
 def moment(name: str) -> str | None:
-    """SQL of a column as an event's timestamp, with {} for the column; None: the type is no time.
+    """SQL of a column as an event's timestamp, with {} for the column; None: the type is not a time.
 
     RFC 3339, in UTC, as which what has no zone is read; of infinite values and of years beyond 1 to 9999 a
     text that no event may have.

@@ -8,7 +8,7 @@ NOT_CONFIGURED = 0
 EVENTS, ENTITIES = "events", "entities"
 """Kinds of datasets (`domain.dataset.DatasetKind`); each kind has quotas of its own."""
 SLOWEST, FASTEST = 0.001, 1e9
-"""Bounds of a rate, per second: at a slower one nobody could wait for the next request."""
+"""Bounds of a rate, per second: at a slower one no client could wait for the next request."""
 MOST = 2**53
 """Maximum of a limit that is a count: up to it all of JSON's readers agree."""
 STATE_KEYS = 100_000

@@ -12,7 +12,7 @@ from pulse_resources.errors import UserError
 
 
 class State(StrEnum):
-    """Of a sync."""
+    """The state of a sync."""
 
     OPEN = "open"
     """Parts come."""
@@ -28,7 +28,7 @@ class State(StrEnum):
     SUPERSEDED = "superseded"
     """Another full sync began before it had ended: it deletes nothing."""
     FAILED = "failed"
-    """Some of what was sent is lost: it deletes nothing."""
+    """Some of its events are lost: it deletes nothing."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def held_because(entities: int, absent: int, brought: int, nameless: int, delete
         entities: that there are.
         absent: of these, what it did not bring.
         brought: entities that came.
-        nameless: what was refused, and nobody can tell which entities it was.
+        nameless: refused events without an `_id`, so that their entities are unknown.
         deletes_most: the share of them that it may delete.
     """
     if not absent:

@@ -133,7 +133,7 @@ def _rows(tenant: Tenant, log: CurrentLog, after: int, last: int, columns: Itera
 
 
 class _Predecessors:
-    """Of each version of a log the version of its entity before."""
+    """For each version of a log, the preceding version of its entity."""
 
     def __init__(self) -> None:
         self._generation: int | None = None
@@ -160,5 +160,5 @@ class _Predecessors:
         self._before[ordered] = np.where(self._ids[order].repeats(), np.roll(ordered, 1), 0)
 
     def of(self, after: int, last: int) -> Counters:
-        """Of the versions with `after` < `_updated` <= `last`; 0: none."""
+        """The greatest among the versions with `after` < `_updated` <= `last`; 0: none."""
         return self._before[after + 1 : last + 1]

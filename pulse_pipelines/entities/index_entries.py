@@ -69,11 +69,11 @@ class Indexed:
 
     index: Index
     old: Digests
-    """Of each version of the batch the value of its entity's version before, if an earlier batch has it."""
+    """For each version of the batch, its entity's preceding value, if an earlier batch has it."""
 
 
 def digests(values: Sequence[str | None], dataset: Dataset) -> Digests:
-    """The digests of values, zeros for none, under the dataset's secret seed: nobody can guess the value."""
+    """The digests of values, zeros for none, under the dataset's secret seed: no value can be guessed."""
     known = np.array([value is not None for value in values], np.bool_)
     found = index_runs.none(len(values))
     some = Digests.of([value for value in values if value is not None], dataset.claim_seed)

@@ -14,9 +14,9 @@ from pulse_resources import postgres
 from pulse_resources.errors import Conflict, NotFound, QuotaExceeded, UserError
 
 MAX_INDEXES = 8
-"""Of a dataset: each is written with every batch."""
+"""Indexes per dataset: every batch writes each of them."""
 UNREAD = timedelta(days=30)
-"""An index that nobody has read for this long is orphaned."""
+"""An index without a read for this long is orphaned."""
 
 # Whoever declares an index of the dataset waits for the others, so that the limit holds.
 HOLD = "SELECT FROM entity_logs WHERE dataset_id = %s FOR UPDATE"
@@ -81,7 +81,7 @@ def declare(tenant: Tenant, slug: str, expression: str, *, pipe: str | None = No
         pipe: the transform of which a join implies it.
 
     Raises:
-        UserError: it is no expression over the dataset's columns.
+        UserError: it is not an expression over the dataset's columns.
         NotFound: the tenant has no such dataset.
         Conflict: it is a dataset of events.
         QuotaExceeded: the dataset has as many as it may have.

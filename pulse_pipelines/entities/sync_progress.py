@@ -166,7 +166,7 @@ def unfinished(
 
 
 def failed_lately(connection: postgres.Connection, tenant_id: UUID) -> list[Unfinished]:
-    """Select the latest failed runs of the tenant's pipes: what they sent is counted, and deletes nothing."""
+    """Select the latest failed runs of the tenant's pipes: their events are counted, and delete nothing."""
     return [
         Unfinished(number, owner, False, State(state), _packed(starts), _packed(ends))
         for number, owner, state, starts, ends in connection.execute(FAILED_LATELY, [tenant_id])
@@ -205,7 +205,7 @@ def expire(connection: postgres.Connection, tenant_id: UUID, seconds: float) -> 
 
 
 def fail(connection: postgres.Connection, tenant_id: UUID, why: str) -> None:
-    """Fail the tenant's syncs: some of what they brought is lost, so they must delete nothing."""
+    """Fail the tenant's syncs: some of their events are lost, so they must delete nothing."""
     connection.execute(FAIL, [why, tenant_id])
     connection.execute(FORGET_IDS, [tenant_id])
 

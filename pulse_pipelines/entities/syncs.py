@@ -131,7 +131,7 @@ def open_sync(connection: postgres.Connection, tenant: Tenant, dataset_id: UUID,
 
 
 def finish(tenant: Tenant, slug: str, taking: Taking, refused: Sequence[str | None]) -> None:
-    """Enter a part, all of which the broker has acknowledged but for what was refused.
+    """Enter a part: the broker has acknowledged all its events except those that were refused.
 
     Args:
         refused: the ids of these entities; None where it is not known.
@@ -204,7 +204,7 @@ def allow(tenant: Tenant, slug: str, share: float) -> None:
 
     Raises:
         NotFound: the tenant has no such dataset of entities.
-        UserError: it is no share.
+        UserError: it is not a share.
     """
     if not 0 <= share <= 1:
         raise UserError(f"{share} is no share", fix="Give a number between 0 and 1")

@@ -45,7 +45,7 @@ class Cleaned:
     after: DataFile | None
     places: Places
     versions: Sequence[int] = ()
-    """Of a dataset of entities: `_updated` of the events."""
+    """`_updated` of the events, in a dataset of entities."""
 
     @property
     def day(self) -> date:

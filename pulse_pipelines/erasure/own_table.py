@@ -57,7 +57,7 @@ class Outcome:
     """Files that were deleted."""
     uuid: str = ""
     sequence: int = 0
-    """Of the snapshot that was searched as a whole: later files are not covered."""
+    """The snapshot that was searched as a whole: later files are not covered."""
     reason: str | None = None
     """Why it was not searched, or has nothing to search."""
     has_column: bool = True

@@ -62,8 +62,8 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     """Remove the person's lines from the tenant's raw zone; continues where an earlier call stopped.
 
     Raises:
-        OSError: the object store failed; what was done is recorded.
-        psycopg.OperationalError: Postgres failed; what was done is recorded.
+        OSError: the object store failed; finished work is recorded.
+        psycopg.OperationalError: Postgres failed; finished work is recorded.
     """
     step = erasure.steps.get(STEP) or {"objects": [], "orphans": 0}
     object_store.delete(entry["removed"] for entry in step["objects"])  # left by an earlier process that died
@@ -178,7 +178,7 @@ def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | No
 
 
 def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: dict[str, object]) -> None:
-    """Register the new objects in place of the old ones, but for those that retention removed meanwhile."""
+    """Register the new objects in place of the old ones, except those that retention removed meanwhile."""
     entries = list(step["objects"])  # type: ignore[call-overload]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         for each in cleaned:

@@ -42,7 +42,7 @@ def deleted_slugs(tenant: Tenant) -> list[str]:
 
 
 def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Places that may still hold the person's events: `where`, `until` (ISO 8601, None: for ever), `why`.
+    """Places that may still hold the person's events: `where`, `until` (ISO 8601, None: no end), `why`.
 
     Args:
         steps: the erasure's results.

@@ -1,7 +1,7 @@
 """Erase: removes a person's events from every store, step by step, and verifies the result.
 
 An erasure covers the events that were settled when it began: later events need another erasure. It holds the
-table's rewrite lease, and a tenant has one erasure at a time; ingestion goes on. Steps that left something
+table's rewrite lease, and a tenant has one erasure at a time; ingestion continues. Steps that left something
 behind are repeated until nothing is left: only then a receipt is issued.
 """
 
@@ -111,7 +111,7 @@ def erase(
 
     Raises:
         NotFound: the tenant has no such dataset.
-        UserError: `where` is no valid condition.
+        UserError: `where` is not a valid condition.
         Terminal: the table is gone, or has delete files of another engine; or the dataset was deleted
             meanwhile, and the error says where its files are; or an own table is beyond the limits.
         Transient: the table is being rewritten, the object store failed, Spark does not answer, or

@@ -32,7 +32,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     Raises:
         Terminal, OSError, psycopg.OperationalError: run it again.
     """
-    with suppress(NotFound):  # deleted meanwhile, and its state with it: the next steps say so
+    with suppress(NotFound):  # deleted meanwhile, and its state with it: the next steps raise for it
         state_build.build(tenant, subject.dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         row = connection.execute(KEYS, [subject.dataset.dataset_id]).fetchone()

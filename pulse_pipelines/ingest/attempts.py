@@ -127,7 +127,7 @@ def bounded(batch: str, number: int) -> Iterator[None]:
     """Kill this process if the block takes longer than `ingest.attempt_seconds`; a later attempt has longer.
 
     A call that hangs (such as a client waiting for a wall clock that was set back) would hold the batch, and
-    a slot for runs, for ever. The sensor treats it like any attempt whose process died.
+    a slot for runs permanently. The sensor treats it like any attempt whose process died.
     """
     seconds = load_settings().ingest.attempt_seconds * min(number, PATIENCE)
     with watchdog.watched(f"attempt {number} at batch {batch}", seconds):

@@ -4,7 +4,7 @@ For datasets of entities it finds the unchanged entities instead (see `ingest.ve
 also have to fit into their tenant's monthly quota (see `ingest.quota`).
 
 The gate only reads claims: settle adds them, in the transaction that lands the rows. So an attempt that dies
-leaves no claim behind, and every attempt decides anew, independent of the one before.
+leaves no claim behind, and every attempt decides independently of the one before.
 """
 
 from collections import defaultdict

@@ -59,7 +59,7 @@ class LandDataset:
     places: Places | None
     """For a dataset of entities: the versions that land; None for any other, or if none land."""
     indexes: tuple[Index, ...] = ()
-    """Of its log, to be maintained."""
+    """The indexes of its log, to be maintained."""
 
 
 @dataclass(frozen=True)

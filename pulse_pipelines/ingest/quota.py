@@ -37,7 +37,7 @@ def over(
 
     Args:
         connection: in the tenant's session.
-        new: positions of the events that are no duplicates, in any order.
+        new: positions of the events that are not duplicates, in any order.
 
     Raises:
         Fenced: a newer attempt owns the batch.

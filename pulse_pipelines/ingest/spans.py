@@ -85,7 +85,7 @@ def stage(name: str, plan: Plan) -> Iterator[Tell]:
 
 @contextmanager
 def work(name: str, **about: str | int) -> Iterator[Callable[..., None]]:
-    """Open a span with a trace of its own around work that is no batch's; it fails with the block.
+    """Open a span with a trace of its own around work outside batches; it fails with the block.
 
     Yields:
         A function to add what was found, by name.

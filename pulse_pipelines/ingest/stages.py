@@ -113,13 +113,13 @@ class TopicDrained:
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of one tenant's part of a batch at a stage; the other parts go on."""
+    """The failure of one tenant's part of a batch at a stage; the other parts continue."""
 
     tenant_id: UUID
     step: str
     error: str
     by_event: bool = False
-    """Whether one of its events may be at fault: a process died, or an error occurred that is no outage."""
+    """Whether one of its events may be at fault: a process died, or the error is not an outage."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Gated:
     fresh: "Mapping[UUID, Fresh]"
     """By dataset: the ids of all other events, which settle claims for its rows."""
     failures: tuple[Failure, ...] = ()
-    """Of all stages so far, here and in the classes below."""
+    """Failures of all stages so far, here and in the classes below."""
     over_quota: Mapping[UUID, Positions] = field(default_factory=dict)
     """By dataset: positions of events beyond the monthly quota."""
     full: Mapping[UUID, str] = field(default_factory=dict)

@@ -78,7 +78,7 @@ def existing() -> list[str]:
 
 
 def drop_settled() -> None:
-    """Drop the staging tables of settled batches, which are not read any more."""
+    """Drop the staging tables of settled batches, which no one reads again."""
     with postgres.transaction("pulse_pipeline") as connection:
         left = [table for (table,) in connection.execute(OF_SETTLED)]
     for table in left:

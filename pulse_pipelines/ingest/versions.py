@@ -63,7 +63,7 @@ def judge(
     changed[first] = (
         (updated == 0) | (before.heads != first_states.heads) | (before.tails != first_states.tails)
     )
-    changed[first] &= ~(of_syncs[first] & (updated == 0))  # deleting an unknown entity is no version
+    changed[first] &= ~(of_syncs[first] & (updated == 0))  # deleting an unknown entity makes no version
     before_first = updated[np.cumsum(~again) - 1]
     unchanged = parquet_files.by_partition(positions[~changed]) if not changed.all() else {}
     if not changed.any():
@@ -94,7 +94,7 @@ def judge(
 
 
 def _previous(places: Counters, again: Mask, before: Counters) -> Counters:
-    """Of each version, in the order of their places, the place of its entity's version before; 0: none.
+    """For each version, in order of place, the place of its entity's preceding version; 0: none.
 
     Args:
         places: of the versions, by entity and then in their order.

@@ -68,7 +68,7 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
 
 
 def beyond(metadata: TableMetadata, now: datetime, settings: UpkeepSettings) -> set[int]:
-    """Snapshots to expire: too old or too many, and those that are no ancestors of the current one.
+    """Snapshots to expire: too old, too many, or not an ancestor of the current one.
 
     The age of a snapshot counts from when it ceased to be the current one: until then time travel leads to
     it, and somebody may have begun to read it. Snapshots that branches and tags point at, which other engines

@@ -1,6 +1,6 @@
 """Maintenance history: one row per task, inserted before it begins and updated when it ends.
 
-A row that is still `running` while nobody holds the table's lease belongs to a process that died.
+A row that is still `running` while the table's lease is free belongs to a process that died.
 """
 
 import time

@@ -50,7 +50,7 @@ LEFT JOIN (
 ) c USING (dataset_id)
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
 """
-# Windows of states that nobody has built to the end.
+# Windows of states that are not completely built.
 WINDOWS = """
 SELECT t.tenant_id, t.slug, d.dataset_id, d.slug FROM event_windows w JOIN pdm_datasets d USING (dataset_id)
 JOIN pdm_tenants t ON t.tenant_id = d.tenant_id

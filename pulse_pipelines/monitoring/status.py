@@ -69,7 +69,7 @@ class TenantStatus:
     duplicates: int
     dead_letters: int
     freshness_seconds: float | None
-    """Of the latest settled batch: from its oldest event's append until it could be queried."""
+    """Seconds of the latest settled batch, from its oldest event's append until it could be queried."""
     waiting_seconds: float | None
     """Since the oldest open batch with events of this tenant was planned; None: there is none."""
     dead_letters_open: Mapping[str, int]

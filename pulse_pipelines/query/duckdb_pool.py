@@ -1,7 +1,7 @@
 """Pools of DuckDB instances, configured for Iceberg and the object store.
 
 Each instance has a memory limit, threads and a cache of its own, and is lent to one user at a time. Only
-queries that Pulse builds run here, never a caller's SQL: DuckDB's own limits are no tenant boundary.
+queries that Pulse builds run here, never a caller's SQL: DuckDB's own limits are not a tenant boundary.
 """
 
 import math

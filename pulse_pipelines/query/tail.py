@@ -1,7 +1,7 @@
 """Tail: follow the rows of a dataset as batches land them.
 
 Only appends are read, so rows that compaction, backfills and erasures rewrite are not repeated. Where the
-table's history does not go back to the last look, as after an erasure, rows are told by their offsets.
+table's history does not go back to the last read, as after an erasure, offsets tell new rows from old.
 """
 
 import time
@@ -73,7 +73,8 @@ def _appended(metadata: TableMetadata, after: int, told: Offsets) -> tuple[list[
     """The rows of each append since a sequence number, oldest first, and the latest sequence number."""
     kept = list(history(metadata))
     fresh = [each for each in kept if (each.sequence_number or 0) > after]
-    if fresh and len(fresh) == len(kept) and fresh[-1].sequence_number != 1:  # what was seen is gone
+    # The rows that were read are gone.
+    if fresh and len(fresh) == len(kept) and fresh[-1].sequence_number != 1:
         rows = _since(metadata, fresh[0], told)
         return [rows] if len(rows) else [], _latest(metadata)
     appends = [each for each in fresh if each.summary and each.summary.operation is Operation.APPEND]

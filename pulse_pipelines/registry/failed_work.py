@@ -1,6 +1,6 @@
 """Failed work: tasks of a run over many tenants that failed for one of them, recorded until they succeed.
 
-Such a run goes on with the other tenants. A failure is recorded with its tenant and dataset: an alert names
+Such a run continues with the other tenants. A failure is recorded with its tenant and dataset: an alert names
 it (see `monitoring.issues`), and later runs back off, each time for twice as long, and do it after work that
 has not failed. An outage of a service that all work needs (see `outages`) ends the run instead.
 """

@@ -7,7 +7,7 @@ Nor does Dagster retry a failed load, for example when Postgres was away for a m
 by hand, no sensor runs and nothing is ingested. And its reload starts another server; this one rebuilds the
 definitions only, since what changes at run time is the registry, not the code.
 
-Runs are children of the server and end with it. A run killed with it would count as running for ever, also
+Runs are children of the server and end with it. A run killed with it would count as running permanently, also
 against the limits on runs: after two such batches no third one would begin. So a server first reports those,
 and later such as count as starting without a process, which Dagster gives up by the clock alone.
 

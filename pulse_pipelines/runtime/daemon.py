@@ -51,7 +51,7 @@ def _watch() -> None:
         time.sleep(LOOK_S)
         before, ahead = ahead, time.time() - time.monotonic()
         if ahead < before - BACK_S:
-            print(f"the clock was set back by {before - ahead:.0f} s: starting anew", file=sys.stderr)
+            print(f"the clock was set back by {before - ahead:.0f} s: starting again", file=sys.stderr)
             sys.stderr.flush()
             os._exit(1)  # a regular exit would wait for threads that may sleep just as long
 

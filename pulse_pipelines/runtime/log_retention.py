@@ -20,7 +20,7 @@ SUFFIXES = (".out", ".err", ".complete")
 
 
 @dg.op(
-    description="Remove the logs (standard output and error) of runs, and those of ticks, that nobody wrote "
+    description="Remove the logs (standard output and error) of runs, and those of ticks, without a write "
     "to for `dagster.log_days` days. What happened in a run, and what it materialized, stays."
 )
 def remove_logs(context: dg.OpExecutionContext) -> None:

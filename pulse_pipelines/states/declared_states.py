@@ -121,7 +121,7 @@ def declare(
     """Declare the state of a dataset, then to be built; one by the same column stays, with this room.
 
     Args:
-        windows: what it has; None: none, or none any more.
+        windows: its windows; None: it has none.
 
     Raises:
         UserError: there is no such column, or none that can be a key or a sum; or a number is out of range.

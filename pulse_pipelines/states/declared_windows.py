@@ -143,9 +143,9 @@ def checked(dataset: Dataset, windows: Windows, where: Mapping[str, str]) -> Win
 def declare(
     connection: postgres.Connection, dataset: Dataset, windows: Windows | None, where: Mapping[str, str]
 ) -> None:
-    """Declare the windows of a state that the transaction holds; None: it has none any more.
+    """Declare the windows of a state that the transaction holds; None: remove them.
 
-    They begin anew if they have other sums, or if there is room now for what was left out.
+    They begin again if their sums differ, or if minutes were left out that now have room.
 
     Raises:
         UserError: what is declared cannot be.

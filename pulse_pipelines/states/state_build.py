@@ -2,7 +2,7 @@
 
 Pieces of the table's files are merged one after the other, each in a transaction of its own: merging what is
 there already changes nothing. A build counts only if the state came to lack nothing else meanwhile: after an
-erasure it begins again, on the table as it is then. One that ends halfway is begun anew by the next. Windows
+erasure it begins again, on the table as it is then. The next build repeats one that ended halfway. Windows
 are built after it (`window_build`).
 """
 
@@ -35,7 +35,7 @@ class _Seen:
 
     dataset: Dataset
     location: str
-    """Of the table's metadata; empty: the state lacks nothing, or there is none."""
+    """Location of the table's metadata; empty: the state lacks nothing, or there is none."""
     marks: int
 
 

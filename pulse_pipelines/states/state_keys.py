@@ -50,7 +50,7 @@ FRAME = pa.schema(
     ]
 )
 # Held until the transaction ends: who writes keys is alone, so that their number is exact. No key of the row
-# changes, so whoever refers to it need not wait: a build of windows, which holds these, would for ever.
+# changes, so whoever refers to it need not wait: a build of windows, which holds these, would wait endlessly.
 HOLD = """
 SELECT dataset_id, state_id, max_keys - keys FROM event_states
 WHERE dataset_id = ANY(%s) ORDER BY dataset_id FOR NO KEY UPDATE
@@ -98,7 +98,7 @@ def can_be_key(column: Column) -> bool:
 
 
 def frame(dataset: Dataset, rows: pa.Table) -> StateFrame | None:
-    """Of each key among rows of a dataset the newest row; None: the dataset has no state."""
+    """The newest row per key; None: the dataset has no state."""
     if dataset.state is None:
         return None
     state_id, column = dataset.state
@@ -210,7 +210,7 @@ def forget(connection: postgres.Connection, dataset_id: UUID, places: Sequence[t
 
 
 def _newest_of(frames: Iterable[bytes]) -> pa.Table:
-    """Of each key in frames its newest event."""
+    """The newest event per key in frames."""
     tables = [unpacked(each) for each in frames]
     if len(tables) == 1:
         return tables[0]

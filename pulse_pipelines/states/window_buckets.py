@@ -3,7 +3,7 @@
 Buckets are added to, so that each row must be added once: a file's own (`frame`) by the transaction that
 lands it (`land`), those of the table as it was when the windows began by their build
 (`states.window_build`). Both hold the row of `event_windows`. What changes a table's rows in another
-way makes windows begin anew (`changed`). Addition, minimum and maximum have no order, and nor do sums: these
+way makes windows begin again (`changed`). Addition, minimum and maximum have no order, and nor do sums: these
 are of decimals, and exact.
 """
 

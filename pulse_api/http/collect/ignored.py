@@ -1,6 +1,6 @@
 """Ignored members: those of accepted events' envelopes that no column has; only the raw zone keeps them.
 
-Producers may add members of their own, so they are no reason to refuse an event. But one may be misspelt.
+Producers may add members of their own, so an event is not refused for them. But one may be misspelt.
 """
 
 from collections import Counter

@@ -30,7 +30,7 @@ class _Part:
     used_s: float = 0.0
     """In the current round."""
     last_s: float = ROUND_S
-    """Of the last request."""
+    """CPU time of the last request, in seconds."""
     waiting: "deque[asyncio.Future[None]]" = field(default_factory=deque)
 
 

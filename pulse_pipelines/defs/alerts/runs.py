@@ -21,10 +21,10 @@ def failed_runs(
 ) -> Iterator[Issue]:
     """One issue per job and subject that failed within `alerts.failed_run_hours` and has not succeeded since.
 
-    A run of a pipe or a dataset that was deleted since is no issue: none can succeed any more.
+    A failed run is not an issue if its pipe or dataset was deleted since: no run could succeed.
 
-    A run of `ingest` is a warning while its batch has attempts left: a settled batch is no issue, and a stuck
-    one is an issue of its own.
+    A run of `ingest` is a warning while its batch has attempts left: a settled batch is not an issue, and a
+    stuck one is an issue of its own.
     """
     since = (now or datetime.now(UTC)) - timedelta(hours=load_settings().alerts.failed_run_hours)
     waiting = {batch.batch_id: batch for batch in batches if not batch.stuck}

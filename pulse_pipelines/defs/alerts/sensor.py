@@ -20,8 +20,8 @@ from pulse_pipelines.runtime.parts import shows_check
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Looks for failed runs and whom they failed for, stuck batches, topics that cannot be "
     "ingested, stale tenants, overdue dead letters and failing checks, and tells the notifiers (settings: "
-    "alerts). What goes on is told again hourly, what ended once. See all with `pulse alerts`, try it with "
-    "`pulse alerts test`.",
+    "alerts). Open alerts are repeated hourly; the end of one is sent once. See all with `pulse alerts`, "
+    "try it with `pulse alerts test`.",
 )
 def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     found, waiting = issues.look(json.loads(context.cursor or "{}"), time.time())

@@ -21,7 +21,7 @@ HEALTH = "/healthz"
 LOGIN, LOGOUT = "/login", pages.LOGOUT
 MAX_LOGIN_BYTES = 4_096
 LOCAL = ("localhost", "127.0.0.1", "::1")
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a server listens on; nobody asks for it by that name
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a server listens on it; no client calls it by that name
 POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -119,7 +119,9 @@ class Guard:
             token = None
         role = self._identity.of_token(token) if isinstance(token, str) else None
         if role is None:
-            return Refused(401, "this is no token of the control room", "`pulse status` prints it").response()
+            return Refused(
+                401, "this is not a token of the control room", "`pulse status` prints it"
+            ).response()
         answer = JSONResponse({"role": role})
         answer.set_cookie(
             self._identity.cookie,

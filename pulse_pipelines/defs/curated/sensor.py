@@ -67,7 +67,7 @@ def _not_now(instance: dg.DagsterInstance) -> str | None:
         return None
     status, ended = records[0].dagster_run.status, records[0].end_time
     if status in UNFINISHED:
-        return "the run before it goes on"
+        return "the run before it has not ended"
     wait = load_settings().curated.retry_seconds
     if status is dg.DagsterRunStatus.FAILURE and ended is not None and time.time() - ended < wait:
         return f"the last run failed: the next one begins {wait:g} s after it"

@@ -33,9 +33,9 @@ DESCRIPTIONS = {
     "without a gap, and the newest version of each entity is the one that the next batch is compared with. "
     "Looked at with whole tables.\n\n"
     "When it fails: someone changed the table outside Pulse; find the writer by the snapshots (`pulse "
-    "snapshots`). Then create the dataset anew and send its entities again.",
+    "snapshots`). Then create the dataset again and send its entities again.",
     "index_equals_log": "ERROR. Of datasets of entities: the entries of every index are those that the "
-    "versions of a sample of entities give, computed anew from the log in another way than when they landed. "
+    "versions of a sample of entities give, computed from the log in another way than when they landed. "
     "Looked at with whole tables.\n\n"
     "When it fails: drop the index and declare it again (`pulse index drop`, `pulse index create`), which "
     "builds it from the log. If `latest_equals_log` fails, too, see there first.",

@@ -69,8 +69,8 @@ def check_lake() -> None:
     job=check_lake,
     cron_schedule="23 * * * *",
     default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Every hour: all checks of all datasets. Skips while the run before it goes on.",
+    description="Every hour: all checks of all datasets. Skips until the run before it has ended.",
 )
 def check_lake_hourly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     going_on = unfinished(context.instance, check_lake)
-    return dg.SkipReason("the run before it goes on") if going_on else dg.RunRequest()
+    return dg.SkipReason("the run before it has not ended") if going_on else dg.RunRequest()

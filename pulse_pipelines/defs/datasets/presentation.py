@@ -83,7 +83,7 @@ def _description(family: Family) -> str:
         "Materialize a partition to rebuild that tenant's day from the raw zone; the rows that were there "
         "come out again.\n\n"
         "The columns below are those of all tenants' schemas; where only some have a column, or another type "
-        "for it, its description says so."
+        "for it, its description names them."
     )
 
 

@@ -1,6 +1,6 @@
 """Lag sensor: launches due batches, and new attempts of batches whose run failed or vanished.
 
-Dagster remembers run keys for ever, so every attempt has its own key. Yielding a key repeatedly until the
+Dagster never forgets a run key, so every attempt has its own key. Yielding a key repeatedly until the
 batch is running is harmless, and survives a daemon that died between planning and launching.
 """
 

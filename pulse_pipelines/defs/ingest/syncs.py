@@ -30,7 +30,7 @@ def move_on(context: dg.OpExecutionContext, config: SyncsConfig, kafka: Kafka, p
                 context.log.info("sent %d deletions of tenant %s", outcome, tenant.slug)
     if failed:
         raise Transient(
-            f"{len(failed)} tenant(s) whose syncs do not go on, the first: {failed[0]}",
+            f"{len(failed)} tenant(s) whose syncs are blocked, the first: {failed[0]}",
             fix="Nothing is deleted by them meanwhile, and they are tried again by themselves",
         )
 

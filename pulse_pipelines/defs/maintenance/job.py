@@ -32,8 +32,8 @@ class UpkeepConfig(dg.Config):
 @dg.op(
     description="Decide from the ledger what each table needs, then do it, the most urgent first: merge the "
     "small files of a day, sort a quiet day, rewrite manifests, expire snapshots, remove orphans, and what "
-    "is beyond retention. Each is a commit of its own: a run that is killed or out of time goes on with the "
-    "next. A task that failed, or found a table rolled back, is an alert, is tried again after a while, and "
+    "is beyond retention. Each is a commit of its own: a run that is killed or out of time continues with "
+    "the next. A task that failed, or found a table rolled back, is an alert, is tried again after a while, and "
     "fails the run once the other tables had their turn. The output's table says which and why.",
     tags={"kind": "iceberg"},
 )

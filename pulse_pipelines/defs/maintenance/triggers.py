@@ -18,7 +18,7 @@ from pulse_pipelines.maintenance.policy import needs
 )
 def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     if unfinished(context.instance, upkeep):
-        return dg.SkipReason("the run before it goes on")
+        return dg.SkipReason("the run before it has not ended")
     task_counts = Counter(need.task for need in needs(recent=True, patient=True))
     if not task_counts:
         return dg.SkipReason("no table needs upkeep")
@@ -31,11 +31,11 @@ def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.Ski
     cron_schedule="7 2 * * *",
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Every night (02:07 UTC): upkeep of all tables, also of those where nothing landed lately. "
-    "Skips while the run before it goes on.",
+    "Skips until the run before it has ended.",
 )
 def upkeep_daily(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     if unfinished(context.instance, upkeep):
-        return dg.SkipReason("the run before it goes on")
+        return dg.SkipReason("the run before it has not ended")
     return dg.RunRequest(run_config=_config(recent=False))
 
 

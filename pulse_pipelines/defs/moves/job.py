@@ -19,7 +19,7 @@ class MoveConfig(dg.Config):
 
 @dg.op(
     description="Write the data files again that have a column which the newer schema replaces, several at a "
-    "time in Spark tasks, then move the dataset and its table in one commit. Ingestion goes on; what lands "
+    "time in Spark tasks, then move the dataset and its table in one commit. Ingestion continues; what lands "
     "meanwhile is written again before the commit. A dataset that was deleted, or has moved on, ends the run "
     "well: the move has failed, and says why.",
     tags={"kind": "iceberg"},

@@ -29,7 +29,7 @@ RETRY_S = 60.0
 def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     loaded = context.repository_def.asset_graph.get_all_asset_keys() if context.repository_def else set()
     requests, tenants = [], set()
-    # First: a run that ends in between is no longer active, and its pipe is not due any more.
+    # First: a run that ends in between is no longer active, and its pipe is no longer due.
     active = _active(context.instance)
     fail_point("pipes.looked")
     for pipe in pipes.due():

@@ -18,7 +18,7 @@ from pulse_pipelines.domain.schemas.subschemas import resolve
 MAX_MESSAGE, MAX_VALUE = 600, 200
 """Characters of a message, and of the value at its beginning if it is longer."""
 MAX_PARTS = 3_000
-"""Subschemas compiled anew to locate a violation of a large value: each takes up to 40 microseconds."""
+"""Subschemas compiled to locate a violation in a large value: each takes up to 40 microseconds."""
 _ADDRESS = "urn:pulse:bundle"
 MAX_COLLECTED = 2_500
 """Maximum errors of choices collected to locate a violation: each takes up to 16 microseconds."""

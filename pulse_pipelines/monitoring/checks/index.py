@@ -45,7 +45,7 @@ class _Stored:
     """What an index has of a sample of versions."""
 
     generation: int
-    """Of its log."""
+    """The generation of its log."""
     digests: Words
     """Four rows: heads and tails of the new values, heads and tails of the old ones."""
     count: int

@@ -101,7 +101,7 @@ class Tls:
         if error.verify_code == _EXPIRED:
             return self._wrong(f"the certificate of {where} has expired", "Renew it, and restart the service")
         if error.verify_code == _NOT_YET:
-            fix = "Compare the clocks of both machines (NTP), or have the certificate issued anew"
+            fix = "Compare the clocks of both machines (NTP), or have the certificate issued again"
             return self._wrong(f"the certificate of {where} is not valid yet", fix)
         if error.verify_code in (_OTHER_NAME, _OTHER_ADDRESS):
             fix = (
