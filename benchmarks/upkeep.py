@@ -15,7 +15,7 @@ from benchmarks.preview import typed_rows
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import land, settle
+from pulse_pipelines.ingest import land
 from pulse_pipelines.ingest.stages import DayLanding, StagedTable
 from pulse_pipelines.maintenance import state
 from pulse_pipelines.maintenance.history import Done
@@ -99,7 +99,7 @@ class Committer:
         staged = land.stage(table, batch)
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             assert iceberg.swap(connection, name, staged.old_location, staged.new_location)
-            ledger.land(connection, settle.landings(batch, [staged]))
+            ledger.land(connection, staged.landings(batch))
         return time.perf_counter() - began
 
 

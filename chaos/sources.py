@@ -98,7 +98,7 @@ def _initialize(run: Run, data: Path) -> None:
     if template.exists():
         _copy(template, data)
         return
-    run("initdb", "-U", "postgres", *["--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8"])
+    run("initdb", "-U", "postgres", "--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8")
     unfinished = template.with_suffix(f".{uuid.uuid4().hex}")
     _copy(data, unfinished)
     try:

@@ -43,8 +43,14 @@ ANEW = ("pipe.before_slot", *DELETIONS, *SWEEPS)
 """To come by these a pipe is reset before."""
 WATCH = ("pipe.advanced", "pipe.moved_on")
 BATCH = (
-    *("heads.before_advance", "heads.after_advance", "sync.after_note", "settle.before_commit"),
-    *("settle.after_commit", "after.settle", "after.send_deletions", *DELETIONS),
+    "heads.before_advance",
+    "heads.after_advance",
+    "sync.after_note",
+    "settle.before_commit",
+    "settle.after_commit",
+    "after.settle",
+    "after.send_deletions",
+    *DELETIONS,
 )
 CLAIMS = ("claims.before_add", "claims.after_add")
 """Of these a batch comes by that lands events."""
@@ -77,7 +83,9 @@ PIPES: Mapping[str, Kind] = {
         {"source": SOURCE, "table": "noted", "timestamp": "at", "mode": "incremental", "cursor": "number"},
     ),
     "fed": Kind(
-        *("feed", "captured", {"source": "itself", "feed": "/v1/datasets/captured/entities"}),
+        "feed",
+        "captured",
+        {"source": "itself", "feed": "/v1/datasets/captured/entities"},
         after="captured",
     ),
     "computed": Kind(

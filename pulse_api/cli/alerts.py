@@ -48,7 +48,12 @@ def send_test(as_json: AsJson = False) -> None:
     """
     now = datetime.now(UTC)
     alert = notify.Alert(
-        *("test", "test", "warning", {}, "this is a test, sent by `pulse alerts test`", "Do nothing"),
+        key="test",
+        kind="test",
+        severity="warning",
+        about={},
+        summary="this is a test, sent by `pulse alerts test`",
+        fix="Do nothing",
         first_seen=now,
         last_seen=now,
     )
@@ -66,8 +71,13 @@ def _row(entry: "alerts.Remembered") -> tuple[Any, ...]:
     alert = entry.alert
     notifications = (f"{name}: {_when(outcome)}" for name, outcome in sorted(entry.told.items()))
     return (
-        *(alert.first_seen, alert.resolved_at, alert.severity, alert.kind),
-        *(alert.summary, alert.fix, "; ".join(notifications)),
+        alert.first_seen,
+        alert.resolved_at,
+        alert.severity,
+        alert.kind,
+        alert.summary,
+        alert.fix,
+        "; ".join(notifications),
     )
 
 

@@ -27,8 +27,16 @@ def list_batches(
         return
     rows = (
         (
-            *(b.batch_id, b.state, b.attempt, b.settled_at or b.planned_at, b.tenants, b.events),
-            *(b.landed, b.duplicates, b.dead_letters, b.last_error),
+            b.batch_id,
+            b.state,
+            b.attempt,
+            b.settled_at or b.planned_at,
+            b.tenants,
+            b.events,
+            b.landed,
+            b.duplicates,
+            b.dead_letters,
+            b.last_error,
         )
         for b in recent
     )

@@ -62,8 +62,12 @@ def list_datasets(tenant: TenantSlug, as_json: AsJson = False) -> None:
         return
     rows = (
         (
-            *(dataset.slug, dataset.name, dataset.schema_uri, len(dataset.columns)),
-            *(dataset.on_invalid, dataset.dataset_id),
+            dataset.slug,
+            dataset.name,
+            dataset.schema_uri,
+            len(dataset.columns),
+            dataset.on_invalid,
+            dataset.dataset_id,
         )
         for dataset in datasets
     )

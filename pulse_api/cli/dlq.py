@@ -82,8 +82,13 @@ def list_letters(
         return
     rows = [
         (
-            *(letter.letter_id, letter.settled_at, letter.reason, letter.dataset),
-            *(letter.event_id, letter.pointer, _short(letter.detail)),
+            letter.letter_id,
+            letter.settled_at,
+            letter.reason,
+            letter.dataset,
+            letter.event_id,
+            letter.pointer,
+            _short(letter.detail),
             letter.resolution or "open",
         )
         for letter in page.letters

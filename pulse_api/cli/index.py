@@ -50,8 +50,14 @@ def list_indexes(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False)
         return
     rows = (
         (
-            *(index.index_id, index.expression, index.entries, index.bytes, index.behind),
-            *(_reader_text(index.readers), index.read_at, "orphaned" if index.orphaned else ""),
+            index.index_id,
+            index.expression,
+            index.entries,
+            index.bytes,
+            index.behind,
+            _reader_text(index.readers),
+            index.read_at,
+            "orphaned" if index.orphaned else "",
         )
         for index in declared
     )

@@ -156,8 +156,14 @@ def _show(issued: list[ApiKey], as_json: bool) -> None:
     now = datetime.now(UTC)
     rows = [
         (
-            *(key.key_id, key.name, ", ".join(sorted(key.scopes)) or "operator", _state(key, now)),
-            *(key.issued_by or "operator", key.created_at, key.expires_at, key.last_used_at),
+            key.key_id,
+            key.name,
+            ", ".join(sorted(key.scopes)) or "operator",
+            _state(key, now),
+            key.issued_by or "operator",
+            key.created_at,
+            key.expires_at,
+            key.last_used_at,
         )
         for key in issued
     ]

@@ -42,9 +42,14 @@ def show(dataset_moves: "Sequence[moves.Move]") -> None:
     """Print a table of moves."""
     rows = (
         (
-            *(move.asked_at, move.move_id, move.schema_uri, move.state),
+            move.asked_at,
+            move.move_id,
+            move.schema_uri,
+            move.state,
             "" if move.files is None else f"{move.files_done:,} of {move.files:,}",
-            *(move.attempt, move.ended_at, move.error),
+            move.attempt,
+            move.ended_at,
+            move.error,
         )
         for move in dataset_moves
     )

@@ -141,21 +141,30 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
         return
     rows = (
         (
-            *(pipe.name, str(pipe.document["direction"]), str(pipe.definition.other_end), pipe.dataset),
-            *(
-                pipe.definition.other_end.mode,
-                pipe.state,
-                pipe.settled_at,
-                pipe.behind,
-                pipe.position,
-                pipe.error,
-            ),
+            pipe.name,
+            str(pipe.document["direction"]),
+            str(pipe.definition.other_end),
+            pipe.dataset,
+            pipe.definition.other_end.mode,
+            pipe.state,
+            pipe.settled_at,
+            pipe.behind,
+            pipe.position,
+            pipe.error,
         )
         for pipe in listed
     )
     columns = (
-        *("pipe", "direction", "other end", "dataset", "mode", "state", "settled", "behind"),
-        *("position", "error"),
+        "pipe",
+        "direction",
+        "other end",
+        "dataset",
+        "mode",
+        "state",
+        "settled",
+        "behind",
+        "position",
+        "error",
     )
     spare = ("position", "mode", "behind", "other end", "direction")
     show_table(columns, rows, empty="No pipes yet: pulse pipe create", spare=spare)
@@ -184,8 +193,14 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
             ("begun", "kind", "state", "versions", "written", "deleted", "refused", "reason"),
             (
                 (
-                    *(run.begun_at, "full" if run.is_full else "partial", run.state, run.versions),
-                    *(run.upserted, run.deleted, run.refused, run.reason),
+                    run.begun_at,
+                    "full" if run.is_full else "partial",
+                    run.state,
+                    run.versions,
+                    run.upserted,
+                    run.deleted,
+                    run.refused,
+                    run.reason,
                 )
                 for run in runs
             ),
@@ -195,14 +210,28 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
         return
     rows = (
         (
-            *(sync.begun_at, "full" if sync.is_full else "partial", sync.state, sync.created, sync.changed),
-            *(sync.unchanged, sync.deleted, sync.refused, sync.reason),
+            sync.begun_at,
+            "full" if sync.is_full else "partial",
+            sync.state,
+            sync.created,
+            sync.changed,
+            sync.unchanged,
+            sync.deleted,
+            sync.refused,
+            sync.reason,
         )
         for sync in recent
     )
     columns = (
-        *("begun", "kind", "state", "new", "changed"),
-        *("unchanged", "deleted", "refused", "reason"),
+        "begun",
+        "kind",
+        "state",
+        "new",
+        "changed",
+        "unchanged",
+        "deleted",
+        "refused",
+        "reason",
     )
     show_table(columns, rows, empty="It has not run yet", spare=("begun", "unchanged"))
 

@@ -266,10 +266,9 @@ def _table(rows: tuple[Row, ...]) -> Table:
         uptime = _duration(row.uptime_seconds) if row.uptime_seconds is not None else ""
         colour = "green" if row.up else "red"
         shown = "external" if row.external and row.up else row.state
-        table.add_row(
-            *(row.service, f"[{colour}]{shown}[/{colour}]", row.address, str(row.pid or "")),
-            *(uptime, str(row.restarts), memory, *([row.note] if notes else [])),
-        )
+        state, pid = f"[{colour}]{shown}[/{colour}]", str(row.pid or "")
+        note = [row.note] if notes else []
+        table.add_row(row.service, state, row.address, pid, uptime, str(row.restarts), memory, *note)
     return table
 
 

@@ -28,14 +28,30 @@ def list_syncs(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
         return
     rows = (
         (
-            *(sync.begun_at, sync.sync_id, "full" if sync.is_full else "partial", sync.state),
-            *(sync.created, sync.changed, sync.unchanged, sync.deleted, sync.refused, sync.reason),
+            sync.begun_at,
+            sync.sync_id,
+            "full" if sync.is_full else "partial",
+            sync.state,
+            sync.created,
+            sync.changed,
+            sync.unchanged,
+            sync.deleted,
+            sync.refused,
+            sync.reason,
         )
         for sync in recent
     )
     columns = (
-        *("begun", "sync", "kind", "state"),
-        *("new", "changed", "unchanged", "deleted", "refused", "reason"),
+        "begun",
+        "sync",
+        "kind",
+        "state",
+        "new",
+        "changed",
+        "unchanged",
+        "deleted",
+        "refused",
+        "reason",
     )
     show_table(columns, rows, empty="No sync of this dataset yet", spare=("begun", "refused", "unchanged"))
 

@@ -90,8 +90,16 @@ def _show(tasks: "list[history.Done]", as_json: bool, empty: str) -> None:
     columns = ("began", "tenant", "dataset", "day", "task", "outcome", "before", "after", "seconds", "detail")
     rows = (
         (
-            *(d.started_at, d.tenant, d.dataset, d.day, d.task, d.outcome),
-            *(_numbers(d.before), _numbers(d.after), d.seconds, d.detail),
+            d.started_at,
+            d.tenant,
+            d.dataset,
+            d.day,
+            d.task,
+            d.outcome,
+            _numbers(d.before),
+            _numbers(d.after),
+            d.seconds,
+            d.detail,
         )
         for d in tasks
     )

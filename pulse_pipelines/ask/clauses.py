@@ -11,12 +11,28 @@ from pulse_pipelines.domain.schemas.columns import Kind
 
 COMPARATORS = {
     ">": (
-        *("more than", "greater than", "higher than", "larger than", "longer than", "bigger than"),
-        *("over", "above", "exceeding", "later than", ">"),
+        "more than",
+        "greater than",
+        "higher than",
+        "larger than",
+        "longer than",
+        "bigger than",
+        "over",
+        "above",
+        "exceeding",
+        "later than",
+        ">",
     ),
     "<": (
-        *("less than", "fewer than", "lower than", "smaller than", "shorter than", "under", "below"),
-        *("earlier than", "<"),
+        "less than",
+        "fewer than",
+        "lower than",
+        "smaller than",
+        "shorter than",
+        "under",
+        "below",
+        "earlier than",
+        "<",
     ),
     ">=": ("at least", "no less than", ">="),
     "<=": ("at most", "up to", "no more than", "<="),
@@ -30,8 +46,22 @@ CONNECTORS = keys("where with whose having that which when for if having of")
 NEUTRAL = keys("in at for of on with")
 """Prepositions before a value that do not determine its column."""
 GROUPERS = (
-    *("by", "per", "for each", "for every", "in each", "in every", "of each", "on each", "at each"),
-    *("from each", "broken down by", "grouped by", "split by", "across", "each", "every"),
+    "by",
+    "per",
+    "for each",
+    "for every",
+    "in each",
+    "in every",
+    "of each",
+    "on each",
+    "at each",
+    "from each",
+    "broken down by",
+    "grouped by",
+    "split by",
+    "across",
+    "each",
+    "every",
 )
 RATIOS = ("per", "for", "of", "each", "every")
 """First words of groupers after which a number may be the divisor of a measure."""

@@ -13,8 +13,18 @@ from pulse_pipelines.ask.plan import Span
 from pulse_pipelines.ask.words import Word
 
 MONTHS = (
-    *("january", "february", "march", "april", "may", "june", "july"),
-    *("august", "september", "october", "november", "december"),
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
 )
 _MONTHS = {name: n + 1 for n, name in enumerate(MONTHS)} | {name[:3]: n + 1 for n, name in enumerate(MONTHS)}
 _MONTHS["sept"] = 9

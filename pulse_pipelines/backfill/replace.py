@@ -89,8 +89,17 @@ def replace(
         if landing:
             _land_letters(connection, plan, landing, values)
         landed = ledger.Landing(
-            *(backfill_id, plan.tenant.tenant_id, dataset.dataset_id, dataset.slug, plan.day, len(landing)),
-            *(0, size, len(added), staged.snapshot_id, staged.new),
+            batch_id=backfill_id,
+            tenant_id=plan.tenant.tenant_id,
+            dataset_id=dataset.dataset_id,
+            slug=dataset.slug,
+            day=plan.day,
+            rows=len(landing),
+            duplicates=0,
+            bytes=size,
+            files=len(added),
+            snapshot_id=staged.snapshot_id,
+            metadata_location=staged.new,
         )
         ledger.land(connection, [landed])
 

@@ -84,8 +84,13 @@ def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -
         refused, already = refused + len(newly), already + len(known)
         examples += _shown(tenant, newly, SHOWN - len(examples))
     return Trial(
-        *(day, events, refused, already, tuple(examples), next(received, None) is None),
-        tuple(incompatibilities(check_document(dataset.document), wanted)),
+        day=day,
+        events=events,
+        refused=refused,
+        refused_already=already,
+        examples=tuple(examples),
+        complete=next(received, None) is None,
+        incompatibilities=tuple(incompatibilities(check_document(dataset.document), wanted)),
     )
 
 

@@ -37,7 +37,7 @@ def merge_claims(dataset: Dataset) -> int:
         day = max(run.claimed_on for run in merged)
         for piece in _pieces(parts):
             claim_runs.insert(
-                *(connection, dataset.tenant_id, dataset.dataset_id, piece, ends), newest=newest, day=day
+                connection, dataset.tenant_id, dataset.dataset_id, piece, ends, newest=newest, day=day
             )
             fail_point("merge_claims.added")
         claim_runs.remove(connection, dataset.dataset_id, [run.run for run in merged])

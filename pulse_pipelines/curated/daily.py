@@ -95,7 +95,10 @@ def _query(part: Part) -> DayQuery:
     declared = (column.name for column in part.dataset.columns)
     numeric = {name: f"number_{n}" for n, name in enumerate(declared) if part.columns.get(name) in NUMERIC}
     selected = [
-        *(f"{HOUR} AS hour", f"{part.column(typed_by)} AS type", "id", '"timestamp" AS moment'),
+        f"{HOUR} AS hour",
+        f"{part.column(typed_by)} AS type",
+        "id",
+        '"timestamp" AS moment',
         *(f'CAST("{name}" AS DOUBLE) AS {value}' for name, value in numeric.items()),
     ]
     numbers = ", ".join(NUMBER.format(name=name, value=value) for name, value in numeric.items())

@@ -83,7 +83,11 @@ def account(
         connection,
         [
             Landing(
-                *(erasure.erasure_id, tenant.tenant_id, dataset.dataset_id, dataset.slug, day),
+                batch_id=erasure.erasure_id,
+                tenant_id=tenant.tenant_id,
+                dataset_id=dataset.dataset_id,
+                slug=dataset.slug,
+                day=day,
                 rows=-sum(len(cleaned.places) for cleaned in part),
                 duplicates=0,
                 bytes=sum(cleaned.bytes for cleaned in part),

@@ -183,7 +183,11 @@ def _drain_topic(
             tenant=scope.tenant.slug,
         )
     return TopicDrained(
-        *(scope.tenant.tenant_id, part, counts, tuple(lake.candidates), tuple(lake.raw)),
+        tenant_id=scope.tenant.tenant_id,
+        part=part,
+        partitions=counts,
+        candidates=tuple(lake.candidates),
+        raw=tuple(lake.raw),
         ids={dataset_id: ArrivedIds.unpacked(parts).packed() for dataset_id, parts in ids.items()},
         copies=lake.copies,
         origins=() if origins is None else origins.found(),

@@ -1,8 +1,8 @@
 """Isolation of poison events: those that crash the process that handles them are found by halving ranges.
 
 Such an event (a crash of native code, unbounded memory) would stop its tenant permanently, since every
-attempt dies of it. So a failed job's ranges are drained again in halves, and these in halves, until each event at
-fault is alone. It becomes a dead letter without being decoded by the pipeline; all other events land.
+attempt dies of it. So a failed job's ranges are drained again in halves, and these in halves, until each
+event at fault is alone. It becomes a dead letter without being decoded; all other events land.
 """
 
 import json

@@ -84,15 +84,15 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
                 candidates[candidate.dataset_id].append(candidate)
     work = [
         LandDataset(
-            plan.batch_id,
-            scope.tenant,
-            dataset,
-            tuple(candidates[dataset.dataset_id]),
-            _in_files(gated, dataset.dataset_id),
-            gated.over_quota.get(dataset.dataset_id, {}),
-            plan.bulk,
-            added.places if (added := gated.added.get(dataset.dataset_id)) else None,
-            tuple(index.index for index in added.indexes) if added else (),
+            batch_id=plan.batch_id,
+            tenant=scope.tenant,
+            dataset=dataset,
+            candidates=tuple(candidates[dataset.dataset_id]),
+            duplicates=_in_files(gated, dataset.dataset_id),
+            over_quota=gated.over_quota.get(dataset.dataset_id, {}),
+            bulk=plan.bulk,
+            places=added.places if (added := gated.added.get(dataset.dataset_id)) else None,
+            indexes=tuple(index.index for index in added.indexes) if added else (),
         )
         for scope in plan.scopes.values()
         for dataset in scope.datasets
@@ -122,8 +122,16 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             else:
                 failures.append(outcome)
     return Landed(
-        *(plan, gated.topics, gated.duplicates, gated.fresh, tuple(tables), tuple(refused), tuple(failures)),
-        *(gated.over_quota, gated.full, gated.added),
+        plan=plan,
+        topics=gated.topics,
+        duplicates=gated.duplicates,
+        fresh=gated.fresh,
+        tables=tuple(tables),
+        refused=tuple(refused),
+        failures=tuple(failures),
+        over_quota=gated.over_quota,
+        full=gated.full,
+        added=gated.added,
     )
 
 
@@ -182,13 +190,15 @@ def land_dataset(work: LandDataset) -> StagedTable:
             clean = _without(work.dataset, candidate, work.duplicates)
         dropped = candidate.rows - (clean.rows if clean else 0)
         clean = clean and _without(work.dataset, clean, work.over_quota)
-        before = days.get(candidate.day, DayLanding(candidate.day, 0, 0, 0, 0))
+        before = days.get(
+            candidate.day, DayLanding(day=candidate.day, rows=0, duplicates=0, bytes=0, files=0)
+        )
         days[candidate.day] = DayLanding(
-            candidate.day,
-            before.rows + (clean.rows if clean else 0),
-            before.duplicates + dropped + candidate.copies,
-            before.bytes + (clean.bytes if clean else 0),
-            before.files + (1 if clean else 0),
+            day=candidate.day,
+            rows=before.rows + (clean.rows if clean else 0),
+            duplicates=before.duplicates + dropped + candidate.copies,
+            bytes=before.bytes + (clean.bytes if clean else 0),
+            files=before.files + (1 if clean else 0),
         )
         if clean:
             files.append(clean)

@@ -89,8 +89,17 @@ def _rows(landed: Landed, dataset: Dataset, mark: int, unlanded: set[int], reaso
     for partition, offset, received, event_id, payload in _raw_events(sorted(paths)):
         if position(partition, offset) in unlanded:
             yield (
-                *(mark, dataset.tenant_id, partition, offset, dataset.slug, event_id, reason.value, None),
-                *(why, payload, received),
+                mark,
+                dataset.tenant_id,
+                partition,
+                offset,
+                dataset.slug,
+                event_id,
+                reason.value,
+                None,
+                why,
+                payload,
+                received,
             )
 
 

@@ -32,7 +32,7 @@ from pulse_pipelines.registry import intake
 from pulse_pipelines.states import state_keys
 from pulse_pipelines.tables import ledger, live_table, raw_zone
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
-from pulse_pipelines.tables.ledger import Landing, RangeAccounting
+from pulse_pipelines.tables.ledger import RangeAccounting
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced, Terminal, Transient
 from pulse_resources.process.faults import fail_point
@@ -111,7 +111,13 @@ def _staged(landed: Landed, part: TenantPart) -> _Staged:
         if table.snapshot_id is not None
     ]
     accountings = [tenant_parts.accounting(landed, part, r) for r in part.ranges]
-    return _Staged(tables, landed, part, accountings, tenant_parts.settled(part, accountings))
+    return _Staged(
+        tables=tables,
+        landed=landed,
+        part=part,
+        accountings=accountings,
+        total=tenant_parts.settled(part, accountings),
+    )
 
 
 def _settle_safely(landed: Landed, part: TenantPart) -> tuple[_Staged, float] | Failure:
@@ -177,7 +183,7 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
         )
     if letters:
         connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
-    ledger.land(connection, landings(plan.batch_id, part.tables))
+    ledger.land(connection, (day for table in part.tables for day in table.landings(plan.batch_id)))
     raw = [each for topic in part.topics for each in topic.raw]
     raw_zone.register(connection, tenant_id, plan.batch_id, raw)
     early = intake.settle(connection, tenant_id, plan.batch_id)
@@ -249,16 +255,6 @@ def _keep_states(connection: postgres.Connection, landed: Landed, part: TenantPa
             dataset=next(table.slug for table in part.tables if table.dataset_id == late),
             batch=landed.plan.batch_id,
         )
-
-
-def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[Landing]:
-    """The ledger's landings of a batch, by table and day."""
-    for t in tables:
-        for d in t.days:
-            yield Landing(
-                *(batch, t.tenant_id, t.dataset_id, t.slug, d.day, d.rows, d.duplicates, d.bytes, d.files),
-                *(t.snapshot_id, t.new_location),
-            )
 
 
 def _restage(staged: _Staged, lost: SwapLost) -> _Staged:

@@ -1,6 +1,6 @@
 """The values that stages of ingestion pass to each other; they are small, and hold no payloads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.tables.ledger import Landing
 from pulse_pipelines.tables.written_files import CandidateFile, RawPart
 
 if TYPE_CHECKING:  # the command line imports this module: slow imports would delay its start
@@ -174,6 +175,23 @@ class StagedTable:
     files: tuple[CandidateFile, ...]
     """Files that the snapshot adds: all that restaging after a lost swap needs."""
     days: tuple[DayLanding, ...]
+
+    def landings(self, batch: str) -> Iterator[Landing]:
+        """The ledger's landings of a batch in this table, one per day."""
+        for day in self.days:
+            yield Landing(
+                batch_id=batch,
+                tenant_id=self.tenant_id,
+                dataset_id=self.dataset_id,
+                slug=self.slug,
+                day=day.day,
+                rows=day.rows,
+                duplicates=day.duplicates,
+                bytes=day.bytes,
+                files=day.files,
+                snapshot_id=self.snapshot_id,
+                metadata_location=self.new_location,
+            )
 
 
 @dataclass(frozen=True)

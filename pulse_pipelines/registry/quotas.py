@@ -182,7 +182,10 @@ def find_usage(tenant: Tenant, months: int = 12) -> Usage:
         ((over, since),) = connection.execute(OPEN_OVER_QUOTA).fetchall()
         rows = connection.execute(MONTHS, {"kind": EVENTS, "months": months, "batch": None}).fetchall()
         return Usage(
-            load_limits(connection),
-            *(count, intake.taken(connection), over, since),
-            tuple(MonthUsage(*row) for row in rows),
+            limits=load_limits(connection),
+            datasets=count,
+            accepted_this_month=intake.taken(connection),
+            over_quota=over,
+            over_quota_since=since,
+            months=tuple(MonthUsage(*row) for row in rows),
         )

@@ -105,8 +105,11 @@ def shape(footer: pq.FileMetaData) -> Shape:
         tuple(_ids(field) for field in schema.to_arrow_schema()),
         tuple(
             (
-                *(column.path, column.physical_type, *_meaning(column)),
-                *(column.max_definition_level, column.max_repetition_level),
+                column.path,
+                column.physical_type,
+                *_meaning(column),
+                column.max_definition_level,
+                column.max_repetition_level,
             )
             for column in columns
         ),

@@ -71,8 +71,16 @@ def lines(messages: Sequence[Message]) -> pa.LargeBinaryArray:
         # Line breaks occur only between JSON tokens, so replacing them by spaces keeps the event the same.
         events = pa.array([p.replace(b"\n", b" ").replace(b"\r", b" ") for p in payloads], _BYTES)
     return pc.binary_join_element_wise(
-        *(_PARTITION, _texts(partitions), _OFFSET, _texts(offsets), _RECEIVED, _texts(received)),
-        *(_PAYLOAD, events, _END, _NOTHING),
+        _PARTITION,
+        _texts(partitions),
+        _OFFSET,
+        _texts(offsets),
+        _RECEIVED,
+        _texts(received),
+        _PAYLOAD,
+        events,
+        _END,
+        _NOTHING,
     )
 
 

@@ -30,8 +30,18 @@ EXACT = 2**53
 FLOATS = {"gt": -float(EXACT), "lt": float(EXACT)}
 
 _ANNOTATIONS = {
-    *("$schema", "$id", "$comment", "title", "description", "default", "examples", "format"),
-    *("deprecated", "readOnly", "writeOnly", "type"),
+    "$schema",
+    "$id",
+    "$comment",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "format",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "type",
 }
 _BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
 _OTHER = {"ge": "gt", "gt": "ge", "le": "lt", "lt": "le"}

@@ -47,7 +47,7 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
             name="dagster-code",
             address=f"unix:{code}",
             command=python(
-                *("pulse_pipelines.runtime.code_server", "--module", module, "--socket", str(code), *quiet)
+                "pulse_pipelines.runtime.code_server", "--module", module, "--socket", str(code), *quiet
             ),
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),

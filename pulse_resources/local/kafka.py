@@ -102,12 +102,18 @@ def service(layout: Layout, settings: Settings) -> Service:
     folder = accounts.folder(layout, "kafka", owner)
     programs = accounts.reachable(owner, DOWNLOAD.path, folder)
     base = (
-        *(java(), "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=64m"),
+        java(),
+        "-Xms64m",
+        "-Xmx384m",
+        "-XX:+UseSerialGC",
+        "-XX:ReservedCodeCacheSize=64m",
         # With the second compiler a message costs the broker no less (benchmarks/README.md).
         "-XX:TieredStopAtLevel=1",
-        *("-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"),
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
-        *("-cp", f"{programs}/*"),
+        "-cp",
+        f"{programs}/*",
     )
     properties = str(folder / "server.properties")
     return Service(

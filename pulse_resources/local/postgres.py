@@ -154,10 +154,18 @@ def _initialise(place: Placement, settings: Settings) -> None:
         accounts.give(place.account, Path(secret.name))
         result = accounts.run(
             place.account,
-            *(str(place.binaries / "bin" / "initdb"), "-D", str(fresh)),
-            *("-U", settings.postgres.superuser, f"--pwfile={secret.name}"),
-            *("--auth=scram-sha-256", "--encoding=UTF8", "--data-checksums"),
-            *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+            str(place.binaries / "bin" / "initdb"),
+            "-D",
+            str(fresh),
+            "-U",
+            settings.postgres.superuser,
+            f"--pwfile={secret.name}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--data-checksums",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--locale=C",
         )
     if result.returncode:
         raise Terminal(f"initdb failed: {result.stderr.strip()}")

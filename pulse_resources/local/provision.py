@@ -28,8 +28,14 @@ GIVEN_BY = {
 """Variable that makes a service external: if it is set, the service is used and not started."""
 
 _SECRETS = (
-    *("superuser", "kafka", "object_store", "vending", "spark"),
-    *("control_room", "control_room_read_only", "lake"),
+    "superuser",
+    "kafka",
+    "object_store",
+    "vending",
+    "spark",
+    "control_room",
+    "control_room_read_only",
+    "lake",
 )
 DEFAULT_PORTS = {
     "postgres": 5432,

@@ -83,8 +83,12 @@ def service(layout: Layout, settings: Settings) -> Service:
         name="spark",
         address=settings.spark.place,
         command=(
-            *(str(home / "bin" / "spark-submit"), "--properties-file", str(properties)),
-            *("--class", _SERVER, "spark-internal"),
+            str(home / "bin" / "spark-submit"),
+            "--properties-file",
+            str(properties),
+            "--class",
+            _SERVER,
+            "spark-internal",
         ),
         env={
             "SPARK_HOME": str(home),

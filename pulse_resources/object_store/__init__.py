@@ -147,7 +147,7 @@ def s3(key: StoreKey | None = None) -> Any:
     store = load_settings().object_store
     held = key or store_key.of(store)
     return s3_client.client(
-        *(store.endpoint, store.region, held.access_key, held.secret_key, held.session_token), store.ca_file
+        store.endpoint, store.region, held.access_key, held.secret_key, held.session_token, store.ca_file
     )
 
 

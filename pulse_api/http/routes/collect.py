@@ -129,9 +129,13 @@ async def collect(request: Request) -> Response:
     refuse_unknown_parameters(request, PATH)
     here = app_state(request)
     taking = Taking(
-        *(here, request, principal, principal.cached.of_events, describing(request.headers)),
-        principal.cached.view.limits.max_records_per_month,
-        telemetry.carried(request, PATH) if here.traced else None,
+        here=here,
+        request=request,
+        principal=principal,
+        judge=principal.cached.of_events,
+        describing=describing(request.headers),
+        records_per_month=principal.cached.view.limits.max_records_per_month,
+        carried=telemetry.carried(request, PATH) if here.traced else None,
     )
     verdicts = await taking.verdicts()
     reasons = (entry["reason"] for entry in verdicts.notable)

@@ -98,11 +98,14 @@ async def _verdicts(request: Request, principal: Principal, slug: str, *, publis
     """Verdicts on the entities of a request, once the broker has acknowledged the accepted ones."""
     here = app_state(request)
     taking = Taking(
-        *(here, request, principal, principal.cached.of_entities),
-        entities.describing(request.headers, slug),
-        UNLIMITED,
-        telemetry.carried(request, PATH) if here.traced else None,
-        publishes,
+        here=here,
+        request=request,
+        principal=principal,
+        judge=principal.cached.of_entities,
+        describing=entities.describing(request.headers, slug),
+        records_per_month=UNLIMITED,
+        carried=telemetry.carried(request, PATH) if here.traced else None,
+        publishes=publishes,
     )
     verdicts = await taking.verdicts()
     verdicts.notable = entities.told(verdicts.notable)
@@ -160,8 +163,14 @@ async def read(
     """
     packed = bool(TAKES_GZIP.search(request.headers.get("accept-encoding", "")))
     page = await app_state(request).previews.run(
-        *(versions.page, principal.tenant, slug, since, limit, packed),
-        *(subset, principal.key_id if subset is not None else None),
+        versions.page,
+        principal.tenant,
+        slug,
+        since,
+        limit,
+        packed,
+        subset,
+        principal.key_id if subset is not None else None,
     )
     headers = {NEXT: page.following, "Vary": "Accept-Encoding"}
     if packed:

@@ -32,8 +32,8 @@ class UpkeepConfig(dg.Config):
 @dg.op(
     description="Decide from the ledger what each table needs, then do it, the most urgent first: merge the "
     "small files of a day, sort a quiet day, rewrite manifests, expire snapshots, remove orphans, and what "
-    "is beyond retention. Each is a commit of its own: a run that is killed or out of time continues with "
-    "the next. A task that failed, or found a table rolled back, is an alert, is tried again after a while, and "
+    "is beyond retention. Each is a commit of its own: a run that is killed or out of time continues "
+    "with the next. A task that failed, or found a table rolled back, is an alert, is tried again later, and "
     "fails the run once the other tables had their turn. The output's table says which and why.",
     tags={"kind": "iceberg"},
 )
@@ -98,9 +98,16 @@ def table(done: Sequence[Done]) -> dg.TableMetadataValue:
                 zip(
                     columns,
                     (
-                        *(each.tenant, each.dataset or "", str(each.day or ""), each.task, each.reason),
-                        *(each.outcome, _text(each.before), _text(each.after)),
-                        *(each.seconds or 0.0, each.detail or ""),
+                        each.tenant,
+                        each.dataset or "",
+                        str(each.day or ""),
+                        each.task,
+                        each.reason,
+                        each.outcome,
+                        _text(each.before),
+                        _text(each.after),
+                        each.seconds or 0.0,
+                        each.detail or "",
                     ),
                     strict=True,
                 )

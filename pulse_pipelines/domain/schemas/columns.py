@@ -36,8 +36,16 @@ PHYSICAL = (
 )
 METADATA = frozenset(
     (
-        *("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"),
-        *("_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id"),
+        "_file",
+        "_pos",
+        "_deleted",
+        "_spec_id",
+        "_partition",
+        "_row_id",
+        "_last_updated_sequence_number",
+        "_change_type",
+        "_change_ordinal",
+        "_commit_snapshot_id",
     )
 )
 """Iceberg's metadata columns: Spark cannot read a table that has one of its own."""

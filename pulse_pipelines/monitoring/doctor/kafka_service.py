@@ -23,8 +23,12 @@ SHOWN = 3
 LOOKED_AT = 100
 """Topics of which rights are asked."""
 NEEDED = (
-    *(AclOperation.CREATE, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS),
-    *(AclOperation.ALTER, AclOperation.READ, AclOperation.WRITE),
+    AclOperation.CREATE,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER,
+    AclOperation.READ,
+    AclOperation.WRITE,
 )
 """What Pulse does with topics, and `pulse doctor` with their settings."""
 _UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_KAFKA__BOOTSTRAP_SERVERS"
@@ -81,22 +85,28 @@ def look(settings: Settings) -> Iterator[Finding]:
     said = "; ".join(problem for problem, _ in wrong[:SHOWN])
     more = f"; {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
     fix = f"kafka-configs --alter --entity-type topics: {', '.join(sorted({fix for _, fix in wrong}))}"
-    yield Finding(KAFKA, "topics", not wrong, said + more or f"the settings of all {len(topics)} fit", fix)
+    yield Finding(
+        service=KAFKA,
+        check="topics",
+        ok=not wrong,
+        found=said + more or f"the settings of all {len(topics)} fit",
+        fix=fix,
+    )
 
 
 def _tls(kafka: KafkaSettings) -> Tls:
     return Tls(
-        KAFKA,
-        "name",
-        kafka.ca_file,
-        "PULSE_KAFKA__CA_FILE",
-        "PULSE_KAFKA__BOOTSTRAP_SERVERS",
-        f"Set PULSE_KAFKA__SECURITY_PROTOCOL to {'SASL_PLAINTEXT' if kafka.sasl else 'PLAINTEXT'}, or name "
-        "the broker's listener that speaks TLS",
-        kafka.certificate_file,
-        kafka.key_file,
-        kafka.key_password.get_secret_value() if kafka.key_password else None,
-        "PULSE_KAFKA__CERTIFICATE_FILE and PULSE_KAFKA__KEY_FILE",
+        service=KAFKA,
+        proof="name",
+        authorities=kafka.ca_file,
+        authorities_setting="PULSE_KAFKA__CA_FILE",
+        address_setting="PULSE_KAFKA__BOOTSTRAP_SERVERS",
+        plain_fix=f"Set PULSE_KAFKA__SECURITY_PROTOCOL to {'SASL_PLAINTEXT' if kafka.sasl else 'PLAINTEXT'}, "
+        "or name the broker's listener that speaks TLS",
+        certificate=kafka.certificate_file,
+        key=kafka.key_file,
+        key_password=kafka.key_password.get_secret_value() if kafka.key_password else None,
+        certificate_settings="PULSE_KAFKA__CERTIFICATE_FILE and PULSE_KAFKA__KEY_FILE",
     )
 
 
@@ -125,7 +135,9 @@ def _bootstrap(address: str) -> Finding:
     host, _, port = address.strip().rpartition(":")
     if not host or "/" in host or not port.isdigit():
         fix = "Write PULSE_KAFKA__BOOTSTRAP_SERVERS as host:port, more than one with commas"
-        return Finding(KAFKA, "address", False, f"{address!r} is not host:port", fix)
+        return Finding(
+            service=KAFKA, check="address", ok=False, found=f"{address!r} is not host:port", fix=fix
+        )
     return reached(KAFKA, *_parts(address), _UP)
 
 
@@ -141,9 +153,15 @@ def _brokers(cluster: ClusterMetadata, factor: int, tls: Tls | None) -> Iterator
     away = [each for each in asked if not each.ok]
     names = ", ".join(f"{broker.host}:{broker.port}" for broker in brokers)
     found = away[0].found if away else f"{names} can be reached"
-    yield Finding(KAFKA, "advertised addresses", not away, found, fix)
+    yield Finding(service=KAFKA, check="advertised addresses", ok=not away, found=found, fix=fix)
     fix = f"Set PULSE_KAFKA__REPLICATION_FACTOR to at most {len(brokers)}, or add brokers"
-    yield Finding(KAFKA, "replication", factor <= len(brokers), f"{factor} of {len(brokers)} brokers", fix)
+    yield Finding(
+        service=KAFKA,
+        check="replication",
+        ok=factor <= len(brokers),
+        found=f"{factor} of {len(brokers)} brokers",
+        fix=fix,
+    )
 
 
 def _rights(kafka_settings: KafkaSettings, topics: Sequence[str]) -> Finding:
@@ -159,10 +177,16 @@ def _rights(kafka_settings: KafkaSettings, topics: Sequence[str]) -> Finding:
     try:
         created[topic.topic].result()
     except KafkaException as error:
-        return Finding(KAFKA, "rights", False, f"no topic may be created: {first_line(error)}", fix)
+        return Finding(
+            service=KAFKA,
+            check="rights",
+            ok=False,
+            found=f"no topic may be created: {first_line(error)}",
+            fix=fix,
+        )
     for name, lacking in _lacking(topics[:LOOKED_AT]):
         said = f"{', '.join(each.name for each in lacking)} on {name}"
-        return Finding(KAFKA, "rights", False, f"the user lacks {said}", fix)
+        return Finding(service=KAFKA, check="rights", ok=False, found=f"the user lacks {said}", fix=fix)
     return Finding(KAFKA, "rights", True, "topics may be created, written and read")
 
 

@@ -30,6 +30,14 @@ class State(StrEnum):
     """Gone from the topic; an operator accepted the loss."""
 
 
+OF_LETTER = {
+    None: State.DEAD_LETTERED,
+    "replayed": State.REPLAYED,
+    "discarded": State.DISCARDED,
+    "landed": State.LANDED,
+    "erased": State.ERASED,
+}
+"""State of an event by the resolution of its dead letter."""
 ON_ITS_WAY = frozenset({State.WAITING, State.IN_BATCH})
 
 
@@ -110,3 +118,27 @@ def ordered(fates: list[Fate]) -> tuple[Fate, ...]:
     states = list(State)
     latest = sorted(fates, key=lambda fate: fate.place or (-1, -1), reverse=True)
     return tuple(sorted(latest, key=lambda fate: states.index(fate.state)))
+
+
+def of_letter(letter: DeadLetter) -> Fate:
+    """Fate of an event that became a dead letter."""
+    state = OF_LETTER[letter.resolution]
+    why = f"{letter.reason}{f' at {letter.pointer}' if letter.pointer else ''}: {letter.detail}"
+    became = {
+        State.DEAD_LETTERED: "it is a dead letter",
+        State.REPLAYED: "it was a dead letter and was replayed",
+        State.DISCARDED: "it was a dead letter and was discarded",
+        State.ERASED: "it was a dead letter, and was erased",
+    }[state]
+    return Fate(
+        state=state,
+        detail=f"{became} ({why})",
+        dataset=letter.dataset,
+        event_id=letter.event_id,
+        partition=letter.partition,
+        offset=letter.offset,
+        received_at=letter.received_at,
+        batch_id=letter.batch_id,
+        settled_at=letter.settled_at,
+        dead_letter=letter,
+    )

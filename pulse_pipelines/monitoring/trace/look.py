@@ -13,7 +13,7 @@ from pulse_pipelines.dead_letters import DeadLetter
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring.trace import ledger, rows, topic
-from pulse_pipelines.monitoring.trace.fate import Fate, Row, State, Trace, ordered
+from pulse_pipelines.monitoring.trace.fate import Fate, Row, State, Trace, of_letter, ordered
 from pulse_pipelines.monitoring.trace.ledger import Place
 from pulse_pipelines.monitoring.trace.rows import FoundRow, Search
 from pulse_pipelines.query.snapshots import store_errors_explained
@@ -25,14 +25,6 @@ from pulse_resources.process.faults import fail_point
 
 MAX_RAW_BYTES = 64 * 1024 * 1024
 """Maximum compressed bytes of a batch's raw objects that are read for one event."""
-OF_LETTER = {
-    None: State.DEAD_LETTERED,
-    "replayed": State.REPLAYED,
-    "discarded": State.DISCARDED,
-    "landed": State.LANDED,
-    "erased": State.ERASED,
-}
-"""State of an event by the resolution of its dead letter."""
 AFTER_ALL = 2**63 - 1
 """Beyond every offset."""
 LOSS = "loss-"
@@ -62,7 +54,7 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
         (letter.partition, letter.offset): letter
         for letter in dead_letters.dead_letters_of(tenant, event_id, dataset)
     }
-    fates = [_of_letter(letter) for letter in letters.values() if letter.resolution != "landed"]
+    fates = [of_letter(letter) for letter in letters.values() if letter.resolution != "landed"]
     for each in registry.list_datasets(tenant):
         if dataset in (None, each.slug) and (fate := _landed(tenant, each, event_id, day, looked)):
             fates.append(replace(fate, dead_letter=letters.get(fate.place) if fate.place else None))
@@ -126,16 +118,28 @@ def _on_its_way(tenant: Tenant, event_id: str, dataset: str | None, looked: list
 
 
 def _waiting(partition: int, offset: int, message: Message | None = None, dataset: str | None = None) -> Fate:
-    detail = "accepted: it waits in the topic for the next batch"
-    return Fate(State.WAITING, detail, dataset, _id(message), partition, offset, _received(message))
+    return Fate(
+        state=State.WAITING,
+        detail="accepted: it waits in the topic for the next batch",
+        dataset=dataset,
+        event_id=_id(message),
+        partition=partition,
+        offset=offset,
+        received_at=_received(message),
+    )
 
 
 def _in_batch(
     place: Place, partition: int, offset: int, message: Message | None = None, dataset: str | None = None
 ) -> Fate:
-    detail = f"accepted: batch {place.batch_id} has it and is not settled"
     return Fate(
-        *(State.IN_BATCH, detail, dataset, _id(message), partition, offset, _received(message)),
+        state=State.IN_BATCH,
+        detail=f"accepted: batch {place.batch_id} has it and is not settled",
+        dataset=dataset,
+        event_id=_id(message),
+        partition=partition,
+        offset=offset,
+        received_at=_received(message),
         batch_id=place.batch_id,
     )
 
@@ -157,26 +161,10 @@ def _planned(tenant: Tenant, place: Place, partition: int, offset: int, looked: 
     except NotFound:
         letter = None
     if letter is not None and letter.resolution != "landed":
-        return _of_letter(letter)
+        return of_letter(letter)
     if place.duplicate:
         return _duplicate(tenant, place, partition, offset, looked)
     return _row_at(tenant, place, partition, offset, looked, letter)
-
-
-def _of_letter(letter: DeadLetter) -> Fate:
-    state = OF_LETTER[letter.resolution]
-    why = f"{letter.reason}{f' at {letter.pointer}' if letter.pointer else ''}: {letter.detail}"
-    became = {
-        State.DEAD_LETTERED: "it is a dead letter",
-        State.REPLAYED: "it was a dead letter and was replayed",
-        State.DISCARDED: "it was a dead letter and was discarded",
-        State.ERASED: "it was a dead letter, and was erased",
-    }[state]
-    return Fate(
-        *(state, f"{became} ({why})", letter.dataset, letter.event_id, letter.partition, letter.offset),
-        *(letter.received_at, letter.batch_id, letter.settled_at),
-        dead_letter=letter,
-    )
 
 
 def _landed(
@@ -218,14 +206,26 @@ def _say(search: Search, dataset: Dataset, looked: list[str]) -> None:
 def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
     snapshot_id, landed_at, rebuilds = ledger.landing(tenant, row.batch_id, dataset.dataset_id, row.day)
     found = Row(
-        *(row.day, row.timestamp, row.schema_version, row.file, snapshot_id, landed_at),
+        day=row.day,
+        timestamp=row.timestamp,
+        schema_version=row.schema_version,
+        file=row.file,
+        snapshot_id=snapshot_id,
+        landed_at=landed_at,
         rebuilds=rebuilds,
         trace_id=row.trace_id,
     )
     detail = f"it landed: a row of {dataset.slug}, day {row.day}"
     return Fate(
-        *(State.LANDED, detail, dataset.slug, row.event_id, row.partition, row.offset),
-        *(row.received_at, row.batch_id, landed_at),
+        state=State.LANDED,
+        detail=detail,
+        dataset=dataset.slug,
+        event_id=row.event_id,
+        partition=row.partition,
+        offset=row.offset,
+        received_at=row.received_at,
+        batch_id=row.batch_id,
+        settled_at=landed_at,
         row=found,
     )
 
@@ -239,9 +239,17 @@ def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, looked
     named = original is not None and original.offset is not None
     other = f"{original.partition}-{original.offset}" if original and named else None
     return Fate(
-        State.DUPLICATE,
-        f"a copy: the event at {other} has its id, and landed" if other else "a copy of an event that landed",
-        *(slug, event_id, partition, offset, _received(message), place.batch_id, place.settled_at),
+        state=State.DUPLICATE,
+        detail=f"a copy: the event at {other} has its id, and landed"
+        if other
+        else "a copy of an event that landed",
+        dataset=slug,
+        event_id=event_id,
+        partition=partition,
+        offset=offset,
+        received_at=_received(message),
+        batch_id=place.batch_id,
+        settled_at=place.settled_at,
         row=original.row if original else None,
         copy_of=other,
     )
@@ -273,9 +281,12 @@ def _row_at(
                 return replace(_of_row(tenant, dataset, search.row), dead_letter=letter)
             _say(search, dataset, looked)
     return Fate(
-        State.LANDED,
-        "it landed; its row is not in a table of today: was its dataset deleted?",
-        *(None, None, partition, offset, None, place.batch_id, place.settled_at),
+        state=State.LANDED,
+        detail="it landed; its row is not in a table of today: was its dataset deleted?",
+        partition=partition,
+        offset=offset,
+        batch_id=place.batch_id,
+        settled_at=place.settled_at,
         dead_letter=letter,
     )
 

@@ -19,8 +19,14 @@ from pulse_pipelines.tables import live_table
 from pulse_resources import object_store
 
 COLUMNS = (
-    *("id", "timestamp", "ingested_at", "schema_version", "trace_id"),
-    *("_batch", "_kafka_partition", "_offset"),
+    "id",
+    "timestamp",
+    "ingested_at",
+    "schema_version",
+    "trace_id",
+    "_batch",
+    "_kafka_partition",
+    "_offset",
 )
 MAX_FILES = 200
 MAX_BYTES = 64 * 1024 * 1024
