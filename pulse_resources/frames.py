@@ -53,12 +53,12 @@ def frame(values: Iterable[object], kinds: Sequence[type]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema(kinds))
 
 
-def values(found: pa.Table | pa.RecordBatch, kinds: Sequence[type[_Value]]) -> list[_Value]:
+def values(rows: pa.Table | pa.RecordBatch, kinds: Sequence[type[_Value]]) -> list[_Value]:
     """Values of a frame, in order."""
-    read: list[Any] = [None] * found.num_rows
+    read: list[Any] = [None] * rows.num_rows
     for kind in kinds:
         from_arrow = _ways(typing.cast(Any, kind))[1]
-        for index, row in enumerate(found.column(kind.__name__).to_pylist()):
+        for index, row in enumerate(rows.column(kind.__name__).to_pylist()):
             if row is not None:
                 read[index] = from_arrow(row)
     return read

@@ -51,12 +51,12 @@ def in_file() -> dict[str, Any]:
         OSError, ValueError: the file cannot be read.
     """
     try:
-        found = orjson.loads((pulse_home() / "settings.json").read_bytes())
+        document = orjson.loads((pulse_home() / "settings.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError("it is no JSON object")
-    return found
+    return document
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:

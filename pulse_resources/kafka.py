@@ -263,7 +263,7 @@ def topic_settings(topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
         KafkaException: the broker does not answer.
     """
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    found: dict[str, Mapping[str, str]] = {}
+    configs: dict[str, Mapping[str, str]] = {}
     for resource, future in admin().describe_configs(resources, request_timeout=TIMEOUT_S).items():
         try:
             entries = future.result()
@@ -271,8 +271,8 @@ def topic_settings(topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
             continue
-        found[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
-    return found
+        configs[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
+    return configs
 
 
 def topic_ids(topics: Iterable[str]) -> Mapping[str, str]:
@@ -285,9 +285,9 @@ def _described(topics: Iterable[str]) -> dict[str, TopicDescription]:
     wanted = list(topics)
     if not wanted:
         return {}
-    found: dict[str, TopicDescription] = {}
+    descriptions: dict[str, TopicDescription] = {}
     described = admin().describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_S)
     for name, future in described.items():
         with contextlib.suppress(KafkaException):  # missing: the caller sees that it is not there
-            found[name] = future.result()
-    return found
+            descriptions[name] = future.result()
+    return descriptions

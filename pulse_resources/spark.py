@@ -177,15 +177,15 @@ def run_tasks(
                 (task,) = frames.values(tasks.slice(index, 1), [kind])
                 with faults.with_variables(fault_variables):
                     try:
-                        found = frames.frame(work(task), gives)
+                        outputs = frames.frame(work(task), gives)
                     except PulseError as error:
                         error.add_note(error.as_note())  # of a task's error Spark passes on the text alone
                         raise
-                    yield found
+                    yield outputs
 
     of_spark = from_arrow_schema(frames.schema(gives))
-    found: Any = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, of_spark)
-    return frames.values(found.toArrow(), gives)
+    outputs: Any = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, of_spark)
+    return frames.values(outputs.toArrow(), gives)
 
 
 def _name(importable: Any) -> str:

@@ -21,10 +21,10 @@ _UNCHECKED_HASH = (1).to_bytes(4, "little")
 @cache
 def digest() -> str:
     """Digest of the code and of the Python version that it is compiled for."""
-    found = hashlib.sha256(MAGIC_NUMBER)
+    digest = hashlib.sha256(MAGIC_NUMBER)
     for name, source in _sources():
-        found.update(name.encode() + b"\0" + hashlib.sha256(source).digest())
-    return found.hexdigest()[:16]
+        digest.update(name.encode() + b"\0" + hashlib.sha256(source).digest())
+    return digest.hexdigest()[:16]
 
 
 def archive() -> bytes:

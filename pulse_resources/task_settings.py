@@ -86,7 +86,7 @@ def forget_clients() -> None:
 
 def _plain(part: BaseModel, files: dict[str, bytes]) -> dict[str, Any]:
     """A section as JSON values; files are replaced by names derived from their content."""
-    found: dict[str, Any] = {}
+    documents: dict[str, Any] = {}
     for name in type(part).model_fields:
         value = getattr(part, name)
         if isinstance(value, Path):
@@ -100,8 +100,8 @@ def _plain(part: BaseModel, files: dict[str, bytes]) -> dict[str, Any]:
             files[value] = content
         elif isinstance(value, Mapping):
             value = {key: _shown(each) for key, each in value.items()}
-        found[name] = _shown(value)
-    return found
+        documents[name] = _shown(value)
+    return documents
 
 
 def _shown(value: Any) -> Any:

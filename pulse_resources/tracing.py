@@ -54,8 +54,8 @@ def provider(service: str, *, always: bool = False) -> "TracerProvider | None":
 
 def tracer(service: str) -> "Tracer | None":
     """Tracer of a service, which samples all spans; None if traces are off."""
-    found = provider(service, always=True)
-    return None if found is None else found.get_tracer("pulse")
+    traces = provider(service, always=True)
+    return None if traces is None else traces.get_tracer("pulse")
 
 
 def traceparent(span: "Span") -> str:

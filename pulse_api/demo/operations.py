@@ -83,9 +83,9 @@ class TableLine:
     @property
     def balanced(self) -> bool:
         last = self.runs[-1]
-        found = {"written": last.created + last.changed, "deleted": last.deleted}
+        counts = {"written": last.created + last.changed, "deleted": last.deleted}
         ended = all(run.state == State.DONE and not run.refused for run in self.runs)
-        return ended and found == self.expected and not self.differing
+        return ended and counts == self.expected and not self.differing
 
     @property
     def document(self) -> dict[str, Any]:
@@ -158,9 +158,9 @@ def _bring(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
     before = {name: pipes.last_sync(pipes.find(tenant, name)) for name in names}
     for name in names:
         pipes.ask(tenant, name, full=True)
-    found: dict[str, Sync] = {}
+    ended_syncs: dict[str, Sync] = {}
     until = time.monotonic() + PATIENCE_S
-    while left := sorted(set(names) - found.keys()):
+    while left := sorted(set(names) - ended_syncs.keys()):
         if time.monotonic() > until:
             raise Terminal(
                 f"the pipes {', '.join(left)} did not end in {PATIENCE_S:.0f} s",
@@ -169,8 +169,8 @@ def _bring(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
         time.sleep(LOOK_S)
         for name in left:
             if (ended := pipes.ended(tenant, name, after=before[name])) is not None:
-                found[name] = ended
-    return found
+                ended_syncs[name] = ended
+    return ended_syncs
 
 
 def _change() -> dict[str, dict[str, int]]:

@@ -60,10 +60,10 @@ class TenantLine:
 
 def invalid_events(events: Sequence[Event]) -> dict[str, int]:
     """Number of events of each tenant that are invalid by the source data alone."""
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for event in events:
-        found[event.tenant] = found.get(event.tenant, 0) + (not event.valid)
-    return found
+        totals[event.tenant] = totals.get(event.tenant, 0) + (not event.valid)
+    return totals
 
 
 def busy_seconds(since: datetime) -> float:
@@ -111,12 +111,12 @@ def answers(tenants: dict[str, Tenant], largest: str) -> list[Answer]:
     Raises:
         PulseError: SQL is off, or the tables cannot be read.
     """
-    found = []
+    answers = []
     for slug, asked in ((largest, AIRLINES_QUESTIONS), (OPERATOR, (OPERATORS_QUESTION,))):
         with local.queries(tenants[slug]) as run:
             for question in asked:
-                found.append(asyncio.run(answer.answer(tenants[slug], question, answer.Grammar(), run)))
-    return found
+                answers.append(asyncio.run(answer.answer(tenants[slug], question, answer.Grammar(), run)))
+    return answers
 
 
 def show_tables(console: Console, lines: Sequence[TableLine]) -> None:

@@ -122,11 +122,11 @@ def _deliver(
 
 def ledger(tenants: Sequence[Tenant]) -> dict[UUID, Counts]:
     """Settled counts of each tenant in the ledger."""
-    found = {tenant.tenant_id: Counts() for tenant in tenants}
+    counts = {tenant.tenant_id: Counts() for tenant in tenants}
     with postgres.transaction("pulse_pipeline") as connection:
-        for tenant_id, *numbers in connection.execute(LEDGER, [list(found)]):
-            found[tenant_id] = Counts(*numbers)
-    return found
+        for tenant_id, *numbers in connection.execute(LEDGER, [list(counts)]):
+            counts[tenant_id] = Counts(*numbers)
+    return counts
 
 
 def wait_until_settled(

@@ -110,8 +110,8 @@ def events(days: int | None, keep_dates: bool) -> list[Event]:
     """
     shift = timedelta(0) if keep_dates else (datetime.now(UTC).date() - timedelta(1)) - LAST_DAY
     first = LAST_DAY - timedelta(days - 1) if days else date.min
-    found = (*_flights(shift, first), *_weather(shift, first))
-    return sorted(found, key=lambda event: event.at)
+    records = (*_flights(shift, first), *_weather(shift, first))
+    return sorted(records, key=lambda event: event.at)
 
 
 def _flights(shift: timedelta, first: date) -> Iterator[Event]:

@@ -155,12 +155,12 @@ def _session(context: Context) -> Session:
 
 def _explained(context: Context, error: Exception) -> PulseError:
     """The error of a tool as a model reads it: what HTTP says in headers is in the answer."""
-    found, more = problems.of(error), dict[str, object]()
-    fix = found.fix or "Try again later; if it stays so, tell an operator"
-    if found.status == 500:
+    problem, more = problems.of(error), dict[str, object]()
+    fix = problem.fix or "Try again later; if it stays so, tell an operator"
+    if problem.status == 500:
         _log.error("a tool failed", exc_info=error)
         more["request_id"] = context.request.state.request_id if context.request else None
-    if wait := found.headers.get("Retry-After"):
+    if wait := problem.headers.get("Retry-After"):
         more["retry_after_seconds"] = wait
         fix = fix.replace("after Retry-After", f"after {wait} s")
-    return PulseError(found.detail, fix=fix, **more)
+    return PulseError(problem.detail, fix=fix, **more)

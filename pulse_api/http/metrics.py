@@ -119,8 +119,8 @@ _PER_TENANT: tuple[tuple[str, str, Measure], ...] = (
 
 def _of_tenants(tenants: Iterable[TenantStatus]) -> Iterator[Metric]:
     for name, help_text, measure in _PER_TENANT:
-        found = [((t.tenant.slug,), value) for t in tenants if (value := measure(t)) is not None]
-        yield _gauge(name, help_text, ["tenant"], found)
+        samples = [((t.tenant.slug,), value) for t in tenants if (value := measure(t)) is not None]
+        yield _gauge(name, help_text, ["tenant"], samples)
     yield _gauge(
         "pulse_dead_letters_open",
         "Dead letters that are neither replayed nor discarded.",
@@ -169,8 +169,8 @@ _PER_PIPE: tuple[tuple[str, str, Callable[[Pipe], float | None]], ...] = (
 def _of_pipes(pipes: Iterable[tuple[Pipe, LastDay]]) -> Iterator[Metric]:
     known = list(pipes)
     for name, help_text, measure in _PER_PIPE:
-        found = [((p.tenant.slug, p.name), value) for p, _ in known if (value := measure(p)) is not None]
-        yield _gauge(name, help_text, ["tenant", "pipe"], found)
+        samples = [((p.tenant.slug, p.name), value) for p, _ in known if (value := measure(p)) is not None]
+        yield _gauge(name, help_text, ["tenant", "pipe"], samples)
     yield _gauge(
         "pulse_pipe_entities",
         "Entities of the pipe's runs of the last 24 hours, by what became of them.",

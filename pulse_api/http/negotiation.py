@@ -40,11 +40,11 @@ def _quality(offered: str, ranges: Sequence[tuple[str, list[str], float]]) -> fl
     """Quality of an offered type, by the most specific range that matches."""
     kind, _, parameter = offered.partition(";")
     for pattern in (kind, f"{kind.partition('/')[0]}/*", "*/*"):
-        found = [
+        accepted = [
             quality
             for written, parameters, quality in ranges
             if written == pattern and (not parameter or parameter in parameters)
         ]
-        if found:
-            return max(found)
+        if accepted:
+            return max(accepted)
     return 0.0

@@ -36,9 +36,9 @@ class TtlCache(Generic[Key, Value]):
 
     async def get(self, key: Key, *, afresh: bool = False) -> Value | None:
         """The cached value or, if `afresh`, a value whose read begins now."""
-        found = None if afresh else self._entries.get(key)
-        if found is not None and self._fresh(found):
-            return found.value
+        entry = None if afresh else self._entries.get(key)
+        if entry is not None and self._fresh(entry):
+            return entry.value
         if afresh and (earlier := self._reading.get(key)) is not None:
             await asyncio.wait([earlier])  # it may have read before the value that this caller needs existed
         return await asyncio.shield(self._reader(key))

@@ -114,17 +114,17 @@ class Views:
         """The tenant that this key opens, and the key, if both are cached."""
         if presented.tenant_id is None or not self._listening:
             return None
-        found = self._tenants.kept(presented.tenant_id)
-        key = found.view.keys.get(presented.key_id) if found else None
-        return (found, key) if presented.opens(key, datetime.now(UTC)) and found and key else None
+        view = self._tenants.kept(presented.tenant_id)
+        key = view.view.keys.get(presented.key_id) if view else None
+        return (view, key) if presented.opens(key, datetime.now(UTC)) and view and key else None
 
     async def coming(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
         """As `kept`, after waiting for the tenant's look-ups under way: waiting costs no look-up."""
         for _ in range(MAX_SHARED_LOOKS):
             if presented.tenant_id is None or not await self._tenants.coming(presented.tenant_id):
                 return None
-            if (found := self.kept(presented)) is not None:
-                return found
+            if (view := self.kept(presented)) is not None:
+                return view
         return None
 
     async def tenant(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:

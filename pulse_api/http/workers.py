@@ -93,7 +93,7 @@ class Workers:
         worker: _Worker | None = self._idle.get()
         try:
             worker = worker or self._new()
-            found, error, where = worker.ask(work, args)
+            result, error, where = worker.ask(work, args)
         except (EOFError, OSError) as ended:
             if worker is not None:
                 worker.end()
@@ -106,7 +106,7 @@ class Workers:
             self._idle.put(worker)
         if error is not None:
             raise error from _RaisedThereError(where)
-        return cast(Result, found)
+        return cast(Result, result)
 
 
 class _RaisedThereError(Exception):

@@ -34,8 +34,8 @@ async def list_datasets(session: Session, given: OfAll) -> Answer:
     """A page of the datasets, with what each is about."""
 
     def look() -> tuple[Next, list[dict[str, Any]]]:
-        found = meaning.of_tenant(session.tenant)
-        page, following = _page(found, given, lambda each: each.dataset)
+        meanings = meaning.of_tenant(session.tenant)
+        page, following = _page(meanings, given, lambda each: each.dataset)
         about = [
             {
                 "title": each.title,

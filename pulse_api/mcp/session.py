@@ -34,7 +34,7 @@ class Answer:
 
     def document(self) -> dict[str, Any]:
         """As a JSON object."""
-        found = dict(self.facts)
+        content = dict(self.facts)
         if self.untrusted:
-            found |= {"note": UNTRUSTED, "untrusted_data": dict(self.untrusted)}
-        return found
+            content |= {"note": UNTRUSTED, "untrusted_data": dict(self.untrusted)}
+        return content

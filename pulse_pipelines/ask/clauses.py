@@ -143,11 +143,11 @@ class Clauses(Phrases):
         if plan.limit or plan.order:
             return
         for start in self.one_of(i, *GROUPERS):
-            found = list(self.dimensions(start))
-            numbers = any(isinstance(each, Field) and each.measure for some, _ in found for each in some)
+            dimensions = list(self.dimensions(start))
+            numbers = any(isinstance(each, Field) and each.measure for some, _ in dimensions for each in some)
             if numbers and self.at(i) in RATIOS:
                 continue  # fare per passenger: of each number of passengers, or divided by it?
-            for some, end in found:
+            for some, end in dimensions:
                 if not set(some) & set(plan.dimensions):
                     yield replace(plan, dimensions=(*plan.dimensions, *some)), end
 

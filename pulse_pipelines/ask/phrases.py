@@ -109,8 +109,8 @@ class Phrases:
         i = self.skip(i)
         for size in range(MAX_PHRASE, 0, -1):
             known = tuple(self.at(i + n) for n in range(size))
-            if found := self.names.fields(known):
-                yield from ((field, i + size) for field in found)
+            if fields := self.names.fields(known):
+                yield from ((field, i + size) for field in fields)
                 return
 
     def measure_field(self, i: int) -> Iterator[tuple[Field, int]]:

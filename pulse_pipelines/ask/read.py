@@ -106,19 +106,19 @@ def _plans(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime) ->
     return {plan for meaning in meanings for plan in grammar.plans(meaning, asked, now, {})}
 
 
-def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence[Hit]) -> Plan:
-    if len({plan.dataset.dataset for plan in found}) > 1:
-        rows = named([each.dataset for each in found], asked)
-        found = {each for each in found if each.dataset in rows} or found
-    if len(found) == 1:
-        (only,) = found
+def _only(plans: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence[Hit]) -> Plan:
+    if len({plan.dataset.dataset for plan in plans}) > 1:
+        rows = named([each.dataset for each in plans], asked)
+        plans = {each for each in plans if each.dataset in rows} or plans
+    if len(plans) == 1:
+        (only,) = plans
         if only.dataset.of_entities and only.timed:  # the time of a newest version is not when an entity was
             name = only.dataset.dataset
             fix = "Leave out the time, or send SQL over the versions of the entities"
             raise NotUnderstood(f"{name} has entities, which are asked for as they are now", fix=fix)
         return only
-    if found:
-        readings = sorted(plan.said(each) for each in found)
+    if plans:
+        readings = sorted(plan.said(each) for each in plans)
         fix = "Say which of these is meant: " + " | ".join(readings[:4])
         raise NotUnderstood("the question can mean several things", fix=fix, understood=readings)
     raise _refusal(meanings, asked, heard)
@@ -222,6 +222,6 @@ def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence
     )
 
 
-def sql_of(found: Plan) -> str:
+def sql_of(plan: Plan) -> str:
     """Generate the SQL of a plan."""
-    return write.sql(found)
+    return write.sql(plan)

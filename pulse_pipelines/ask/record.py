@@ -85,13 +85,13 @@ def questions(tenant: Tenant, limit: int) -> list[Asked]:
 def tokens_of_a_day(tenant: Tenant) -> int:
     """Tokens that models used for the tenant in the last 24 hours."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        (found,) = connection.execute(TOKENS).fetchone() or (0,)
-        return int(found)
+        (tokens,) = connection.execute(TOKENS).fetchone() or (0,)
+        return int(tokens)
 
 
 def freshness(tenant: Tenant, names: Sequence[str]) -> dict[str, datetime | None]:
     """When events last landed in some datasets, or in what some rollups were computed from; None: never."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        found = dict(connection.execute(LANDED, [tenant.tenant_id, list(names)]).fetchall())
-    rollups = [name for name in names if name not in found]
-    return found | (tables.landed(tenant, rollups) if rollups else {})
+        landed = dict(connection.execute(LANDED, [tenant.tenant_id, list(names)]).fetchall())
+    rollups = [name for name in names if name not in landed]
+    return landed | (tables.landed(tenant, rollups) if rollups else {})

@@ -143,9 +143,9 @@ class Names:
             if field.unit:
                 self.units[field.unit.lower()].append(field)
 
-    def fields(self, found: Phrase) -> tuple[Field, ...]:
+    def fields(self, name: Phrase) -> tuple[Field, ...]:
         """The columns that a phrase can mean."""
-        return self._fields.get(found, ())
+        return self._fields.get(name, ())
 
     def near(self, word: str) -> list[Field]:
         """Columns with a word in one of their names."""

@@ -94,12 +94,12 @@ def plan_day(tenant: Tenant, slug: str, day: date) -> DayPlan:
         Terminal: its table is gone, or belongs to another dataset.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
-        found = list(
+        parts = list(
             dataset_rows.read(connection, "d.tenant_id = %s AND d.slug = %s", [tenant.tenant_id, slug])
         )
-        if not found:
+        if not parts:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
-        (dataset,) = found
+        (dataset,) = parts
         location = iceberg.current_location(connection, (tenant.namespace, slug))
         where = {
             "tenant": tenant.tenant_id,
@@ -121,16 +121,16 @@ def plan_day(tenant: Tenant, slug: str, day: date) -> DayPlan:
 
 
 def _unlanded(connection: postgres.Connection, where: Mapping[str, Any]) -> dict[str, frozenset[int]]:
-    found: dict[str, set[int]] = defaultdict(set)
+    by_batch: dict[str, set[int]] = defaultdict(set)
     spans: Multirange[int]
     for query in (COPIES, ERASED):
         for batch, partition, spans in connection.execute(query, where):
             for span in spans:
                 offsets = range(span.lower or 0, span.upper or 0)
-                found[batch].update(parquet_files.position(partition, offset) for offset in offsets)
+                by_batch[batch].update(parquet_files.position(partition, offset) for offset in offsets)
     for batch, partition, offsets in connection.execute(DEAD_LETTERS, where):
-        found[batch].update(parquet_files.position(partition, offset) for offset in offsets)
-    return {batch: frozenset(positions) for batch, positions in found.items()}
+        by_batch[batch].update(parquet_files.position(partition, offset) for offset in offsets)
+    return {batch: frozenset(positions) for batch, positions in by_batch.items()}
 
 
 def day_files(table: Table, day: date) -> dict[str, DataFile]:

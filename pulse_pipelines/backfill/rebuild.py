@@ -133,8 +133,8 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
             refused.extend(left[: SHOWN - len(refused)])
             add(table)
         if task.sources is None:
-            for table, found in letters.passing(conformer, task.dataset, task.backfill_id, task.limits):
-                landing.extend(found)
+            for table, positions in letters.passing(conformer, task.dataset, task.backfill_id, task.limits):
+                landing.extend(positions)
                 add(table)
     why = tuple(
         f"partition {m.partition}, offset {m.offset}: {r.reason}" + (f" at {r.pointer}" if r.pointer else "")

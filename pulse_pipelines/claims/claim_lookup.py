@@ -43,32 +43,32 @@ def holders(connection: postgres.Connection, of: Iterable[Run], wanted: Digests)
     Raises:
         Transient: as `claim_files.digests`.
     """
-    found = np.zeros(len(wanted), np.int64)
+    holders = np.zeros(len(wanted), np.int64)
     filtered = []
     for run in of:
         if run.filter_bytes:
             filtered.append(run)
         else:
-            _look_into(connection, run, wanted, found)
+            _look_into(connection, run, wanted, holders)
     for pieces in claim_cache.wholes(filtered):
         try:
-            _filtered(connection, pieces, wanted, found)
+            _filtered(connection, pieces, wanted, holders)
         except Torn:
             _log.warning(
                 "claims of dataset %s: a filter of run %s is torn", pieces[0].dataset_id, pieces[0].run
             )
             claim_cache.forget_filters(pieces)
             for run in pieces:
-                _look_into(connection, run, wanted, found)
-    return found
+                _look_into(connection, run, wanted, holders)
+    return holders
 
 
-def _look_into(connection: postgres.Connection, run: Run, wanted: Digests, found: Holders) -> None:
-    found[wanted.within(claim_cache.digests(connection, run))] = run.run
+def _look_into(connection: postgres.Connection, run: Run, wanted: Digests, holders: Holders) -> None:
+    holders[wanted.within(claim_cache.digests(connection, run))] = run.run
 
 
 def _filtered(
-    connection: postgres.Connection, pieces: Sequence[Run], wanted: Digests, found: Holders
+    connection: postgres.Connection, pieces: Sequence[Run], wanted: Digests, holders: Holders
 ) -> None:
     for runs, filters in claim_cache.filters(connection, pieces):
         candidates = filters.candidates(wanted)
@@ -79,9 +79,9 @@ def _filtered(
             if own.sum() * IDS_PER_RANGE > run.ids or claim_cache.mapped(run) is not None:
                 at = candidates.wanted[own]
                 there = wanted[at].within(claim_cache.digests(connection, run))
-                found[at[there]] = run.run
+                holders[at[there]] = run.run
                 left &= ~own
-        _read(connection, runs, wanted, candidates[left], found)
+        _read(connection, runs, wanted, candidates[left], holders)
 
 
 def _read(
@@ -89,7 +89,7 @@ def _read(
     runs: Sequence[Run],
     wanted: Digests,
     candidates: Candidates,
-    found: Holders,
+    holders: Holders,
 ) -> None:
     """Read the digests of the runs at the candidate places."""
     for first in range(0, len(candidates), RANGES):
@@ -100,7 +100,7 @@ def _read(
             raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
         at, of = np.repeat(some.wanted, some.count), np.repeat(numbers, some.count)
         same = (there.heads == wanted.heads[at]) & (there.tails == wanted.tails[at])
-        found[at[same]] = of[same]
+        holders[at[same]] = of[same]
 
 
 def _ranges(

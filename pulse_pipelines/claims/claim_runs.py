@@ -82,12 +82,12 @@ def runs(
     Args:
         after: number of an addition; only runs with a later addition in them are returned.
     """
-    found: dict[UUID, list[Run]] = defaultdict(list)
+    runs: dict[UUID, list[Run]] = defaultdict(list)
     expire = load_settings().upkeep.claim_days >= 0
     values = {"datasets": list(datasets), "after": after, "kept": KEPT_IDS, "expire": expire}
     for row in connection.execute(RUNS, values, binary=True):
-        found[row[0]].append(Run(*row))
-    return found
+        runs[row[0]].append(Run(*row))
+    return runs
 
 
 def claimed(connection: postgres.Connection, of: Iterable[Run], wanted: Digests) -> Mask:

@@ -129,8 +129,8 @@ def _compare(connection: postgres.Connection, results: Sequence[Result]) -> None
     values = {"tenant": dataset.tenant_id, "dataset": dataset.dataset_id}
     landed = [pinned.landed[day] for _, day in days]
     named = {"rollups": [name for name, _ in days], "days": [day for _, day in days], "landed": landed}
-    if found := set(connection.execute(OUTDATED, values | named).fetchall()):
-        raise _Outdated(found)
+    if outdated := set(connection.execute(OUTDATED, values | named).fetchall()):
+        raise _Outdated(outdated)
 
 
 def _days(results: Sequence[Result]) -> list[tuple[str, date]]:

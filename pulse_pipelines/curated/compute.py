@@ -194,9 +194,9 @@ def _of_chunk(
     for part, (pinned, days) in zip(parts, chunk, strict=True):
         mine = rows.filter(pc.equal(rows.column("part"), part.number))
         for day in days:
-            found = mine.filter(pc.equal(mine.column("day"), pa.scalar(day))).drop_columns(["part", "day"])
+            day_rows = mine.filter(pc.equal(mine.column("day"), pa.scalar(day))).drop_columns(["part", "day"])
             try:
-                yield Result(pinned, rollup, rows={day: rollup.checked(found, pinned.dataset)})
+                yield Result(pinned, rollup, rows={day: rollup.checked(day_rows, pinned.dataset)})
             except UserError as error:
                 yield Result(pinned, rollup, errors={day: _sentence(rollup, pinned, day, error)})
             except Exception as error:

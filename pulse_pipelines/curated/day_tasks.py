@@ -151,11 +151,11 @@ def _files(
 ) -> Mapping[date, Sequence[DataFile]] | None:
     """The files that may have rows of each day; None if file bounds do not tell (see `newest_files`)."""
     span = Span(_begin(days[0]), _begin(days[-1]) + DAY_US)
-    found = newest_files(metadata, manifests(snapshot.manifest_list), span, ALWAYS, float("inf"))
-    if found is None:
+    day_files = newest_files(metadata, manifests(snapshot.manifest_list), span, ALWAYS, float("inf"))
+    if day_files is None:
         return None
     files: dict[date, list[DataFile]] = defaultdict(list)
-    for bounded in found:
+    for bounded in day_files:
         for day in _days(bounded, days):
             files[day].append(bounded.file)
     return files

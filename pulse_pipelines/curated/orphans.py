@@ -31,6 +31,6 @@ def remove_orphan_files(tenant: Tenant, name: TableName, min_age: timedelta = MI
     def look() -> Table:
         return iceberg.load_table(name, live_table.current_location(tenant.tenant_id, name))
 
-    found = object_store.aged(look().location(), min_age)
+    objects = object_store.aged(look().location(), min_age)
     # Earlier snapshots are not queried: of earlier metadata only the files in the log are kept.
-    return orphan_files.remove(tenant, look, found, by_log=False).objects
+    return orphan_files.remove(tenant, look, objects, by_log=False).objects

@@ -18,10 +18,10 @@ __all__ = ["BUILT_IN", "of_dataset", "slugs_with_actor", "team_rollups"]
 
 def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ...]:
     """The rollups of a dataset, built-in ones first."""
-    found: list[Rollup] = [DAILY]
+    rollups: list[Rollup] = [DAILY]
     if dataset.column_of(ACTOR):
-        found.append(behaviour(load_settings().curated.session_gap_minutes))
-    return (*found, *(rollup for rollup in team if rollup.dataset == dataset.slug))
+        rollups.append(behaviour(load_settings().curated.session_gap_minutes))
+    return (*rollups, *(rollup for rollup in team if rollup.dataset == dataset.slug))
 
 
 def slugs_with_actor(slugs: Collection[str]) -> set[str]:
@@ -46,8 +46,8 @@ def team_rollups(folder: Path | None = None) -> list[TeamRollup]:
     A broken file gives a rollup with a `problem`, which its run reports.
     """
     files = sorted((folder or load_settings().curated.rollups_dir).glob("*.sql"))
-    found: list[TeamRollup] = []
+    rollups: list[TeamRollup] = []
     for file in files:
-        taken = {(other.dataset, other.name): other.source for other in found}
-        found.append(read(file, taken))
-    return found
+        taken = {(other.dataset, other.name): other.source for other in rollups}
+        rollups.append(read(file, taken))
+    return rollups

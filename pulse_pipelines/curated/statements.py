@@ -17,13 +17,13 @@ Asked = tuple[Whose, tuple[date, ...]]
 
 def spans(days: Iterable[date]) -> list[tuple[date, date]]:
     """Group days into spans of consecutive ones, each as its first and last day."""
-    found: list[tuple[date, date]] = []
+    spans: list[tuple[date, date]] = []
     for day in sorted(set(days)):
-        if found and (day - found[-1][1]).days == 1:
-            found[-1] = found[-1][0], day
+        if spans and (day - spans[-1][1]).days == 1:
+            spans[-1] = spans[-1][0], day
         else:
-            found.append((day, day))
-    return found
+            spans.append((day, day))
+    return spans
 
 
 def pieces(days: Sequence[date], most: int) -> Iterator[tuple[date, ...]]:

@@ -69,13 +69,13 @@ def summary(
     if (last - first).days >= MAX_DAYS:
         raise UserError(f"the range has more than {MAX_DAYS} days", fix="Ask for fewer days")
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        found = connection.execute(DATASET, [slug]).fetchone()
-        if found is None:
+        dataset_row = connection.execute(DATASET, [slug]).fetchone()
+        if dataset_row is None:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
-        values = {"tenant": tenant.tenant_id, "dataset": found[0], "rollup": rollup}
+        values = {"tenant": tenant.tenant_id, "dataset": dataset_row[0], "rollup": rollup}
         rows = connection.execute(DAYS, values | {"first": first, "last": last}).fetchall()
         if rollup != BUILT_IN[0] and all(row[2] is None for row in rows):
-            known = [name for (name,) in connection.execute(ROLLUPS, [found[0]])]
+            known = [name for (name,) in connection.execute(ROLLUPS, [dataset_row[0]])]
             if rollup not in known:
                 raise NotFound(
                     "this rollup has not been computed for the dataset",

@@ -228,9 +228,9 @@ def find_dead_letter(tenant: Tenant, letter_id: str) -> Opened:
     Raises:
         NotFound: the tenant has no dead letter with this id, even if another tenant has.
     """
-    if (found := position(letter_id)) is not None:
+    if (place := position(letter_id)) is not None:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            row = connection.execute(FIND, found).fetchone()
+            row = connection.execute(FIND, place).fetchone()
         if row is not None:
             return Opened(DeadLetter(*row[:-1]), bytes(row[-1]))
     raise NotFound("no such dead letter", tenant=tenant.slug, dead_letter=letter_id)

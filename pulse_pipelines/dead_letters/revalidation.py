@@ -172,14 +172,14 @@ class Revalidation:
 
 def _passed(conformed: Conformed) -> dict[tuple[int, int], tuple[str, str]]:
     """Dataset and event id of the events that can land, by partition and offset."""
-    found = {}
+    payloads = {}
     for slug, table in conformed.tables.items():
         places = zip(
             *(table.column(name).to_pylist() for name in ("_kafka_partition", "_offset")), strict=True
         )
         for place, event_id in zip(places, table.column("id").to_pylist(), strict=True):
-            found[place] = (slug, event_id)
-    return found
+            payloads[place] = (slug, event_id)
+    return payloads
 
 
 def _place(letter: DeadLetter) -> tuple[int, int]:

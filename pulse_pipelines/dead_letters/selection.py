@@ -134,12 +134,12 @@ class ByIds:
         values = {"partitions": [p for p, _ in places], "offsets": [o for _, o in places]}
         query = BY_ID + (" FOR UPDATE" if lock else "")
         rows = connection.execute(query, values | {"max_bytes": max_bytes})
-        found = [_opened(row) for row in rows]
-        known = {(opened.letter.partition, opened.letter.offset) for opened in found}
+        letters = [_opened(row) for row in rows]
+        known = {(opened.letter.partition, opened.letter.offset) for opened in letters}
         lost = [name for name in named if (place := position(name)) is None or place not in known]
-        resolved = [_resolved(opened.letter) for opened in found if opened.letter.resolution is not None]
+        resolved = [_resolved(opened.letter) for opened in letters if opened.letter.resolution is not None]
         return Selected(
-            tuple(opened for opened in found if opened.letter.resolution is None),
+            tuple(opened for opened in letters if opened.letter.resolution is None),
             (*(Verdict(name, DeadLetterOutcome.NOT_FOUND) for name in lost), *resolved),
         )
 

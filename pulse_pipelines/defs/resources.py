@@ -75,11 +75,11 @@ def services() -> dict[str, dg.ResourceDefinition]:
     }
 
 
-def _service(what: str, found: Service) -> dg.ResourceDefinition:
+def _service(what: str, client: Service) -> dg.ResourceDefinition:
     def service(_: dg.InitResourceContext) -> Service:
-        return found
+        return client
 
-    return dg.ResourceDefinition(service, config_schema={}, description=_described(what, found))
+    return dg.ResourceDefinition(service, config_schema={}, description=_described(what, client))
 
 
 def _pyspark(place: str, parallelism: int) -> dg.ResourceDefinition:
@@ -91,6 +91,6 @@ def _pyspark(place: str, parallelism: int) -> dg.ResourceDefinition:
     return dg.ResourceDefinition(session, config_schema={}, description=about)
 
 
-def _described(what: str, found: Service) -> str:
-    rows = {"address": found.address} | dict(found.about)
+def _described(what: str, service: Service) -> str:
+    rows = {"address": service.address} | dict(service.about)
     return "\n".join([what, "", *(f"- {name}: `{value}`" for name, value in rows.items())])

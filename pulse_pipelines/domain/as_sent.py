@@ -72,13 +72,13 @@ class _Schema:
 
     def applying(self, nodes: Sequence[Any], value: Any) -> list[Node]:
         """The given subschemas, and all others that apply to the value through them."""
-        found: dict[int, Node] = {}
+        unique: dict[int, Node] = {}
         pending = [*nodes]
         while pending:
             node = pending.pop()
-            if not isinstance(node, dict) or id(node) in found:
+            if not isinstance(node, dict) or id(node) in unique:
                 continue
-            found[id(node)] = node
+            unique[id(node)] = node
             if isinstance(reference := node.get("$ref"), str):
                 pending.append(resolve(reference, self.root))
             pending.extend(list_of(node.get("allOf")))
@@ -88,7 +88,7 @@ class _Schema:
             for keyword in ("anyOf", "oneOf"):
                 choices = [each for each in list_of(node.get(keyword)) if each != {"type": "null"}]
                 pending.extend(choices if len(choices) == 1 else ())
-        return list(found.values())
+        return list(unique.values())
 
     def without_nulls(self, value: Any, nodes: Sequence[Any]) -> Any:
         """A value without its members that are null and not required."""

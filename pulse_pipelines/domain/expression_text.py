@@ -128,11 +128,11 @@ class _Reader:
             )
 
     def _several(self) -> tuple[Node, ...]:
-        found = [self.node()]
+        nodes = [self.node()]
         while self._sees(","):
-            found.append(self.node())
+            nodes.append(self.node())
         self.take(")")
-        return tuple(found)
+        return tuple(nodes)
 
     def _next(self) -> "re.Match[str] | None":
         token = _TOKEN.match(self._text, self.at)

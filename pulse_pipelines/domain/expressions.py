@@ -77,24 +77,24 @@ def expression(text: str, columns: Iterable[Column]) -> Expression:
 def subset(text: str, columns: Iterable[Column]) -> Subset:
     """Read `<expression>=<value>`: all that follows the sign is the value. Raises UserError."""
     node, value = prefix(text)
-    found = _expression(node, columns)
-    if not _VALUES[found.kind].fullmatch(value):
+    expression = _expression(node, columns)
+    if not _VALUES[expression.kind].fullmatch(value):
         raise UserError(
-            f"{value!r} is no value of {found.text}, which is a {found.kind.value}",
+            f"{value!r} is no value of {expression.text}, which is a {expression.kind.value}",
             fix="Write an integer without sign and zeros before it, true or false, a date as 2026-11-25",
         )
-    return Subset(found, value)
+    return Subset(expression, value)
 
 
 def _expression(node: Node, columns: Iterable[Column]) -> Expression:
-    found = _Compiler({column.field: column for column in columns})
-    part = found.part(node)
+    compiler = _Compiler({column.field: column for column in columns})
+    part = compiler.part(node)
     if part.kind not in KEYS:
         raise UserError(
             f"{node} is a {part.kind.value}, of which hardly two are equal",
             fix="Take a part of it, such as date(...), or compare it: (area >= 1000)",
         )
-    return Expression(str(node), part.kind, frozenset(found.columns), part.text, part.value)
+    return Expression(str(node), part.kind, frozenset(compiler.columns), part.text, part.value)
 
 
 @dataclass(frozen=True)

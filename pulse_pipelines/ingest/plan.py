@@ -107,8 +107,8 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
         elif problem := _problem(row, counts.get(tenant.topic), start, end):
             alarms.append(_lost(tenant, row, problem))
         elif _beyond(end, row.planned) and row.tenant_id not in busy:
-            found = OffsetRange(row.tenant_id, row.partition, row.planned, end)
-            ranges[row.tenant_id].append(found)
+            offsets = OffsetRange(row.tenant_id, row.partition, row.planned, end)
+            ranges[row.tenant_id].append(offsets)
     ids = kafka.topic_ids(tenants[tenant_id].topic for tenant_id in ranges)
     for row in rows:
         current = ids.get(tenants[row.tenant_id].topic)

@@ -197,10 +197,10 @@ def _by_kind(
     tables: Iterable[StagedTable], added: Mapping[UUID, Append]
 ) -> Mapping[str, Sequence[StagedTable]]:
     """The tables by kind of dataset, under which usage is counted; EVENTS is there even without a table."""
-    found: dict[str, list[StagedTable]] = {EVENTS: []}
+    by_kind: dict[str, list[StagedTable]] = {EVENTS: []}
     for table in tables:
-        found.setdefault(ENTITIES if table.dataset_id in added else EVENTS, []).append(table)
-    return found
+        by_kind.setdefault(ENTITIES if table.dataset_id in added else EVENTS, []).append(table)
+    return by_kind
 
 
 def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) -> int:

@@ -59,9 +59,9 @@ def verified(tenant: Tenant, dataset: Dataset, ancestor: int | None = None) -> T
     table = iceberg.load_table((tenant.namespace, dataset.slug), location)
     if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
         raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
-    found = rows(table)
-    if found < landed or not descends(table.metadata, ancestor):
-        raise _rolled_back(tenant, dataset, table, landed - found, ancestor)
+    rows_now = rows(table)
+    if rows_now < landed or not descends(table.metadata, ancestor):
+        raise _rolled_back(tenant, dataset, table, landed - rows_now, ancestor)
     return table
 
 

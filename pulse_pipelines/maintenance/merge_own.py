@@ -198,13 +198,13 @@ def _alike(
     """The files by their columns."""
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="footers") as pool:
         shapes = list(pool.map(partial(_shape, store), files))
-    found: dict[Shape, list[DataFile]] = defaultdict(list)
+    by_shape: dict[Shape, list[DataFile]] = defaultdict(list)
     for file, (shape, why) in zip(files, shapes, strict=True):
         if shape is None:
             merged.left[why] += 1
         else:
-            found[shape].append(file)
-    return found
+            by_shape[shape].append(file)
+    return by_shape
 
 
 def _shape(store: pafs.S3FileSystem, file: DataFile) -> tuple[Shape | None, str]:

@@ -93,10 +93,10 @@ def _keep(tenant: Tenant, done: Done) -> None:
 def _told(output: bytes) -> dict[str, Any]:
     """What the process printed, line by line; a later line replaces what an earlier one said of the same."""
     whole, _, _ = output.rpartition(b"\n")
-    found: dict[str, Any] = {"numbers": {}, "left": [], "outside": [], "at": None}
+    outcome: dict[str, Any] = {"numbers": {}, "left": [], "outside": [], "at": None}
     for line in whole.splitlines():
-        found |= orjson.loads(line)
-    return found
+        outcome |= orjson.loads(line)
+    return outcome
 
 
 def main(tenant: Tenant) -> None:
@@ -107,8 +107,8 @@ def main(tenant: Tenant) -> None:
         _tell(asdict(part()))
 
 
-def _tell(found: Mapping[str, object]) -> None:
-    print(orjson.dumps(found).decode(), flush=True)
+def _tell(outcome: Mapping[str, object]) -> None:
+    print(orjson.dumps(outcome).decode(), flush=True)
 
 
 @dataclass(frozen=True)
@@ -223,15 +223,15 @@ class Keeper:
 
     def _sweep(self, table: OwnTable) -> int:
         by = own.access(table)
-        found = object_store.aged(table.location, self._min_age)
-        if not found:
+        objects = object_store.aged(table.location, self._min_age)
+        if not objects:
             return 0
 
         def look() -> Table:
             return own.see(self._tenant, table).table
 
         # What earlier metadata files reach is not kept: the tenant said how much of the history it wants.
-        return orphan_files.remove(self._tenant, look, found, by_log=False, by=by).objects
+        return orphan_files.remove(self._tenant, look, objects, by_log=False, by=by).objects
 
 
 def wishes(metadata: TableMetadata, settings: UpkeepSettings) -> UpkeepSettings:

@@ -282,9 +282,9 @@ def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
         yield Need(owner, None, None, Task.OWN, f"own tables not looked after since {since}", 0)
 
 
-def by_table(found: Iterable[Need]) -> list[list[Need]]:
+def by_table(needs: Iterable[Need]) -> list[list[Need]]:
     """Group needs by table, or by tenant, in the order of the first of each."""
     tables: dict[tuple[UUID, UUID | None], list[Need]] = {}
-    for need in found:
+    for need in needs:
         tables.setdefault((need.tenant.tenant_id, need.dataset_id), []).append(need)
     return list(tables.values())

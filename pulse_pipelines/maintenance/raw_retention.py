@@ -85,17 +85,19 @@ def remove_orphans(tenant: Tenant, since: datetime | None, done: Done) -> None:
     done.after = {"orphans_removed": removed, "removals_finished": finished}
 
 
-def _orphans(tenant: Tenant, slug: str, folder: str, found: list[Object]) -> list[Object]:
+def _orphans(tenant: Tenant, slug: str, folder: str, objects: list[Object]) -> list[Object]:
     """Objects that are not registered although their batch settled. The order of the queries matters: what
     settles in between is registered by then."""
-    names = {each.name.partition("-")[0] for each in found}
+    names = {each.name.partition("-")[0] for each in objects}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = {"batches": list(names), "tenant": tenant.tenant_id}
         settled = {batch for (batch,) in connection.execute(SETTLED, values)}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         rows = connection.execute(REGISTERED, [tenant.tenant_id, slug, folder])
         registered = {path for (path,) in rows}
-    return [each for each in found if each.path not in registered and each.name.partition("-")[0] in settled]
+    return [
+        each for each in objects if each.path not in registered and each.name.partition("-")[0] in settled
+    ]
 
 
 def expire(tenant: Tenant, days: int) -> int:

@@ -35,11 +35,11 @@ def remove_orphan_files(
     look = partial(ancestry.verified, tenant, dataset)
     location = look().location()
     with leases.nobody_moving(dataset.dataset_id):
-        found = object_store.aged(location, min_age)
-    done.before = {"objects": len(found), "bytes": sum(each.bytes for each in found)}
-    removed = orphan_files.remove(tenant, look, found, partial(in_flight, tenant), with_log=with_log)
+        objects = object_store.aged(location, min_age)
+    done.before = {"objects": len(objects), "bytes": sum(each.bytes for each in objects)}
+    removed = orphan_files.remove(tenant, look, objects, partial(in_flight, tenant), with_log=with_log)
     done.after = {
-        "objects": len(found) - removed.objects,
+        "objects": len(objects) - removed.objects,
         "bytes": done.before["bytes"] - removed.bytes,
         "removed": removed.objects,
     }

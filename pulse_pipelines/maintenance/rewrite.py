@@ -116,12 +116,12 @@ def rewrite_task(file: Rewrite) -> Iterator[RewrittenFile | NotRewritten]:
     fail_point("rewrite.file")
 
 
-def _error(found: NotRewritten, tenant: Tenant, slug: str) -> Terminal:
-    where = {"tenant": tenant.slug, "dataset": slug, "file": found.path}
-    if found.gone:
-        return Gone(f"a file of the table is gone: {found.error}", **where)
+def _error(failure: NotRewritten, tenant: Tenant, slug: str) -> Terminal:
+    where = {"tenant": tenant.slug, "dataset": slug, "file": failure.path}
+    if failure.gone:
+        return Gone(f"a file of the table is gone: {failure.error}", **where)
     return Terminal(
-        f"a file of the table is damaged: {found.error}",
+        f"a file of the table is damaged: {failure.error}",
         fix="`pulse reconcile` tells what is wrong with it",
         **where,
     )

@@ -172,8 +172,8 @@ def _remove_orphans(session: Session, tenant: Tenant, dataset: Dataset, done: Do
 
 def _dataset(tenant: Tenant, dataset_id: UUID) -> Dataset | None:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        found = list(dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]))
-    return found[0] if found else None
+        rows = list(dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]))
+    return rows[0] if rows else None
 
 
 def _done(need: Need, run_id: str | None) -> Done:

@@ -172,8 +172,8 @@ def locations(tenant: Tenant) -> list[str]:
 def refused(tenant: Tenant, slug: str, event_ids: Sequence[str]) -> set[str]:
     """Ids of valid dead letters that could not land; each of them stands for its copies."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        found = connection.execute(REFUSED, [tenant.tenant_id, slug, list(event_ids)])
-        return {event_id for (event_id,) in found}
+        rows = connection.execute(REFUSED, [tenant.tenant_id, slug, list(event_ids)])
+        return {event_id for (event_id,) in rows}
 
 
 def expanded(spans: "Iterable[Range[int]]") -> Iterable[Offsets]:

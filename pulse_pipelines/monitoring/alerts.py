@@ -73,10 +73,10 @@ class Remembered:
     """Deliveries by notifier: `notified_at` (ISO 8601; None: never) and the last `error`."""
 
 
-def record(found: Issues) -> None:
+def record(current: Issues) -> None:
     """Store the issues, and resolve alerts of the checked kinds that were not found again."""
     settings = load_settings().alerts
-    issues = {issue.key: issue for issue in found.issues}
+    issues = {issue.key: issue for issue in current.issues}
     with postgres.transaction("pulse_pipeline") as connection:
         with connection.cursor() as cursor:
             cursor.executemany(
@@ -86,7 +86,7 @@ def record(found: Issues) -> None:
                     for _, f in sorted(issues.items())
                 ],
             )
-        connection.execute(RESOLVE, [[kind.value for kind in found.looked_at], list(issues)])
+        connection.execute(RESOLVE, [[kind.value for kind in current.looked_at], list(issues)])
         connection.execute(OWE, [settings.notifiers])
         connection.execute(FORGET, [settings.keep_days])
 

@@ -166,8 +166,8 @@ def _topics(measured: Status) -> Iterable[Issue]:
         )
 
 
-def _held(found: Iterable[Held]) -> Iterable[Issue]:
-    for each in found:
+def _held(syncs: Iterable[Held]) -> Iterable[Issue]:
+    for each in syncs:
         which = f"{each.tenant} {each.dataset} {each.sync_id}"
         yield Issue(
             Kind.SYNC_HELD,
@@ -180,8 +180,8 @@ def _held(found: Iterable[Held]) -> Iterable[Issue]:
         )
 
 
-def _full(found: Iterable[FullState]) -> Iterable[Issue]:
-    for each in found:
+def _full(states: Iterable[FullState]) -> Iterable[Issue]:
+    for each in states:
         short = (
             f"; its windows have room for {each.minutes:,} minutes only" if each.minutes is not None else ""
         )
@@ -197,8 +197,8 @@ def _full(found: Iterable[FullState]) -> Iterable[Issue]:
         )
 
 
-def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
-    for pipe in found:
+def _pipes_failed(pipes: Iterable[Pipe]) -> Iterable[Issue]:
+    for pipe in pipes:
         if pipe.error is None:
             continue
         tenant = pipe.tenant.slug
@@ -214,9 +214,9 @@ def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
         )
 
 
-def _logs_kept(found: Iterable[Pipe], most_mb: float) -> Iterable[Issue]:
+def _logs_kept(pipes: Iterable[Pipe], most_mb: float) -> Iterable[Issue]:
     """Pipes for which their source keeps much of its log, or is about to throw it away."""
-    for pipe in found:
+    for pipe in pipes:
         going, kept_mb = pipe.wal_status == "unreserved", (pipe.wal_bytes or 0) / 1024 / 1024
         if not going and kept_mb <= most_mb:
             continue

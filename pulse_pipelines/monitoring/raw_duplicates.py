@@ -79,14 +79,14 @@ def read(asked: Wanted) -> Copies:
         OSError: the object store does not answer.
     """
     copies = Copies()
-    found: dict[str, list[_Copy]] = defaultdict(list)
+    by_dataset: dict[str, list[_Copy]] = defaultdict(list)
     for path, batch in asked.objects:
         try:
             for copy in _copies(path, asked.positions[batch]):
-                found[copy.dataset].append(copy)
+                by_dataset[copy.dataset].append(copy)
         except (FileNotFoundError, EOFError, ValueError) as error:
             copies.unreadable.append(f"raw object {path}: {error}")
-    for slug, events in found.items():
+    for slug, events in by_dataset.items():
         _, *columns = zip(*events, strict=True)
         copies.events[slug] = pa.table(dict(zip(EVENTS.names, columns, strict=True)), EVENTS)
     return copies

@@ -131,10 +131,10 @@ class _Files:
             raise FilesToRewrite(dataset)
         fresh = [path for path in files if (table_schema, path) not in self._again]
         with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="move") as pool:
-            found = pool.map(lambda path: rewrite_file.field_ids(path), fresh)
+            field_ids = pool.map(lambda path: rewrite_file.field_ids(path), fresh)
         stale = [
             Rewrite(path, files[path].file_size_in_bytes, table_schema)
-            for path, ids in zip(fresh, found, strict=True)
+            for path, ids in zip(fresh, field_ids, strict=True)
             if rewrite_file.stale(ids, evolved.schema)
         ]
         written = self._rewriter(stale) if self._rewriter else {}

@@ -81,7 +81,7 @@ def newest_files(
         OSError: the object store failed; FileNotFoundError: a manifest is gone.
     """
     spec, column = metadata.default_spec_id, metadata.schema().find_field("timestamp").field_id
-    found: list[BoundedFile] = []
+    files: list[BoundedFile] = []
     floor = -ALWAYS
     live = [(_days(m), m) for m in manifests if m.has_added_files() or m.has_existing_files()]
     if any(m.content is ManifestContent.DELETES or m.partition_spec_id != spec for _, m in live):
@@ -91,9 +91,9 @@ def newest_files(
     for high, group in groupby(live, key=lambda item: item[0][1]):
         if high < floor:
             break
-        found += _read([manifest for _, manifest in group], column, until)
-        floor = _floor((f for f in found if span.covers(f.low, f.high)), limit)
-    return [f for f in found if f.high >= floor and span.meets(f.low, f.high)]
+        files += _read([manifest for _, manifest in group], column, until)
+        floor = _floor((f for f in files if span.covers(f.low, f.high)), limit)
+    return [f for f in files if f.high >= floor and span.meets(f.low, f.high)]
 
 
 def files_between(

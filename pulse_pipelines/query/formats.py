@@ -79,8 +79,8 @@ def no_formula(value: Any) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    found = encoded(value)
-    return str(orjson.loads(found)) if found.startswith(b'"') else found.decode()
+    text = encoded(value)
+    return str(orjson.loads(text)) if text.startswith(b'"') else text.decode()
 
 
 def to_arrow(rows: pa.Table) -> bytes:

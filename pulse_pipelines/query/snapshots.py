@@ -149,12 +149,12 @@ def as_of(metadata: TableMetadata, moment: datetime) -> IcebergSnapshot | None:
     Raises:
         NotFound: that snapshot has expired.
     """
-    found = list(history(metadata))
-    for snapshot in found:
+    snapshots = list(history(metadata))
+    for snapshot in snapshots:
         if EPOCH + timedelta(milliseconds=snapshot.timestamp_ms) <= moment:
             return snapshot
-    if found and found[-1].parent_snapshot_id is not None:
-        since = EPOCH + timedelta(milliseconds=found[-1].timestamp_ms)
+    if snapshots and snapshots[-1].parent_snapshot_id is not None:
+        since = EPOCH + timedelta(milliseconds=snapshots[-1].timestamp_ms)
         raise NotFound(
             f"the dataset's history is kept since {since.isoformat()} only",
             fix="Ask for a later moment",

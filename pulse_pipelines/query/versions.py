@@ -139,8 +139,8 @@ def _of_subset(
         log, entries = seen.log, seen.entries
         _after(tenant, log, since)
         rows = _rows(tenant, log, start, seen.last, list(entries)) if entries else ()
-        found = [_version(log.dataset, row, gone=not entries[row[UPDATED]]) for row in rows]
-        return Versions(found, log.generation, seen.last)
+        page = [_version(log.dataset, row, gone=not entries[row[UPDATED]]) for row in rows]
+        return Versions(page, log.generation, seen.last)
 
     return readable.as_it_is(read, seen, look, lambda seen: seen.log.metadata_location)
 
@@ -180,13 +180,13 @@ def _rows(
         query, value = (QUERY, last - after) if only is None else (QUERY_ONLY, list(only))
         names = ", ".join(f'"{name}"' for name in (*_ABOUT, *(column.name for column in log.dataset.columns)))
         query = query.format(names)
-        found = connection.execute(query, [location, after, last, value]).to_arrow_table()
-    return _as_rows(found)
+        rows = connection.execute(query, [location, after, last, value]).to_arrow_table()
+    return _as_rows(rows)
 
 
-def _as_rows(found: pa.Table) -> Iterable[Mapping[str, Any]]:
+def _as_rows(rows: pa.Table) -> Iterable[Mapping[str, Any]]:
     """As `to_pylist`, which takes most of its time to give moments a time zone by its name."""
-    names, columns = found.column_names, map(_values, found.columns)
+    names, columns = rows.column_names, map(_values, rows.columns)
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
@@ -209,14 +209,14 @@ def _files(
     listed = manifests(snapshot.manifest_list)
     column = metadata.schema().find_field(UPDATED).field_id
     try:
-        found = files_between(metadata, listed, column, after + 1, last, until)
+        files = files_between(metadata, listed, column, after + 1, last, until)
     except TimeoutError as error:
         raise limits().too_late() from error
-    if found is None:
+    if files is None:
         return None
     return [
         bounded.file
-        for bounded in found
+        for bounded in files
         if only is None or bisect_left(only, bounded.low) < bisect_right(only, bounded.high)
     ]
 

@@ -158,8 +158,8 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
         Conflict: a pipe brings it, or reads it.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        if found := connection.execute(DATASET_ID, [slug]).fetchone():
-            locks.wait(connection, Lock.SUMMARIES, found[0])
+        if existing := connection.execute(DATASET_ID, [slug]).fetchone():
+            locks.wait(connection, Lock.SUMMARIES, existing[0])
         try:
             row = connection.execute(DELETE_DATASET, [slug]).fetchone()
         except psycopg.errors.ForeignKeyViolation:

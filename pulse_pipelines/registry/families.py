@@ -91,13 +91,13 @@ def list_outlines(since: int = 0) -> list[Outline]:
 
 def list_families(slugs: Collection[str] | None = None) -> list[Family]:
     """Families, by slug: of these slugs, or all."""
-    found: dict[str, list[Member]] = {}
+    by_slug: dict[str, list[Member]] = {}
     with postgres.transaction("pulse_pipeline") as connection:
         for slug, tenant_id, tenant, dataset_id, *rest in connection.execute(
             MEMBERS, {"slugs": None if slugs is None else list(slugs)}
         ):
-            found.setdefault(slug, []).append(Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest))
-    return [Family(slug, tuple(members)) for slug, members in found.items()]
+            by_slug.setdefault(slug, []).append(Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest))
+    return [Family(slug, tuple(members)) for slug, members in by_slug.items()]
 
 
 def list_owners(since: int = 0) -> dict[str, frozenset[str]]:

@@ -259,8 +259,8 @@ def _doubts(
 ) -> dict[bytes, date]:
     connection.execute(FORGET_DOUBTS, values)
     events = [event for request in asked for event in request]
-    found = connection.execute(DOUBTS, values | {"events": events})
-    return {bytes(event): month for event, month in found}
+    rows = connection.execute(DOUBTS, values | {"events": events})
+    return {bytes(event): month for event, month in rows}
 
 
 def _place(event: bytes, known: dict[bytes, date], month: date) -> Reserved:

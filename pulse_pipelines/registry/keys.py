@@ -190,7 +190,7 @@ def revoke_key(tenant: Tenant, key_id: str, issuer: str | None = None) -> Revoke
     """
     with _changing(tenant) as connection:
         ended = {row[0] for row in connection.execute(REVOKE, [key_id])}
-        found = _find(connection, tenant, key_id)
+        key = _find(connection, tenant, key_id)
         if issuer in ended - {key_id}:
             raise Conflict(
                 "the key of this request was issued by this one, and would be revoked with it",
@@ -198,7 +198,7 @@ def revoke_key(tenant: Tenant, key_id: str, issuer: str | None = None) -> Revoke
                 tenant=tenant.slug,
                 key=key_id,
             )
-    return Revoked(found, tuple(sorted(ended - {key_id})))
+    return Revoked(key, tuple(sorted(ended - {key_id})))
 
 
 def touch_keys(used: Mapping[UUID | None, Mapping[str, datetime]], role: Role = "pulse_api") -> None:

@@ -51,10 +51,10 @@ def exchange(
         lifetime: seconds after which a recorded demand expires.
     """
     common = {"tenant": tenant_id, "process": process, "lifetime": lifetime}
-    found = {}
+    shares = {}
     with postgres.tenant_transaction("pulse_api", tenant_id) as connection:
         for kind, per_second in asked.items():
             values = common | {"kind": kind, "asked": per_second}
             connection.execute(ASKED, values)
-            found[kind] = [other for (other,) in connection.execute(OTHERS, values)]
-    return found
+            shares[kind] = [other for (other,) in connection.execute(OTHERS, values)]
+    return shares

@@ -67,8 +67,8 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
         locks.wait(connection, Lock.SCHEMA, f"{tenant.tenant_id}/{name}")
         if known := connection.execute(SAME_DOCUMENT, [name, document]).fetchone():
             return PublishedSchema(*known)
-        found = connection.execute(NEXT_VERSION, [name]).fetchone()
-        uri = SchemaUri(tenant.slug, name, found[0] if found else 1)
+        next_version = connection.execute(NEXT_VERSION, [name]).fetchone()
+        uri = SchemaUri(tenant.slug, name, next_version[0] if next_version else 1)
         values = [tenant.tenant_id, name, uri.version, str(uri), document]
         (row,) = connection.execute(INSERT_SCHEMA, values).fetchall()
         return replace(PublishedSchema(*row), created=True)

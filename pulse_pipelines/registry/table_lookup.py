@@ -56,11 +56,11 @@ def current_log(tenant: Tenant, slug: str) -> CurrentLog:
 
 def log_of(connection: postgres.Connection, tenant: Tenant, slug: str) -> CurrentLog:
     """As `current_log`, in a session of the tenant's, whose reads should see one snapshot."""
-    found = table_of(connection, tenant, slug)
-    if not isinstance(found, CurrentLog):
+    table = table_of(connection, tenant, slug)
+    if not isinstance(table, CurrentLog):
         problem = "it is a dataset of events: it has no log of entities"
         raise Conflict(problem, tenant=tenant.slug, dataset=slug)
-    return found
+    return table
 
 
 def table_of(connection: postgres.Connection, tenant: Tenant, slug: str) -> CurrentTable:
@@ -104,9 +104,9 @@ def named_tables(
         NotFound: the tenant has no such dataset, or the dataset no such rollup or no latest state.
         Terminal: a dataset's table is not in the catalog.
     """
-    found = [_named(connection, tenant, name) or _missing(connection, tenant, name) for name in names]
+    tables = [_named(connection, tenant, name) or _missing(connection, tenant, name) for name in names]
     more = [_named(connection, tenant, name) for name in optional]
-    return [*found, *(each for each in more if each is not None)]
+    return [*tables, *(each for each in more if each is not None)]
 
 
 def _named(connection: postgres.Connection, tenant: Tenant, name: str) -> NamedTable | None:

@@ -30,13 +30,13 @@ class Part:
 
 def code_version() -> str:
     """Hash of what parts depend on besides the registry: the code, the settings, and Dagster."""
-    found = sha256(
+    digest = sha256(
         f"{dagster.__version__} {load_settings().model_dump_json()}".encode()
     )  # secrets are masked
     for package in ("pulse_pipelines", "pulse_resources"):
         for file in sorted((ROOT / package).rglob("*.py")):
-            found.update(file.read_bytes())
-    return found.hexdigest()
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 class PartsFile:

@@ -109,16 +109,16 @@ def _frame(dataset: Dataset, state_id: int, rows: pa.Table, keys: pa.Array) -> S
     at = pc.cast(rows.column("timestamp"), pa.int64()).to_numpy()
     place = positions(rows).to_numpy()
     newest = _newest(keys, at, place)
-    found = rows.take(newest)
-    texts = [_text(dataset, row) for row in found.to_pylist()]
+    newest_rows = rows.take(newest)
+    texts = [_text(dataset, row) for row in newest_rows.to_pylist()]
     table = pa.table(
         [
             keys.take(newest),
             pa.array(at[newest]),
             pa.array(place[newest]),
-            found.column("_kafka_partition").cast(pa.int32()),
-            found.column("_offset").cast(pa.int64()),
-            found.column("id").cast(pa.string()),
+            newest_rows.column("_kafka_partition").cast(pa.int32()),
+            newest_rows.column("_offset").cast(pa.int64()),
+            newest_rows.column("id").cast(pa.string()),
             pa.array(texts, pa.string()),
         ],
         schema=FRAME,
@@ -142,10 +142,10 @@ def with_frame(dataset: Dataset, candidate: CandidateFile, rows: pa.Table) -> Ca
         return candidate
     state_id, column = dataset.state
     fitting, keys = with_keys(column, rows)
-    found = _frame(dataset, state_id, fitting, keys)
+    state_frame = _frame(dataset, state_id, fitting, keys)
     if dataset.windows is not None:
-        found = replace(found, windows=window_buckets.frame(dataset, keys, fitting))
-    return replace(candidate, state=found)
+        state_frame = replace(state_frame, windows=window_buckets.frame(dataset, keys, fitting))
+    return replace(candidate, state=state_frame)
 
 
 def land(
@@ -173,10 +173,10 @@ def land(
         frames = [file.state for file in files[dataset_id]]
         if any(each is None or each.state_id != state_id for each in frames):
             return dataset_id  # type: ignore[no-any-return]
-        found = [each for each in frames if each is not None]
-        merge(connection, tenant_id, dataset_id, room, [each.packed for each in found])
-        if rows_are_new and any(each.windows for each in found):
-            window_buckets.land(connection, tenant_id, dataset_id, [each.windows for each in found])
+        present = [each for each in frames if each is not None]
+        merge(connection, tenant_id, dataset_id, room, [each.packed for each in present])
+        if rows_are_new and any(each.windows for each in present):
+            window_buckets.land(connection, tenant_id, dataset_id, [each.windows for each in present])
     return None
 
 

@@ -28,15 +28,15 @@ def files(tenant: Tenant, dataset: Dataset, location: str) -> list[FileScanTask]
     """
     with readable.damage_explained(location):
         table = iceberg.load_table((tenant.namespace, dataset.slug), location)
-        found = list(table.scan().plan_files())
-    if any(each.delete_files for each in found):
+        tasks = list(table.scan().plan_files())
+    if any(each.delete_files for each in tasks):
         raise Terminal(
             "another engine wrote delete files into the table",
             fix="Compact it (pulse upkeep), then declare the state again",
             tenant=tenant.slug,
             dataset=dataset.slug,
         )
-    return found
+    return tasks
 
 
 def pieces(file: FileScanTask, wanted: pa.Schema) -> Iterator[pa.Table]:

@@ -117,13 +117,13 @@ def frame(dataset: Dataset, keys: pa.Array, rows: pa.Table) -> bytes:
         if decimals is not None:
             table = table.set_column(table.schema.get_field_index(name), name, decimals)
             wanted.append((name, "sum", pc.ScalarAggregateOptions(min_count=0)))
-    found = table.group_by(["key", "minute"]).aggregate(wanted)
-    buckets = {name: found.column(name) for name in ("key", "minute")}
-    buckets |= {"events": found.column("at_count")}
-    buckets |= {"first_at": found.column("at_min"), "last_at": found.column("at_max")}
+    grouped = table.group_by(["key", "minute"]).aggregate(wanted)
+    buckets = {name: grouped.column(name) for name in ("key", "minute")}
+    buckets |= {"events": grouped.column("at_count")}
+    buckets |= {"first_at": grouped.column("at_min"), "last_at": grouped.column("at_max")}
     for name, decimals in fitting.items():
-        by_arrow = None if decimals is None else found.column(f"{name}_sum").cast(pa.string())
-        buckets[name] = by_arrow if by_arrow is not None else _summed(table, name, found)
+        by_arrow = None if decimals is None else grouped.column(f"{name}_sum").cast(pa.string())
+        buckets[name] = by_arrow if by_arrow is not None else _summed(table, name, grouped)
     return packed(pa.table(buckets))
 
 

@@ -68,8 +68,8 @@ def arrow_type(kind: FieldType) -> pa.DataType:
 def unusual(payloads: Sequence[bytes]) -> list[int]:
     """Indexes of JSON texts that may have a NUL, an integer beyond 64 bits, or a number that no double writes
     as it came; never without one that has."""
-    found = pc.match_substring_regex(pa.array(payloads, pa.large_binary()), _UNUSUAL)
-    return pc.indices_nonzero(found).to_pylist()  # type: ignore[no-any-return]
+    matches = pc.match_substring_regex(pa.array(payloads, pa.large_binary()), _UNUSUAL)
+    return pc.indices_nonzero(matches).to_pylist()  # type: ignore[no-any-return]
 
 
 def json_text(value: Any) -> str | None:

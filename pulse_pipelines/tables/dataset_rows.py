@@ -33,9 +33,9 @@ def read(
     """
     for *row, earlier, state in connection.execute(f"{SELECT} WHERE {where}{ORDER}", values):
         versions = tuple((version, document) for version, document in earlier or ())
-        found = replace(Dataset(*row), earlier=versions)
+        dataset = replace(Dataset(*row), earlier=versions)
         if state is not None:
             state_id, latest_by, sums = state
             windows = None if sums is None else tuple(sums)
-            found = replace(found, state=(state_id, latest_by), windows=windows)
-        yield found
+            dataset = replace(dataset, state=(state_id, latest_by), windows=windows)
+        yield dataset

@@ -92,9 +92,9 @@ class Digests:
 
     def repeats(self) -> Mask:
         """Mask of sorted digests that equal their predecessor."""
-        found = np.zeros(len(self), np.bool_)
-        found[1:] = (self.heads[1:] == self.heads[:-1]) & (self.tails[1:] == self.tails[:-1])
-        return found
+        mask = np.zeros(len(self), np.bool_)
+        mask[1:] = (self.heads[1:] == self.heads[:-1]) & (self.tails[1:] == self.tails[:-1])
+        return mask
 
     def is_zero(self) -> Mask:
         """Mask of the digests that are all zeros."""
@@ -109,19 +109,19 @@ class Digests:
 
     def within(self, run: "Digests") -> Mask:
         """Mask of the digests of this run that another run contains."""
-        found = np.zeros(len(self), np.bool_)
+        mask = np.zeros(len(self), np.bool_)
         if not len(run):
-            return found
+            return mask
         # The other run may be a piece of a large one: a range in which few of these digests are.
         first = int(np.searchsorted(self.heads, run.heads[0], "left"))
         end = int(np.searchsorted(self.heads, run.heads[-1], "right"))
         own = self[first:end]
         if len(run) >= len(own):
-            found[first:end] = own.places_in(run) >= 0
+            mask[first:end] = own.places_in(run) >= 0
         else:
             places = run.places_in(own)
-            found[first + places[places >= 0]] = True
-        return found
+            mask[first + places[places >= 0]] = True
+        return mask
 
     def places_in(self, run: "Digests") -> Places:
         """Per digest its place in a run; -1: not in it."""

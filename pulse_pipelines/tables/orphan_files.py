@@ -91,13 +91,13 @@ def remove(
 
 
 def _orphans(
-    found: Sequence[Object], table: Table, reached: frozenset[str], spared: frozenset[str]
+    objects: Sequence[Object], table: Table, reached: frozenset[str], spared: frozenset[str]
 ) -> list[Object]:
     """The orphans in the table's own folder; the folder of a table deleted meanwhile is left alone."""
     folder = f"{table.location()}/"
     return [
         each
-        for each in found
+        for each in objects
         if each.path.startswith(folder)
         and each.path not in reached
         and each.name.partition("-")[0] not in spared

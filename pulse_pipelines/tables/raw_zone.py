@@ -112,8 +112,8 @@ def content(path: str) -> bytes:
         OSError: the object store failed; FileNotFoundError: the object is gone.
     """
     with object_store.file_system().open_input_stream(object_store.key(path), compression=None) as source:
-        found: bytes = source.read()
-    return found
+        content: bytes = source.read()
+    return content
 
 
 def part(path: str, start: int, length: int) -> bytes:
@@ -127,8 +127,8 @@ def part(path: str, start: int, length: int) -> bytes:
 def unpack(packed: bytes) -> Iterator[bytes]:
     """The lines of an object. Raises OSError: it is damaged."""
     try:
-        with igzip.open(io.BytesIO(packed)) as found:  # type: ignore[no-untyped-call]
-            yield from found
+        with igzip.open(io.BytesIO(packed)) as content:  # type: ignore[no-untyped-call]
+            yield from content
     except (EOFError, IsalError) as error:  # type: ignore[misc]  # neither is an OSError
         raise OSError(f"its compression is damaged: {error}") from error
 

@@ -83,15 +83,15 @@ class ReachableFiles:
         reached = {snapshot["manifest-list"] for snapshot in snapshots}
         for part in ("statistics", "partition-statistics"):
             reached |= {each["statistics-path"] for each in document.get(part, ())}
-        found: dict[str, ManifestFile] = {}
+        manifests: dict[str, ManifestFile] = {}
         for snapshot in snapshots if self._store else _uncovered(snapshots):
             for manifest in self._list(self._inside(snapshot["manifest-list"]), bool(known)):
-                found[self._inside(manifest.manifest_path)] = manifest
-        fresh = [manifest for path, manifest in found.items() if path not in self._data]
+                manifests[self._inside(manifest.manifest_path)] = manifest
+        fresh = [manifest for path, manifest in manifests.items() if path not in self._data]
         read = partial(_data_files, self._io, may_be_gone=bool(known))
         for path, files in ExecutorFactory.get_or_create().map(read, fresh):
             self._data[path] = files
-        return reached.union(found, *(self._data[path] for path in found))
+        return reached.union(manifests, *(self._data[path] for path in manifests))
 
     def _inside(self, path: str) -> str:
         if self._store and not plain(path).startswith(f"{self._folder}/"):
@@ -135,9 +135,9 @@ def plain(path: str) -> str:
         Outside: it is of another scheme, or has `.` or `..`, which lead elsewhere for some readers.
         Terminal: it has an empty part, and no two readers need mean the same by it.
     """
-    scheme, found, key = path.partition("://")
+    scheme, separator, key = path.partition("://")
     parts = set(key.split("/"))
-    if not found or scheme not in ("s3", "s3a", "s3n") or {".", ".."} & parts:
+    if not separator or scheme not in ("s3", "s3a", "s3n") or {".", ".."} & parts:
         raise Outside("a file is named by a path that leads elsewhere", path=path[:300])
     if "" in parts:
         raise Terminal("a file is named by a path that is not plain", path=path[:300])

@@ -80,10 +80,10 @@ class ValidatorPool:
             much = f"{memory_bytes >> 20} MB of memory" if ended == -signal.SIGABRT else f"{seconds:g} s"
             detail = f"judging it by the dataset's schema takes more than {much}"
             return Rejected(Reason.TOO_EXPENSIVE, detail, "/data"), seconds
-        took, found = orjson.loads(answer)
-        if found is None:
+        took, verdict = orjson.loads(answer)
+        if verdict is None:
             return None, took
-        return Rejected(Reason.SCHEMA_VIOLATION, found[1], f"/data{found[0]}"), took
+        return Rejected(Reason.SCHEMA_VIOLATION, verdict[1], f"/data{verdict[0]}"), took
 
     def close(self) -> None:
         """End the idle processes."""
@@ -148,12 +148,12 @@ def answer_all(connection: Connection) -> None:
             compiled(document)  # before the clock starts: its time is the schema's, not the event's
             began = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, seconds)
-            found = violation(document, orjson.loads(request[start + size :])["data"])
+            verdict = violation(document, orjson.loads(request[start + size :])["data"])
         except (MemoryError, SystemError, orjson.JSONDecodeError):  # all mean that memory is exhausted
             os.abort()  # as the validator does
         signal.setitimer(signal.ITIMER_PROF, 0)
         took = time.process_time() - began
-        connection.send_bytes(orjson.dumps((took, found and (found[0], found[1][:2000]))))
+        connection.send_bytes(orjson.dumps((took, verdict and (verdict[0], verdict[1][:2000]))))
 
 
 if __name__ == "__main__":

@@ -48,13 +48,13 @@ class LiveOnly(_SnapshotProducer["LiveOnly"]):
     @override
     def _existing_manifests(self) -> list[ManifestFile]:
         snapshot = self._transaction.table_metadata.snapshot_by_name(self._target_branch)
-        found = []
+        manifests = []
         for manifest in snapshot.manifests(self._io) if snapshot else ():
             if not names_removed(manifest):
-                found.append(manifest)
+                manifests.append(manifest)
             elif live := manifest.fetch_manifest_entry(self._io, discard_deleted=True):
-                found.append(write_existing(self, manifest.partition_spec_id, live))
-        return found
+                manifests.append(write_existing(self, manifest.partition_spec_id, live))
+        return manifests
 
     @override
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:

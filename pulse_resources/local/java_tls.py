@@ -57,14 +57,14 @@ def jdbc(folder: Path, postgres: PostgresSettings) -> str:
 def _trust(store: Path, authorities: Path) -> None:
     """Trust store of a file's certificates; keytool imports one at a time."""
     content = _read(authorities, "PULSE_OBJECT_STORE__CA_FILE")
-    found = re.findall(_PEM.format("CERTIFICATE"), content, re.DOTALL)
-    if not found:
+    certificates = re.findall(_PEM.format("CERTIFICATE"), content, re.DOTALL)
+    if not certificates:
         raise UserError(
             f"{authorities} has no certificate in it", fix="PULSE_OBJECT_STORE__CA_FILE takes PEM"
         )
     fresh, single = store.with_suffix(".new"), store.with_suffix(".pem")
     fresh.unlink(missing_ok=True)
-    for number, each in enumerate(found):
+    for number, each in enumerate(certificates):
         write_atomically(single, each + "\n")
         command = [str(Path(java()).resolve().parent / "keytool"), "-importcert", "-noprompt"]
         command += ["-alias", str(number), "-file", str(single), "-keystore", str(fresh)]

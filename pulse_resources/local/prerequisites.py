@@ -18,11 +18,11 @@ def java() -> str:
     """Path of a recent enough Java."""
     home = os.environ.get("JAVA_HOME")
     candidate = str(Path(home) / "bin" / "java") if home else "java"
-    found = shutil.which(candidate)
-    version = java_version(found) if found else None
-    if found and version is not None and version >= JAVA_MINIMUM:
-        return found
-    problem = f"{found} is version {version or 'unknown'}" if found else "no java was found"
+    program = shutil.which(candidate)
+    version = java_version(program) if program else None
+    if program and version is not None and version >= JAVA_MINIMUM:
+        return program
+    problem = f"{program} is version {version or 'unknown'}" if program else "no java was found"
     raise UserError(
         f"Java {JAVA_MINIMUM} or newer is needed for Kafka and Spark, but {problem}",
         fix=f"Install a JRE (Debian and Ubuntu: apt install openjdk-{JAVA_MINIMUM}-jre-headless) "
@@ -39,8 +39,8 @@ def java_version(program: str) -> int | None:
 
 def go() -> str:
     """Path of the Go compiler, used once to build MinIO."""
-    if found := shutil.which("go"):
-        return found
+    if program := shutil.which("go"):
+        return program
     raise UserError(
         "Neither `minio` nor Go was found",
         fix="Put a minio binary on PATH, or install Go 1.24 or newer to have it built, "

@@ -39,18 +39,18 @@ def build(
 ) -> list[Service]:
     """Describe the `wanted` services; those given by address are marked external."""
     given = provision.external()
-    found = [
+    services = [
         _EXTERNAL[name](settings) if name in given else _LOCAL[name](layout, settings)
         for name in INFRASTRUCTURE
         if name in wanted
     ]
     if "api" in wanted:
-        found.append(api.service(layout, settings))
+        services.append(api.service(layout, settings))
     if "lake" in wanted:
-        found.append(lake.service(layout, settings))
+        services.append(lake.service(layout, settings))
     if set(dagster.SERVICES) & set(wanted):
-        found += dagster.services(layout, settings, definitions)
-    return found
+        services += dagster.services(layout, settings, definitions)
+    return services
 
 
 def missing_downloads(wanted: tuple[str, ...]) -> list[Download]:

@@ -61,14 +61,14 @@ def start(
         provision.check_tls(layout)
     layout.make()
     while (lock := _lock(layout)) is None:
-        found = state.read(layout)
-        if found and found.supervised and not found.stopping:
-            if set(wanted) <= set(found.services):
+        recorded = state.read(layout)
+        if recorded and recorded.supervised and not recorded.stopping:
+            if set(wanted) <= set(recorded.services):
                 return False
             _fetch(wanted, progress)
             with layout.wanted_file.open("a") as file:  # never truncated: concurrent requests both count
                 file.write(",".join(wanted) + "\n")
-            os.kill(found.supervisor.pid, signal.SIGHUP)
+            os.kill(recorded.supervisor.pid, signal.SIGHUP)
             return True
         progress.step("Waiting for another `pulse up` or `pulse down` to finish")
         time.sleep(_TICK)
@@ -93,16 +93,16 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
             that another program had taken, if that was it.
     """
     while True:
-        found = state.read(layout)
-        if found:
-            if not found.supervised:
-                last = state.read(layout) or found  # it may have written more before it ended
+        recorded = state.read(layout)
+        if recorded:
+            if not recorded.supervised:
+                last = state.read(layout) or recorded  # it may have written more before it ended
                 if last.error:
                     lost = last.lost_port or provision.lost_port(layout, last.culprit)
                     raise Transient(last.error, service=last.culprit, port=lost or "")
                 raise Transient("The stack was stopped while it started", service="supervisor")
-            yield found
-            if set(wanted) <= set(found.services) and found.all_up and not found.error:
+            yield recorded
+            if set(wanted) <= set(recorded.services) and recorded.all_up and not recorded.error:
                 return
         elif not _locked(layout):
             raise Transient("The supervisor did not start", service="supervisor")
@@ -111,8 +111,8 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
 
 def with_known(layout: Layout, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """`wanted` plus what the stack was running when it gave up."""
-    found = state.read(layout)
-    return tuple({*wanted, *(found.services if found else ())})
+    recorded = state.read(layout)
+    return tuple({*wanted, *(recorded.services if recorded else ())})
 
 
 def stop(layout: Layout, progress: Progress) -> bool:
@@ -126,14 +126,14 @@ def stop(layout: Layout, progress: Progress) -> bool:
 
 
 def _stop(layout: Layout, progress: Progress) -> bool:
-    found = state.read(layout)
-    if found and found.supervised:
-        os.kill(found.supervisor.pid, signal.SIGTERM)
-        while found and found.supervised:
-            left = [name for name, service in found.services.items() if service.process]
+    recorded = state.read(layout)
+    if recorded and recorded.supervised:
+        os.kill(recorded.supervisor.pid, signal.SIGTERM)
+        while recorded and recorded.supervised:
+            left = [name for name, service in recorded.services.items() if service.process]
             progress.step("Stopping", ", ".join(left))
             time.sleep(_TICK)
-            found = state.read(layout)
+            recorded = state.read(layout)
         return True
     if not layout.home.exists():
         return False

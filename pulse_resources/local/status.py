@@ -49,16 +49,16 @@ class Status:
 
 def status(layout: Layout) -> Status:
     """Check every service once; takes well under a second."""
-    found = state.read(layout)
-    if not found:
+    recorded = state.read(layout)
+    if not recorded:
         return Status(())
     table = processes.table()
-    supervised = found.supervised
-    rows = [_row(service, table, supervised) for service in found.services.values()]
+    supervised = recorded.supervised
+    rows = [_row(service, table, supervised) for service in recorded.services.values()]
     if supervised:
-        memory = processes.memory([found.supervisor.pid])
-        uptime = round(processes.uptime(found.supervisor), 1)
-        pid = found.supervisor.pid
+        memory = processes.memory([recorded.supervisor.pid])
+        uptime = round(processes.uptime(recorded.supervisor), 1)
+        pid = recorded.supervisor.pid
         rows.append(Row("supervisor", "up", "", False, pid, uptime, 0, memory, ""))
     return Status(tuple(rows))
 

@@ -70,8 +70,8 @@ class Certificates:
 
 def certificates(layout: Layout, name: str) -> Certificates | None:
     """Certificates of a service; None: the stack's services use plain text."""
-    found = Certificates(layout.home / "tls", name)
-    return found if found.certificate.exists() else None
+    certificates = Certificates(layout.home / "tls", name)
+    return certificates if certificates.certificate.exists() else None
 
 
 def make(layout: Layout) -> Certificates:

@@ -110,8 +110,8 @@ def bootstrap(settings: Settings) -> None:
                 )
             )
         for database in (settings.postgres.database, settings.postgres.dagster_database):
-            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database])
-            if not found.fetchone():
+            rows = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database])
+            if not rows.fetchone():
                 connection.execute(
                     sql.SQL("CREATE DATABASE {} OWNER pulse_owner").format(sql.Identifier(database))
                 )

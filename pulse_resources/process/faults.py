@@ -69,8 +69,8 @@ def poison(payloads: Iterable[bytes]) -> None:
 
 def variables() -> Mapping[str, str]:
     """Fail-point variables of this process, for its Spark tasks."""
-    found = {name: os.environ[name] for name in (VARIABLE, POISON) if name in os.environ}
-    return found | {RUN: str(os.getpid())} if VARIABLE in found else found
+    environment = {name: os.environ[name] for name in (VARIABLE, POISON) if name in os.environ}
+    return environment | {RUN: str(os.getpid())} if VARIABLE in environment else environment
 
 
 @contextmanager

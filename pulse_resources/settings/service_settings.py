@@ -118,12 +118,12 @@ class KafkaSettings(BaseModel):
 
     def client(self) -> dict[str, Any]:
         """Connection settings of any librdkafka client; holds secrets, never log it."""
-        found: dict[str, Any] = {
+        properties: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
         }
         if self.sasl:
-            found |= {
+            properties |= {
                 "sasl.mechanism": self.sasl_mechanism,
                 "sasl.username": self.username,
                 "sasl.password": self.password.get_secret_value(),
@@ -136,8 +136,8 @@ class KafkaSettings(BaseModel):
                 "ssl.key.location": self.key_file,
                 "ssl.key.password": secret,
             }
-            found |= {name: str(value) for name, value in given.items() if value}
-        return found
+            properties |= {name: str(value) for name, value in given.items() if value}
+        return properties
 
 
 class ObjectStoreSettings(BaseModel):

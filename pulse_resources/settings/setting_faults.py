@@ -89,23 +89,23 @@ def look() -> Found:
     return found
 
 
-def _read(found: Found, kind: type[Settings]) -> Settings | None:
+def _read(faults: Found, kind: type[Settings]) -> Settings | None:
     """The settings with defaults in the sections at fault; None: one more section is at fault."""
-    defaults = {section: _default(section) for section in found.sections}
+    defaults = {section: _default(section) for section in faults.sections}
     try:
-        with _without_variables_of(found.sections):
+        with _without_variables_of(faults.sections):
             return kind(**defaults)  # type: ignore[arg-type]
     except ValidationError as error:
         for section, name, said in each_explained(error):
-            found.faults.append(Fault(name, said, _SHOW))
-            found.sections.add(section)
+            faults.faults.append(Fault(name, said, _SHOW))
+            faults.sections.add(section)
     except SettingsError as error:
         named = re.search(r'field "(\w+)"', str(error))
-        if named is None or named[1] in found.sections:
+        if named is None or named[1] in faults.sections:
             raise
         fix = 'Write lists and mappings as JSON: ["log"]'
-        found.faults.append(Fault(not_json(str(error)).partition(" is not ")[0], "is not JSON", fix))
-        found.sections.add(named[1])
+        faults.faults.append(Fault(not_json(str(error)).partition(" is not ")[0], "is not JSON", fix))
+        faults.sections.add(named[1])
     return None
 
 

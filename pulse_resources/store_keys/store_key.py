@@ -30,15 +30,15 @@ def of(store: ObjectStoreSettings) -> StoreKey:
     if not store.by_role:
         token = store.session_token.get_secret_value() if store.session_token else None
         return StoreKey(store.access_key, store.secret_key.get_secret_value(), token)
-    found = _of_environment()
-    if found is None:
+    key_pair = _of_environment()
+    if key_pair is None:
         raise UserError(
             "no key of the object store is set, and the environment has none",
             fix="Set PULSE_OBJECT_STORE__ACCESS_KEY and PULSE_OBJECT_STORE__SECRET_KEY, or give this machine "
             "a role (or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)",
             store=store.endpoint,
         )
-    now = found.get_frozen_credentials()
+    now = key_pair.get_frozen_credentials()
     return StoreKey(now.access_key, now.secret_key, now.token)
 
 

@@ -40,15 +40,15 @@ def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: in
     """The events of entities, all of one moment; an item that is not an entity is left for the validator."""
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     odd = set(unusual([item.payload for item in items]))
-    found = []
+    records = []
     for place, item in enumerate(items):
         plain = place not in odd
         entity = item.event if plain else None
         if entity is None:
             entity = _decoded(item.payload, max_bytes, max_depth, plain)
         is_one = type(entity) is dict
-        found.append(anew(entities.event(entity, slug, now), plain=plain) if is_one else item)
-    return found
+        records.append(anew(entities.event(entity, slug, now), plain=plain) if is_one else item)
+    return records
 
 
 def _decoded(payload: bytes, max_bytes: int, max_depth: int, plain: bool) -> Any:

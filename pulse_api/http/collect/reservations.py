@@ -60,13 +60,13 @@ class Reservations:
             asked = [request.events for request in taken]
             maximum = taken[-1].maximum  # the latest request has the latest limit
             try:
-                found = await asyncio.to_thread(intake.reserve, tenant, asked, maximum)
+                granted = await asyncio.to_thread(intake.reserve, tenant, asked, maximum)
             except Exception as error:  # each waiting request must get the error
                 for request in taken:
                     if not request.verdict.done():
                         request.verdict.set_exception(error)
                 continue
-            for request, reserved in zip(taken, found, strict=True):
+            for request, reserved in zip(taken, granted, strict=True):
                 if not request.verdict.done():
                     request.verdict.set_result(reserved)
                 elif reserved:  # the request was cancelled

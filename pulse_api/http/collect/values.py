@@ -52,13 +52,13 @@ def count(body: bytes, marks: bytes, enough: int) -> int:
 
     Counting one byte value in 8 MB takes 3 to 4 ms, which blocks other requests: hence piece by piece.
     """
-    found = 0
+    count = 0
     for at in range(0, len(body), _COUNTED):
         piece = body[at : at + _COUNTED]
-        found += sum(piece.count(mark) for mark in marks)
-        if found >= enough:
+        count += sum(piece.count(mark) for mark in marks)
+        if count >= enough:
             break
-    return found
+    return count
 
 
 def elements(body: bytes, most: int) -> list[bytes]:
@@ -90,19 +90,19 @@ def elements(body: bytes, most: int) -> list[bytes]:
         or any(body[cut] in b"[{]}" for cut in cuts[1:-1])  # a second array or object
     ):
         raise ProblemError(400, "malformed", "the body is not JSON: it is not one array")
-    found = [body[start + 1 : end].strip(SPACE) for start, end in pairwise(cuts)]
-    return [] if found == [b""] else found
+    values = [body[start + 1 : end].strip(SPACE) for start, end in pairwise(cuts)]
+    return [] if values == [b""] else values
 
 
 def _outside_strings(body: bytes, enough: int) -> int:
     """Number of commas and opening brackets outside strings; counting stops at `enough`."""
-    found = 0
+    count = 0
     for _, octets, outside in _blocks(body):
         marks = (octets == ord(",")) | (octets == ord("[")) | (octets == ord("{"))
-        found += int(np.count_nonzero(marks & outside))
-        if found >= enough:
+        count += int(np.count_nonzero(marks & outside))
+        if count >= enough:
             break
-    return found
+    return count
 
 
 def _blocks(body: bytes) -> Iterator[tuple[int, _Octets, _Mask]]:

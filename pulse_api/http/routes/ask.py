@@ -129,8 +129,8 @@ def questions(
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of questions.")] = 100,
 ) -> QuestionList:
     """The tenant's questions, the latest first: who asked, what ran for it, and what it took."""
-    found = record.questions(principal.tenant, limit)
-    return QuestionList(questions=[QuestionInfo(**vars(each)) for each in found])
+    questions = record.questions(principal.tenant, limit)
+    return QuestionList(questions=[QuestionInfo(**vars(each)) for each in questions])
 
 
 @meanings.get(

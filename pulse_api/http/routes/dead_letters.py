@@ -227,9 +227,9 @@ def list_all(principal: Reader, query: Annotated[ListQuery, Query()]) -> DeadLet
 @router.get("/summary", summary="Count dead letters", responses=documented(401, 403, 422, 429, 503))
 def summary(principal: Reader, query: Annotated[_Query, Query()]) -> Summary:
     """How many dead letters there are, by reason."""
-    found = dead_letters.summary(principal.tenant, query.filter(), state=query.state)
+    counts = dead_letters.summary(principal.tenant, query.filter(), state=query.state)
     return Summary(
-        total=sum(entry.count for entry in found), reasons=[ReasonInfo(**vars(entry)) for entry in found]
+        total=sum(entry.count for entry in counts), reasons=[ReasonInfo(**vars(entry)) for entry in counts]
     )
 
 

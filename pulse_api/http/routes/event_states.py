@@ -135,9 +135,9 @@ class Dropped(BaseModel):
     dropped: str = Field(description="The column that was the key.")
 
 
-def described(found: DeclaredState) -> StateInfo:
+def described(state: DeclaredState) -> StateInfo:
     """A state as the API shows it."""
-    return StateInfo.model_validate(asdict(found))
+    return StateInfo.model_validate(asdict(state))
 
 
 @router.get(
@@ -153,8 +153,8 @@ def page(
     after: Annotated[str | None, Query(max_length=512, description="The last key that was read.")] = None,
 ) -> Response:
     """The newest event of each key, `limit` keys at a time; fewer are the end."""
-    found, newest = declared_states.page(principal.tenant, slug, after, limit)
-    about = described(found).model_dump() | {"state": [_shown(each) for each in newest]}
+    state, newest = declared_states.page(principal.tenant, slug, after, limit)
+    about = described(state).model_dump() | {"state": [_shown(each) for each in newest]}
     return Response(orjson.dumps(about, option=orjson.OPT_UTC_Z), media_type="application/json")
 
 
@@ -174,10 +174,10 @@ def one(
     ] = None,
 ) -> Response:
     """The newest event of a key, and its windows, as of the latest batch that has settled."""
-    found = declared_states.newest(principal.tenant, slug, key, as_of)
-    about = _shown(found)
-    if found.windows is not None:
-        about["windows"] = _shown_windows(found.windows)
+    event = declared_states.newest(principal.tenant, slug, key, as_of)
+    about = _shown(event)
+    if event.windows is not None:
+        about["windows"] = _shown_windows(event.windows)
     return Response(orjson.dumps(about), media_type="application/json")
 
 
@@ -194,10 +194,10 @@ async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: 
     tenant, windows = principal.tenant, None
     if new.windows is not None:
         windows = Windows(tuple(new.windows.sums), new.windows.session_gap_s, new.windows.max_buckets)
-    found = await app_state(request).change_long(
+    state = await app_state(request).change_long(
         tenant.tenant_id, built, tenant, slug, new.latest_by, new.max_keys, windows
     )
-    return described(found)
+    return described(state)
 
 
 def built(tenant: Tenant, slug: str, latest_by: str, max_keys: int, windows: Windows | None) -> DeclaredState:
@@ -222,12 +222,12 @@ def _shown(newest: Newest) -> dict[str, object]:
     return about | {"data": data}
 
 
-def _shown_windows(found: KeyWindows) -> dict[str, object]:
-    about: dict[str, object] = {"to": found.to, "complete": found.complete}
-    for name, window in found.windows.items():
+def _shown_windows(windows: KeyWindows) -> dict[str, object]:
+    about: dict[str, object] = {"to": windows.to, "complete": windows.complete}
+    for name, window in windows.windows.items():
         about[name] = window and {
             "from": window.start,
             "events": window.events,
             "sums": {column: orjson.Fragment(plain(total)) for column, total in window.sums.items()},
         }
-    return about | {"session": found.session and asdict(found.session)}
+    return about | {"session": windows.session and asdict(windows.session)}

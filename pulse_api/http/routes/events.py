@@ -106,13 +106,13 @@ async def get(
     that only another tenant has is not found.
     """
     look = partial(trace.by_id, principal.tenant, event_id, dataset=dataset, day=day)
-    found = await app_state(request).previews.run(look)
+    trace_result = await app_state(request).previews.run(look)
     return EventInfo(
         event_id=event_id,
-        state=found.state,
-        settled=found.settled,
-        fates=[_fate(fate) for fate in found.fates],
-        looked_at=list(found.looked_at),
+        state=trace_result.state,
+        settled=trace_result.settled,
+        fates=[_fate(fate) for fate in trace_result.fates],
+        looked_at=list(trace_result.looked_at),
     )
 
 

@@ -50,9 +50,9 @@ class Dropped(BaseModel):
     dropped: str = Field(description="The index's expression.")
 
 
-def described(found: DeclaredIndex) -> IndexInfo:
+def described(index: DeclaredIndex) -> IndexInfo:
     """An index as the API shows it."""
-    return IndexInfo(**{name: getattr(found, name) for name in IndexInfo.model_fields})
+    return IndexInfo(**{name: getattr(index, name) for name in IndexInfo.model_fields})
 
 
 @router.get("/indexes", summary="List indexes", responses=documented(401, 403, 404, 409, 422, 429, 503))

@@ -72,7 +72,7 @@ def list_all(principal: Reader, slug: DatasetSlug) -> MoveList:
 )
 def get(principal: Reader, slug: DatasetSlug, move_id: str) -> MoveInfo:
     """One move: how far it is, and what came of it."""
-    found = moves.find(principal.tenant, move_id)
-    if found.slug != slug:
+    move = moves.find(principal.tenant, move_id)
+    if move.slug != slug:
         raise NotFound("no such move", tenant=principal.tenant.slug, dataset=slug, move=move_id)
-    return described(found)
+    return described(move)

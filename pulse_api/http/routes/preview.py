@@ -125,5 +125,5 @@ def snapshots(
     ] = SHOWN_SNAPSHOTS,
 ) -> SnapshotList:
     """The commits to the dataset's table that are kept, newest first: moments to travel to."""
-    found = history.snapshots(principal.tenant, slug, limit)
-    return SnapshotList(snapshots=[SnapshotInfo(**vars(snapshot)) for snapshot in found])
+    snapshots = history.snapshots(principal.tenant, slug, limit)
+    return SnapshotList(snapshots=[SnapshotInfo(**vars(snapshot)) for snapshot in snapshots])

@@ -95,17 +95,17 @@ class SchemaList(BaseModel):
     schemas: list[SchemaVersion]
 
 
-def _version(found: PublishedSchema) -> dict[str, Any]:
+def _version(version: PublishedSchema) -> dict[str, Any]:
     return {
-        "schema_uri": found.schema_uri,
-        "name": found.name,
-        "version": found.version,
-        "published_at": found.published_at,
+        "schema_uri": version.schema_uri,
+        "name": version.name,
+        "version": version.version,
+        "published_at": version.published_at,
     }
 
 
-def _whole(found: PublishedSchema) -> Schema:
-    return Schema.model_validate(_version(found) | {"schema": orjson.loads(found.document)})
+def _whole(version: PublishedSchema) -> Schema:
+    return Schema.model_validate(_version(version) | {"schema": orjson.loads(version.document)})
 
 
 @router.post(

@@ -162,8 +162,8 @@ def queries(
     running: Annotated[bool, Query(description="Only running queries.")] = False,
 ) -> QueryList:
     """The tenant's queries, the latest first, with what became of each."""
-    found = audit.queries(principal.tenant, limit, running=running)
-    return QueryList(queries=[QueryInfo(**vars(each)) for each in found])
+    recorded = audit.queries(principal.tenant, limit, running=running)
+    return QueryList(queries=[QueryInfo(**vars(each)) for each in recorded])
 
 
 @records.delete("/{query_id}", summary="Cancel a query", responses=documented(401, 403, 404, 422, 429, 503))
@@ -173,6 +173,6 @@ def cancel(
     query_id: Annotated[str, Path(pattern=ID_PATTERN, description="Of the query.")],
 ) -> QueryInfo:
     """End a query of the tenant, wherever it runs; one that has ended stays as it is."""
-    found = audit.cancel(principal.tenant, query_id)
+    query = audit.cancel(principal.tenant, query_id)
     app_state(request).queries.cancel(principal.tenant.tenant_id, query_id)
-    return QueryInfo(**vars(found))
+    return QueryInfo(**vars(query))

@@ -49,9 +49,9 @@ class Allowed(Body):
     deletes_most: float = Field(ge=0, le=1, description="Share of the entities that there are.")
 
 
-def described(found: Sync) -> SyncInfo:
+def described(sync: Sync) -> SyncInfo:
     """A sync as the API shows it."""
-    return SyncInfo(**{name: getattr(found, name) for name in SyncInfo.model_fields})
+    return SyncInfo(**{name: getattr(sync, name) for name in SyncInfo.model_fields})
 
 
 @router.get("/syncs", summary="List syncs", responses=documented(401, 403, 404, 422, 429, 503))

@@ -66,15 +66,15 @@ def limit_info(limits: Limits) -> LimitInfo:
 @router.get("", summary="Usage and limits", responses=documented(401, 403, 429, 503))
 def usage(principal: Reader) -> UsageInfo:
     """What the tenant has and used per month, what it may, and what is left of it."""
-    found = quotas.find_usage(principal.tenant)
-    most, records = found.limits.max_datasets, found.limits.max_records_per_month
+    usage = quotas.find_usage(principal.tenant)
+    most, records = usage.limits.max_datasets, usage.limits.max_records_per_month
     return UsageInfo(
         kind=EVENTS,
-        limits=limit_info(found.limits),
-        datasets=found.datasets,
-        remaining_datasets=max(0, most - found.datasets) if limited(most) else None,
-        remaining_records=max(0, records - found.accepted_this_month) if limited(records) else None,
-        over_quota=found.over_quota,
-        over_quota_since=found.over_quota_since,
-        months=[Month(**vars(month)) for month in found.months],
+        limits=limit_info(usage.limits),
+        datasets=usage.datasets,
+        remaining_datasets=max(0, most - usage.datasets) if limited(most) else None,
+        remaining_records=max(0, records - usage.accepted_this_month) if limited(records) else None,
+        over_quota=usage.over_quota,
+        over_quota_since=usage.over_quota_since,
+        months=[Month(**vars(month)) for month in usage.months],
     )

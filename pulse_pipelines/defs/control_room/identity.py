@@ -45,11 +45,11 @@ class Identity:
 
     def of_token(self, presented: str) -> Role | None:
         """Role of a token; compared in constant time."""
-        found = None
+        matching = None
         for role, token in self._tokens.items():
             if hmac.compare_digest(_digest(presented), _digest(token)):
-                found = found or role
-        return found
+                matching = matching or role
+        return matching
 
     def session(self, role: Role) -> str:
         """Cookie value that grants the role for `session_hours`."""

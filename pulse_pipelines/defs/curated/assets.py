@@ -51,11 +51,11 @@ def curated_assets(
     if acting is None:
         acting = rollups.slugs_with_actor(slugs) if slugs else ()
     acts = behaviour(load_settings().curated.session_gap_minutes)
-    found: list[tuple[str, Rollup]] = []
+    named_rollups: list[tuple[str, Rollup]] = []
     for slug in slugs:
-        found += [(slug, DAILY), *([(slug, acts)] if slug in acting else [])]
-        found += [(slug, rollup) for rollup in team if rollup.dataset == slug]
-    return [_asset(slug, rollup, placed[slug]) for slug, rollup in found]
+        named_rollups += [(slug, DAILY), *([(slug, acts)] if slug in acting else [])]
+        named_rollups += [(slug, rollup) for rollup in team if rollup.dataset == slug]
+    return [_asset(slug, rollup, placed[slug]) for slug, rollup in named_rollups]
 
 
 def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
@@ -123,7 +123,7 @@ def _description(slug: str, rollup: Rollup) -> str:
 
 def _metadata(slug: str, rollup: Rollup) -> dict[str, object]:
     name = f"{iceberg.CATALOG}.pulse_<tenant>.{slug}{CURATED}{rollup.name}"
-    found: dict[str, object] = {"dagster/table_name": name, "dagster/storage_kind": "iceberg"}
+    metadata: dict[str, object] = {"dagster/table_name": name, "dagster/storage_kind": "iceberg"}
     if rollup.schema is not None:
         columns = [
             dg.TableColumn(field.name, str(field.field_type), description=rollup.columns.get(field.name))
@@ -133,4 +133,4 @@ def _metadata(slug: str, rollup: Rollup) -> dict[str, object]:
         about = f"There is a row for each {', '.join(rollup.grain)} of a day"
         grain = [dg.TableColumn(name, "by the query", description=about) for name in rollup.grain]
         columns = [dg.TableColumn("day", "date", description="The day that was computed, in UTC"), *grain]
-    return found | {"dagster/column_schema": dg.TableSchema(columns), "source": rollup.source or "Pulse"}
+    return metadata | {"dagster/column_schema": dg.TableSchema(columns), "source": rollup.source or "Pulse"}

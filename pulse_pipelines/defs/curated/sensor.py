@@ -38,17 +38,17 @@ def curated_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Ski
     fingerprint, cursor = _fingerprint(team), json.loads(context.cursor or "{}")
     known = cursor.get("rollups") == fingerprint
     since = datetime.fromisoformat(cursor["since"]) if known else datetime.min.replace(tzinfo=UTC)
-    found = due_days(team, since)
+    due = due_days(team, since)
     # Everything that changed before this is computed; failed days are found however old their change is.
-    settled = min([found.at, *(day.waiting_since for day in found.days if not day.failures)]) - MARGIN
-    ready = [day for day in found.days if day.ready]
+    settled = min([due.at, *(day.waiting_since for day in due.days if not day.failures)]) - MARGIN
+    ready = [day for day in due.days if day.ready]
     request = dg.RunRequest(
         run_config={"ops": {"compute_what_is_due": {"config": {"since": since.isoformat()}}}},
         tags=tenant_tags({day.tenant.slug for day in ready}),
     )
     return dg.SensorResult(
         run_requests=[request] if ready else [],
-        skip_reason=None if ready else f"nothing is due; {len(found.days)} days wait until they are quiet",
+        skip_reason=None if ready else f"nothing is due; {len(due.days)} days wait until they are quiet",
         cursor=json.dumps({"rollups": fingerprint, "since": max(settled, since).isoformat()}),
     )
 

@@ -29,8 +29,8 @@ def check_datasets(
     until = time.monotonic() + load_settings().checks.budget_seconds
     families = registry.list_families()
     done = 0
-    for found in evaluations(context.instance, families, until):
-        context.log_event(found)  # type: ignore[arg-type] # any user event is taken
+    for result in evaluations(context.instance, families, until):
+        context.log_event(result)  # type: ignore[arg-type] # any user event is taken
         done += 1
     checked = done // len(CHECKS)
     context.add_output_metadata({"slugs_checked": checked, "slugs_left": len(families) - checked})

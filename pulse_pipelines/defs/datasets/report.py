@@ -29,13 +29,13 @@ def report_batch(context: dg.OpExecutionContext, settled: Settled) -> list[str]:
     for slug, tables in touched.items():
         owners[slug] = tenants = [settled.plan.scopes[table.tenant_id].tenant for table in tables]
         _add_partitions(context.instance, slug, tenants)
-        found: list[dg.AssetMaterialization] = []
+        materializations: list[dg.AssetMaterialization] = []
         for table, tenant in zip(tables, tenants, strict=True):
             try:
-                found += _materializations(settled.plan.batch_id, became, table, tenant)
+                materializations += _materializations(settled.plan.batch_id, became, table, tenant)
             except Exception as error:  # a problem of one tenant's table must not affect the others
                 failed.append(f"tenant {tenant.slug}, dataset {slug}: {type(error).__name__}: {error}")
-        log_together(context, found)
+        log_together(context, materializations)
     for result in after_batch(context.instance, settled.plan.batch_id, owners):
         context.log_event(result)  # type: ignore[arg-type] # any user event is taken
     return failed

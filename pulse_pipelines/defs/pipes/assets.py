@@ -64,7 +64,7 @@ def _asset(name: str, read: Iterable[str]) -> dg.AssetsDefinition:
                 return dg.MaterializeResult(metadata=asdict(done.counts) | {"full": done.is_full})
             parallelism = load_settings().spark.parallelism
             sent = run(pyspark.spark_session, tenant, name, parallelism, others_wait=places)
-        found = {"sync": sent.sync_id, "full": sent.is_full, "rows": sent.rows, "bytes": sent.bytes}
-        return dg.MaterializeResult(metadata=found | {"position": sent.position or ""})
+        metadata = {"sync": sent.sync_id, "full": sent.is_full, "rows": sent.rows, "bytes": sent.bytes}
+        return dg.MaterializeResult(metadata=metadata | {"position": sent.position or ""})
 
     return pipe

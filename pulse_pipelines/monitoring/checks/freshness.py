@@ -38,25 +38,25 @@ def look(*, ask_broker: bool) -> Mapping[UUID, CheckResult]:
         latest = connection.execute(FRESHNESS).fetchall()
         waiting: dict[UUID, float] = dict(connection.execute(WAITING).fetchall())
         stuck = connection.execute(STUCK, [load_settings().ingest.max_attempts]).fetchall()
-    found: dict[UUID, CheckResult] = defaultdict(lambda: CheckResult(grave=False))
+    results: dict[UUID, CheckResult] = defaultdict(lambda: CheckResult(grave=False))
     if ask_broker:
-        _ask_broker(found, waiting)
+        _ask_broker(results, waiting)
     for tenant_id, seconds, ago in latest:
-        found[tenant_id].numbers["longest_batch_seconds"] = round(seconds, 1)
+        results[tenant_id].numbers["longest_batch_seconds"] = round(seconds, 1)
         # A slow batch counts only while it is recent.
         if seconds > limits.late_seconds > ago:
-            found[tenant_id].problems.append(
+            results[tenant_id].problems.append(
                 f"the latest batch took {seconds:.0f} s from its oldest event to the table"
             )
     for tenant_id, seconds in waiting.items():
-        result = found[tenant_id]
+        result = results[tenant_id]
         result.numbers["longest_wait_seconds"] = round(seconds, 1)
         result.grave |= seconds > limits.very_late_seconds
         if seconds > limits.late_seconds:
             result.problems.append(f"its oldest event that is not settled has waited {seconds:.0f} s or more")
     for tenant_id, batch, error in stuck:
-        _fail(found[tenant_id], f"batch {batch} is stuck: {error}; then run: pulse batch retry {batch}")
-    return found
+        _fail(results[tenant_id], f"batch {batch} is stuck: {error}; then run: pulse batch retry {batch}")
+    return results
 
 
 def _fail(result: CheckResult, problem: str) -> None:
@@ -64,7 +64,7 @@ def _fail(result: CheckResult, problem: str) -> None:
     result.problems.append(problem)
 
 
-def _ask_broker(found: Mapping[UUID, CheckResult], waiting: dict[UUID, float]) -> None:
+def _ask_broker(results: Mapping[UUID, CheckResult], waiting: dict[UUID, float]) -> None:
     try:
         status = plan.ingest_status()
         for tenant_id, seconds in _waits(status):
@@ -72,11 +72,11 @@ def _ask_broker(found: Mapping[UUID, CheckResult], waiting: dict[UUID, float]) -
     except KafkaException as error:
         with postgres.transaction("pulse_pipeline") as connection:
             for (tenant_id,) in connection.execute("SELECT tenant_id FROM pdm_tenants"):
-                _fail(found[tenant_id], f"the broker does not answer: {error.args[0].str()}")
+                _fail(results[tenant_id], f"the broker does not answer: {error.args[0].str()}")
         return
     for alarm in status.alarms:
         problem = f"partition {alarm.partition}: {alarm.problem}. {alarm.fix}"
-        _fail(found[alarm.tenant.tenant_id], problem)
+        _fail(results[alarm.tenant.tenant_id], problem)
 
 
 def _waits(status: IngestStatus) -> Iterator[tuple[UUID, float]]:

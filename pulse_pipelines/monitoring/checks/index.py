@@ -96,21 +96,21 @@ def _compare(subject: Subject, seen: _Seen) -> CheckResult:
     updated = versions.column(0).to_numpy()
     for number, each in enumerate(fitting):
         expected = _expected(subject, versions, number, each.covered)
-        found = _stored(subject, each, updated)
-        if found is None:  # it was dropped
+        stored = _stored(subject, each, updated)
+        if stored is None:  # it was dropped
             continue
-        if found.generation != seen.generation:  # something was erased
+        if stored.generation != seen.generation:  # something was erased
             return _compare(subject, _look(subject))
-        others = int(((expected != found.digests).any(axis=0)).sum())
+        others = int(((expected != stored.digests).any(axis=0)).sum())
         count = int((expected.reshape(2, 2, -1) != 0).any(axis=1).sum())
         if others:
             result.problems.append(
                 f"of {len(updated)} versions {others} have other values in the index by "
                 f"{each.index.expression} than their log gives"
             )
-        if found.count != each.count or (parts == 1 and found.count != count):
+        if stored.count != each.count or (parts == 1 and stored.count != count):
             result.problems.append(
-                f"the index by {each.index.expression} has {found.count} values, {each.count} by its own "
+                f"the index by {each.index.expression} has {stored.count} values, {each.count} by its own "
                 "count" + (f", and the log gives {count}" if parts == 1 else "")
             )
     return result
@@ -137,18 +137,18 @@ def _expected(subject: Subject, versions: pa.Table, number: int, covered: int) -
     """What the log gives, as `_Stored.digests`."""
     updated, before = (versions.column(n).to_numpy() for n in (0, 1))
     new = index_entries.digests(versions.column(2 + number).to_pylist(), subject.dataset)
-    found = np.zeros((4, len(updated)), np.uint64)
-    found[0], found[1] = new.heads, new.tails
+    digests = np.zeros((4, len(updated)), np.uint64)
+    digests[0], digests[1] = new.heads, new.tails
     again = np.flatnonzero(before > 0)
-    found[2:, again] = found[:2, np.searchsorted(updated, before[again])]
-    found[2:, (found[:2] == found[2:]).all(axis=0)] = 0
-    found[:, updated > covered] = 0
-    return found
+    digests[2:, again] = digests[:2, np.searchsorted(updated, before[again])]
+    digests[2:, (digests[:2] == digests[2:]).all(axis=0)] = 0
+    digests[:, updated > covered] = 0
+    return digests
 
 
 def _stored(subject: Subject, kept: _Kept, updated: Counters) -> _Stored | None:
     """What the index has of versions; None: it is gone."""
-    found, after, count = np.zeros((4, len(updated)), np.uint64), 0, 0
+    digests, after, count = np.zeros((4, len(updated)), np.uint64), 0, 0
     index_id, tenant_id = kept.index.index_id, subject.tenant.tenant_id
     with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
         row = connection.execute(STILL, [index_id]).fetchone()
@@ -159,5 +159,5 @@ def _stored(subject: Subject, kept: _Kept, updated: Counters) -> _Stored | None:
             begin, end = np.searchsorted(updated, [run.first, after + 1])
             at = updated[begin:end] - run.first
             columns = (run.new.heads, run.new.tails, run.old.heads, run.old.tails)
-            found[:, begin:end] = [column[at] for column in columns]
-    return _Stored(row[0], found, count) if row else None
+            digests[:, begin:end] = [column[at] for column in columns]
+    return _Stored(row[0], digests, count) if row else None

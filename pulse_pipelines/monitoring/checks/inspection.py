@@ -93,8 +93,8 @@ class Inspection:
         for tenant in tenants:
             self._tables(slug, tenant, summaries)
             with _timed(summaries["freshness"]):
-                found = self._lateness.get(tenant.tenant_id, CheckResult())
-                summaries["freshness"].results[tenant.slug] = found
+                lateness = self._lateness.get(tenant.tenant_id, CheckResult())
+                summaries["freshness"].results[tenant.slug] = lateness
             found_here = {name: summary.results[tenant.slug] for name, summary in summaries.items()}
             save(tenant, slug, self._scope, found_here)
         return summaries

@@ -77,9 +77,9 @@ def problems(
     rows = ROWS.format(key=key, columns=columns)
     given = [location, EPOCH + timedelta(minutes=kept.after + 1)]
     ((buckets, events),) = connection.execute(COUNT.format(rows=rows), given).fetchall()
-    found = []
+    differences = []
     if (buckets, events) != (kept.buckets, kept.events):
-        found.append(
+        differences.append(
             f"the windows have {kept.events} events in {kept.buckets} minutes of keys, and the table "
             f"{events} in {buckets}"
         )
@@ -92,8 +92,10 @@ def problems(
     there = {row[:2]: row[2:] for row in connection.execute(query, [*given, *wanted]).fetchall()}
     wrong = [each for each in kept.sample if not _same(each, there.get(each[:2]))]
     if wrong:
-        found.append(f"of {len(kept.sample)} minutes of keys {len(wrong)} have other events in the table")
-    return found
+        differences.append(
+            f"of {len(kept.sample)} minutes of keys {len(wrong)} have other events in the table"
+        )
+    return differences
 
 
 def _same(bucket: tuple[Any, ...], row: tuple[Any, ...] | None) -> bool:

@@ -55,16 +55,16 @@ class Reached:
 
 def look(session: SparkSession) -> Iterator[Finding]:
     """Check the packages, then the services; stops if tasks could import nothing."""
-    found = dict(_installed(session, PACKAGES))
+    versions = dict(_installed(session, PACKAGES))
     wrong = [
-        f"{name} {found[name] or 'is missing'}{f' (here: {version(name)})' if found[name] else ''}"
+        f"{name} {versions[name] or 'is missing'}{f' (here: {version(name)})' if versions[name] else ''}"
         for name in PACKAGES
-        if found[name] is None or _minor(found[name]) != _minor(version(name))
+        if versions[name] is None or _minor(versions[name]) != _minor(version(name))
     ]
     fix = "Install Pulse's requirements.lock into the Python of the executors (PYSPARK_PYTHON of the server)"
     fits = f"all {len(PACKAGES)} packages that tasks import are there"
     yield Finding(SPARK, "packages", not wrong, "; ".join(wrong) or fits, fix)
-    if any(each is None for each in found.values()):
+    if any(each is None for each in versions.values()):
         return
     away = [report for report in run_tasks(session, [Reach()], reach_task, [Reached]) if report.error]
     said = "; ".join(f"{each.service}: {each.error}" for each in away)

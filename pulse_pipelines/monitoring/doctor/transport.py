@@ -115,8 +115,8 @@ class Tls:
             fix,
         )
 
-    def _wrong(self, found: str, fix: str) -> list[Finding]:
-        return [Finding(self.service, CHECK, False, found, fix)]
+    def _wrong(self, problem: str, fix: str) -> list[Finding]:
+        return [Finding(self.service, CHECK, False, problem, fix)]
 
 
 def offered(

@@ -205,7 +205,7 @@ def _say(search: Search, dataset: Dataset, looked: list[str]) -> None:
 
 def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
     snapshot_id, landed_at, rebuilds = ledger.landing(tenant, row.batch_id, dataset.dataset_id, row.day)
-    found = Row(
+    location = Row(
         day=row.day,
         timestamp=row.timestamp,
         schema_version=row.schema_version,
@@ -226,7 +226,7 @@ def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
         received_at=row.received_at,
         batch_id=row.batch_id,
         settled_at=landed_at,
-        row=found,
+        row=location,
     )
 
 
@@ -264,8 +264,8 @@ def _raw(tenant: Tenant, place: Place, partition: int, offset: int, looked: list
             looked.append(f"{MAX_RAW_BYTES >> 20} MB of the raw objects of batch {place.batch_id}")
             return None
         with contextlib.suppress(Gone), store_errors_explained():
-            if (found := raw_zone.find(raw_zone.part(path, start, length), partition, offset)) is not None:
-                return found
+            if (message := raw_zone.find(raw_zone.part(path, start, length), partition, offset)) is not None:
+                return message
     return None
 
 

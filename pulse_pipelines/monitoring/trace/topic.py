@@ -37,14 +37,14 @@ def ends(tenant: Tenant, positions: Mapping[int, Position]) -> dict[int, int]:
         Transient: the broker does not answer.
     """
     asked = [(tenant.topic, partition) for partition in positions]
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     for (_, partition), answer in kafka.offsets(asked, "latest").items():
         if not isinstance(answer, int):
             raise Transient(
                 f"the broker does not answer: {kafka.said(answer)}", tenant=tenant.slug, partition=partition
             )
-        found[partition] = answer + positions[partition].base
-    return found
+        offsets[partition] = answer + positions[partition].base
+    return offsets
 
 
 def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) -> Waiting:
