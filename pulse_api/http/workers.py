@@ -77,7 +77,7 @@ class Workers:
         begun = [self._idle.get() or self._new() for _ in range(self._processes)]
         for worker in begun:
             self._idle.put(worker)
-        self._do(_nothing)
+        self.wait_for(_nothing)
 
     def stop(self) -> None:
         """End the processes, after their current work."""
@@ -93,9 +93,10 @@ class Workers:
             Transient: the process ended meanwhile, or `patience` did. Errors of `work` are raised unchanged.
             UserError: it needs more memory than it may have.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.wait_for, work, *args)
 
-    def _do(self, work: Callable[..., Result], *args: object) -> Result:
+    def wait_for(self, work: Callable[..., Result], *args: object) -> Result:
+        """As `run`, in this thread, which waits."""
         worker: _Worker | None = self._idle.get()
         try:
             worker = worker or self._new()

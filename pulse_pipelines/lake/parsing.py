@@ -21,7 +21,7 @@ from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from pulse_pipelines.lake import outline
-from pulse_resources.errors import Terminal
+from pulse_resources.errors import PulseError, Terminal
 
 Document = dict[str, Any]
 LARGEST = 20 * 1024 * 1024
@@ -50,8 +50,8 @@ class TooLarge(Terminal):
     """A metadata file that would cost too much memory or time."""
 
 
-class Large(Exception):  # noqa: N818 - no error: the request is carried out in another process
-    """A document that this process leaves to another one."""
+class Large(PulseError):  # noqa: N818 - reads as the fact it states
+    """A document that this process leaves to another one, in which the request is carried out."""
 
 
 _only_small = ContextVar("_only_small", default=False)
@@ -70,7 +70,7 @@ def only_small(small: bool = True) -> Iterator[None]:
 def check_small(size: int) -> None:
     """Raise Large if so many bytes are not to be parsed here."""
     if size > SMALL and _only_small.get():
-        raise Large
+        raise Large("this process parses nothing so large")
 
 
 def weight(content: bytes) -> float:
