@@ -20,7 +20,7 @@ from pulse_api.http.queries import Queries
 from pulse_api.http.readiness import Readiness, look
 from pulse_api.http.tenant_accounts import keep_accounts
 from pulse_api.http.without_end import without_end
-from pulse_api.http.workers import CHANGES, Result, Workers
+from pulse_api.http.workers import CHANGES, CHANGES_BYTES, Result, Workers
 from pulse_pipelines.query import preview
 from pulse_resources.settings import load_settings
 
@@ -71,10 +71,10 @@ class AppState(Keyring):
         self.burst_seconds = api.burst_seconds
         self.previews = Workers(api.preview_parallelism, preview.warm)
         many = api.change_parallelism
-        self._changes = Workers(many, _nothing, CHANGES)
+        self._changes = Workers(many, _nothing, CHANGES, memory_bytes=CHANGES_BYTES)
         self._changing = turns("changes", running=many, running_of_one=max(1, many // 2))
         long = api.long_change_parallelism
-        self._long_changes = Workers(long, _nothing, CHANGES, api.long_change_seconds)
+        self._long_changes = Workers(long, _nothing, CHANGES, api.long_change_seconds, CHANGES_BYTES)
         self._changing_long = turns("long changes", running=long, running_of_one=1)
 
     async def change(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:

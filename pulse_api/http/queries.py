@@ -6,21 +6,26 @@ key that started it is no longer in force.
 
 import asyncio
 import logging
+import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import psycopg
 
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import Views
+from pulse_api.http.workers import CHANGES_BYTES, Workers
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.sql import audit
+from pulse_pipelines.lake import parsing
+from pulse_pipelines.sql import audit, pinned
 from pulse_pipelines.sql.limits import Limits
+from pulse_pipelines.sql.pinned import PinnedTable
 from pulse_pipelines.sql.processes import Cancellable, Processes
 from pulse_pipelines.sql.run import Asked, Result, run
 from pulse_resources.errors import PulseError
@@ -28,6 +33,9 @@ from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
 _log = logging.getLogger("pulse.api")
+
+LARGE = 2
+"""Processes that resolve tables whose metadata is large; each begins with the first of these."""
 
 
 @dataclass(eq=False)
@@ -45,6 +53,7 @@ class Queries:
         self._limits = Limits.of_settings()
         self._processes: Processes | None = None
         self._off = PulseError("queries cannot start yet")
+        self._large = Workers(LARGE, os.getpid, memory_bytes=CHANGES_BYTES)
         self._threads = ThreadPoolExecutor(load_settings().sql.parallelism, "sql")
         self._running: set[_Running] = set()
         self._reserved: set[tuple[UUID, str]] = set()
@@ -64,6 +73,7 @@ class Queries:
         for each in list(self._running):
             each.cancel()
         self._threads.shutdown(cancel_futures=True)
+        self._large.stop()
         if self._processes is not None:
             self._processes.stop()
 
@@ -96,11 +106,17 @@ class Queries:
         self._running.add(query)
         try:
             return await loop.run_in_executor(
-                self._threads, run, self._processes, self._limits, asked, query.begun
+                self._threads, run, self._processes, self._limits, asked, query.begun, self._pin
             )
         finally:
             query.cancel()
             self._running.discard(query)
+
+    def _pin(self, *asked: Any) -> Sequence[PinnedTable]:
+        """Resolve tables; those with large metadata in another process: to parse it holds up this one."""
+        with suppress(parsing.Large), parsing.only_small():
+            return pinned.tables(*asked)
+        return self._large.wait_for(pinned.tables, *asked)
 
     def cancel(self, tenant_id: UUID, query_id: str) -> None:
         """Cancel a query, if it runs here."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from queue import LifoQueue
 from typing import Any, TypeVar, cast
 
-from pulse_resources.errors import Transient
+from pulse_resources.errors import Transient, UserError
+from pulse_resources.process import memory
 from pulse_resources.process.niceness import BACKGROUND, begin_session
 
 Result = TypeVar("Result")
@@ -27,6 +28,8 @@ NICENESS = BACKGROUND
 """That of Spark and of batches, which must not wait for previews."""
 CHANGES = 15
 """Niceness of work that is not interactive."""
+CHANGES_BYTES = 1024**3
+"""Memory of a process for it: it reads files of tenants, a few megabytes of which may become gigabytes."""
 PATIENCE_S = 120.0
 """Usual timeout of an answer; permitted requests take less, unless the process was stopped."""
 BUSY_S = 300.0
@@ -50,6 +53,7 @@ class Workers:
         niceness: of the processes.
         patience: seconds for one piece of work, without those in which its process could compute and has no
             processor; the process of a longer one is killed.
+        memory_bytes: what a process may take beyond what it begins with; None: any.
     """
 
     def __init__(
@@ -58,8 +62,9 @@ class Workers:
         warm: Callable[[], object],
         niceness: int = NICENESS,
         patience: float = PATIENCE_S,
+        memory_bytes: int | None = None,
     ) -> None:
-        self._new = partial(_Worker, warm, niceness, patience)
+        self._new = partial(_Worker, warm, niceness, patience, memory_bytes)
         self._patience = patience
         self._processes = processes
         self._threads = ThreadPoolExecutor(processes, "worker")  # a thread always finds an idle process
@@ -72,7 +77,7 @@ class Workers:
         begun = [self._idle.get() or self._new() for _ in range(self._processes)]
         for worker in begun:
             self._idle.put(worker)
-        self._do(_nothing)
+        self.wait_for(_nothing)
 
     def stop(self) -> None:
         """End the processes, after their current work."""
@@ -86,10 +91,12 @@ class Workers:
 
         Raises:
             Transient: the process ended meanwhile, or `patience` did. Errors of `work` are raised unchanged.
+            UserError: it needs more memory than it may have.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.wait_for, work, *args)
 
-    def _do(self, work: Callable[..., Result], *args: object) -> Result:
+    def wait_for(self, work: Callable[..., Result], *args: object) -> Result:
+        """As `run`, in this thread, which waits."""
         worker: _Worker | None = self._idle.get()
         try:
             worker = worker or self._new()
@@ -104,6 +111,10 @@ class Workers:
             raise Transient("the process that handled this request has ended", fix="Try again") from ended
         finally:
             self._idle.put(worker)
+        if isinstance(error, MemoryError):
+            raise UserError(
+                "the request needs more memory than it may have", fix="Make what it reads smaller"
+            ) from _RaisedThereError(where)
         if error is not None:
             raise error from _RaisedThereError(where)
         return cast(Result, result)
@@ -120,12 +131,14 @@ _Answer = tuple[Any, Exception | None, str]
 class _Worker:
     """A worker process and the pipe to it."""
 
-    def __init__(self, warm: Callable[[], object], niceness: int, patience: float) -> None:
+    def __init__(
+        self, warm: Callable[[], object], niceness: int, patience: float, memory_bytes: int | None
+    ) -> None:
         self._patience = patience
         self._connection, theirs = _CONTEXT.Pipe()
         with theirs:  # the process has its own copy: closed here, the pipe ends with the process
             self._process = _CONTEXT.Process(
-                target=_serve, args=(theirs, dict(os.environ), warm, niceness), daemon=True
+                target=_serve, args=(theirs, dict(os.environ), warm, niceness, memory_bytes), daemon=True
             )
             self._process.start()
 
@@ -170,9 +183,15 @@ def starved(pid: int | None) -> float:
 
 
 def _serve(
-    connection: Connection, environment: Mapping[str, str], warm: Callable[[], object], niceness: int
+    connection: Connection,
+    environment: Mapping[str, str],
+    warm: Callable[[], object],
+    niceness: int,
+    memory_bytes: int | None,
 ) -> None:
     _begin(environment, warm, niceness)
+    if memory_bytes is not None:
+        memory.limit(memory.data_bytes() + memory_bytes)
     while True:
         try:
             work, args = connection.recv()

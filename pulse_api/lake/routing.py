@@ -1,8 +1,13 @@
-"""Endpoints of the catalog: authentication first, then the body, then a turn in a thread."""
+"""Endpoints of the catalog: authentication first, then the body, then a turn in a thread.
+
+A request that parses more than a little of what a tenant wrote begins again in another process, whose memory
+is limited: a computing thread would hold up the requests of all others.
+"""
 
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -19,6 +24,7 @@ from pulse_api.lake.auth import Caller, authenticate
 from pulse_api.lake.errors import refused
 from pulse_api.lake.state import lake_state
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.lake import parsing
 from pulse_pipelines.lake.names import SEPARATOR, Levels
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Name
@@ -74,7 +80,8 @@ class Asked:
         return Once(key, digest)
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises ProblemError (400)."""
+        """The body as a JSON object. Raises ProblemError (400), or Large as `parsing.check_small`."""
+        parsing.check_small(len(self.body))
         try:
             found = orjson.loads(self.body)
         except orjson.JSONDecodeError:
@@ -124,7 +131,7 @@ def named(document: Mapping[str, Any], part: str) -> Name:
 
 
 Work = Callable[[Asked], Response]
-"""The work of an endpoint, run in a thread."""
+"""The work of an endpoint, run in a thread, or in another process from the start; all can be pickled."""
 
 
 def endpoint(method: str, path: str, scope: KeyScope, work: Work, *, reads_back: bool = False) -> Route:
@@ -143,8 +150,12 @@ def endpoint(method: str, path: str, scope: KeyScope, work: Work, *, reads_back:
             content = await received(request, MAX_BYTES, holding) if method == "POST" else b""
             what = f"{method} {request.scope['path']}?{request.url.query}"
             asked = Asked(caller, _names(request), dict(request.query_params), request.headers, content, what)
-            async with here.turns.take(tenant_id):
-                return await asyncio.to_thread(work, asked)
+            with suppress(parsing.Large):
+                async with here.turns.take(tenant_id):
+                    with parsing.only_small():
+                        return await asyncio.to_thread(work, asked)
+            async with here.large_turns.take(tenant_id):
+                return await here.workers.run(work, asked)
 
     return _route(method, path, answered)
 

@@ -1,5 +1,7 @@
 """State of the REST catalog between requests: keys, turns, readiness."""
 
+import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +13,16 @@ from pulse_api.http.admission.turns import turns
 from pulse_api.http.collect.held import Held
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.readiness import PATIENCE_S, Readiness, Seen
+from pulse_api.http.workers import Workers
 from pulse_pipelines.lake.catalog import ROLE
 from pulse_pipelines.registry.tenant_view import load_lake_view
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
+
+LARGE = 3
+"""Processes for requests that parse much, one of a tenant; each begins with the first that needs it."""
+LARGE_BYTES = 1024**3
+"""Memory of such a process: the largest metadata takes a third of it."""
 
 
 class LakeState(Keyring):
@@ -36,6 +44,8 @@ class LakeState(Keyring):
         self.token_seconds = settings.lake.token_seconds
         api = settings.api
         self.turns = turns("requests", running=api.parallelism, running_of_one=max(1, api.parallelism // 2))
+        self.large_turns = turns("requests about large metadata", running=LARGE, running_of_one=1)
+        self.workers = Workers(LARGE, os.getpid, memory_bytes=LARGE_BYTES)
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.readiness = Readiness(_look)
 
@@ -47,6 +57,7 @@ class LakeState(Keyring):
                 yield
         finally:
             self.readiness.stop()
+            await asyncio.to_thread(self.workers.stop)
 
 
 def _look() -> Seen:

@@ -40,7 +40,12 @@ class Metadata:
     """Location of the table; all of its files are below."""
 
     def document(self) -> Document:
-        """The parsed content, a new object at each call; it was weighed when it was read or written."""
+        """The parsed content, a new object at each call; it was weighed when it was read or written.
+
+        Raises:
+            Large: as `parsing.check_small`.
+        """
+        parsing.check_small(len(self.content))
         document: Document = orjson.loads(self.content)
         return document
 
@@ -67,6 +72,7 @@ def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
     Raises:
         Terminal: the file is gone, or it, or its table, is not among the tenant's files.
         TooLarge: it would cost too much: tenants write to folders of their own, any content of any size.
+        Large: as `parsing.check_small`, unless it is cached.
         Transient: the object store issues no key.
         OSError: the object store failed.
     """
@@ -77,6 +83,7 @@ def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
             raise Terminal("the table's metadata is not among its tenant's files", tenant=tenant.slug)
         try:
             with file_system(tenant, Mode.READ).open_input_file(object_store.key(at)) as source:
+                parsing.check_small(source.size())
                 content = source.read(parsing.LARGEST + 1)
         except FileNotFoundError:
             raise Terminal("the table's metadata file is gone", tenant=tenant.slug, location=at) from None

@@ -3,9 +3,14 @@
 A metadata file is any content that a tenant may write. orjson makes of 60 MB of `{},{},` gigabytes, and
 pyiceberg of a megabyte; both hold up all threads of the process. So a document is weighed before it becomes
 objects, its outline is checked, and its long lists are parsed one entry at a time, up to the first error.
+
+What is permitted still takes a second and some hundred megabytes. A process that serves other tenants parses
+only what is small (`only_small`), and leaves the rest to another one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import orjson
@@ -16,7 +21,7 @@ from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from pulse_pipelines.lake import outline
-from pulse_resources.errors import Terminal
+from pulse_resources.errors import PulseError, Terminal
 
 Document = dict[str, Any]
 LARGEST = 20 * 1024 * 1024
@@ -25,6 +30,10 @@ CONTAINERS = 120_000
 """Objects and arrays of a metadata file; the same table has 50,000."""
 MARKS = 1_200_000
 """Structural characters, those in texts too: one or two for each value. The same table has 890,000."""
+SMALL = 256 * 1024
+"""Bytes that a process which serves others parses itself, in some twenty milliseconds."""
+TOGETHER = 2
+"""How many of the largest metadata files one request may change, or smaller ones of that weight."""
 WRITTEN = 5 / 6
 """Share of the limits that what Pulse writes may have: upkeep adds to it later."""
 _TABLE_LISTS: Mapping[str, type[BaseModel]] = {
@@ -41,18 +50,45 @@ class TooLarge(Terminal):
     """A metadata file that would cost too much memory or time."""
 
 
+class Large(PulseError):  # noqa: N818 - reads as the fact it states
+    """A document that this process leaves to another one, in which the request is carried out."""
+
+
+_only_small = ContextVar("_only_small", default=False)
+
+
+@contextmanager
+def only_small(small: bool = True) -> Iterator[None]:
+    """While the block runs, larger documents raise `Large`; False: they do not, whatever is around it."""
+    before = _only_small.set(small)
+    try:
+        yield
+    finally:
+        _only_small.reset(before)
+
+
+def check_small(size: int) -> None:
+    """Raise Large if so many bytes are not to be parsed here."""
+    if size > SMALL and _only_small.get():
+        raise Large("this process parses nothing so large")
+
+
+def weight(content: bytes) -> float:
+    """How much JSON would become in memory, as a share of what is parsed; takes some 3 ms a megabyte."""
+    if len(content) > LARGEST:
+        return len(content) / LARGEST
+    containers = content.count(b"{") + content.count(b"[")
+    marks = containers + content.count(b",") + content.count(b":")
+    return max(len(content) / LARGEST, containers / CONTAINERS, marks / MARKS)
+
+
 def check_weight(content: bytes, share: float = 1) -> None:
-    """Raise TooLarge if JSON would become too much in memory; takes some 3 ms a megabyte.
+    """Raise TooLarge if JSON would become too much in memory.
 
     Args:
         share: of the limits.
     """
-    heavy = len(content) > share * LARGEST
-    if not heavy:
-        containers = content.count(b"{") + content.count(b"[")
-        marks = containers + content.count(b",") + content.count(b":")
-        heavy = containers > share * CONTAINERS or marks > share * MARKS
-    if heavy:
+    if weight(content) > share:
         raise TooLarge(
             "the table's metadata file is too large", fix="Expire snapshots, or create the table again"
         )

@@ -195,7 +195,8 @@ def _done(tenant: Tenant, work: Work) -> bool:
         at = iceberg.find_location(connection, following.table)
     if at is None or at == following.new:
         return at is not None
-    return following.new in table_metadata.log(metadata.read(tenant, at).document())
+    with parsing.only_small(False):  # carried out again, a commit would seem to have failed
+        return following.new in table_metadata.log(metadata.read(tenant, at).document())
 
 
 def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Metadata]:
@@ -205,7 +206,7 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
         NoSuchTable, NoSuchNamespace, ReadOnly: a table does not exist, or is none of the tenant's own.
         NameTaken: a view has the name of a table to be created.
         CommitFailed: a table does not meet the requirements.
-        Malformed: an update is invalid.
+        Malformed: an update is invalid, or the tables are too large together.
         QuotaExceeded: as `room.admit`, `room.admit_bytes`.
     """
     for each in changes:
@@ -217,7 +218,8 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
         room.admit_bytes(tenant)
 
     def stage(lost: SwapLost | None) -> Files:
-        following = [_judged(tenant, each) for each in changes]  # all of them before any is written
+        together = _Together()
+        following = [_judged(tenant, each, together) for each in changes]  # all before any is written
         files = [new.write(*each[1:]) for each in following]
         tables = [
             Next((namespaces.place_of(tenant, each.table.namespace), each.table.name), old, file.at)
@@ -230,7 +232,24 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
         return [new.hold(file) for file in commit_files(tenant, stage, new_in, once).files]
 
 
-def _judged(tenant: Tenant, asked: Change) -> tuple[str | None, str, int, dict[str, Any]]:
+@dataclass
+class _Together:
+    """Weight of the metadata that a commit to several tables has in memory."""
+
+    size: int = 0
+    weight: float = 0.0
+
+    def add(self, content: bytes) -> None:
+        self.size += len(content)
+        parsing.check_small(self.size)
+        self.weight += parsing.weight(content)
+        if self.weight > parsing.TOGETHER:
+            raise Malformed("the metadata of these tables is too large together", fix="Commit to fewer")
+
+
+def _judged(
+    tenant: Tenant, asked: Change, together: _Together
+) -> tuple[str | None, str, int, dict[str, Any]]:
     """The table's metadata location (None: it is created), its folder, the next version and its metadata."""
     name = asked.table
     old = catalog.find(tenant, name.namespace, name.name)
@@ -243,6 +262,7 @@ def _judged(tenant: Tenant, asked: Change) -> tuple[str | None, str, int, dict[s
         if old is None:
             raise no_table(name.namespace, name.name)
         found = metadata.read(tenant, old)
+        together.add(found.content)
         try:
             current, location = parsing.table(found.document()), found.location
         except updates.WRONG as error:  # its engines overwrote the file

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from pulse_resources.errors import printable
-from pulse_resources.process import landlock
+from pulse_resources.process import landlock, memory
 from pulse_resources.settings.service_settings import ObjectStoreSettings
 
 _NAMES = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf")
@@ -81,7 +81,7 @@ def limit_resources(allowed: Confinement) -> None:
     die_with_parent()
     ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)
     limits = {
-        resource.RLIMIT_DATA: data_bytes() + allowed.memory_bytes + _SLACK,
+        resource.RLIMIT_DATA: memory.data_bytes() + allowed.memory_bytes + _SLACK,
         resource.RLIMIT_CPU: allowed.cpu_seconds,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
@@ -92,14 +92,14 @@ def limit_resources(allowed: Confinement) -> None:
     os.umask(0o777)
 
 
-def limit_memory(memory: int) -> None:
+def limit_memory(size: int) -> None:
     """Limit a process that decodes a tenant's files: it also dies with its parent, which holds the lease.
 
     Args:
-        memory: bytes beyond what it has.
+        size: bytes beyond what it has.
     """
     die_with_parent()
-    most = data_bytes() + memory
+    most = memory.data_bytes() + size
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -124,11 +124,3 @@ def _is_address(host: str) -> bool:
         with suppress(OSError):
             return bool(socket.inet_pton(family, host))
     return False
-
-
-def data_bytes() -> int:
-    """Bytes that count against RLIMIT_DATA already."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no VmData")

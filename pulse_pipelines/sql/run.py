@@ -1,7 +1,7 @@
 """Execution of one query: check the SQL, resolve its tables, encode the result."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from urllib.parse import urlsplit
 
@@ -44,13 +44,22 @@ class Result:
     snapshots: Mapping[str, int | None]
 
 
+Pin = Callable[[Tenant, Sequence[str], Sequence[str], Travel], Sequence[PinnedTable]]
+"""As `pinned.tables`."""
+
+
 def run(
-    processes: Processes, limits: Limits, asked: Asked, started: Callable[[Process], object] | None = None
+    processes: Processes,
+    limits: Limits,
+    asked: Asked,
+    started: Callable[[Process], object] | None = None,
+    pin: Pin = pinned.tables,
 ) -> Result:
     """Run a query and record it.
 
     Args:
         started: called with the process, so that it can be cancelled; again for each retry.
+        pin: resolves the tables that the query names; it may parse what the tenant wrote.
 
     Raises:
         UserError: the query is wrong, names something forbidden, or exceeds a limit.
@@ -62,7 +71,7 @@ def run(
     began = time.monotonic()
     audit.begin(asked.tenant, asked.query_id, asked.key_id, asked.sql)
     try:
-        result = _tried(processes, limits, asked, started, began + limits.seconds)
+        result = _tried(processes, limits, asked, started, pin, began + limits.seconds)
     except CancelledError:
         audit.end(asked.tenant, asked.query_id, "cancelled", time.monotonic() - began)
         raise Conflict("the query was cancelled", query_id=asked.query_id) from None
@@ -84,6 +93,7 @@ def _tried(
     limits: Limits,
     asked: Asked,
     started: Callable[[Process], object] | None,
+    pin: Pin,
     until: float,
 ) -> Result:
     for look in range(_LOOKS):
@@ -91,16 +101,16 @@ def _tried(
             if started is not None:
                 started(process)
             try:
-                return _ran(process, limits, asked, until)
+                return _ran(process, limits, asked, pin, until)
             except Gone:  # an erasure deleted an old snapshot's files, or a tenant revoked its keys
                 if look == _LOOKS - 1:
                     raise
     raise AssertionError
 
 
-def _ran(process: Process, limits: Limits, asked: Asked, until: float) -> Result:
+def _ran(process: Process, limits: Limits, asked: Asked, pin: Pin, until: float) -> Result:
     query, _ = process.ask({"sql": asked.sql}, until, _HEAD_BYTES)
-    tables = pinned.tables(asked.tenant, _names(query["tables"]), _names(query["maybe"]), asked.travel)
+    tables = pin(asked.tenant, _names(query["tables"]), _names(query["maybe"]), asked.travel)
     snapshots = {table.name: table.snapshot_id for table in tables}
     audit.pinned(asked.tenant, asked.query_id, snapshots)
     job = _job(limits, asked, tables, snapshots, until)
@@ -127,7 +137,7 @@ def _names(given: object) -> list[str]:
 def _job(
     limits: Limits,
     asked: Asked,
-    tables: list[PinnedTable],
+    tables: Sequence[PinnedTable],
     snapshots: Mapping[str, int | None],
     until: float,
 ) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Memory limit of a process."""
 
 import resource
+from pathlib import Path
 
 
 def limit(size: int) -> None:
@@ -11,3 +12,11 @@ def limit(size: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def data_bytes() -> int:
+    """Bytes of this process that count against the limit already. Raises OSError: they are not known."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmData")

@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import io
 import json
 import os
+import resource
 import signal
 import struct
 import subprocess
@@ -14,14 +16,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
+from chaos.harm import hostile
 from chaos.waiting import PATIENCE_S, wait
 from pulse_api.http import workers as pool
 from pulse_api.http.workers import NICENESS, Workers
-from pulse_resources.errors import NotFound, Transient
+from pulse_pipelines.domain.pipe_sources import Files, Format
+from pulse_pipelines.pipes.files import formats
+from pulse_resources.errors import NotFound, Transient, UserError
 
 pytestmark = pytest.mark.long
 
@@ -38,9 +43,11 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def running(processes: int = 1, patience: float = PATIENCE_S) -> Iterator[Callable[..., object]]:
+def running(
+    processes: int = 1, patience: float = PATIENCE_S, memory_bytes: int | None = None
+) -> Iterator[Callable[..., object]]:
     """Has a worker do something, and gives what came of it."""
-    found = Workers(processes, os.getpid, patience=patience)
+    found = Workers(processes, os.getpid, patience=patience, memory_bytes=memory_bytes)
     try:
         found.start()
         yield lambda work, *args: asyncio.run(found.run(work, *args))
@@ -60,6 +67,28 @@ def test_work_is_done_in_another_process_that_leaves_processors_to_this_one() ->
         with pytest.raises(NotFound, match="no such dataset") as caught:
             do(refuse, "orders")
         assert (caught.value.fix, caught.value.where) == ("Create it", {"dataset": "orders"})
+
+
+def schema_of(content: bytes) -> object:
+    """As to create a pipe does that reads such a file."""
+    return formats.schema(io.BytesIO(content), Files("shop", "x", Format.PARQUET, ("tail",)), "x")
+
+
+def highest_mib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def test_what_needs_more_memory_than_it_may_have_ends_alone() -> None:
+    """A Parquet file of 18 MB whose footer would take four gigabytes."""
+    with running(memory_bytes=256 * 2**20) as do:
+        before, started_with = do(os.getpid), cast(int, do(highest_mib))
+        with pytest.raises(UserError, match="more memory than it may have"):
+            do(bytes, 2**30)
+        with pytest.raises((UserError, Transient)):
+            do(schema_of, hostile.parquet(groups=60))
+        if do(os.getpid) == before:
+            assert cast(int, do(highest_mib)) < started_with + 400
+        assert do(schema_of, hostile.parquet(1, 1)) is not None
 
 
 def test_the_environment_is_that_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

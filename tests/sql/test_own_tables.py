@@ -115,6 +115,24 @@ def test_own_tables_are_read_beside_datasets(catalog: Api, two: Two, caller: Cal
     assert any("own.Counts" in each["snapshots"] for each in listed)
 
 
+def test_large_metadata_is_parsed_beside_the_api(
+    catalog: Api, two: Two, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two.make(catalog, "large", MINE)
+    with table.transaction() as change:
+        change.set_properties({"mark": "x" * 2 * parsing.SMALL})
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("it was parsed in the process that serves")
+
+    monkeypatch.setattr(parsing, "table", refuse)
+    metadata.forget()
+    answer = ask(caller, "FROM own.large")
+    assert (answer.status_code, answer.json().get("rows")) == (200, [{"id": MINE}]), answer.text
+    missing = ask(caller, "FROM own.large", snapshots={"own.large": 1})
+    assert missing.status_code == 404, "errors come from there, too"
+
+
 def test_the_api_sees_own_tables_of_its_tenant_and_writes_none(catalog: Api, two: Two) -> None:
     two.make(catalog, "seen", MINE)
     count = "SELECT count(*) FROM iceberg_catalog.iceberg_tables WHERE table_namespace LIKE '%%.own'"

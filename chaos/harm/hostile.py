@@ -1,0 +1,55 @@
+"""Files whose few bytes become many in the memory of who parses them."""
+
+import struct
+
+_I64, _BINARY, _LIST, _STRUCT, _I32 = 6, 8, 9, 12, 5
+MAGIC = b"PAR1"
+
+
+def parquet(groups: int = 20, columns: int = 100_000) -> bytes:
+    """A Parquet file without rows, whose footer names so many column chunks in each of its row groups.
+
+    Each has three bytes, and some seven hundred once it is parsed.
+    """
+    schema = [
+        _fields((4, _BINARY, _text(b"root")), (5, _I32, _number(1))),
+        _fields((1, _I32, _number(1)), (3, _I32, _number(1)), (4, _BINARY, _text(b"tail"))),
+    ]
+    chunk = _fields((2, _I64, _number(0)))
+    group = _fields((1, _LIST, _list([chunk] * columns)), (2, _I64, _number(0)), (3, _I64, _number(0)))
+    footer = _fields(
+        (1, _I32, _number(1)),
+        (2, _LIST, _list(schema)),
+        (3, _I64, _number(0)),
+        (4, _LIST, _list([group] * groups)),
+    )
+    return MAGIC + footer + struct.pack("<I", len(footer)) + MAGIC
+
+
+def _fields(*fields: tuple[int, int, bytes]) -> bytes:
+    """A struct, as Thrift's compact protocol has it: of ids, kinds and values."""
+    written, last = bytearray(), 0
+    for number, kind, value in fields:
+        written += bytes([(number - last) << 4 | kind]) + value
+        last = number
+    return bytes(written) + b"\0"
+
+
+def _list(structs: list[bytes]) -> bytes:
+    return bytes([0xF0 | _STRUCT]) + _size(len(structs)) + b"".join(structs)
+
+
+def _text(content: bytes) -> bytes:
+    return _size(len(content)) + content
+
+
+def _number(value: int) -> bytes:
+    return _size(value << 1)
+
+
+def _size(value: int) -> bytes:
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*written, value])

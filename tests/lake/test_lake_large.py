@@ -1,0 +1,77 @@
+"""Metadata that is large, and permitted: the process that serves all leaves its parsing to another."""
+
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+from support.rest_catalog import OWN, Lake, Made, properties, snapshot
+
+from pulse_pipelines.lake import metadata, parsing
+from pulse_resources import object_store
+
+MARK = "x" * 2 * parsing.SMALL
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("it was parsed in the process that serves")
+
+
+def enlarge(lake: Lake, made: Made) -> Made:
+    """The table, registered with metadata that is more than small."""
+    at = made.at.replace("/00000-", "/00001-")
+    document = made.answer["metadata"] | {"properties": {"mark": MARK}}
+    with object_store.file_system().open_output_stream(object_store.key(at)) as sink:
+        sink.write(orjson.dumps(document))
+    body = {"name": made.name, "metadata-location": at, "overwrite": True}
+    answer = lake.client.post(f"{OWN}/register", json=body)
+    assert answer.status_code == 200, answer.text
+    return Made(made.name, answer.json())
+
+
+@pytest.fixture
+def large(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Made:
+    made = own_lake.make()
+    monkeypatch.setattr(parsing, "table", refuse)
+    return enlarge(own_lake, made)
+
+
+def test_it_is_parsed_in_another_process(own_lake: Lake, large: Made) -> None:
+    committed = own_lake.commit(large.name, properties(a="b"))
+    assert committed.status_code == 200, committed.text
+    metadata.forget()
+    for query in ("", "?snapshots=refs"):
+        found = own_lake.client.get(f"{OWN}/tables/{large.name}{query}").json()["metadata"]["properties"]
+        assert (found["a"], found["mark"]) == ("b", MARK)
+    refused = own_lake.commit(large.name, requirements=[{"type": "assert-table-uuid", "uuid": str(uuid4())}])
+    assert refused.status_code == 409, "errors come from there, too"
+    wrong = own_lake.commit(large.name, snapshot("s3://elsewhere/x.avro"))
+    assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "BadRequestException")
+
+
+def test_so_is_a_large_request(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = own_lake.make()
+    monkeypatch.setattr(parsing, "table", refuse)
+    assert own_lake.commit(made.name, properties(mark=MARK)).status_code == 200
+    assert own_lake.load(made.name)["metadata"]["properties"]["mark"] == MARK
+
+
+def test_a_transaction_is_weighed_as_a_whole(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [own_lake.make() for _ in range(3)]
+    weight = parsing.weight(orjson.dumps(tables[0].answer["metadata"]))
+    monkeypatch.setattr(parsing, "TOGETHER", 2.5 * weight)
+
+    def commit(*chosen: Made) -> Any:
+        changes = [
+            {
+                "identifier": {"namespace": ["own"], "name": each.name},
+                "requirements": [each.uuid],
+                "updates": [properties(a="b")],
+            }
+            for each in chosen
+        ]
+        return own_lake.client.post("/v1/transactions/commit", json={"table-changes": changes})
+
+    refused = commit(*tables)
+    assert (refused.status_code, "too large together" in refused.text) == (400, True)
+    assert commit(*tables[:2]).status_code == 204
