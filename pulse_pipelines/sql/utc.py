@@ -158,8 +158,8 @@ def rewrite(parser: duckdb.DuckDBPyConnection, statement: Mapping[str, Any]) -> 
     return Rewritten(text, names != originals) if same else None
 
 
-def _rewrite(node: Any, top: Mapping[str, Any], *, kept: bool = False) -> int:
-    """Rewrite in place, from the leaves up, all but a node that is kept: the number of nested macro calls."""
+def _rewrite(node: Any, top: Mapping[str, Any], *, unchanged: bool = False) -> int:
+    """Rewrite in place, from the leaves up, all but an `unchanged` node itself: how deep macro calls nest."""
     if isinstance(node, list):
         return max((_rewrite(part, top) for part in node), default=0)
     if not isinstance(node, dict) or node.get("type") in ("PIVOT", "TABLE_FUNCTION"):
@@ -167,12 +167,12 @@ def _rewrite(node: Any, top: Mapping[str, Any], *, kept: bool = False) -> int:
     items = node["select_list"] if node.get("type") == "SELECT_NODE" else []
     named = [(item, copy.deepcopy(item)) for item in items if not item["alias"]]
     keep = _is_range(node)
-    depth = max((_rewrite(part, top, kept=keep) for part in node.values()), default=0)
+    depth = max((_rewrite(part, top, unchanged=keep) for part in node.values()), default=0)
     for item, original in named:
         if node is not top or any(part.get("class") == "STAR" for part in _objects(original)):
             item.clear()  # queries around this one know the column by the name of the expression
             item.update(original)
-    call = None if kept or depth >= _MAX_DEPTH else _macro_call(node)
+    call = None if unchanged or depth >= _MAX_DEPTH else _macro_call(node)
     if call is None:
         return depth
     node.clear()
@@ -274,14 +274,14 @@ def _text_of(node: Mapping[str, Any]) -> str | None:
 
 def _objects(root: Any) -> Iterator[dict[str, Any]]:
     """Iterate over all objects of a tree."""
-    left = [root]
-    while left:
-        node = left.pop()
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, dict):
             yield node
-            left += node.values()
+            nodes += node.values()
         elif isinstance(node, list):
-            left += node
+            nodes += node
 
 
 def _bare(node: Any) -> Any:
