@@ -5,14 +5,13 @@ SQL, and DuckDB's internal ones.
 """
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Names that are written with spaces between them."""
     return frozenset(text.split())
 
 
-OPERATORS = _words(
-    "!__postfix !~~ !~~* % & && * ** + - ->> / // <-> << <=> <@ >> @ @> ^ ^@ | || ~ ~~ ~~* ~~~"
-)
-FUNCTIONS = _words(
+OPERATORS = words("!__postfix !~~ !~~* % & && * ** + - ->> / // <-> << <=> <@ >> @ @> ^ ^@ | || ~ ~~ ~~* ~~~")
+FUNCTIONS = words(
     """
 abs acos acosh add age aggregate ago alias any_value apply approx_count_distinct approx_quantile
 approx_top_k arbitrary arg_max arg_max_null arg_max_nulls_last arg_min arg_min_null arg_min_nulls_last
@@ -77,14 +76,14 @@ yearweek
 )
 """Scalar functions, aggregates and macros, in lower case."""
 TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "unnest"})
-EXPRESSIONS = _words(
+EXPRESSIONS = words(
     """
 BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION LAMBDA LAMBDA_REF OPERATOR
 POSITIONAL_REFERENCE STAR SUBQUERY TYPE WINDOW
 """
 )
 """Classes of expressions in DuckDB's parse tree ..."""
-NODES = _words(
+NODES = words(
     """
 ASCENDING BASE_TABLE CTE_NODE DESCENDING DISTINCT_MODIFIER EMPTY EXPRESSION_LIST JOIN LIMIT_MODIFIER
 LIMIT_PERCENT_MODIFIER ORDER_DEFAULT ORDER_MODIFIER PIVOT RECURSIVE_CTE_NODE SELECT_NODE

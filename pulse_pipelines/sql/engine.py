@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 
 from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
-from pulse_pipelines.sql import values
+from pulse_pipelines.sql import utc, values
 
 LATEST = "QUALIFY row_number() OVER (PARTITION BY id ORDER BY _updated DESC) = 1 AND NOT _is_deleted"
 """Clause after a log of entities that leaves the newest version of each, if it is not a deletion."""
@@ -62,6 +62,7 @@ def instance() -> duckdb.DuckDBPyConnection:
     )
     for name in EXTENSIONS:
         database.load_extension(extension(name))
+    utc.create_macros(database)
     return database
 
 
@@ -136,11 +137,22 @@ def _literal(value: Any) -> str:
     return "'{}'".format(str(value).replace("'", "''"))
 
 
-def rows(database: duckdb.DuckDBPyConnection, text: str, batch_rows: int) -> pa.RecordBatchReader:
-    """Stream the result of a query in batches, in types that every reader knows. Raises duckdb.Error."""
+def column_names(database: duckdb.DuckDBPyConnection, text: str) -> list[str]:
+    """Names of the columns of a query's result, without running it. Raises duckdb.Error."""
+    return [str(name) for name, *_ in database.execute(f"DESCRIBE {text}").fetchall()]
+
+
+def rows(
+    database: duckdb.DuckDBPyConnection, text: str, batch_rows: int, names: Sequence[str] | None = None
+) -> pa.RecordBatchReader:
+    """Stream the result of a query in batches, in types that every reader knows. Raises duckdb.Error.
+
+    Args:
+        names: names of the columns, if not those that the query gives them.
+    """
     found, write = database.execute(text).to_arrow_reader(batch_rows), values.texts(database)
     types = [values.exact(pa.nulls(0, each.type), write).type for each in found.schema]
-    schema = pa.schema(list(zip(found.schema.names, types, strict=True)))
+    schema = pa.schema(list(zip(names or found.schema.names, types, strict=True)))
     batches = (
         pa.record_batch([values.exact(column, write) for column in batch.columns], schema=schema)
         for batch in found

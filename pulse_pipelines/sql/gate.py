@@ -12,7 +12,8 @@ from typing import Any
 
 import duckdb
 
-from pulse_pipelines.sql import allowed
+from pulse_pipelines.sql import allowed, utc
+from pulse_pipelines.sql.utc import Rewritten
 from pulse_resources.errors import UserError
 
 MAX_CHARACTERS = 65_536
@@ -39,6 +40,8 @@ class Query:
     """Names that must be tables: slugs in lower case, and `namespace.table` as written ..."""
     maybe: frozenset[str]
     """... and names of common table expressions, which may also be tables outside of their scope."""
+    faster: Rewritten | None = None
+    """The SQL with faster functions of time, if it has any; what it cannot answer, `text` does."""
 
 
 class Gate:
@@ -71,7 +74,8 @@ class Gate:
         explain = _EXPLAIN.match(sql)
         text = sql[explain.end() :] if explain else sql
         used, defined = set[str](), set[str]()
-        for node in _nodes(self._parsed(text)):
+        statement = self._parsed(text)
+        for node in _nodes(statement):
             _check(node)
             if node.get("type") == "BASE_TABLE":
                 used.add(_table(node))
@@ -80,7 +84,8 @@ class Gate:
             defined |= {entry["key"] for entry in node.get("cte_map", {}).get("map", ())}
         self._check_names(used, defined)
         local = {name.lower() for name in defined}
-        return Query(text, explain is not None, frozenset(used - local), frozenset(used & local))
+        faster = utc.rewrite(self._parser, statement)
+        return Query(text, explain is not None, frozenset(used - local), frozenset(used & local), faster)
 
     def _parsed(self, text: str) -> Mapping[str, Any]:
         """Parse the only statement. The parser runs nothing, and serialises only queries to JSON."""

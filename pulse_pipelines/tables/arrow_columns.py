@@ -87,9 +87,23 @@ def array(values: Sequence[Any], kind: FieldType, rejects: dict[int, Rejected], 
             return _dates(values, rejects, pointer)
     wanted = arrow_type(kind)
     try:
-        return pa.array(values, wanted)
+        if not _have_digits(values, kind):  # which Arrow would round
+            return pa.array(values, wanted)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array(_one_by_one(values, kind, wanted, rejects, pointer), wanted)
+        pass
+    return pa.array(_one_by_one(values, kind, wanted, rejects, pointer), wanted)
+
+
+def _have_digits(values: Iterable[Any], kind: FieldType) -> bool:
+    """Whether an integer in some values is written with a fraction or exponent that no double writes so."""
+    if kind.kind is Kind.STRUCT:
+        objects = [value for value in values if type(value) is dict]
+        return any(
+            _have_digits([value.get(name) for value in objects], member) for name, member in kind.fields
+        )
+    if kind.kind is Kind.LIST and kind.item is not None:
+        return any(_have_digits(value, kind.item) for value in values if type(value) is list)
+    return kind.kind is Kind.LONG and Number in set(map(type, values))
 
 
 def refuse_misfits(
@@ -128,10 +142,11 @@ def _one_by_one(
 ) -> list[Any]:
     converted: list[Any] = []
     for index, value in enumerate(values):
-        fitting = _fit(value, kind)
+        fitting = None
         try:
+            fitting = _fit(value, kind)
             pa.array([fitting], wanted)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        except (ValueError, pa.ArrowTypeError, OverflowError) as error:  # ArrowInvalid is a ValueError
             rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, str(error), pointer))
             fitting = None
         converted.append(fitting)
@@ -139,7 +154,7 @@ def _one_by_one(
 
 
 def _fit(value: Any, kind: FieldType) -> Any:
-    """The value converted to its column's type; unchanged if it does not fit."""
+    """The value converted to its column's type. Raises ValueError if it does not fit."""
     if kind.kind is Kind.STRUCT:
         if type(value) is not dict:
             return value

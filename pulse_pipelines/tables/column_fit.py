@@ -8,6 +8,7 @@ validation; all others are converted by Arrow, so that the API and the batch giv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.event import Rejected, json_pointer, parse_date, parse_timestamp
 from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_pipelines.tables import arrow_columns
@@ -25,15 +26,17 @@ class ColumnFit:
         checks = ((column.field, _check(column.type)) for column in columns)
         self._checks = [(name, check) for name, check in checks if check is not None]
 
-    def misfit(self, data: Mapping[str, Any], *, as_declared: bool) -> Rejected | None:
+    def misfit(self, data: Mapping[str, Any], payload: bytes, *, as_declared: bool) -> Rejected | None:
         """The rejection of the first value that its column cannot hold; None when all fit.
 
         Args:
             data: of an event that is valid by the schema version that it follows.
+            payload: the event, whose numbers have their digits.
             as_declared: whether the columns were made from that version.
         """
         if self._fits(data, as_declared):
             return None
+        data = json_values.exact(payload)["data"]
         for column in self._columns:
             rejects: dict[int, Rejected] = {}
             values, pointer = [data.get(column.field)], "/data" + json_pointer([column.field])

@@ -6,7 +6,9 @@ A new kind is an entry here, a row in docs/column-types.md, which a test compare
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -36,9 +38,16 @@ def _is_whole(value: Any) -> bool:
 
 
 def _whole(value: Any) -> Any:
+    """The integer that a number is, by its digits. Raises ValueError if it is none of 64 bits."""
     if not isinstance(value, float):
         return value
-    return int(value) if _is_whole(value) and int(value) in INT64 else float(value)
+    text = value.text if isinstance(value, Number) else repr(value)
+    if abs(value) <= -INT64.start:  # also: neither endless nor NaN
+        with suppress(ArithmeticError):  # of an exponent beyond all decimals
+            exact = Decimal(text)
+            if exact == int(exact) and int(exact) in INT64:
+                return int(exact)
+    raise ValueError(f"{text[:100]} is not a whole number from {INT64.start} to {INT64.stop - 1}")
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class ColumnType:
     holds: Callable[[Any], bool]
     """Whether it can hold a decoded JSON value, other than null, that was not validated against it."""
     fit: Callable[[Any], Any] = lambda value: value
-    """Converts a value for Arrow: JSON has one type of numbers, Arrow has two."""
+    """Converts a value for Arrow: JSON has one type of numbers, Arrow has two. Raises ValueError."""
 
 
 SCALARS: dict[Kind, ColumnType] = {

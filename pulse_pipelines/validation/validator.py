@@ -86,10 +86,10 @@ class Target:
     def _fit(self) -> ColumnFit:
         return ColumnFit(self.columns)
 
-    def misfit(self, event: "Event") -> Rejected | None:
+    def misfit(self, event: "Event", payload: bytes) -> Rejected | None:
         """The rejection of a valid event that its columns cannot hold, as a batch finds it; else None."""
         as_declared = event.get("schema_version") in (None, self.version)
-        return self._fit.misfit(event["data"], as_declared=as_declared)
+        return self._fit.misfit(event["data"], payload, as_declared=as_declared)
 
 
 def _check(document: str, limits: EventLimits) -> Check:

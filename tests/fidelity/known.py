@@ -106,13 +106,6 @@ KNOWN: Mapping[str, Known] = {
         each(_double),
         in_column("number", "list", "thing"),
     ),
-    "fraction": Known(
-        "A whole number beyond 2^53 that is written with a fraction or an exponent (`9007199254740993.0`) is"
-        " the nearest double",
-        "a number that is written with a fraction is read as a double; write whole numbers without one",
-        each(_double),
-        in_column("integer"),
-    ),
     "minus": Known(
         "`-0` without a fraction is `0`, also of a `double precision` in a source",
         "it is a whole number, and these have one zero",

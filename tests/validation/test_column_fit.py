@@ -28,16 +28,19 @@ MOMENTS = [
     ),
 ]
 NUMBERS = ["1", "1.0", "1.5", "1e19", "-1e300", "9223372036854775807", "9223372036854775808", "0.1"]
+DIGITS = ["9007199254740993.0", "9007199254740993.5", "1.0000000000000000001", "1e-400", "-0.0", "1.5e1"]
 NESTED = [
     "[]",
     "[1, null]",
     "[1.0, 1e19]",
+    "[1, 9007199254740993.5]",
+    '{"zip": 9007199254740993.0}',
     '[["a"]]',
     '{"zip": 1e19}',
     '{"zip": 1, "more": 2}',
     '{"n": [1e19]}',
 ]
-TOKENS = [*DATES, *MOMENTS, *NUMBERS, *NESTED, "null", "true", '"a"']
+TOKENS = [*DATES, *MOMENTS, *NUMBERS, *DIGITS, *NESTED, "null", "true", '"a"']
 TYPES: list[Any] = [
     *({"type": "string", "format": form} for form in ("date", "date-time")),
     *({"type": [each, "null"]} for each in ("string", "integer", "number", "boolean")),
@@ -145,4 +148,37 @@ def test_an_ordinary_event_never_reaches_arrow(monkeypatch: pytest.MonkeyPatch) 
     }
     monkeypatch.setattr(arrow_columns, "array", refuse)
     for as_declared in (True, False):
-        assert ColumnFit(columns).misfit(data | {"lines": [{"n": 1}]}, as_declared=as_declared) is None
+        assert ColumnFit(columns).misfit(data | {"lines": [{"n": 1}]}, b"{}", as_declared=as_declared) is None
+
+
+@pytest.mark.parametrize(
+    ("token", "integer"),
+    [
+        ("9007199254740993.0", 2**53 + 1),
+        ("-9007199254740993e0", -(2**53) - 1),
+        ("9223372036854775807.0", 2**63 - 1),
+        ("123456789012345678e1", 1234567890123456780),
+        ("1.5e1", 15),
+        ("-0.0", 0),
+        ("9223372036854775808.0", None),
+        ("1e19", None),
+        ("9007199254740993.5", None),
+        ("1.0000000000000000001", None),
+        ("1e-400", None),
+        ("1e-99999999999999999999", None),
+    ],
+)
+def test_an_integer_is_what_its_digits_say_or_refused(token: str, integer: int | None) -> None:
+    integers = {"type": "array", "items": {"type": "integer"}}
+    follows = dataset({"type": "object", "properties": {"a": {"type": "integer"}, "b": integers}})
+    for name, written in (("a", token), ("b", f"[1, {token}]")):
+        payload = event(f'{{"{name}": {written}}}')
+        letters = in_a_batch(follows, [payload])
+        assert at_the_door(follows, [payload]) == letters
+        chunk = TopicConformer(Scope(TENANT, (follows,)), "batch", UNLIMITED).chunk(messages([payload]))
+        if integer is None:
+            detail = f"{token} is not a whole number from -9223372036854775808 to 9223372036854775807"
+            assert letters == [(0, "unrepresentable", f"/data/{name}", detail)]
+        else:
+            assert letters == []
+            assert chunk.tables["orders"][name].to_pylist() == [integer if name == "a" else [1, integer]]

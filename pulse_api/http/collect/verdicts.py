@@ -178,7 +178,8 @@ def _judge(judge: Validator, item: Item, now: datetime) -> Event | Refusal:
         if isinstance(moment, Rejected):
             return refusal(verdict, Rejected(moment.reason, moment.detail, "/timestamp"))
         target = judge.targets[verdict["dataset"]]
-        if (rejected := judge.limits.untimely(moment, now) or target.misfit(verdict)) is not None:
+        rejected = judge.limits.untimely(moment, now) or target.misfit(verdict, item.payload)
+        if rejected is not None:
             return refusal(verdict, rejected)
     return verdict
 
