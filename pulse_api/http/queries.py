@@ -20,7 +20,7 @@ import psycopg
 
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import Views
-from pulse_api.http.workers import CHANGES_BYTES, Workers
+from pulse_api.http.workers import CHANGES, CHANGES_BYTES, Workers
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import parsing
 from pulse_pipelines.sql import audit, pinned
@@ -53,7 +53,7 @@ class Queries:
         self._limits = Limits.of_settings()
         self._processes: Processes | None = None
         self._off = PulseError("queries cannot start yet")
-        self._large = Workers(LARGE, os.getpid, memory_bytes=CHANGES_BYTES)
+        self._large = Workers(LARGE, os.getpid, CHANGES, memory_bytes=CHANGES_BYTES)
         self._threads = ThreadPoolExecutor(load_settings().sql.parallelism, "sql")
         self._running: set[_Running] = set()
         self._reserved: set[tuple[UUID, str]] = set()
@@ -112,11 +112,11 @@ class Queries:
             query.cancel()
             self._running.discard(query)
 
-    def _pin(self, *asked: Any) -> Sequence[PinnedTable]:
+    def _pin(self, *query: Any) -> Sequence[PinnedTable]:
         """Resolve tables; those with large metadata in another process: to parse it holds up this one."""
         with suppress(parsing.Large), parsing.only_small():
-            return pinned.tables(*asked)
-        return self._large.wait_for(pinned.tables, *asked)
+            return pinned.tables(*query)
+        return self._large.wait_for(pinned.tables, *query)
 
     def cancel(self, tenant_id: UUID, query_id: str) -> None:
         """Cancel a query, if it runs here."""
