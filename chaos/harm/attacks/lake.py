@@ -52,7 +52,7 @@ def _with_row(tenant: Tenant) -> Table:
     """A table with one row."""
     url = load_settings().lake.linked_url
     external.create(tenant, url)
-    table = external.engine(tenant, url).load_table(external.TABLE)
+    table: Table = external.engine(tenant, url).load_table(external.TABLE)
     table.append(pa.table({"id": [1]}, external.SCHEMA))
     return table
 
