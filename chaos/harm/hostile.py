@@ -1,6 +1,7 @@
 """Files whose few bytes become many in the memory of who parses them."""
 
 import struct
+import zlib
 
 _I64, _BINARY, _LIST, _STRUCT, _I32 = 6, 8, 9, 12, 5
 MAGIC = b"PAR1"
@@ -24,6 +25,18 @@ def parquet(groups: int = 20, columns: int = 100_000) -> bytes:
         (4, _LIST, _list([group] * groups)),
     )
     return MAGIC + footer + struct.pack("<I", len(footer)) + MAGIC
+
+
+def avro(like: bytes, unpacked: int) -> bytes:
+    """An Avro file of one block that is deflated, and unpacks to so many zeros.
+
+    Args:
+        like: a file with the same header, of which the last 16 bytes are the mark at the header's end.
+    """
+    mark = like[-16:]
+    packer, piece = zlib.compressobj(1, zlib.DEFLATED, -15), bytes(2**20)
+    block = b"".join([*(packer.compress(piece) for _ in range(unpacked // len(piece))), packer.flush()])
+    return b"".join([like[: like.index(mark)], mark, _number(1), _number(len(block)), block, mark])
 
 
 def _fields(*fields: tuple[int, int, bytes]) -> bytes:

@@ -13,19 +13,22 @@ from pulse_resources.settings import load_settings
 PERIOD_S = 0.5
 MIB = 1024 * 1024
 WORKERS, JUDGES, RUNS = "Spark: Python workers", "judging workers", "Dagster: runs"
-DOOR = "api: workers"
+DOOR, QUERIES = "api: workers", "api: queries"
 PARTS = {
     ("", "worker_pool"): JUDGES,
     ("spark", "pyspark"): WORKERS,
     ("dagster-code", "multiprocessing"): RUNS,
     ("api", "multiprocessing"): DOOR,
+    ("api", "sql.template"): QUERIES,
 }
 """Parts of a service, or of any, by a text in the command line of its child."""
-FORKED = (WORKERS, RUNS, DOOR)
+FORKED = (WORKERS, RUNS, DOOR, QUERIES)
 """Parts whose processes share most memory: it is counted once, and sampled periodically."""
 BOUNDS_MIB = {
     "api": 1_024,
     DOOR: 2_048,
+    QUERIES: 2_560,
+    "lake": 2_560,
     JUDGES: 512,
     "kafka": 2_048,
     "spark": 4_096,

@@ -20,7 +20,7 @@ import psycopg
 
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import Views
-from pulse_api.http.workers import CHANGES_BYTES, Workers
+from pulse_api.http.workers import CHANGES, CHANGES_BYTES, Workers
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import parsing
 from pulse_pipelines.sql import audit, pinned
@@ -53,7 +53,7 @@ class Queries:
         self._limits = Limits.of_settings()
         self._processes: Processes | None = None
         self._off = PulseError("queries cannot start yet")
-        self._large = Workers(LARGE, os.getpid, memory_bytes=CHANGES_BYTES)
+        self._large = Workers(LARGE, os.getpid, CHANGES, memory_bytes=CHANGES_BYTES)
         self._threads = ThreadPoolExecutor(load_settings().sql.parallelism, "sql")
         self._running: set[_Running] = set()
         self._reserved: set[tuple[UUID, str]] = set()
@@ -70,8 +70,8 @@ class Queries:
 
     def stop(self) -> None:
         """End all running queries. Call from any thread."""
-        for each in list(self._running):
-            each.cancel()
+        for query in list(self._running):
+            query.cancel()
         self._threads.shutdown(cancel_futures=True)
         self._large.stop()
         if self._processes is not None:
@@ -112,37 +112,37 @@ class Queries:
             query.cancel()
             self._running.discard(query)
 
-    def _pin(self, *asked: Any) -> Sequence[PinnedTable]:
+    def _pin(self, *query: Any) -> Sequence[PinnedTable]:
         """Resolve tables; those with large metadata in another process: to parse it holds up this one."""
         with suppress(parsing.Large), parsing.only_small():
-            return pinned.tables(*asked)
-        return self._large.wait_for(pinned.tables, *asked)
+            return pinned.tables(*query)
+        return self._large.wait_for(pinned.tables, *query)
 
     def cancel(self, tenant_id: UUID, query_id: str) -> None:
         """Cancel a query, if it runs here."""
-        for each in self._running:
-            if each.asked.tenant.tenant_id == tenant_id and each.asked.query_id == query_id:
-                each.cancel()
+        for query in self._running:
+            if query.asked.tenant.tenant_id == tenant_id and query.asked.query_id == query_id:
+                query.cancel()
 
     async def watch(self) -> None:
         """Periodically end queries that were cancelled in another process, or whose key is out of force."""
         while True:
             await asyncio.sleep(load_settings().sql.look_seconds)
             try:
-                await self._look()
+                await self._end_cancelled()
             except psycopg.Error as error:
                 _log.warning("whether queries were cancelled is looked at later: %s", error)
 
-    async def _look(self) -> None:
+    async def _end_cancelled(self) -> None:
         fail_point("sql.look")
         by_tenant = defaultdict[Tenant, list[_Running]](list)
-        for each in self._running:
-            by_tenant[each.asked.tenant].append(each)
+        for query in self._running:
+            by_tenant[query.asked.tenant].append(query)
         for tenant, running in by_tenant.items():
-            ids = [each.asked.query_id for each in running]
+            ids = [query.asked.query_id for query in running]
             ended = await asyncio.to_thread(audit.cancelled, tenant, ids)
             keys = await self._views.keys(tenant.tenant_id)
-            for each in running:
-                key = keys.get(each.asked.key_id or "")
-                if each.asked.query_id in ended or key is None or not key.in_force(datetime.now(UTC)):
-                    each.cancel()
+            for query in running:
+                key = keys.get(query.asked.key_id or "")
+                if query.asked.query_id in ended or key is None or not key.in_force(datetime.now(UTC)):
+                    query.cancel()

@@ -13,7 +13,7 @@ from pulse_api.http.admission.turns import turns
 from pulse_api.http.collect.held import Held
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.readiness import PATIENCE_S, Readiness, Seen
-from pulse_api.http.workers import Workers
+from pulse_api.http.workers import CHANGES, Workers
 from pulse_pipelines.lake.catalog import ROLE
 from pulse_pipelines.registry.tenant_view import load_lake_view
 from pulse_resources.errors import UserError
@@ -45,7 +45,7 @@ class LakeState(Keyring):
         api = settings.api
         self.turns = turns("requests", running=api.parallelism, running_of_one=max(1, api.parallelism // 2))
         self.large_turns = turns("requests about large metadata", running=LARGE, running_of_one=1)
-        self.workers = Workers(LARGE, os.getpid, memory_bytes=LARGE_BYTES)
+        self.workers = Workers(LARGE, os.getpid, CHANGES, memory_bytes=LARGE_BYTES)
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.readiness = Readiness(_look)
 

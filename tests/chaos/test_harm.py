@@ -145,6 +145,7 @@ def test_an_attacker_gets_what_is_clear(seen: dict[str, int], wrong: bool) -> No
     [
         ("api", "python -m pulse_api.http.server", "api"),
         ("api", "python -B -c from multiprocessing.forkserver import main", "api: workers"),
+        ("api", "python -I -m pulse_pipelines.sql.template", "api: queries"),
         ("dagster-code", "python -B -c from multiprocessing.forkserver import main", "Dagster: runs"),
         ("api", "python -m pulse_pipelines.validation.worker_pool 7", "judging workers"),
         ("spark", "python -m pulse_pipelines.validation.worker_pool 7", "judging workers"),

@@ -1,13 +1,10 @@
 """Files of tables as a tenant's engine may write them: valid Iceberg, whose paths lead wherever it likes."""
 
-import io
 import json
 import uuid
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -23,6 +20,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
+from chaos.harm import hostile
 from pulse_resources import iceberg, object_store
 
 SNAPSHOT = 4_242
@@ -88,13 +86,7 @@ class Forger:
             pass
         with object_store.file_system().open_input_stream(object_store.key(at), compression=None) as header:
             head = header.read()
-        pack = zlib.compressobj(1, zlib.DEFLATED, -15)
-        piece = bytes(2**20)
-        block = b"".join([*(pack.compress(piece) for _ in range(unpacked // len(piece))), pack.flush()])
-        lengths = io.BytesIO()
-        for number in (1, len(block)):
-            BinaryEncoder(lengths).write_int(number)
-        put(at, b"".join([head, lengths.getvalue(), block, head[-16:]]))
+        put(at, hostile.avro(head, unpacked))
         return at
 
     def updates(self, manifest_list: str) -> tuple[dict[str, Any], ...]:

@@ -1,6 +1,17 @@
 """Kinds of attacks, a module each."""
 
-from chaos.harm.attacks import bodies, connections, control_room, floods, keys, lake, reads, schemas, services
+from chaos.harm.attacks import (
+    bodies,
+    connections,
+    control_room,
+    floods,
+    keys,
+    lake,
+    pipes,
+    reads,
+    schemas,
+    services,
+)
 
 ATTACKS = (
     *schemas.ATTACKS,
@@ -12,4 +23,5 @@ ATTACKS = (
     *control_room.ATTACKS,
     *services.ATTACKS,
     *lake.ATTACKS,
+    *pipes.ATTACKS,
 )

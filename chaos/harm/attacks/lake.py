@@ -1,12 +1,18 @@
-"""Metadata of a tenant's own table, overwritten by 60 MB that would become gigabytes in memory."""
+"""Files of a tenant's own table, written by its key: small ones that become gigabytes, and large metadata."""
+
+import itertools
+
+import orjson
+import pyarrow as pa
+from pyiceberg.table import Table
 
 from chaos import external
-from chaos.harm import wire
+from chaos.harm import hostile, wire
 from chaos.harm.attack import Attack, Attacker, may
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog
+from pulse_pipelines.lake import catalog, metadata
 from pulse_pipelines.registry import keys
 from pulse_resources import object_store
 from pulse_resources.settings import load_settings
@@ -14,6 +20,8 @@ from pulse_resources.settings import load_settings
 BOMB = b'{"snapshots": [' + b"{}," * (20 * 2**20) + b"{}]}"
 NAMESPACE, TABLE = external.TABLE
 AT_ONCE = 8
+SNAPSHOTS, LARGE = 10_000, "00001-large.metadata.json"
+UNPACKED = 2 * 1024**3
 
 
 def _overwrite_metadata(tenant: Tenant) -> None:
@@ -22,18 +30,83 @@ def _overwrite_metadata(tenant: Tenant) -> None:
     object_store.put(catalog.location(tenant, (NAMESPACE,), TABLE), BOMB)
 
 
+def _enlarge_metadata(tenant: Tenant) -> None:
+    """Create a table, and write metadata for it that is large and permitted: to parse it takes a second."""
+    external.create(tenant, load_settings().lake.linked_url)
+    current = metadata.read(tenant, catalog.location(tenant, (NAMESPACE,), TABLE))
+    document = current.document()
+    summary = {"operation": "append"} | {f"total-number-of-things-{n}": "1234567890" for n in range(21)}
+    snapshot = {"timestamp-ms": document["last-updated-ms"], "schema-id": 0, "summary": summary}
+    document |= {
+        "last-sequence-number": SNAPSHOTS,
+        "snapshots": [
+            {"snapshot-id": n, "sequence-number": n, "manifest-list": f"{current.location}/metadata/{n}.avro"}
+            | snapshot
+            for n in range(1, SNAPSHOTS)
+        ],
+    }
+    object_store.put(f"{current.location}/metadata/{LARGE}", orjson.dumps(document))
+
+
+def _with_row(tenant: Tenant) -> Table:
+    """A table with one row."""
+    url = load_settings().lake.linked_url
+    external.create(tenant, url)
+    table: Table = external.engine(tenant, url).load_table(external.TABLE)
+    table.append(pa.table({"id": [1]}, external.SCHEMA))
+    return table
+
+
+def _overwrite_manifest_list(tenant: Tenant) -> None:
+    """Replace the list of a table's manifests by 2 MB that unpack to two gigabytes."""
+    snapshot = _with_row(tenant).current_snapshot()
+    assert snapshot, "it has a row"
+    with object_store.file_system().open_input_file(object_store.key(snapshot.manifest_list)) as source:
+        like = source.read()
+    object_store.put(snapshot.manifest_list, hostile.avro(like, UNPACKED))
+
+
+def _overwrite_data(tenant: Tenant) -> None:
+    """Replace a table's data file by one whose footer would become gigabytes."""
+    (task,) = _with_row(tenant).scan().plan_files()
+    object_store.put(task.file.file_path, hostile.parquet(80))
+
+
+async def _write(attacker: Attacker) -> None:
+    """Load, commit and register such a table at the same time."""
+    tenant = registry.find_tenant(attacker.target.tenant)
+    location = metadata.read(tenant, catalog.location(tenant, (NAMESPACE,), TABLE)).location
+    key, at = _engine_key(attacker), f"/v1/namespaces/{NAMESPACE}"
+    body = {
+        "name": TABLE,
+        "metadata-location": f"{location}/metadata/{LARGE}",
+        "overwrite": True,
+    }
+    change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+    requests = (
+        wire.request("POST", f"{at}/register", key, body),
+        wire.request("POST", f"{at}/tables/{TABLE}", key, change),
+        wire.request("GET", f"{at}/tables/{TABLE}?snapshots=refs", key),
+    )
+    await attacker.flood(itertools.cycle(requests), AT_ONCE, port=load_settings().lake.port)
+
+
+def _engine_key(attacker: Attacker) -> str:
+    tenant = registry.find_tenant(attacker.target.tenant)
+    return keys.issue_key(tenant, "engine", (KeyScope.LAKE_READ, KeyScope.LAKE_WRITE)).text
+
+
 async def _query(attacker: Attacker) -> None:
-    body = {"sql": f"SELECT count(*) FROM {NAMESPACE}.{TABLE}"}
+    body = {"sql": f"SELECT sum(id) FROM {NAMESPACE}.{TABLE}"}
     await attacker.flood(wire.request("POST", "/v1/sql", attacker.key("lake:read"), body), AT_ONCE)
 
 
 async def _register(attacker: Attacker) -> None:
     """Register the metadata as another table, which the catalog has to read each time."""
     tenant = registry.find_tenant(attacker.target.tenant)
-    key = keys.issue_key(tenant, "engine", (KeyScope.LAKE_READ, KeyScope.LAKE_WRITE)).text
     location = catalog.location(tenant, (NAMESPACE,), TABLE)
     body = {"name": "again", "metadata-location": location, "overwrite": True}
-    request = wire.request("POST", f"/v1/namespaces/{NAMESPACE}/register", key, body)
+    request = wire.request("POST", f"/v1/namespaces/{NAMESPACE}/register", _engine_key(attacker), body)
     await attacker.flood(request, AT_ONCE, port=load_settings().lake.port)
 
 
@@ -51,5 +124,26 @@ ATTACKS = (
         _register,
         may(400, 429, 503),
         prepare=_overwrite_metadata,
+    ),
+    Attack(
+        "11 MB of permitted metadata: loaded, committed and registered at the same time",
+        "lake:read, lake:write",
+        _write,
+        may(200, 409, 429, 503),
+        prepare=_enlarge_metadata,
+    ),
+    Attack(
+        "a query of a table whose list of manifests unpacks to two gigabytes",
+        "lake:read, lake:write",
+        _query,
+        may(422, 429, 503),
+        prepare=_overwrite_manifest_list,
+    ),
+    Attack(
+        "a query of a table whose Parquet footer would become five gigabytes",
+        "lake:read, lake:write",
+        _query,
+        may(422, 429, 503),
+        prepare=_overwrite_data,
     ),
 )
