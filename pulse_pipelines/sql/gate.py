@@ -6,7 +6,7 @@ not there, so that no list of dangerous features is needed.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ SERIALIZED = "SELECT json_serialize_sql(?::VARCHAR)"
 SYSTEM_VIEWS = "SELECT view_name FROM duckdb_views() WHERE internal"
 SYSTEM_SCHEMAS = "SELECT unnest([database_name, schema_name]) FROM duckdb_schemas()"
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?=[^\s(])(?!ANALYZE\b)", re.IGNORECASE)
+_NANOSECONDS = re.compile(r"%n.", re.DOTALL)
 _PIVOT = re.compile(r"\bPIVOT", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ONE_QUERY = "Send one SELECT (or WITH, FROM, VALUES, DESCRIBE, SUMMARIZE), or EXPLAIN before it"
@@ -161,6 +162,22 @@ def _check_function(node: Mapping[str, Any]) -> None:
     name = str(node["function_name"]).lower()  # in any schema: callers have no functions of their own
     if name not in allowed.FUNCTIONS and name not in allowed.OPERATORS:
         raise _refused(f"the function {name[:100]!r}")
+    if name == "strftime":
+        _check_format(node["children"])
+
+
+def _check_format(arguments: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError for a format that DuckDB writes wrongly: after `%n` come bytes of its memory."""
+    formats = [text for argument in arguments if (text := utc.text_of(argument)) is not None]
+    if not formats:
+        raise UserError(
+            "the format of strftime is computed", fix="Write it as one text: strftime(timestamp, '%Y-%m-%d')"
+        )
+    if any(_NANOSECONDS.search(text.replace("%%", "")) for text in formats):
+        raise UserError(
+            "strftime cannot write anything after %n, the nanoseconds",
+            fix="Put %n last, or write microseconds: %f",
+        )
 
 
 def _table(node: Mapping[str, Any]) -> str:

@@ -230,16 +230,16 @@ def _macro_name(name: str, arguments: Sequence[Mapping[str, Any]]) -> str | None
             return "difference"
         sure = any(_is_interval(part, one_unit=name == "-") for part in arguments)
         return _OPERATORS[name] if sure else None
-    if name == "time_bucket" and _text_of(arguments[-1]) is not None:  # a zone, or a moment
+    if name == "time_bucket" and text_of(arguments[-1]) is not None:  # a zone, or a moment
         return None
     if name == "strftime":  # whose %Z is empty for a plain timestamp
-        written = _text_of(arguments[-1])
+        written = text_of(arguments[-1])
         return name if written is not None and "Z" not in written else None
     if name in ("date_part", "datepart"):  # seconds since 1970 are another sum of doubles
-        part = _text_of(arguments[0])
+        part = text_of(arguments[0])
         return name if part is not None and "epoch" not in part.lower() else None
     if name == "timezone":
-        return name if _text_of(arguments[0]) == "UTC" else None
+        return name if text_of(arguments[0]) == "UTC" else None
     return name if name in _NAMES else None
 
 
@@ -249,7 +249,7 @@ def _is_interval(node: Mapping[str, Any], *, one_unit: bool = False) -> bool:
     The calendar subtracts days before months, and the plain timestamp months before days.
     """
     if node.get("class") == "CAST":
-        whole = not one_unit or _ONE_UNIT.fullmatch(_text_of(node["child"]) or "")
+        whole = not one_unit or _ONE_UNIT.fullmatch(text_of(node["child"]) or "")
         return node["cast_type"]["id"] == "INTERVAL" and bool(whole)
     return node.get("class") == "FUNCTION" and str(node["function_name"]).lower() in _INTERVALS
 
@@ -266,7 +266,7 @@ def _has_column(node: Any) -> bool:
     return any(part.get("class") == "COLUMN_REF" for part in _objects(node))
 
 
-def _text_of(node: Mapping[str, Any]) -> str | None:
+def text_of(node: Mapping[str, Any]) -> str | None:
     """The text that a node is, if it is a constant."""
     value = node["value"] if _is_constant(node) else {}
     return str(value["value"]) if value.get("type", {}).get("id") == "VARCHAR" and "value" in value else None

@@ -60,6 +60,11 @@ def test_a_query_may_say_what_queries_say(sql: str, tables: set[str]) -> None:
     assert (found.text, found.explain) == (sql, False)
 
 
+@pytest.mark.parametrize("written", ["%Y", "%Y.%n", "%%n %Y", "100%%%n"])
+def test_a_format_that_is_written_exactly_may_be_used(written: str) -> None:
+    GATE.check(f"SELECT strftime(TIMESTAMP '2026-01-01', '{written}')")
+
+
 def test_explain_is_of_a_query_that_may_run() -> None:
     found = GATE.check(" explain\nSELECT 1")
     assert (found.text, found.explain) == ("SELECT 1", True)
@@ -114,6 +119,9 @@ def test_explain_is_of_a_query_that_may_run() -> None:
         ("SELECT " + "(" * 30_000 + "1" + ")" * 30_000, "memory exhausted"),
         ("SELECT '" + "x" * MAX_CHARACTERS + "'", "characters"),
         ("SELECT no_such_function(1)", "no_such_function"),
+        ("SELECT strftime(TIMESTAMP '2026-01-01', '%n %Y')", "after %n"),
+        ("SELECT strftime(TIMESTAMP '2026-01-01', '%n\n')", "after %n"),
+        ("SELECT strftime(TIMESTAMP '2026-01-01', '%n' || '%Y')", "is computed"),
         *((f"SELECT {name}('x')", name) for name in REFUSED_FUNCTIONS),
     ],
 )
