@@ -13,7 +13,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test test-times test-room test-room-down chromium test-fast test-slow rck trino conformance promtool lint format lock chaos harm bench clean
+.PHONY: help setup demo up down status test test-times test-room test-room-down chromium test-fast test-slow rck trino conformance promtool docs lint format lock chaos harm bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,12 @@ conformance: setup ## Random schemas and events, judged by another validator tha
 
 promtool: setup ## Build what tests the alerts of docker/observability: promtool, with Go, some minutes, once
 	@PYTHONPATH=tests $(BIN)/python -m support.promtool
+
+docs: ## Build the pages as a site with search in site/, and check every link and anchor
+	@[ -x .venv-docs/bin/mkdocs ] || { $(PYTHON) -m venv --clear .venv-docs && \
+		.venv-docs/bin/python -m pip install --quiet mkdocs==1.6.1; }
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --clean
+	@echo "Open site/index.html, or read along while you write: .venv-docs/bin/mkdocs serve"
 
 lint: setup ## Check style (ruff) and types (mypy --strict)
 	$(BIN)/ruff check
