@@ -63,6 +63,7 @@ def list_datasets(tenant: TenantSlug, as_json: AsJson = False) -> None:
     rows = (
         (
             dataset.slug,
+            dataset.kind,
             dataset.name,
             dataset.schema_uri,
             len(dataset.columns),
@@ -71,7 +72,7 @@ def list_datasets(tenant: TenantSlug, as_json: AsJson = False) -> None:
         )
         for dataset in datasets
     )
-    columns = ("slug", "name", "schema", "columns", "on invalid", "id")
+    columns = ("slug", "kind", "name", "schema", "columns", "on invalid", "id")
     show_table(columns, rows, empty="No datasets yet: pulse dataset create", spare=("id", "name", "columns"))
 
 

@@ -78,7 +78,7 @@ def list_letters(
         registry.find_tenant(tenant), where, state=state, limit=limit, after=after
     )
     if as_json:
-        emit({"dead_letters": [_document(letter) for letter in page.letters], "next": page.next})
+        emit({"dead_letters": [_document(letter) for letter in page.letters], "next_cursor": page.next})
         return
     rows = [
         (

@@ -65,11 +65,11 @@ def as_json(owner: Owner, command: str, *arguments: object, code: int = 0) -> An
 def test_list_and_summary(letters: Owner) -> None:
     found = as_json(letters, "list", "--dataset", "late")
     assert [letter["id"] for letter in found["dead_letters"]] == ["0-1", "0-0"]
-    assert found["next"] is None
+    assert found["next_cursor"] is None
     first = as_json(letters, "list", "--limit", 3)
-    (last,) = as_json(letters, "list", "--after", first["next"])["dead_letters"]
+    (last,) = as_json(letters, "list", "--after", first["next_cursor"])["dead_letters"]
     assert last["id"] == "0-0"
-    assert f"--after {first['next']}" in dlq(letters, "list", "--limit", 3).stderr
+    assert f"--after {first['next_cursor']}" in dlq(letters, "list", "--limit", 3).stderr
     assert as_json(letters, "list", "--since", "1h", "--until", "2126-11-19")["dead_letters"]
     assert not as_json(letters, "list", "--until", "1h")["dead_letters"]
     assert "No such dead letters" in dlq(letters, "list", "--state", "discarded").stderr
