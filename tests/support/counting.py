@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -29,12 +30,13 @@ def count_calls(work: Callable[[], object]) -> int:
 
 @contextmanager
 def counted_statements() -> Iterator[list[str]]:
-    """Statements that this process sends to Postgres while the block runs."""
-    statements = list[str]()
+    """Statements that this thread sends to Postgres while the block runs."""
+    statements, thread = list[str](), get_ident()
     execute = psycopg.Cursor.execute
 
     def record(cursor: Any, query: Any, *arguments: Any, **options: Any) -> Any:
-        statements.append(str(query))
+        if get_ident() == thread:  # a pool prepares connections in threads of its own
+            statements.append(str(query))
         return execute(cursor, query, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patched:
