@@ -38,10 +38,12 @@ _OF_GRPC = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
 
 def first_line(error: BaseException) -> str:
     """The message of an error of a client library, without what the library adds."""
-    said = error.args[0].str() if hasattr(next(iter(error.args), None), "str") else str(error)  # librdkafka's
-    if said.startswith("<_") and (details := _OF_GRPC.search(said)):
-        said = details[1]
-    return said.strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    message = (
+        error.args[0].str() if hasattr(next(iter(error.args), None), "str") else str(error)
+    )  # librdkafka's
+    if message.startswith("<_") and (details := _OF_GRPC.search(message)):
+        message = details[1]
+    return message.strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def printable(text: str, besides: str = "") -> str:
@@ -72,16 +74,16 @@ class PulseError(Exception):
 
     def as_note(self) -> str:
         """The error as a line in a traceback of another process, from which `from_notes` makes it again."""
-        told = {"kind": type(self).__name__, "message": self.message, "fix": self.fix, "where": self.where}
-        return f"{_NOTE}{json.dumps(told)}"
+        content = {"kind": type(self).__name__, "message": self.message, "fix": self.fix, "where": self.where}
+        return f"{_NOTE}{json.dumps(content)}"
 
 
 def from_notes(traceback: str) -> "PulseError | None":
     """The error of this package that a traceback ends with, if its process left a note (`as_note`)."""
     for line in traceback.splitlines():
         if line.startswith(_NOTE):
-            told = json.loads(line.removeprefix(_NOTE))
-            return _rebuild(globals()[told["kind"]], told["message"], told["fix"], told["where"])  # type: ignore[no-any-return]
+            content = json.loads(line.removeprefix(_NOTE))
+            return _rebuild(globals()[content["kind"]], content["message"], content["fix"], content["where"])  # type: ignore[no-any-return]
     return None
 
 

@@ -119,9 +119,9 @@ def noted(next_step: str, **where: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = ", ".join(f"{name} {value}" for name, value in where.items())
+        places = ", ".join(f"{name} {value}" for name, value in where.items())
         log = f" {_log_of_tasks()}." if isinstance(error, PySparkException) else ""
-        error.add_note(f"This was {told}.{log} {next_step}.")
+        error.add_note(f"This was {places}.{log} {next_step}.")
         raise
 
 

@@ -174,8 +174,8 @@ def _invalid(error: RequestValidationError) -> ProblemError:
 def _not_json(entry: Mapping[str, Any], body: object) -> ProblemError:
     """The problem of a body that its decoder refuses, with the decoder's words and place."""
     text, place = body if isinstance(body, str) else "", int(entry["loc"][-1])
-    said = json.JSONDecodeError(entry["ctx"]["error"], text, place)
-    return ProblemError(400, "malformed", f"the body is not JSON: {said}", fix=f"Send {_ALLOWED}")
+    decode_error = json.JSONDecodeError(entry["ctx"]["error"], text, place)
+    return ProblemError(400, "malformed", f"the body is not JSON: {decode_error}", fix=f"Send {_ALLOWED}")
 
 
 def _place(loc: Sequence[int | str]) -> Iterator[str]:
@@ -196,8 +196,8 @@ def _plain(entry: Mapping[str, Any]) -> str:
     }
     if (plain := known.get(entry["type"])) is not None:
         return plain
-    said = str(entry["msg"]).removeprefix("Input ").removeprefix("Value error, ")
-    return said[:1].lower() + said[1:]
+    message = str(entry["msg"]).removeprefix("Input ").removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
 
 
 def install(app: FastAPI) -> None:

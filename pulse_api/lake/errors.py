@@ -60,8 +60,12 @@ _SERVER = "InternalServerError"
 
 def body(problem: ProblemError, kind: str | None = None) -> bytes:
     """The specification's error document."""
-    said = f"{problem.detail}. {problem.fix}" if problem.fix else problem.detail
-    error = {"message": said, "type": kind or _OF_STATUS.get(problem.status, _SERVER), "code": problem.status}
+    message = f"{problem.detail}. {problem.fix}" if problem.fix else problem.detail
+    error = {
+        "message": message,
+        "type": kind or _OF_STATUS.get(problem.status, _SERVER),
+        "code": problem.status,
+    }
     return orjson.dumps({"error": error})
 
 

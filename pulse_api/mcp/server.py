@@ -52,8 +52,8 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         except Exception as error:
             known = error if isinstance(error, PulseError) else explain(context, error)
             otherwise = ELSEWHERE if isinstance(known, NotFound) else MEND
-            said = {"error": known.message, "fix": known.fix or otherwise, "note": QUOTED}
-            return _result(said | known.where, is_error=True)
+            content = {"error": known.message, "fix": known.fix or otherwise, "note": QUOTED}
+            return _result(content | known.where, is_error=True)
 
     async def list_resources(
         context: Context, params: types.PaginatedRequestParams | None

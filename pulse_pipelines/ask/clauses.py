@@ -211,8 +211,8 @@ class Clauses(Phrases):
         """A comparison with a number: over 60, at least 60 minutes, between 1 and 2, 60 or more."""
         if field.kind not in (Kind.LONG, Kind.DOUBLE):
             return
-        for operator, said in COMPARATORS.items():
-            for start in self.one_of(i, *said):
+        for operator, phrases in COMPARATORS.items():
+            for start in self.one_of(i, *phrases):
                 for values, end in self.value(field, start):
                     yield Condition(field, operator, values), end
         for start in self.one_of(i, "between"):
@@ -269,8 +269,8 @@ class Clauses(Phrases):
         if self.at(i) not in ("on", "for", "during"):
             return
         weekday = Grain("weekday")
-        for said, days in (("weekend", DAYS[5:]), ("weekday", DAYS[:5])):
-            if self.at(i + 1) == said and self.plural(i + 2):
+        for word, days in (("weekend", DAYS[5:]), ("weekday", DAYS[:5])):
+            if self.at(i + 1) == word and self.plural(i + 2):
                 yield Condition(weekday, "=", days), i + 2
         for day in DAYS:
             if self.at(i + 1) == day.lower() and self.plural(i + 2):

@@ -167,25 +167,25 @@ def of_schema(
     )
 
 
-def _fields(name: str, kind: FieldType, said: Mapping[str, Any]) -> list[Field]:
+def _fields(name: str, kind: FieldType, annotations: Mapping[str, Any]) -> list[Field]:
     if kind.kind is Kind.STRUCT:
-        members = _mapping(said.get("properties"))
+        members = _mapping(annotations.get("properties"))
         return [
             field
             for member, inner in kind.fields
             for field in _fields(f"{name}.{member}", inner, _mapping(members.get(member)))
         ]
-    measure = said.get("x-pulse-measure")
-    values = said.get("enum")
+    measure = annotations.get("x-pulse-measure")
+    values = annotations.get("enum")
     listed = values if isinstance(values, list) and kind.kind is Kind.STRING else ()
     return [
         Field(
             name,
             kind.kind.value,
-            _text(said.get("title")),
-            _text(said.get("description")),
-            _unit(name, kind.kind, said),
-            _words(said.get("x-pulse-synonyms")),
+            _text(annotations.get("title")),
+            _text(annotations.get("description")),
+            _unit(name, kind.kind, annotations),
+            _words(annotations.get("x-pulse-synonyms")),
             tuple(value for value in listed if isinstance(value, str)),
             kind.kind in NUMBERS and measure is not False and not (measure is None and _is_id(name)),
             measure if kind.kind in NUMBERS and measure in AGGREGATIONS else None,
@@ -193,9 +193,9 @@ def _fields(name: str, kind: FieldType, said: Mapping[str, Any]) -> list[Field]:
     ]
 
 
-def _unit(name: str, kind: Kind, said: Mapping[str, Any]) -> str:
-    if "x-pulse-unit" in said or kind not in NUMBERS:
-        return _text(said.get("x-pulse-unit"))[:MAX_WORD]
+def _unit(name: str, kind: Kind, annotations: Mapping[str, Any]) -> str:
+    if "x-pulse-unit" in annotations or kind not in NUMBERS:
+        return _text(annotations.get("x-pulse-unit"))[:MAX_WORD]
     before, _, last = name.lower().rpartition("_")
     return UNITS.get(last, "") if before else ""
 

@@ -81,9 +81,9 @@ class Model:
         wrong: UserError | None = None
         for number in range(1 + REPAIRS):
             await budget.check()
-            said = await self._ask(turns)
-            await budget.take(said.tokens)
-            sql = _sql(said.text)
+            answer = await self._ask(turns)
+            await budget.take(answer.tokens)
+            sql = _sql(answer.text)
             if not sql or sql.upper().startswith("CANNOT"):
                 raise NotUnderstood("the model cannot answer this", fix=_plain(sql[6:]) or None)
             try:
@@ -95,7 +95,7 @@ class Model:
             else:
                 return Understood(sql, f"what {self.name} made of it", ran, number + 1)
             turns += [
-                {"role": "assistant", "content": said.text[:20_000]},
+                {"role": "assistant", "content": answer.text[:20_000]},
                 {
                     "role": "user",
                     "content": f"That query is refused: {str(wrong)[:2_000]} Write another one.",
@@ -173,8 +173,8 @@ class Model:
 
 def _used(document: Mapping[str, Any], read: str, wrote: str, sent: int, text: str) -> int:
     """Tokens that an answer took: as the endpoint says, or by its length where that says nothing of use."""
-    said = document.get("usage")
-    counts = said if isinstance(said, dict) else {}
+    usage = document.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
     return _count(counts.get(read)) + _count(counts.get(wrote)) or -(-(sent + len(text)) // TOKEN)
 
 

@@ -141,12 +141,12 @@ class Phrases:
         yield from found
         if found:
             return
-        for unit, *said in (
+        for unit, *words in (
             ("weekday", "day of the week", "day of week", "weekday"),
             ("hour of day", "hour of the day", "hour of day"),
             ("month of year", "month of the year", "month of year"),
         ):
-            if ends := list(self.one_of(i, *said)):
+            if ends := list(self.one_of(i, *words)):
                 yield Grain(unit), ends[0]
                 return
         i = self.skip(i, keys("calendar"))
@@ -215,9 +215,9 @@ class Phrases:
             yield (self.words[i].text,), i + 1
         else:
             for size in range(MAX_PHRASE, 0, -1):
-                said = self.text(i, size)
-                listed = {value for value in field.values if value.lower() == said}
-                listed |= {hit.value for hit in self._hits.get(said, ()) if hit.field == field.name}
+                text = self.text(i, size)
+                listed = {value for value in field.values if value.lower() == text}
+                listed |= {hit.value for hit in self._hits.get(text, ()) if hit.field == field.name}
                 if listed:
                     yield tuple(sorted(listed)), i + size
                     return
@@ -266,8 +266,8 @@ class Phrases:
     def unit(self, field: Field, i: int) -> Iterator[tuple[int | float, int]]:
         """The factor that converts a number to the column's unit, and the end of the unit's words."""
         own = self.unit_of(field)
-        said = tuple(_SAME_UNIT.get(self.at(i + n), self.at(i + n)) for n in range(len(own)))
-        if own and said == own:
+        units = tuple(_SAME_UNIT.get(self.at(i + n), self.at(i + n)) for n in range(len(own)))
+        if own and units == own:
             yield 1, i + len(own)
             return
         theirs = _SECONDS.get(_SAME_UNIT.get(self.at(i), self.at(i)))

@@ -154,16 +154,16 @@ async def _values(meaning: Meaning, asked: Sequence[Word], run: Run) -> dict[str
     """Find values of text columns in the question, by the words as written."""
     known = (_known_words(meaning, asked) | KEYWORDS) - MONTH_WORDS
     strange = {n for n, each in enumerate(asked) if each.kind == "word" and each.lemma not in known}
-    said = {
+    values = {
         " ".join(word.text.lower() for word in asked[i : i + size])
         for i in range(len(asked))
         for size in range(1, MAX_PHRASE + 1)
         if i + size <= len(asked) and strange & set(range(i, i + size))
     }
     fields = [field for field in meaning.fields if field.kind == Kind.STRING][:MAX_COLUMNS]
-    if not said or not fields:
+    if not values or not fields:
         return {}
-    shortest = sorted(said, key=lambda each: (each.count(" "), each))
+    shortest = sorted(values, key=lambda each: (each.count(" "), each))
     ran = await run(_lookup(meaning, fields, shortest[:MAX_SAID]))
     hits: dict[str, list[Hit]] = {}
     for n, field in enumerate(fields):

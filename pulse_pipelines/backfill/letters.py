@@ -68,10 +68,10 @@ def passing(
                 strict=True,
             )
         ]
-        taken = _claimed(dataset, found)
+        claimed = _claimed(dataset, found)
         lands = []
         for letter in found:
-            lands.append(letter.event_id not in taken and letter.event_id not in seen)
+            lands.append(letter.event_id not in claimed and letter.event_id not in seen)
             seen.add(letter.event_id)
         yield table.filter(pa.array(lands, pa.bool_())), list(compress(found, lands))
 

@@ -124,9 +124,9 @@ def _is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and len(name) <= 60 and name not in TAKEN
 
 
-def _check_header(said: Mapping[str, str], name: str, grain: Sequence[str]) -> None:
+def _check_header(header: Mapping[str, str], name: str, grain: Sequence[str]) -> None:
     for key in ("dataset", "grain"):
-        if key not in said:
+        if key not in header:
             raise UserError(
                 f"the header says no {key}", fix=f"Begin the file with a line such as -- {key}: ..."
             )

@@ -38,8 +38,8 @@ def discard(
             letters = [opened.letter for opened in page.letters]
             if not dry_run:
                 resolve(connection, "discarded", letters)
-        gone = (
+        discarded = (
             Verdict(letter.letter_id, DeadLetterOutcome.DISCARDED, letter.dataset, letter.event_id)
             for letter in letters
         )
-        tally.add([*page.verdicts, *gone])
+        tally.add([*page.verdicts, *discarded])

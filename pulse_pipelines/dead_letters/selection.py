@@ -104,8 +104,8 @@ class ByFilter:
         query = OPEN.format(order=THE_OLDEST_FIRST + (" FOR UPDATE SKIP LOCKED" if lock else ""))
         letters = _open(connection, query, named, max_bytes)
         if lock:
-            taken = {(opened.letter.partition, opened.letter.offset) for opened in letters}
-            self._skipped += set(named) - taken
+            places = {(opened.letter.partition, opened.letter.offset) for opened in letters}
+            self._skipped += set(named) - places
         if self._left is not None:
             self._left -= len(rows)
         if rows:

@@ -81,7 +81,7 @@ def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
     unused part of small topics' shares goes to the large ones.
     """
     waiting = sorted(backlogs, key=lambda backlog: backlog.pending)
-    taken: list[OffsetRange] = []
+    ranges: list[OffsetRange] = []
     left = max_rows
     for index, backlog in enumerate(waiting):
         share = max(1, left // (len(waiting) - index))
@@ -89,10 +89,10 @@ def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
         for r in sorted(backlog.ranges, key=lambda r: r.length):
             length = min(r.length, grant)
             if length:
-                taken.append(OffsetRange(r.tenant_id, r.partition, r.start, r.start + length))
+                ranges.append(OffsetRange(r.tenant_id, r.partition, r.start, r.start + length))
                 grant -= length
                 left -= length
-    return taken
+    return ranges
 
 
 def share_out(backlogs: Iterable[Backlog], batches: int, worth: int) -> list[list[Backlog]]:

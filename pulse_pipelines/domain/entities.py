@@ -68,9 +68,9 @@ def content(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def deletion(event: Mapping[str, Any]) -> bool | Rejected:
     """Whether an event of an entity dataset is a deletion."""
-    said = event.get(DELETION)
-    if said is None or type(said) is bool:
-        return bool(said)
+    deletion = event.get(DELETION)
+    if deletion is None or type(deletion) is bool:
+        return bool(deletion)
     return Rejected(Reason.INVALID_ENVELOPE, f"{DELETION} is neither true nor false", f"/{DELETION}")
 
 

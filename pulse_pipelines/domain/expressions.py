@@ -192,8 +192,8 @@ def _only(
         raise UserError(f"{node}: {node.name} takes {most or f'{least} or more'}, and has {len(parts)}")
     for part, own in zip(parts, node.of, strict=True):
         if part.kind not in kinds:
-            said = " or ".join(kind.value for kind in kinds)
-            raise UserError(f"{node}: {own} is a {part.kind.value}, and {node.name} takes a {said} there")
+            names = " or ".join(kind.value for kind in kinds)
+            raise UserError(f"{node}: {own} is a {part.kind.value}, and {node.name} takes a {names} there")
 
 
 def _literal(node: Literal) -> _Part:

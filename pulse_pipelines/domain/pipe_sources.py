@@ -68,9 +68,9 @@ class Files:
     NEEDED: ClassVar = ("source", "path")
 
     @classmethod
-    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "Files":
+    def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Files":
         """Parse its members, as texts and as they were said. Raises UserError."""
-        path, key = texts["path"], said.get("key") or ()
+        path, key = texts["path"], document.get("key") or ()
         _check_path(path, wild=True)
         name = path.removesuffix(".gz")
         found = texts.get("format") or next((of for end, of in _ENDINGS.items() if name.endswith(end)), "")
@@ -96,13 +96,13 @@ class Files:
     @property
     def document(self) -> dict[str, Any]:
         """Its members as they were given. Positions hold a digest of it: none is added to existing pipes."""
-        said = {
+        members = {
             "source": self.source,
             "path": self.path,
             "format": self.format.value,
             "key": list(self.key),
         }
-        return said | {"timestamp": self.timestamp} if self.timestamp else said
+        return members | {"timestamp": self.timestamp} if self.timestamp else members
 
     def matches(self, name: str) -> bool:
         """Whether a file has a name that the path stands for."""
@@ -128,7 +128,7 @@ class Feed:
     NEEDED: ClassVar = ("source", "feed")
 
     @classmethod
-    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "Feed":
+    def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Feed":
         """Parse its members, as texts and as they were said. Raises UserError."""
         feed = texts["feed"]
         if not feed.startswith("/"):

@@ -48,9 +48,9 @@ class PostgresTable:
     NEEDED: ClassVar = ("source", "table")
 
     @classmethod
-    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "PostgresTable":
+    def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "PostgresTable":
         """Parse its members, as texts and as they were said. Raises UserError."""
-        key = said.get("key") or ()
+        key = document.get("key") or ()
         try:
             mode = Mode(texts.get("mode", Mode.FULL))
         except ValueError:
@@ -100,9 +100,9 @@ class Transform:
     NEEDED: ClassVar = ("transform",)
 
     @classmethod
-    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "Transform":
+    def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Transform":
         """Parse its members, as texts and as they were said. Raises UserError."""
-        if not isinstance(said["transform"], str):
+        if not isinstance(document["transform"], str):
             raise UserError("transform must be a text, a SELECT")
         if len(texts["transform"]) > LONGEST_SQL:
             raise UserError(f"the transform has more than {LONGEST_SQL:,} characters")
@@ -136,9 +136,9 @@ class Sink:
     NEEDED: ClassVar = ("to",)
 
     @classmethod
-    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "Sink":
+    def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Sink":
         """Parse its members, as texts and as they were said. Raises UserError."""
-        create = said.get("create") or False
+        create = document.get("create") or False
         if type(create) is not bool:
             raise UserError("create must be true or false")
         if create and "table" not in texts:
@@ -197,37 +197,37 @@ class Definition:
     @property
     def document(self) -> dict[str, Any]:
         """The definition as it was given."""
-        said = {
+        members = {
             "pipe": self.pipe,
             "from" if self.delivers else "dataset": self.dataset,
             "every": self.every_seconds,
             **self.other_end.document,
         }
-        return {name: value for name, value in said.items() if value}
+        return {name: value for name, value in members.items() if value}
 
 
-def definition(said: Mapping[str, Any]) -> Definition:
+def definition(document: Mapping[str, Any]) -> Definition:
     """Parse a definition. Raises UserError."""
-    found = next((kind for member, kind in KINDS.items() if said.get(member)), PostgresTable)
+    found = next((kind for member, kind in KINDS.items() if document.get(member)), PostgresTable)
     dataset = "from" if found is Sink else "dataset"
     known = {"pipe", "every", dataset} | found.MEMBERS
-    if said.get("timestamp") is not None and "timestamp" not in known:
+    if document.get("timestamp") is not None and "timestamp" not in known:
         raise UserError(
             "only rows of tables and files become events: with a transform, a feed or a sink a pipe has no "
             "timestamp"
         )
-    if unknown := sorted(set(map(str, said)) - known):
+    if unknown := sorted(set(map(str, document)) - known):
         raise UserError(
             f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(known))}, and no secrets"
         )
-    texts = {name: str(said[name]) for name in known - {"key", "every"} if said.get(name) is not None}
+    texts = {name: str(document[name]) for name in known - {"key", "every"} if document.get(name) is not None}
     if missing := [name for name in ("pipe", *found.NEEDED, dataset) if not texts.get(name)]:
         raise UserError(f"the pipe says no {' and no '.join(missing)}")
-    every = said.get("every")
+    every = document.get("every")
     if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
         raise UserError("every must be a number of seconds")
     pipe, slug = check_slug("pipe", texts["pipe"]), check_slug("dataset", texts[dataset])
-    return Definition(pipe, slug, found.parse(texts, said), every)
+    return Definition(pipe, slug, found.parse(texts, document), every)
 
 
 KINDS: Mapping[str, type[PostgresTable | Files | Feed | Transform | Sink]] = {

@@ -151,10 +151,10 @@ def forget(
             before = Run.unpacked(first, packed)
             after = Run.unpacked(first, bytearray(packed))
             places = np.arange(first, first + len(before))
-            gone = np.isin(places, erased)
+            erased_places = np.isin(places, erased)
             for column in (after.new.heads, after.new.tails):
-                column[gone] = 0
+                column[erased_places] = 0
             for column in (after.old.heads, after.old.tails):
-                column[gone | np.isin(places, following)] = 0
+                column[erased_places | np.isin(places, following)] = 0
             connection.execute(CHANGE, [after.packed(), index_id, first])
             connection.execute(COUNT, [before.entries - after.entries, index_id])

@@ -159,8 +159,8 @@ def finish(tenant: Tenant, slug: str, taking: Taking, refused: Sequence[str | No
         if refused:
             counts = Counts(refused=len(refused), nameless=len(refused) - len(names))
             sync_progress.count(connection, taking.sync_id, counts)
-            brought = Digests.of(names, taking.claim_seed)
-            sync_progress.add_ids(connection, tenant.tenant_id, taking.sync_id, brought)
+            digests = Digests.of(names, taking.claim_seed)
+            sync_progress.add_ids(connection, tenant.tenant_id, taking.sync_id, digests)
     fail_point("sync.after_take")
 
 

@@ -153,10 +153,10 @@ def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) 
         if live := iceberg.stage_live_only(iceberg.load_table(name, following)):
             following = live.new
         document = table_metadata.read(following)
-        gone = {s["snapshot-id"] for s in document.get("snapshots", ())} - {
+        removed = {s["snapshot-id"] for s in document.get("snapshots", ())} - {
             document.get("current-snapshot-id")
         }
-        kept = table_metadata.without_snapshots(document, gone)
+        kept = table_metadata.without_snapshots(document, removed)
         new = table_metadata.write_next(kept, following, with_log=False)
         return _Cleaned([Next(name, location, new)], stale, listed)
 

@@ -51,12 +51,12 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> list[
         KafkaException: the broker does not answer.
         OSError: the object store failed.
     """
-    gone = deleted(tenant, subject.dataset.slug)
+    deleted_datasets = deleted(tenant, subject.dataset.slug)
     return [
         *_topics(tenant),
         _claims(subject),
         *_transforms(tenant, subject),
-        *(_deleted(each) for each in gone),
+        *(_deleted(each) for each in deleted_datasets),
         *own_tables.remains(tenant, subject, steps),
     ]
 

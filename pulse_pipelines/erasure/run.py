@@ -178,13 +178,13 @@ def _left(tenant: Tenant, found: Subject, erasure_id: str, seen: Verified) -> Tr
 def _because_deleted(tenant: Tenant, found: Subject, error: Terminal) -> Terminal:
     """Add the cause to the error if the dataset was deleted meanwhile."""
     dataset = found.dataset
-    gone = [each for each in deleted(tenant, dataset.slug) if each.dataset_id == dataset.dataset_id]
-    if not gone:
+    deleted_before = [each for each in deleted(tenant, dataset.slug) if each.dataset_id == dataset.dataset_id]
+    if not deleted_before:
         return error
     return Terminal(
         "the dataset was deleted while events were erased from it",
-        fix=f"Its files stay and may hold what was not erased yet: {gone[0].metadata_location}. A new "
-        "dataset of the slug can be erased from: that covers dead letters and the raw zone",
+        fix=f"Its files stay and may hold what was not erased yet: {deleted_before[0].metadata_location}. A "
+        "new dataset of the slug can be erased from: that covers dead letters and the raw zone",
         tenant=tenant.slug,
         dataset=dataset.slug,
     )

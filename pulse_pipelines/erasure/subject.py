@@ -203,9 +203,9 @@ def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
             "that its schema does not declare",
             dataset=dataset.slug,
         )
-    held = () if column is None else ((column.name, 2),)
-    texts = (("_extra", 1), *(held if column and column.type.kind is Kind.JSON else ()))
-    values = held if column and column.type.kind in (Kind.STRUCT, Kind.LIST) else ()
+    bounds = () if column is None else ((column.name, 2),)
+    texts = (("_extra", 1), *(bounds if column and column.type.kind is Kind.JSON else ()))
+    values = bounds if column and column.type.kind in (Kind.STRUCT, Kind.LIST) else ()
     declared = _declared(column.type, within) if column else None
     if column is None or declared is None or column.type.kind is Kind.JSON:
         # Undeclared properties, at any depth, are in `_extra`.

@@ -263,15 +263,17 @@ def _without(dataset: Dataset, candidate: CandidateFile, unwanted: Positions) ->
         for partition, (first, last) in candidate.offsets.items()
         if (inside := _between(unwanted.get(partition, []), first, last))
     }
-    gone = {parquet_files.position(p, offset) for p, offsets in suspects.items() for offset in offsets}
+    positions = {parquet_files.position(p, offset) for p, offsets in suspects.items() for offset in offsets}
     if candidate.positions is not None:
-        gone &= candidate.positions
-        if len(gone) == candidate.rows:
+        positions &= candidate.positions
+        if len(positions) == candidate.rows:
             return None
-    if not gone:
+    if not positions:
         return candidate
     rows = candidate_files.read_rows(dataset, candidate)
-    left = rows.filter(pc.invert(pc.is_in(parquet_files.positions(rows), pa.array(list(gone), pa.int64()))))
+    left = rows.filter(
+        pc.invert(pc.is_in(parquet_files.positions(rows), pa.array(list(positions), pa.int64())))
+    )
     if left.num_rows == candidate.rows:
         return candidate
     return candidate_files.with_rows(dataset, candidate, left) if left.num_rows else None

@@ -46,14 +46,14 @@ def over(
     maximum = quotas.records_per_month(connection)
     if not limited(maximum) or not len(new):
         return NONE, ""
-    said = [
+    verdicts = [
         position(partition, 0) + np.array(count.counted, np.int64)
         for topic in topics
         for partition, count in topic.partitions.items()
     ]
     by_month: dict[date, tuple[Positions, Positions]] = {}
     for month, events in _by_month(intake.this_month(connection), scope, topics, np.sort(new)).items():
-        counted = np.isin(events, np.concatenate(said))
+        counted = np.isin(events, np.concatenate(verdicts))
         by_month[month] = events[counted], events[~counted]
     wanted = {month: Rows(len(counted), len(others)) for month, (counted, others) in by_month.items()}
     granted = _hold(plan, scope.tenant.tenant_id, wanted, maximum)

@@ -110,20 +110,20 @@ def _of_entities(
     if sync.is_full:
         after = sync.since(places)
         names = [row[2] for row, mine in zip(refused, after, strict=True) if mine and row[2] is not None]
-        brought = [came.digests[sync.since(came.positions)], Digests.of(names, dataset.claim_seed)]
-        sync_progress.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(brought))
+        parts = [came.digests[sync.since(came.positions)], Digests.of(names, dataset.claim_seed)]
+        sync_progress.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(parts))
     added = landed.added.get(sync.dataset_id)
-    created = changed = gone = 0
+    created = changed = deleted_count = 0
     if added is not None:
         created = int(sync.within(added.created).sum())
-        gone = int(sync.within(added.gone).sum())
+        deleted_count = int(sync.within(added.gone).sum())
         own = np.setdiff1d(added.positions, swept, assume_unique=True)
-        changed = int(sync.within(own).sum()) - created - gone
+        changed = int(sync.within(own).sum()) - created - deleted_count
         deleted = added.swept.get(sync.sync_id, NOWHERE)
-        gone += len(deleted)
+        deleted_count += len(deleted)
     unchanged = int(sync.within(came.positions).sum()) - created - changed
     unchanged -= 0 if added is None else int(sync.within(added.gone).sum())
-    return Counts(created, changed, unchanged, gone)
+    return Counts(created, changed, unchanged, deleted_count)
 
 
 def _arrived(topics: Sequence[TopicDrained], dataset_id: UUID) -> tuple[ArrivedIds, Positions]:

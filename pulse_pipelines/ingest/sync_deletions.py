@@ -128,8 +128,8 @@ def send_of(tenant: Tenant) -> int:
 
 
 def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
-    with locks.session(Lock.SYNC, dataset_id) as held:
-        if held is None:  # another process holds the dataset's lock
+    with locks.session(Lock.SYNC, dataset_id) as session:
+        if session is None:  # another process holds the dataset's lock
             return 0
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
             dataset = next(dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]), None)
@@ -182,10 +182,10 @@ def look(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync
     log = heads.log(connection, dataset.dataset_id)
     known = Heads.newest(run for _, run in log.runs) if log else heads.NONE
     alive = ~known.states.is_zero()
-    brought = sync_progress.ids(connection, sync_id)
-    absent = alive & (known.ids.places_in(brought) < 0)
+    ids = sync_progress.ids(connection, sync_id)
+    absent = alive & (known.ids.places_in(ids) < 0)
     location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
-    return Absent(np.sort(known.updated[absent]), int(alive.sum()), len(brought), location)
+    return Absent(np.sort(known.updated[absent]), int(alive.sum()), len(ids), location)
 
 
 def _without_erased(absent: Absent, tenant: Tenant, dataset: Dataset) -> Absent:

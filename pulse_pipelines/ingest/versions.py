@@ -73,7 +73,7 @@ def judge(
     added = heads.append(known, Heads(ids[changed], states[changed], places), landing)
     new = np.zeros(len(ids), np.bool_)
     new[first] = updated == 0
-    gone = states.is_zero()
+    deleted = states.is_zero()
     swept = changed & of_syncs
     by_sync = (
         {int(each): positions[swept & (sync_ids == each)] for each in np.unique(sync_ids[swept])}
@@ -87,8 +87,8 @@ def judge(
         added,
         indexes=[Indexed(each, index_runs.values_at(connection, each.index_id, earlier)) for each in indexed],
         previous=previous,
-        created=positions[changed & new & ~gone],
-        gone=positions[changed & gone & ~swept],
+        created=positions[changed & new & ~deleted],
+        gone=positions[changed & deleted & ~swept],
         swept=by_sync,
     )
 

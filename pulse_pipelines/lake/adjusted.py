@@ -115,10 +115,10 @@ class Known:
             case RemovePropertiesUpdate():
                 yield RemovePropertiesUpdate(removals=[n for n in update.removals if n in self._properties])
             case RemoveSnapshotsUpdate():
-                gone = [number for number in update.snapshot_ids if number in self._snapshots]
-                self._snapshots.difference_update(gone)
-                self._statistics.difference_update(gone)  # pyiceberg removes them with their snapshot
-                yield update.model_copy(update={"snapshot_ids": gone})
+                removed = [number for number in update.snapshot_ids if number in self._snapshots]
+                self._snapshots.difference_update(removed)
+                self._statistics.difference_update(removed)  # pyiceberg removes them with their snapshot
+                yield update.model_copy(update={"snapshot_ids": removed})
             case RemoveStatisticsUpdate():
                 yield from self._once(update, self._statistics)
             case RemovePartitionStatisticsUpdate():

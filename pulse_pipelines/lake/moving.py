@@ -116,5 +116,5 @@ def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None
 
 
 def _in_the_way(old: Name, new: Name, what: str) -> NameTaken:
-    said = f"Cannot rename {writing.shown(old)} to {writing.shown(new)}."
-    return NameTaken(f"{said} {what.capitalize()} already exists")
+    problem = f"Cannot rename {writing.shown(old)} to {writing.shown(new)}."
+    return NameTaken(f"{problem} {what.capitalize()} already exists")

@@ -92,9 +92,9 @@ def create(tenant: Tenant, namespace: Levels, given: Mapping[str, str], once: On
         Malformed: the name or a property is invalid, or the tenant has too many namespaces.
     """
     once.check(tenant)
-    taken = NameTaken(f"Namespace already exists: {written(namespace)[:300]}")
+    conflict = NameTaken(f"Namespace already exists: {written(namespace)[:300]}")
     if namespace == EVENTS:
-        raise taken
+        raise conflict
     place = names.stored_own(tenant, namespace)
     if place is None:
         raise Malformed(
@@ -110,7 +110,7 @@ def create(tenant: Tenant, namespace: Levels, given: Mapping[str, str], once: On
         if count >= MOST:
             raise Malformed(f"a tenant may have {MOST} namespaces", fix="Drop one first")
         if not connection.execute(INSERT, [iceberg.CATALOG, place, EXISTS, "true"]).rowcount:
-            raise taken
+            raise conflict
         _set(connection, place, given)
         once.record(connection)
 
@@ -158,11 +158,11 @@ def update(
         hold(connection, namespace, place)
         rows = connection.execute(PROPERTIES, [iceberg.CATALOG, place]).fetchall()
         known = {key for key, _ in rows} - {EXISTS}
-        gone = [name for name in removals if name in known]
-        connection.execute(REMOVE, [iceberg.CATALOG, place, gone])
+        removed = [name for name in removals if name in known]
+        connection.execute(REMOVE, [iceberg.CATALOG, place, removed])
         _set(connection, place, updates)
         once.record(connection)
-    return Changed(list(updates), gone, [name for name in removals if name not in known])
+    return Changed(list(updates), removed, [name for name in removals if name not in known])
 
 
 def _set(connection: postgres.Connection, place: str, given: Mapping[str, str]) -> None:

@@ -108,10 +108,10 @@ def require(requirements: Requirements, current: TableMetadata | None) -> None:
         try:
             requirement.validate(current)
         except CommitFailedException as error:
-            said = str(error).removeprefix("Requirement failed: ")
+            message = str(error).removeprefix("Requirement failed: ")
             for ours, java in _WORDS:
-                said = said.replace(ours, java)
-            raise CommitFailed(f"Requirement failed: {said[:300]}") from None
+                message = message.replace(ours, java)
+            raise CommitFailed(f"Requirement failed: {message[:300]}") from None
 
 
 def apply(current: TableMetadata | None, updates: Updates, at: str | None, location: str) -> TableMetadata:

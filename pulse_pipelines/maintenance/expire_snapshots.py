@@ -94,22 +94,22 @@ def _forget(
     *,
     with_log: bool = True,
 ) -> None:
-    gone: set[int] = set()
+    expired: set[int] = set()
 
     def stage(table: Table) -> Staged | None:
-        nonlocal gone
-        current, gone = table.metadata.current_snapshot_id, choose(table.metadata)
+        nonlocal expired
+        current, expired = table.metadata.current_snapshot_id, choose(table.metadata)
         done.before = {"snapshots": len(table.metadata.snapshots)}
-        done.after = {"snapshots": len(table.metadata.snapshots) - len(gone)}
+        done.after = {"snapshots": len(table.metadata.snapshots) - len(expired)}
         done.snapshot_id = current
-        if current is None or (with_log and not gone):
+        if current is None or (with_log and not expired):
             return None
         document = table_metadata.read(table.metadata_location)
-        following = table_metadata.without_snapshots(document, gone)
+        following = table_metadata.without_snapshots(document, expired)
         new = table_metadata.write_next(following, table.metadata_location, with_log=with_log)
         return Staged(table.metadata_location, new, current)
 
     commit.commit_dataset(tenant, dataset, stage)
     left = {snapshot.snapshot_id for snapshot in live_table.current(tenant, dataset).metadata.snapshots}
-    if left & gone:  # the answer to the commit was lost, and it had failed
+    if left & expired:  # the answer to the commit was lost, and it had failed
         raise Transient("the snapshots were not expired", fix="Run it again", dataset=dataset.slug)

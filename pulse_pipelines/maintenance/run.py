@@ -71,10 +71,10 @@ def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds:
 def _of_one(session: Session, needs: list[Need], run_id: str | None, until: float) -> Iterator[Done]:
     """Run the tasks of one table, or of one tenant; skipped while another rewrite holds the lease."""
     dataset_id = needs[0].dataset_id
-    held = nullcontext() if dataset_id is None else leases.rewriting(dataset_id)
+    lease = nullcontext() if dataset_id is None else leases.rewriting(dataset_id)
     began = False
     try:
-        with held:
+        with lease:
             began = True
             yield from _one_by_one(session, needs, dataset_id, run_id, until)
     except Exception as error:  # raised outside a task: failures of tasks are recorded by then

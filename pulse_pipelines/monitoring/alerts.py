@@ -98,9 +98,9 @@ def deliver(make: Callable[[str], Notifier] = notify.notifier) -> list[Delivery]
     """
     deliveries = []
     for name in load_settings().alerts.notifiers:
-        while (told := _deliver(name, make)) is not None:
-            deliveries.append(told)
-            if told.error is not None or len(told.alerts) < TOGETHER:
+        while (delivered := _deliver(name, make)) is not None:
+            deliveries.append(delivered)
+            if delivered.error is not None or len(delivered.alerts) < TOGETHER:
                 break
     return deliveries
 
@@ -116,8 +116,8 @@ def _deliver(name: str, make: Callable[[str], Notifier]) -> Delivery | None:
         error = tell(name, list(alerts.values()), make)
         fail_point("alerts.before_mark")
         if error is None:  # record what was sent: the alert may have been resolved meanwhile
-            told = [(a.severity, a.resolved_at is not None, name, number) for number, a in alerts.items()]
-            connection.cursor().executemany(TOLD, told)
+            notices = [(a.severity, a.resolved_at is not None, name, number) for number, a in alerts.items()]
+            connection.cursor().executemany(TOLD, notices)
         else:
             connection.execute(NOT_TOLD, [error, name, list(alerts)])
     return Delivery(name, tuple(alerts.values()), error)

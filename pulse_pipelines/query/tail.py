@@ -43,19 +43,19 @@ def follow(tenant: Tenant, slug: str, pause: Callable[[], object] | None = None)
         Transient: the object store does not answer.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        told = dict(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
-    return _follow(tenant, slug, of_current(_latest, tenant, slug), told, pause)
+        offsets = dict(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
+    return _follow(tenant, slug, of_current(_latest, tenant, slug), offsets, pause)
 
 
 def _follow(
-    tenant: Tenant, slug: str, seen: int, told: Offsets, pause: Callable[[], object] | None
+    tenant: Tenant, slug: str, seen: int, offsets: Offsets, pause: Callable[[], object] | None
 ) -> Iterator[pa.Table]:
     while True:
-        appends, seen = of_current(partial(_appended, after=seen, told=told), tenant, slug)
+        appends, seen = of_current(partial(_appended, after=seen, offsets=offsets), tenant, slug)
         for rows in appends:
             places = zip(*(rows.column(name).to_pylist() for name in PLACE), strict=True)
             for partition, offset in places:
-                told[partition] = max(told.get(partition, 0), offset + 1)
+                offsets[partition] = max(offsets.get(partition, 0), offset + 1)
             yield rows
         if pause is None:
             time.sleep(LOOK_S)
@@ -69,13 +69,13 @@ def _latest(metadata: TableMetadata) -> int:
     return (snapshot.sequence_number or 0) if snapshot else 0
 
 
-def _appended(metadata: TableMetadata, after: int, told: Offsets) -> tuple[list[pa.Table], int]:
+def _appended(metadata: TableMetadata, after: int, offsets: Offsets) -> tuple[list[pa.Table], int]:
     """The rows of each append since a sequence number, oldest first, and the latest sequence number."""
     kept = list(history(metadata))
     fresh = [each for each in kept if (each.sequence_number or 0) > after]
     # The rows that were read are gone.
     if fresh and len(fresh) == len(kept) and fresh[-1].sequence_number != 1:
-        rows = _since(metadata, fresh[0], told)
+        rows = _since(metadata, fresh[0], offsets)
         return [rows] if len(rows) else [], _latest(metadata)
     appends = [each for each in fresh if each.summary and each.summary.operation is Operation.APPEND]
     return [_rows(metadata, append) for append in reversed(appends)], _latest(metadata)
@@ -98,9 +98,9 @@ def _rows(metadata: TableMetadata, append: Snapshot) -> pa.Table:
         return connection.execute(QUERY, [location]).to_arrow_table()
 
 
-def _since(metadata: TableMetadata, snapshot: Snapshot, told: Offsets) -> pa.Table:
+def _since(metadata: TableMetadata, snapshot: Snapshot, offsets: Offsets) -> pa.Table:
     """The rows of a snapshot from these offsets on, with the table's current schema."""
-    seen = [{"p": partition, "o": offset} for partition, offset in told.items()]
+    seen = [{"p": partition, "o": offset} for partition, offset in offsets.items()]
     with (
         duckdb_pool.connect() as connection,
         partial_table.of_files(metadata, snapshot, metadata.current_schema_id, None) as location,

@@ -135,12 +135,12 @@ def reserve(tenant: Tenant, asked: Sequence[Sequence[bytes]], maximum: int) -> l
         places = [[_place(event, known, month) for event in events] for events in asked]
         fresh = [sum(not place.doubted for place in request) for request in places]
         verdicts = quota.admit(before.taken, fresh, maximum)
-        taken = [place for fits, request in zip(verdicts, places, strict=True) if fits for place in request]
-        count = sum(not place.doubted for place in taken)
+        granted = [place for fits, request in zip(verdicts, places, strict=True) if fits for place in request]
+        count = sum(not place.doubted for place in granted)
         if count:
             _take(connection, values, month, before, count)
-        if count < len(taken):
-            connection.execute(TAKE_DOUBTS, values | {"events": [p.event for p in taken if p.doubted]})
+        if count < len(granted):
+            connection.execute(TAKE_DOUBTS, values | {"events": [p.event for p in granted if p.doubted]})
     return [request if fits else None for fits, request in zip(verdicts, places, strict=True)]
 
 

@@ -37,13 +37,15 @@ class Limits:
             Terminal: SQL is off, by a setting or because Landlock is missing.
         """
         settings = load_settings()
-        held = landlock.version() >= landlock.CONNECTIONS_SINCE
+        is_enforced = landlock.version() >= landlock.CONNECTIONS_SINCE
         if not settings.sql.enabled:
             raise Terminal("SQL is switched off", fix="Set PULSE_SQL__ENABLED=true to switch it on")
-        if not held and not settings.sql.without_landlock:
+        if not is_enforced and not settings.sql.without_landlock:
             raise Terminal(
                 "SQL is off: the kernel's Landlock cannot restrict connections (Linux 6.7 or later can)",
                 fix="Where you trust its callers, set PULSE_SQL__WITHOUT_LANDLOCK=true",
             )
         cpu = self.seconds * self.threads * _CPU_SLACK
-        return Confinement.to_reach(settings.object_store, memory=self.memory_bytes, cpu=cpu, landlock=held)
+        return Confinement.to_reach(
+            settings.object_store, memory=self.memory_bytes, cpu=cpu, landlock=is_enforced
+        )

@@ -80,8 +80,8 @@ def run(
         audit.end(asked.tenant, asked.query_id, "failed", time.monotonic() - began, error=str(late))
         raise late from None
     except BaseException as error:
-        said = str(error) if isinstance(error, PulseError) else "internal error of Pulse"
-        audit.end(asked.tenant, asked.query_id, "failed", time.monotonic() - began, error=said[:2_000])
+        message = str(error) if isinstance(error, PulseError) else "internal error of Pulse"
+        audit.end(asked.tenant, asked.query_id, "failed", time.monotonic() - began, error=message[:2_000])
         raise
     size, seconds = len(result.content), time.monotonic() - began
     audit.end(asked.tenant, asked.query_id, "done", seconds, rows=result.rows, size=size)

@@ -101,21 +101,21 @@ def values(array: pa.Array, text: Text) -> list[Any]:
     if not pt.is_nested(kind):
         return _leaves(array, text)
     if pt.is_map(kind):
-        held: Sequence[list[Any]] = [
+        columns: Sequence[list[Any]] = [
             list(zip(values(array.keys, text), values(array.items, text), strict=True))
         ]
     else:
-        held = [values(child, text) for child in _parts(array)[1]]
+        columns = [values(child, text) for child in _parts(array)[1]]
     if pt.is_union(kind):
         place = {code: n for n, code in enumerate(kind.type_codes)}
-        return [held[place[code]][row] for row, code in enumerate(array.type_codes.to_pylist())]
+        return [columns[place[code]][row] for row, code in enumerate(array.type_codes.to_pylist())]
     if pt.is_struct(kind):
         names = [field.name for field in kind]
-        rows = zip(*held, strict=True)
+        rows = zip(*columns, strict=True)
         found: list[Any] = [dict(zip(names, row, strict=True)) if any(names) else list(row) for row in rows]
     else:
         ends = _offsets(array)
-        found = [held[0][first:last] for first, last in pairwise(ends)]
+        found = [columns[0][first:last] for first, last in pairwise(ends)]
     valid = array.is_valid().to_pylist()
     return [each if is_there else None for each, is_there in zip(found, valid, strict=True)]
 

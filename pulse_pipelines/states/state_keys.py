@@ -188,10 +188,10 @@ def merge(
     Args:
         room: number of keys for which there is room.
     """
-    brought = _newest_of(frames)
-    if not brought.num_rows:
+    newest = _newest_of(frames)
+    if not newest.num_rows:
         return
-    columns = {name: brought.column(name).to_pylist() for name in brought.column_names if name != "position"}
+    columns = {name: newest.column(name).to_pylist() for name in newest.column_names if name != "position"}
     fail_point("event_states.before_merge")
     place = {"tenant": tenant_id, "dataset": dataset_id, "room": max(room, 0)}
     connection.execute(MERGE, columns | place)

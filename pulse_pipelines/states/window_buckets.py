@@ -173,20 +173,20 @@ def add(
     connection: postgres.Connection,
     tenant_id: UUID,
     dataset_id: UUID,
-    held: Sequence[Any],
+    row: Sequence[Any],
     frames: Iterable[bytes],
 ) -> int | None:
     """Add frames to windows that are held, and drop buckets that are too old, or for which there is no room.
 
     Args:
-        held: what `HOLD` gave.
+        row: what `HOLD` gave.
 
     Returns:
         The minute after which buckets are kept; None: all are, since there was no event yet.
     """
     newest: int | None
     dropped_to: int | None
-    number, sums, most, count, newest, dropped_to, _ = held
+    number, sums, most, count, newest, dropped_to, _ = row
     brought = pa.concat_tables([unpacked(each) for each in frames])
     if not brought.num_rows:
         return kept_after(newest, dropped_to)
@@ -224,10 +224,10 @@ def _kept_after(newest: int, dropped_to: int | None) -> int:
 
 
 def _full(
-    connection: postgres.Connection, dataset_id: UUID, number: int, most: int, count: int, brought: pa.Table
+    connection: postgres.Connection, dataset_id: UUID, number: int, most: int, count: int, added: pa.Table
 ) -> int | None:
     """The minute up to which buckets must go for those that are brought; None: there is room for all."""
-    places = {name: brought.column(name).to_pylist() for name in ("key", "minute")}
+    places = {name: added.column(name).to_pylist() for name in ("key", "minute")}
     ((unknown,),) = connection.execute(UNKNOWN, places | {"dataset": dataset_id}).fetchall()
     if count + unknown <= most:
         return None

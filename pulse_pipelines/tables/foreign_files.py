@@ -121,8 +121,8 @@ def _meaning(column: Any) -> tuple[str, int]:
     kind = orjson.loads(column.logical_type.to_json())
     if kind["Type"] == "Int" and (column.physical_type, kind["isSigned"]) == (f"INT{kind['bitWidth']}", True):
         kind = {"Type": "None"}  # DuckDB says what the physical type says already
-    told = {name: value for name, value in kind.items() if "converted_type" not in name}
-    return orjson.dumps(told).decode(), 0 if kind["Type"] == "Decimal" else column.length
+    meaning = {name: value for name, value in kind.items() if "converted_type" not in name}
+    return orjson.dumps(meaning).decode(), 0 if kind["Type"] == "Decimal" else column.length
 
 
 def _ids(field: pa.Field) -> Shape:

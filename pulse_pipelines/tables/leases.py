@@ -25,8 +25,8 @@ def rewriting(owner_id: UUID, *, of: str = "dataset", wait_seconds: float = 0.0)
     Raises:
         Transient: another rewrite did not end within `wait_seconds`.
     """
-    with locks.session(Lock.REWRITE, owner_id, wait_seconds=wait_seconds) as held:
-        if not held:
+    with locks.session(Lock.REWRITE, owner_id, wait_seconds=wait_seconds) as is_locked:
+        if not is_locked:
             raise Transient(
                 f"another erasure, backfill, move or compaction of this {of} is under way",
                 fix="Try again later",
@@ -49,8 +49,8 @@ def nobody_moving(dataset_id: UUID) -> Iterator[None]:
     Raises:
         Transient: another process is `moving`.
     """
-    with locks.session(Lock.MOVE, dataset_id) as held:
-        if not held:
+    with locks.session(Lock.MOVE, dataset_id) as is_locked:
+        if not is_locked:
             raise Transient(
                 "the dataset is just moving to another schema", fix="Try again later", dataset=dataset_id
             )

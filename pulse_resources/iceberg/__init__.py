@@ -122,8 +122,8 @@ def _for_commit(table: Table, keep: int | None = None) -> Table:
     document = catalog.document
     if keep is not None:
         snapshots = sorted(document.get("snapshots", ()), key=lambda snapshot: snapshot["sequence-number"])
-        gone = {snapshot["snapshot-id"] for snapshot in snapshots[: max(0, len(snapshots) + 1 - keep)]}
-        document = table_metadata.without_snapshots(document, gone) if gone else document
+        removed = {snapshot["snapshot-id"] for snapshot in snapshots[: max(0, len(snapshots) + 1 - keep)]}
+        document = table_metadata.without_snapshots(document, removed) if removed else document
     return _table((namespace, name), table.metadata_location, document, history=False)
 
 

@@ -100,24 +100,26 @@ def followed(document: Document, before: Document, after: Document) -> Document:
         before, after: the partial document before and after the change.
     """
     changed = {snapshot["snapshot-id"]: snapshot for snapshot in after.get("snapshots", ())}
-    gone = {snapshot["snapshot-id"] for snapshot in before.get("snapshots", ())} - changed.keys()
+    removed = {snapshot["snapshot-id"] for snapshot in before.get("snapshots", ())} - changed.keys()
     snapshots = {
         snapshot["snapshot-id"]: snapshot
         for snapshot in document.get("snapshots", ())
-        if snapshot["snapshot-id"] not in gone
+        if snapshot["snapshot-id"] not in removed
     }
     known = before.get("snapshot-log", [])
-    log = [entry for entry in document.get("snapshot-log", ()) if entry["snapshot-id"] not in gone]
+    log = [entry for entry in document.get("snapshot-log", ()) if entry["snapshot-id"] not in removed]
     log += [entry for entry in after.get("snapshot-log", ()) if entry not in known]
     return after | {"snapshots": list((snapshots | changed).values()), "snapshot-log": log}
 
 
-def without_snapshots(document: Document, gone: Collection[int]) -> Document:
+def without_snapshots(document: Document, removed: Collection[int]) -> Document:
     """Document without some snapshots and references to them; their successors keep the parent id."""
-    kept: Document = {"snapshots": [s for s in document["snapshots"] if s["snapshot-id"] not in gone]}
-    kept["snapshot-log"] = [e for e in document.get("snapshot-log", ()) if e["snapshot-id"] not in gone]
-    kept["refs"] = {n: ref for n, ref in document.get("refs", {}).items() if ref["snapshot-id"] not in gone}
+    kept: Document = {"snapshots": [s for s in document["snapshots"] if s["snapshot-id"] not in removed]}
+    kept["snapshot-log"] = [e for e in document.get("snapshot-log", ()) if e["snapshot-id"] not in removed]
+    kept["refs"] = {
+        n: ref for n, ref in document.get("refs", {}).items() if ref["snapshot-id"] not in removed
+    }
     for part in ("statistics", "partition-statistics"):
         if part in document:
-            kept[part] = [s for s in document[part] if s["snapshot-id"] not in gone]
+            kept[part] = [s for s in document[part] if s["snapshot-id"] not in removed]
     return document | kept

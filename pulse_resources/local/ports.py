@@ -58,11 +58,11 @@ def choose(wanted: int, taken: Collection[int]) -> int:
     return wanted if wanted not in taken and is_free(wanted) else choose_any(taken)
 
 
-def choose_any(taken: Collection[int]) -> int:
+def choose_any(others: Collection[int]) -> int:
     """Choose a free port below the ephemeral range: no client takes it while its service restarts."""
     candidates = range(_LOWEST, _ephemeral_start())
     for port in random.sample(candidates, len(candidates)):
-        if port not in taken and is_free(port):
+        if port not in others and is_free(port):
             return port
     raise Terminal(f"No free TCP port between {candidates.start} and {candidates.stop}")
 

@@ -145,9 +145,14 @@ def s3(key: StoreKey | None = None) -> Any:
         UserError: this process has no key.
     """
     store = load_settings().object_store
-    held = key or store_key.of(store)
+    key_pair = key or store_key.of(store)
     return s3_client.client(
-        store.endpoint, store.region, held.access_key, held.secret_key, held.session_token, store.ca_file
+        store.endpoint,
+        store.region,
+        key_pair.access_key,
+        key_pair.secret_key,
+        key_pair.session_token,
+        store.ca_file,
     )
 
 

@@ -73,21 +73,21 @@ def session(
     """
     url, how = load_settings().postgres.url("pulse_pipeline"), "_shared" if shared else ""
     with psycopg.connect(url, autocommit=True, application_name=f"pulse-{_name(kind, of)}") as connection:
-        held = _tried(connection, f"SELECT pg_try_advisory_lock{how}({_KEY})", kind, of)
-        if not held and wait_seconds > 0:
+        is_held = _tried(connection, f"SELECT pg_try_advisory_lock{how}({_KEY})", kind, of)
+        if not is_held and wait_seconds > 0:
             most = 0 if math.isinf(wait_seconds) else wait_seconds * 1000
             connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{most:.0f}ms"])
             try:
                 connection.execute(f"SELECT pg_advisory_lock{how}({_KEY})", [_name(kind, of)])
-                held = True
+                is_held = True
             except psycopg.errors.LockNotAvailable:
                 pass
         try:
-            yield connection if held else None
+            yield connection if is_held else None
         finally:
             # A server ends a session some time after its client has closed the connection.
             with suppress(psycopg.OperationalError):  # then the lock is lost, too
-                if held:
+                if is_held:
                     connection.execute(f"SELECT pg_advisory_unlock{how}({_KEY})", [_name(kind, of)])
 
 

@@ -33,10 +33,10 @@ def fail_point(name: str) -> None:
     """Die, stop or act at this point if a test asked for it; otherwise do nothing."""
     if act := _acts.get(name):
         act()
-    told = os.environ.get(VARIABLE)
-    if told is None:
+    chosen = os.environ.get(VARIABLE)
+    if chosen is None:
         return
-    action, _, place = told.rpartition(":")
+    action, _, place = chosen.rpartition(":")
     point, _, which = place.partition("@")
     if point != name:
         return
@@ -54,10 +54,10 @@ def fail_point(name: str) -> None:
 
 def poison(payloads: Iterable[bytes]) -> None:
     """Crash or exhaust memory if a test asked for it and one of these events contains the text."""
-    told = os.environ.get(POISON)
-    if told is None:
+    chosen = os.environ.get(POISON)
+    if chosen is None:
         return
-    action, _, text = told.partition(":")
+    action, _, text = chosen.partition(":")
     if not any(text.encode() in payload for payload in payloads):
         return
     if action == "segv":

@@ -67,8 +67,8 @@ def check_environment() -> None:
     while found.settings is None:
         found.settings = _read(found, _OfEnvironment)
     if found.faults:
-        said = "; ".join(f"{fault.name}: {fault.said}" for fault in found.faults)
-        raise UserError(f"a setting is wrong: {said}", fix=found.faults[0].fix)
+        problems = "; ".join(f"{fault.name}: {fault.said}" for fault in found.faults)
+        raise UserError(f"a setting is wrong: {problems}", fix=found.faults[0].fix)
 
 
 def look() -> Found:
@@ -96,8 +96,8 @@ def _read(faults: Found, kind: type[Settings]) -> Settings | None:
         with _without_variables_of(faults.sections):
             return kind(**defaults)  # type: ignore[arg-type]
     except ValidationError as error:
-        for section, name, said in each_explained(error):
-            faults.faults.append(Fault(name, said, _SHOW))
+        for section, name, problem in each_explained(error):
+            faults.faults.append(Fault(name, problem, _SHOW))
             faults.sections.add(section)
     except SettingsError as error:
         named = re.search(r'field "(\w+)"', str(error))
@@ -117,7 +117,7 @@ def _default(section: str) -> object:
 def _without_variables_of(sections: set[str]) -> Iterator[None]:
     """The environment without what sets these sections, while the block runs."""
     heads = tuple(f"{PREFIX}{section}".upper() for section in sections)
-    taken = {
+    names = {
         name: os.environ.pop(name)
         for name in list(os.environ)
         if name.upper() in heads or name.upper().startswith(tuple(head + BETWEEN for head in heads))
@@ -125,4 +125,4 @@ def _without_variables_of(sections: set[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.update(taken)
+        os.environ.update(names)

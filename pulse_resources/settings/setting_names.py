@@ -83,5 +83,5 @@ def not_json(error: str) -> str:
 
 def _plain(message: str) -> str:
     """pydantic's message without its prefix for the kind of error."""
-    said = message.removeprefix("Input ").removeprefix("Value error, ")
-    return said[:1].lower() + said[1:]
+    problem = message.removeprefix("Input ").removeprefix("Value error, ")
+    return problem[:1].lower() + problem[1:]

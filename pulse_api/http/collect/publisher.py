@@ -34,8 +34,8 @@ class Outgoing(NamedTuple):
     @property
     def identity(self) -> bytes:
         """Hash that is the same for the same event of a dataset, however often it is sent."""
-        said = self.payload if self.key is None else f"{self.dataset}\0{self.key}".encode()
-        return hashlib.blake2b(said, digest_size=16).digest()
+        hashed = self.payload if self.key is None else f"{self.dataset}\0{self.key}".encode()
+        return hashlib.blake2b(hashed, digest_size=16).digest()
 
 
 class Unacknowledged(Transient):

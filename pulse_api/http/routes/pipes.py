@@ -204,12 +204,12 @@ def get(principal: Reader, pipe: PipeName) -> PipeDetails:
     found = pipes.find(tenant, pipe)
     counts = pipes.last_day(tenant).get((tenant.tenant_id, pipe), pipes.LastDay())
     out = found.definition.delivers
-    brought = [] if out else syncs.list_syncs(tenant, found.dataset, RUNS)
+    recent_syncs = [] if out else syncs.list_syncs(tenant, found.dataset, RUNS)
     delivered = pipes.deliveries(tenant, pipe, RUNS) if out else []
     return PipeDetails(
         **_info(found).model_dump(),
         last_day=Counts(**counts._asdict()),
-        syncs=[described(each) for each in brought],
+        syncs=[described(each) for each in recent_syncs],
         deliveries=[DeliveryInfo(**asdict(each)) for each in delivered],
     )
 
@@ -261,8 +261,8 @@ async def delete(
     What it has brought to a sink stays there.
     """
     tenant = principal.tenant
-    gone = partial(pipes.delete, tenant, pipe, leave_slot=leave_slot)
-    dataset = await app_state(request).change_long(tenant.tenant_id, gone)
+    delete = partial(pipes.delete, tenant, pipe, leave_slot=leave_slot)
+    dataset = await app_state(request).change_long(tenant.tenant_id, delete)
     return PipeDeleted(pipe=pipe, dataset=dataset)
 
 

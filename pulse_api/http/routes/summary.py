@@ -71,8 +71,8 @@ def summary(
     since. A slug that only another tenant has is not found.
     """
     found = read_summary(principal.tenant, slug, rollup, first, last)
-    said = {"from": found.first, "to": found.last, "dataset": slug, "rollup": rollup, "grain": found.grain}
-    info = SummaryInfo(**said, days=[DayInfo(**vars(day)) for day in found.days])  # type: ignore[arg-type]
+    content = {"from": found.first, "to": found.last, "dataset": slug, "rollup": rollup, "grain": found.grain}
+    info = SummaryInfo(**content, days=[DayInfo(**vars(day)) for day in found.days])  # type: ignore[arg-type]
     document = info.model_dump(mode="json", by_alias=True)
     for shown, day in zip(document["days"], found.days, strict=True):
         shown["rows"] = day.rows  # with all digits

@@ -30,7 +30,7 @@ def failed_runs(
     waiting = {batch.batch_id: batch for batch in batches if not batch.stuck}
     failures = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
     seen: set[str] = set()
-    gone = Gone()
+    deleted = Gone()
     for record in instance.get_run_records(failures, limit=MOST):
         run = record.dagster_run
         batch_id = run.tags.get("pulse/batch")
@@ -39,7 +39,7 @@ def failed_runs(
             continue
         seen.add(subject)
         if batch_id is None:
-            if not gone.all_of(record) and not _repeated(instance, record):
+            if not deleted.all_of(record) and not _repeated(instance, record):
                 yield _failed(instance, record)
         elif batch := waiting.get(batch_id):
             yield _failed_attempt(run, batch)

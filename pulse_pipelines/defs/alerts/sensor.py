@@ -37,11 +37,11 @@ def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         except Exception:  # an error in one source must not keep the others' alerts from being sent
             context.log.exception("%s was not looked at", kind)
     alerts.record(Issues(tuple(wrong), frozenset(looked_at)))
-    told = alerts.deliver()
-    for delivery in told:
+    delivered = alerts.deliver()
+    for delivery in delivered:
         if delivery.error is not None:
             context.log.error("%s was not told, and will be: %s", delivery.notifier, delivery.error)
-    count = sum(len(delivery.alerts) for delivery in told if delivery.error is None)
+    count = sum(len(delivery.alerts) for delivery in delivered if delivery.error is None)
     skip = dg.SkipReason(f"{len(alerts.remembered())} alerts are open, {count} notices were delivered")
     return dg.SensorResult(skip_reason=skip, cursor=json.dumps(waiting))
 

@@ -56,8 +56,8 @@ def curated_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Ski
 def _fingerprint(team: Sequence[TeamRollup]) -> str:
     """Fingerprint of whatever makes days due although their rows are unchanged, with the current day."""
     gap = load_settings().curated.session_gap_minutes
-    said = [(r.source, r.text, r.problem) for r in team], gap, str(datetime.now(UTC).date())
-    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+    content = [(r.source, r.text, r.problem) for r in team], gap, str(datetime.now(UTC).date())
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
 def _not_now(instance: dg.DagsterInstance) -> str | None:

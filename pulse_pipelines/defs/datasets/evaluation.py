@@ -37,12 +37,12 @@ def latest_evaluations(
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
     found = dict.fromkeys(keys.values(), LatestEvaluation())
     for key, record in latest.items():
-        said = record.evaluation
+        evaluation = record.evaluation
         if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # running: its last result still holds
             ended = instance.event_log_storage.get_asset_check_execution_history(key, 1, status=COMPLETED)
-            said = ended[0].evaluation if ended else None
-        if said is not None:
-            found[keys[key]] = _latest(said.metadata)
+            evaluation = ended[0].evaluation if ended else None
+        if evaluation is not None:
+            found[keys[key]] = _latest(evaluation.metadata)
     return found
 
 

@@ -70,11 +70,11 @@ def publish_dead_letters() -> None:
 )
 def overdue_dead_letters(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     overdue = dead_letter.overdue(PATIENCE_S)
-    held = {each.work.tenant for each in failed_work.standing(JOB) if each.held}
+    waiting = {each.work.tenant for each in failed_work.standing(JOB) if each.held}
     left = {
         tenant.slug: batches
         for tenant, batches in overdue.items()
-        if tenant not in held and not any(lease_held(batch) for batch in batches)
+        if tenant not in waiting and not any(lease_held(batch) for batch in batches)
     }
     if not left or unfinished(context.instance, publish_dead_letters):
         yield dg.SkipReason("every settled dead letter is published, being published, or tried again later")

@@ -109,7 +109,7 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
     Raises:
         UserError: two properties would share a column, or there are more than `MAX_FIELDS`.
     """
-    taken = set(RESERVED)
+    names = set(RESERVED)
     root = bundled(document)
     types, descriptions = _Types(), _descriptions(root)
     found: list[Column] = []
@@ -117,12 +117,12 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
         if not COLUMN_NAME.fullmatch(field):
             continue
         name = f"data_{field}" if field.lower() in RESERVED else field
-        if name.lower() in taken:
+        if name.lower() in names:
             raise UserError(
                 f"two properties would share the column {name!r}",
                 fix="Engines ignore case: rename one of them",
             )
-        taken.add(name.lower())
+        names.add(name.lower())
         if len(found) == MAX_FIELDS:
             raise UserError(f"the schema declares more than {MAX_FIELDS:,} columns")
         found.append(Column(field, name, *types.column(shape), description=descriptions.get(field, "")))

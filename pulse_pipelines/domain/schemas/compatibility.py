@@ -46,8 +46,8 @@ def incompatibilities(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[In
     before, after = bundled(old), bundled(new)
     comparison = _Comparison(before, after)
     comparison.schemas("", before, after)
-    said = {found.pointer for found in comparison.found}
-    return comparison.found + _columns(columns(old), columns(new), said)
+    pointers = {found.pointer for found in comparison.found}
+    return comparison.found + _columns(columns(old), columns(new), pointers)
 
 
 def _not_above(old: Any, new: Any) -> bool:
@@ -256,15 +256,15 @@ def _types(declared: Any) -> set[str]:
     return set(declared) if isinstance(declared, list) else {declared}
 
 
-def _columns(old: tuple[Column, ...], new: tuple[Column, ...], said: set[str]) -> list[Incompatibility]:
-    """Columns that the new version would lose, rename or retype; losses at pointers in `said` are known."""
+def _columns(old: tuple[Column, ...], new: tuple[Column, ...], reported: set[str]) -> list[Incompatibility]:
+    """Columns that the new version would lose, rename or retype; losses at pointers in `reported` are known."""
     found = []
     after = {column.field: column for column in new}
     for column in old:
         successor = after.get(column.field)
         pointer = "/properties" + json_pointer([column.field])
         if successor is None:
-            if pointer not in said:
+            if pointer not in reported:
                 found.append(Incompatibility(pointer, "nothing declares the property", "rows have it"))
             continue
         if successor.name != column.name:

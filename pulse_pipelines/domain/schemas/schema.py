@@ -132,8 +132,8 @@ def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, A
         if bound is not None:
             check_cost(bundle, bound)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        said, fix = _invalid(error)
-        raise UserError(f"not a valid JSON Schema: {said}"[:2000], fix=fix) from error
+        problem, fix = _invalid(error)
+        raise UserError(f"not a valid JSON Schema: {problem}"[:2000], fix=fix) from error
     _check_object(bundle)
     check_roles(document, {column.field: column.type.kind for column in columns(bundle)})
     return document

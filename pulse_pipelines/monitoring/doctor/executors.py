@@ -67,8 +67,10 @@ def look(session: SparkSession) -> Iterator[Finding]:
     if any(each is None for each in versions.values()):
         return
     away = [report for report in run_tasks(session, [Reach()], reach_task, [Reached]) if report.error]
-    said = "; ".join(f"{each.service}: {each.error}" for each in away)
-    yield Finding(SPARK, "network", not away, said or "tasks reach Postgres, Kafka and the store", _NETWORK)
+    problem = "; ".join(f"{each.service}: {each.error}" for each in away)
+    yield Finding(
+        SPARK, "network", not away, problem or "tasks reach Postgres, Kafka and the store", _NETWORK
+    )
 
 
 def reach_task(_: Reach) -> Iterator[Reached]:

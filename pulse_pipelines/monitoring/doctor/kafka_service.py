@@ -82,14 +82,14 @@ def look(settings: Settings) -> Iterator[Finding]:
     if not rights.ok:
         return
     wrong = list(_wrong(kafka.topic_settings(topics))) if topics else []
-    said = "; ".join(problem for problem, _ in wrong[:SHOWN])
+    problems = "; ".join(problem for problem, _ in wrong[:SHOWN])
     more = f"; {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
     fix = f"kafka-configs --alter --entity-type topics: {', '.join(sorted({fix for _, fix in wrong}))}"
     yield Finding(
         service=KAFKA,
         check="topics",
         ok=not wrong,
-        found=said + more or f"the settings of all {len(topics)} fit",
+        found=problems + more or f"the settings of all {len(topics)} fit",
         fix=fix,
     )
 
@@ -112,18 +112,21 @@ def _tls(kafka: KafkaSettings) -> Tls:
 
 def _refusal(error: KafkaException, address: str, kafka: KafkaSettings) -> tuple[str, str]:
     """What a broker, or the client itself, says against a sign-in, and what to do."""
-    said, code = first_line(error), error.args[0].code()
+    message, code = first_line(error), error.args[0].code()
     if kafka.sasl and not kafka.password.get_secret_value():
-        return said, "Set PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD"
-    if "mechanism" in said and "supported" in said.lower():  # librdkafka quotes what the broker has
-        return said, "Set PULSE_KAFKA__SASL_MECHANISM to one that the broker supports"
+        return message, "Set PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD"
+    if "mechanism" in message and "supported" in message.lower():  # librdkafka quotes what the broker has
+        return message, "Set PULSE_KAFKA__SASL_MECHANISM to one that the broker supports"
     if code == KafkaError._AUTHENTICATION:
-        return said, "Correct PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD: the broker does not know them"
-    if re.search("certificate|unknown ca|alert", said):
-        return said, _CERTIFICATE
-    if "brokers are down" in said:
+        return (
+            message,
+            "Correct PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD: the broker does not know them",
+        )
+    if re.search("certificate|unknown ca|alert", message):
+        return message, _CERTIFICATE
+    if "brokers are down" in message:
         return f"{address} ends connections without an answer", _OTHER if kafka.sasl else f"{_SASL}. {_OTHER}"
-    return said, _LOGIN
+    return message, _LOGIN
 
 
 def _parts(address: str) -> tuple[str, int]:
@@ -185,8 +188,8 @@ def _rights(kafka_settings: KafkaSettings, topics: Sequence[str]) -> Finding:
             fix=fix,
         )
     for name, lacking in _lacking(topics[:LOOKED_AT]):
-        said = f"{', '.join(each.name for each in lacking)} on {name}"
-        return Finding(service=KAFKA, check="rights", ok=False, found=f"the user lacks {said}", fix=fix)
+        rights = f"{', '.join(each.name for each in lacking)} on {name}"
+        return Finding(service=KAFKA, check="rights", ok=False, found=f"the user lacks {rights}", fix=fix)
     return Finding(KAFKA, "rights", True, "topics may be created, written and read")
 
 

@@ -95,11 +95,11 @@ def look(settings: Settings) -> Iterator[Finding]:
         step = "delete"
         object_store.delete([probe.path])
     except OSError as error:
-        said = _BEFORE.sub("", first_line(error))
-        fix = next((fix for words, fix in _FIXES if re.search(words, said)), _COMPARE)
+        message = _BEFORE.sub("", first_line(error))
+        fix = next((fix for words, fix in _FIXES if re.search(words, message)), _COMPARE)
         fix = fix.format(bucket=store.bucket, step=step)
         spoken = None if secured else offered(STORE, host, port, _ENCRYPT)
-        yield spoken or Finding(STORE, "rights", False, f"cannot {step} in {store.bucket}: {said}", fix)
+        yield spoken or Finding(STORE, "rights", False, f"cannot {step} in {store.bucket}: {message}", fix)
         return
     yield Finding(STORE, "rights", True, f"may write, list, read and delete in {store.bucket}")
     yield clock(STORE, probe.modified)

@@ -72,9 +72,9 @@ def look(settings: Settings) -> Iterator[Finding]:
         yield at
         return
     if not _speaks_postgres(host, port):
-        said = f"{host}:{port} takes connections, but does not answer as Postgres does"
+        problem = f"{host}:{port} takes connections, but does not answer as Postgres does"
         yield Finding(
-            POSTGRES, "address", False, said, "Correct PULSE_POSTGRES__HOST and PULSE_POSTGRES__PORT"
+            POSTGRES, "address", False, problem, "Correct PULSE_POSTGRES__HOST and PULSE_POSTGRES__PORT"
         )
         return
     yield at
@@ -121,9 +121,9 @@ def _roles(postgres: PostgresSettings, refused: Mapping[str, str]) -> Finding:
     for role, why in refused.items():
         absent = known is not None and role not in known
         of_reason.setdefault(_ABSENT if absent else why, []).append(role)
-    said = "; ".join(f"{', '.join(roles)}: {why}" for why, roles in of_reason.items())
+    problem = "; ".join(f"{', '.join(roles)}: {why}" for why, roles in of_reason.items())
     fixes = (next((fix for words, fix in _FIXES if re.search(words, why)), _MAKE) for why in of_reason)
-    return Finding(POSTGRES, "roles", False, said, ". ".join(dict.fromkeys(fixes)))
+    return Finding(POSTGRES, "roles", False, problem, ". ".join(dict.fromkeys(fixes)))
 
 
 def _known(postgres: PostgresSettings) -> set[str] | None:
@@ -158,8 +158,8 @@ def _superuser(postgres: PostgresSettings, refused: Mapping[str, str]) -> Iterat
         else:
             yield Finding(POSTGRES, check, True, "its password is not set here: only `pulse up` needs it")
         return
-    said = f"{user} {'may' if able else 'may not'} create roles and databases"
-    yield Finding(POSTGRES, check, able, said, fix)
+    rights = f"{user} {'may' if able else 'may not'} create roles and databases"
+    yield Finding(POSTGRES, check, able, rights, fix)
 
 
 def _tls(postgres: PostgresSettings) -> Tls | None:

@@ -41,8 +41,8 @@ def look(settings: Settings) -> Iterator[Finding]:
         except PySparkException as error:
             yield Finding(SPARK, "login", False, first_line(error), _LOGIN)
             return
-        said = f"Spark {session.version}, the client has {version('pyspark')}"
-        yield Finding(SPARK, "server", True, f"{said}; its configuration has what Pulse needs")
+        versions = f"Spark {session.version}, the client has {version('pyspark')}"
+        yield Finding(SPARK, "server", True, f"{versions}; its configuration has what Pulse needs")
         count = session.range(10).count()
         yield Finding(SPARK, "job", count == 10, "a job ran", "Look at the executors in Spark's UI")
         yield from executors.look(session)

@@ -65,13 +65,13 @@ class Tls:
         except ssl.SSLCertVerificationError as error:
             return self._untrusted(host, where, error)
         except (ssl.SSLError, ConnectionError) as error:
-            said = f"{where} does not answer in TLS: it speaks plain text, or ends the handshake ({error})"
-            return self._wrong(said, self.plain_fix)
+            problem = f"{where} does not answer in TLS: it speaks plain text, or ends the handshake ({error})"
+            return self._wrong(problem, self.plain_fix)
         except OSError as error:
             return self._wrong(f"{where} does not go on with the handshake: {error}", self.plain_fix)
         if (until := seen.get("notAfter")) is None:
-            said = f"{version}; the settings ask for no proof of who answers"
-            return [Finding(self.service, CHECK, True, said)]
+            problem = f"{version}; the settings ask for no proof of who answers"
+            return [Finding(self.service, CHECK, True, problem)]
         left = (ssl.cert_time_to_seconds(str(until)) - time.time()) / _DAY_S
         fix = f"Renew the certificate of {where}"
         return [

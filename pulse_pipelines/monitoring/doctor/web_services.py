@@ -28,10 +28,10 @@ def _ready(service: str, where: str) -> Finding:
         with urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - http, by the settings
             return Finding(service, "ready", answer.status == 200, f"{url} answers", fix)
     except HTTPError as error:
-        said = f"{url} answers {error.code}: a service behind it is away"
+        problem = f"{url} answers {error.code}: a service behind it is away"
     except (URLError, OSError) as error:
-        said = f"{url} does not answer: {getattr(error, 'reason', error)}"
-    return Finding(service, "ready", False, said, fix)
+        problem = f"{url} does not answer: {getattr(error, 'reason', error)}"
+    return Finding(service, "ready", False, problem, fix)
 
 
 def dagster(settings: Settings) -> Iterator[Finding]:
