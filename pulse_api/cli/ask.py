@@ -126,7 +126,7 @@ def describe(
         remark("No datasets yet.")
 
 
-def _list(questions: "list[record.Asked]") -> None:
+def _list(questions: "list[record.Question]") -> None:
     rows = (
         (
             q.question_id,

@@ -62,7 +62,7 @@ def query(
     form = _form(output) if output else "CSV" if as_csv else "SPREADSHEET" if as_spreadsheet else "JSON"
     allowed = limits.Limits.of_settings()
     made = processes.Processes(allowed.confinement(), ready=0)
-    request = run.Asked(
+    request = run.QueryRequest(
         owner,
         sys.stdin.read() if sql == "-" else sql,
         media_type=getattr(formats, form),

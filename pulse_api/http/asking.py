@@ -7,7 +7,7 @@ from pulse_api.http.auth import Principal, still_in_force, take
 from pulse_pipelines.ask.read import Ran, Run
 from pulse_pipelines.sql.encoders import of_json
 from pulse_pipelines.sql.pinned import Travel
-from pulse_pipelines.sql.run import Asked
+from pulse_pipelines.sql.run import QueryRequest
 
 
 def runner(here: AppState, principal: Principal) -> Run:
@@ -33,11 +33,11 @@ async def run_query(
     await still_in_force(here, principal)
     tenant = principal.tenant
     take(here, tenant, Kind.SQL.value, 1, here.per_second[Kind.SQL], here.burst_seconds)
-    asked = Asked(tenant=tenant, sql=sql, key_id=principal.key_id, travel=travel or Travel())
+    request = QueryRequest(tenant=tenant, sql=sql, key_id=principal.key_id, travel=travel or Travel())
     with here.results.of(tenant.tenant_id) as holding:
         holding.add(0)  # nothing more is computed while too many result bytes wait to be fetched
         async with here.turns[Kind.SQL].take(tenant.tenant_id):
-            result = await here.queries.run(asked)
+            result = await here.queries.run(request)
         holding.count(len(result.content))
         document = await asyncio.to_thread(of_json, result.content)
-    return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)
+    return Ran(request.query_id, document["columns"], document["rows"], result.snapshots)

@@ -27,7 +27,7 @@ from pulse_pipelines.sql import audit, pinned
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import PinnedTable
 from pulse_pipelines.sql.processes import Cancellable, Processes
-from pulse_pipelines.sql.run import Asked, Result, run
+from pulse_pipelines.sql.run import QueryRequest, Result, run
 from pulse_resources.errors import PulseError
 from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
@@ -42,7 +42,7 @@ LARGE = 2
 class _Running(Cancellable):
     """A query under way."""
 
-    asked: Asked
+    request: QueryRequest
 
 
 class Queries:
@@ -78,22 +78,22 @@ class Queries:
             self._processes.stop()
 
     @contextmanager
-    def reserve(self, asked: Asked) -> Iterator[None]:
+    def reserve(self, request: QueryRequest) -> Iterator[None]:
         """Reserve a query's id while the block runs, so that another one with it need not wait for a turn.
 
         Raises:
             Conflict: a query of the tenant that waits or runs here has it.
         """
-        name = (asked.tenant.tenant_id, asked.query_id)
+        name = (request.tenant.tenant_id, request.query_id)
         if name in self._reserved:
-            raise audit.exists(asked.query_id)
+            raise audit.exists(request.query_id)
         self._reserved.add(name)
         try:
             yield
         finally:
             self._reserved.discard(name)
 
-    async def run(self, asked: Asked) -> Result:
+    async def run(self, request: QueryRequest) -> Result:
         """Run a query and return its result. It is cancelled with the task that calls this.
 
         Raises:
@@ -102,11 +102,11 @@ class Queries:
         """
         if self._processes is None:
             raise ProblemError(501, "switched-off", self._off.message, fix=self._off.fix)
-        loop, query = asyncio.get_running_loop(), _Running(asked)
+        loop, query = asyncio.get_running_loop(), _Running(request)
         self._running.add(query)
         try:
             return await loop.run_in_executor(
-                self._threads, run, self._processes, self._limits, asked, query.begun, self._pin
+                self._threads, run, self._processes, self._limits, request, query.begun, self._pin
             )
         finally:
             query.cancel()
@@ -121,7 +121,7 @@ class Queries:
     def cancel(self, tenant_id: UUID, query_id: str) -> None:
         """Cancel a query, if it runs here."""
         for query in self._running:
-            if query.asked.tenant.tenant_id == tenant_id and query.asked.query_id == query_id:
+            if query.request.tenant.tenant_id == tenant_id and query.request.query_id == query_id:
                 query.cancel()
 
     async def watch(self) -> None:
@@ -137,12 +137,12 @@ class Queries:
         fail_point("sql.look")
         by_tenant = defaultdict[Tenant, list[_Running]](list)
         for query in self._running:
-            by_tenant[query.asked.tenant].append(query)
+            by_tenant[query.request.tenant].append(query)
         for tenant, running in by_tenant.items():
-            ids = [query.asked.query_id for query in running]
+            ids = [query.request.query_id for query in running]
             ended = await asyncio.to_thread(audit.cancelled, tenant, ids)
             keys = await self._views.keys(tenant.tenant_id)
             for query in running:
-                key = keys.get(query.asked.key_id or "")
-                if query.asked.query_id in ended or key is None or not key.in_force(datetime.now(UTC)):
+                key = keys.get(query.request.key_id or "")
+                if query.request.query_id in ended or key is None or not key.in_force(datetime.now(UTC)):
                     query.cancel()

@@ -7,7 +7,7 @@ import orjson
 from starlette.responses import Response
 
 from pulse_api.lake.errors import refused
-from pulse_api.lake.routing import Asked, json_response
+from pulse_api.lake.routing import CatalogRequest, json_response
 from pulse_pipelines.lake import catalog, tables
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.metadata import Metadata
@@ -29,15 +29,19 @@ def load_result(found: Loaded, metadata: bytes, etag: str | None = None) -> Resp
     return _json(content, etag)
 
 
-def table_of(asked: Asked, name: Name, found: Metadata) -> Response:
+def table_of(request: CatalogRequest, name: Name, found: Metadata) -> Response:
     """A newly created table, with credentials for its files."""
-    loaded = tables.opened(asked.caller.tenant, name.namespace, name.name, found, may_write=asked.may_write)
+    loaded = tables.opened(
+        request.caller.tenant, name.namespace, name.name, found, may_write=request.may_write
+    )
     return load_result(loaded, found.content, loaded.etag)
 
 
-def committed(asked: Asked, name: Name, found: Metadata) -> Response:
+def committed(request: CatalogRequest, name: Name, found: Metadata) -> Response:
     """A table's metadata after a commit, without credentials: the client has them already."""
-    loaded = tables.opened(asked.caller.tenant, name.namespace, name.name, found, may_write=asked.may_write)
+    loaded = tables.opened(
+        request.caller.tenant, name.namespace, name.name, found, may_write=request.may_write
+    )
     return _json(b"{%b}" % _document(found.at, found.content), loaded.etag)
 
 
@@ -59,20 +63,20 @@ def _json(content: bytes, etag: str | None = None) -> Response:
     return Response(content, headers={"ETag": etag} if etag else None, media_type="application/json")
 
 
-def names(asked: Asked, kind: Kind) -> Response:
+def names(request: CatalogRequest, kind: Kind) -> Response:
     """Names of tables or views in a namespace: all of them, or the requested page."""
-    size, after = asked.query.get("pageSize"), _after(asked)
+    size, after = request.query.get("pageSize"), _after(request)
     paged = size is not None or after is not None
     most = _size(size) if paged else catalog.ALL
-    found = catalog.tables(asked.caller.tenant, asked.namespace, after or "", most + 1, kind)
-    given = [{"namespace": asked.namespace, "name": name} for name in found[:most]]
+    found = catalog.tables(request.caller.tenant, request.namespace, after or "", most + 1, kind)
+    given = [{"namespace": request.namespace, "name": name} for name in found[:most]]
     more = base64.urlsafe_b64encode(found[most - 1].encode()).decode() if len(found) > most else None
     return json_response({"identifiers": given, "next-page-token": more})
 
 
-def _after(asked: Asked) -> str | None:
+def _after(request: CatalogRequest) -> str | None:
     """The last name of the previous page; an empty token requests the first page."""
-    token = asked.query.get("pageToken")
+    token = request.query.get("pageToken")
     if not token:
         return token
     try:

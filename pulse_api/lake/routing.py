@@ -36,7 +36,7 @@ LONGEST_KEY = 100
 
 
 @dataclass(frozen=True)
-class Asked:
+class CatalogRequest:
     """An authorized request: its caller, path names, query, headers and body."""
 
     caller: Caller
@@ -130,7 +130,7 @@ def named(document: Mapping[str, Any], part: str) -> Name:
     return Name(levels(found.get("namespace")), text(found, "name"))
 
 
-Work = Callable[[Asked], Response]
+Work = Callable[[CatalogRequest], Response]
 """The work of an endpoint, run in a thread, or in another process from the start; all can be pickled."""
 
 
@@ -149,13 +149,15 @@ def endpoint(method: str, path: str, scope: KeyScope, work: Work, *, reads_back:
         with here.held.of(tenant_id) as holding:
             content = await received(request, MAX_BYTES, holding) if method == "POST" else b""
             what = f"{method} {request.scope['path']}?{request.url.query}"
-            asked = Asked(caller, _names(request), dict(request.query_params), request.headers, content, what)
+            catalog_request = CatalogRequest(
+                caller, _names(request), dict(request.query_params), request.headers, content, what
+            )
             with suppress(parsing.Large):
                 async with here.turns.take(tenant_id):
                     with parsing.only_small():
-                        return await asyncio.to_thread(work, asked)
+                        return await asyncio.to_thread(work, catalog_request)
             async with here.large_turns.take(tenant_id):
-                return await here.workers.run(work, asked)
+                return await here.workers.run(work, catalog_request)
 
     return _route(method, path, answered)
 

@@ -33,10 +33,10 @@ def queries(tenant: Tenant) -> Iterator[Query]:
     processes = Processes(limits.confinement(), ready=0)
 
     def ran(text: str, travel: Travel | None, running: Cancellable) -> Ran:
-        asked = sql.Asked(tenant, text, travel=travel or Travel())
-        result = sql.run(processes, limits, asked, running.begun)
+        request = sql.QueryRequest(tenant, text, travel=travel or Travel())
+        result = sql.run(processes, limits, request, running.begun)
         document = of_json(result.content)
-        return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)
+        return Ran(request.query_id, document["columns"], document["rows"], result.snapshots)
 
     async def query(text: str, travel: Travel | None = None) -> Ran:
         running = Cancellable()

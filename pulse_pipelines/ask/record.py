@@ -35,7 +35,7 @@ FROM pdm_datasets d WHERE d.slug = ANY(%s)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A recorded question."""
 
     question_id: str
@@ -74,12 +74,12 @@ def end(tenant: Tenant, question_id: str, state: str, seconds: float, error: str
         connection.execute(END, [state, seconds, error, question_id])
 
 
-def questions(tenant: Tenant, limit: int) -> list[Asked]:
+def questions(tenant: Tenant, limit: int) -> list[Question]:
     """List the tenant's questions, the latest first."""
     settings = load_settings()
     once = settings.ask.seconds + settings.sql.seconds + settings.api.wait_seconds
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return [Asked(*row) for row in connection.execute(LIST, [MAX_LOOKS * once + 60, limit])]
+        return [Question(*row) for row in connection.execute(LIST, [MAX_LOOKS * once + 60, limit])]
 
 
 def tokens_of_a_day(tenant: Tenant) -> int:

@@ -23,7 +23,7 @@ _LOOKS = 3
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryRequest:
     """A caller's query."""
 
     tenant: Tenant
@@ -51,7 +51,7 @@ Pin = Callable[[Tenant, Sequence[str], Sequence[str], Travel], Sequence[PinnedTa
 def run(
     processes: Processes,
     limits: Limits,
-    asked: Asked,
+    request: QueryRequest,
     started: Callable[[Process], object] | None = None,
     pin: Pin = pinned.tables,
 ) -> Result:
@@ -69,29 +69,29 @@ def run(
         Transient: the object store does not answer.
     """
     began = time.monotonic()
-    audit.begin(asked.tenant, asked.query_id, asked.key_id, asked.sql)
+    audit.begin(request.tenant, request.query_id, request.key_id, request.sql)
     try:
-        result = _tried(processes, limits, asked, started, pin, began + limits.seconds)
+        result = _tried(processes, limits, request, started, pin, began + limits.seconds)
     except CancelledError:
-        audit.end(asked.tenant, asked.query_id, "cancelled", time.monotonic() - began)
-        raise Conflict("the query was cancelled", query_id=asked.query_id) from None
+        audit.end(request.tenant, request.query_id, "cancelled", time.monotonic() - began)
+        raise Conflict("the query was cancelled", query_id=request.query_id) from None
     except TimeUpError:
         late = _too_late(limits)
-        audit.end(asked.tenant, asked.query_id, "failed", time.monotonic() - began, error=str(late))
+        audit.end(request.tenant, request.query_id, "failed", time.monotonic() - began, error=str(late))
         raise late from None
     except BaseException as error:
         message = str(error) if isinstance(error, PulseError) else "internal error of Pulse"
-        audit.end(asked.tenant, asked.query_id, "failed", time.monotonic() - began, error=message[:2_000])
+        audit.end(request.tenant, request.query_id, "failed", time.monotonic() - began, error=message[:2_000])
         raise
     size, seconds = len(result.content), time.monotonic() - began
-    audit.end(asked.tenant, asked.query_id, "done", seconds, rows=result.rows, size=size)
+    audit.end(request.tenant, request.query_id, "done", seconds, rows=result.rows, size=size)
     return result
 
 
 def _tried(
     processes: Processes,
     limits: Limits,
-    asked: Asked,
+    request: QueryRequest,
     started: Callable[[Process], object] | None,
     pin: Pin,
     until: float,
@@ -101,19 +101,19 @@ def _tried(
             if started is not None:
                 started(process)
             try:
-                return _ran(process, limits, asked, pin, until)
+                return _ran(process, limits, request, pin, until)
             except Gone:  # an erasure deleted an old snapshot's files, or a tenant revoked its keys
                 if look == _LOOKS - 1:
                     raise
     raise AssertionError
 
 
-def _ran(process: Process, limits: Limits, asked: Asked, pin: Pin, until: float) -> Result:
-    query, _ = process.ask({"sql": asked.sql}, until, _HEAD_BYTES)
-    tables = pin(asked.tenant, _names(query["tables"]), _names(query["maybe"]), asked.travel)
+def _ran(process: Process, limits: Limits, request: QueryRequest, pin: Pin, until: float) -> Result:
+    query, _ = process.ask({"sql": request.sql}, until, _HEAD_BYTES)
+    tables = pin(request.tenant, _names(query["tables"]), _names(query["maybe"]), request.travel)
     snapshots = {table.name: table.snapshot_id for table in tables}
-    audit.pinned(asked.tenant, asked.query_id, snapshots)
-    job = _job(limits, asked, tables, snapshots, until)
+    audit.pinned(request.tenant, request.query_id, snapshots)
+    job = _job(limits, request, tables, snapshots, until)
     try:
         head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
     except Gone:
@@ -136,7 +136,7 @@ def _names(given: object) -> list[str]:
 
 def _job(
     limits: Limits,
-    asked: Asked,
+    request: QueryRequest,
     tables: Sequence[PinnedTable],
     snapshots: Mapping[str, int | None],
     until: float,
@@ -152,6 +152,6 @@ def _job(
         },
         "views": [asdict(table.view) for table in tables],
         "limits": asdict(limits) | {"seconds": max(1.0, until - time.monotonic())},
-        "media_type": asked.media_type,
-        "about": with_text_ids({"query_id": asked.query_id, "snapshots": snapshots}),
+        "media_type": request.media_type,
+        "about": with_text_ids({"query_id": request.query_id, "snapshots": snapshots}),
     }

@@ -53,8 +53,8 @@ class RateShares:
         """Publish demand since the last look, and set the shares that follow from all processes' demand."""
         now = time.monotonic()
         seconds, self._looked = max(now - self._looked, 0.001), now
-        demands = self._rates.asked().items()
-        self._recent.append({whose: (asked.count / seconds, asked.rate) for whose, asked in demands})
+        demands = self._rates.take_demands().items()
+        self._recent.append({whose: (demand.count / seconds, demand.rate) for whose, demand in demands})
         demand: Demand = {}
         for look in self._recent:  # later looks overwrite the rate: the latest holds
             for whose, (per_second, rate) in look.items():

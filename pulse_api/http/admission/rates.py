@@ -29,7 +29,7 @@ class _Bucket:
 
 
 @dataclass
-class Asked:
+class Demand:
     """Demand on a shared rate since the last look."""
 
     count: float = 0.0
@@ -43,7 +43,7 @@ class Rates:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._buckets: dict[Whose, _Bucket] = {}
-        self._asked: defaultdict[Whose, Asked] = defaultdict(Asked)
+        self._demands: defaultdict[Whose, Demand] = defaultdict(Demand)
         self._shares: Mapping[Whose, float] = {}
         self._equal = 1.0
 
@@ -62,16 +62,16 @@ class Rates:
         whose = tenant_id, kind
         with self._lock:
             if kind in SHARED:
-                asked = self._asked[whose]
-                asked.count += count
-                asked.rate = per_second
+                demand = self._demands[whose]
+                demand.count += count
+                demand.rate = per_second
                 per_second *= self._shares.get(whose, self._equal)
             return self._take(whose, count, per_second, max(1.0, per_second * seconds))
 
-    def asked(self) -> dict[Whose, Asked]:
+    def take_demands(self) -> dict[Whose, Demand]:
         """Demand since the previous call; a debt counts as demand until it is paid."""
         with self._lock:
-            found, self._asked = self._asked, defaultdict(Asked)
+            found, self._demands = self._demands, defaultdict(Demand)
             for whose, share in self._shares.items():
                 if (bucket := self._buckets.get(whose)) and (debt := -_tokens(bucket, time.monotonic())) > 0:
                     found[whose].count += debt

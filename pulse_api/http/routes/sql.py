@@ -22,7 +22,7 @@ from pulse_pipelines.sql import audit
 from pulse_pipelines.sql.encoders import ENCODERS
 from pulse_pipelines.sql.gate import MAX_CHARACTERS
 from pulse_pipelines.sql.pinned import Travel
-from pulse_pipelines.sql.run import Asked, Result
+from pulse_pipelines.sql.run import QueryRequest, Result
 from pulse_resources.errors import UserError
 
 router = resource("sql", "/v1/sql", Kind.SQL)
@@ -84,7 +84,9 @@ class NewQuery(Body):
 
 class QueryInfo(BaseModel):
     query_id: str
-    key_id: str | None = Field(description="Id of the key that asked; null: an operator's command line did.")
+    key_id: str | None = Field(
+        description="Id of the key that asked; null: an operator's command line did."
+    )
     sql: str
     state: str = Field(description="running, done, failed or cancelled.")
     snapshots: dict[str, SnapshotId | None] = Field(
@@ -128,7 +130,7 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
     leaves.
     """
     here, tenant = app_state(request), principal.tenant
-    asked = Asked(
+    query_request = QueryRequest(
         tenant=tenant,
         sql=body.sql,
         key_id=principal.key_id,
@@ -138,18 +140,18 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
     )
     with here.results.of(tenant.tenant_id) as before:
         before.add(0)  # nothing more is computed while too many result bytes wait to be fetched
-    with here.queries.reserve(asked):
-        result = await unless_left(request.receive, _ran(here, asked))
+    with here.queries.reserve(query_request):
+        result = await unless_left(request.receive, _ran(here, query_request))
     holding = here.results.of(tenant.tenant_id)
     holding.count(len(result.content))
-    headers = {"Vary": "Accept", QUERY_ID: asked.query_id}
-    return _HeldResponse(result.content, holding, media_type=asked.media_type, headers=headers)
+    headers = {"Vary": "Accept", QUERY_ID: query_request.query_id}
+    return _HeldResponse(result.content, holding, media_type=query_request.media_type, headers=headers)
 
 
-async def _ran(here: AppState, asked: Asked) -> Result:
-    async with here.turns[Kind.SQL].take(asked.tenant.tenant_id):
+async def _ran(here: AppState, query_request: QueryRequest) -> Result:
+    async with here.turns[Kind.SQL].take(query_request.tenant.tenant_id):
         try:
-            return await here.queries.run(asked)
+            return await here.queries.run(query_request)
         except UserError as error:
             error.fix = error.fix or CORRECT
             raise

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from pulse_api.http.problems import ProblemError
 from pulse_api.lake.errors import body
-from pulse_api.lake.routing import Asked, endpoint, json_response, open_endpoint
+from pulse_api.lake.routing import CatalogRequest, endpoint, json_response, open_endpoint
 from pulse_api.lake.state import lake_state
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake.requests import KEPT
@@ -40,10 +40,10 @@ OFFERED = (
 """In the specification's notation: clients request no other endpoints."""
 
 
-def _config(asked: Asked) -> Response:
+def _config(request: CatalogRequest) -> Response:
     """Configuration. A warehouse is a tenant; the key selects it, so clients may name it but need not."""
-    warehouse = asked.query.get("warehouse", "")
-    if warehouse not in ("", asked.caller.tenant.slug):
+    warehouse = request.query.get("warehouse", "")
+    if warehouse not in ("", request.caller.tenant.slug):
         missing = ProblemError(404, "not-found", f"Warehouse does not exist: {warehouse[:200]}")
         return Response(body(missing, "NoSuchWarehouseException"), 404, media_type="application/json")
     return json_response(

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from pulse_api.lake.errors import refused
 from pulse_api.lake.routes.writes import nothing
-from pulse_api.lake.routing import Asked, endpoint, json_response, levels, strings
+from pulse_api.lake.routing import CatalogRequest, endpoint, json_response, levels, strings
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import catalog, namespaces
 from pulse_pipelines.lake.names import SEPARATOR
@@ -17,41 +17,41 @@ LIST = "/v1/namespaces"
 PATH = LIST + "/{namespace}"
 
 
-def _list(asked: Asked) -> Response:
-    parent = asked.query.get("parent", "")
-    found = catalog.namespaces(asked.caller.tenant, tuple(parent.split(SEPARATOR)) if parent else ())
+def _list(request: CatalogRequest) -> Response:
+    parent = request.query.get("parent", "")
+    found = catalog.namespaces(request.caller.tenant, tuple(parent.split(SEPARATOR)) if parent else ())
     return json_response({"namespaces": found})
 
 
-def _load(asked: Asked) -> Response:
-    found = catalog.properties(asked.caller.tenant, asked.namespace)
-    return json_response({"namespace": asked.namespace, "properties": found})
+def _load(request: CatalogRequest) -> Response:
+    found = catalog.properties(request.caller.tenant, request.namespace)
+    return json_response({"namespace": request.namespace, "properties": found})
 
 
-def _exists(asked: Asked) -> Response:
-    catalog.properties(asked.caller.tenant, asked.namespace)
+def _exists(request: CatalogRequest) -> Response:
+    catalog.properties(request.caller.tenant, request.namespace)
     return Response(status_code=204)
 
 
-def _create(asked: Asked) -> Response:
-    tenant, body = asked.caller.tenant, asked.json()
+def _create(request: CatalogRequest) -> Response:
+    tenant, body = request.caller.tenant, request.json()
     namespace, given = levels(body.get("namespace")), strings(body, "properties")
     with suppress(Repeated):  # answered as the first time: what they are by now is for keys that read
-        namespaces.create(tenant, namespace, given, asked.once)
+        namespaces.create(tenant, namespace, given, request.once)
     return json_response({"namespace": namespace, "properties": given})
 
 
-def _drop(asked: Asked) -> Response:
-    return nothing(lambda: namespaces.drop(asked.caller.tenant, asked.namespace, asked.once))
+def _drop(request: CatalogRequest) -> Response:
+    return nothing(lambda: namespaces.drop(request.caller.tenant, request.namespace, request.once))
 
 
-def _update(asked: Asked) -> Response:
-    body = asked.json()
+def _update(request: CatalogRequest) -> Response:
+    body = request.json()
     updates, removals = strings(body, "updates"), _removals(body)
     if both := set(updates) & set(removals):
         raise refused(422, f"a property is set and removed: {min(both)[:100]}")
     try:
-        changed = namespaces.update(asked.caller.tenant, asked.namespace, updates, removals, asked.once)
+        changed = namespaces.update(request.caller.tenant, request.namespace, updates, removals, request.once)
     except Repeated:
         changed = namespaces.Changed(list(updates), removals, ())
     return json_response(vars(changed))

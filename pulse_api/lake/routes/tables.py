@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from pulse_api.lake.answers import credential, load_result, names
 from pulse_api.lake.errors import refused
-from pulse_api.lake.routing import Asked, endpoint, json_response
+from pulse_api.lake.routing import CatalogRequest, endpoint, json_response
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import catalog, tables
 from pulse_pipelines.lake.catalog import Kind
@@ -13,37 +13,37 @@ LIST = "/v1/namespaces/{namespace}/tables"
 PATH = LIST + "/{table}"
 
 
-def _list(asked: Asked) -> Response:
-    return names(asked, Kind.TABLE)
+def _list(request: CatalogRequest) -> Response:
+    return names(request, Kind.TABLE)
 
 
-def _load(asked: Asked) -> Response:
+def _load(request: CatalogRequest) -> Response:
     """The specification's LoadTableResult; 304 where the client's ETag is still current."""
-    snapshots = asked.query.get("snapshots", "all")
+    snapshots = request.query.get("snapshots", "all")
     if snapshots not in ("all", "refs"):
         raise refused(400, "snapshots is all or refs")
-    found = tables.load(asked.caller.tenant, asked.namespace, asked.table, may_write=asked.may_write)
+    found = tables.load(request.caller.tenant, request.namespace, request.table, may_write=request.may_write)
     etag = found.etag if snapshots == "all" else f'{found.etag[:-1]}-refs"'
-    if etag in (each.strip() for each in asked.headers.get("if-none-match", "").split(",")):
+    if etag in (each.strip() for each in request.headers.get("if-none-match", "").split(",")):
         return Response(status_code=304, headers={"ETag": etag})
     metadata = found.metadata.content if snapshots == "all" else found.metadata.refs_only()
     return load_result(found, metadata, etag)
 
 
-def _credentials(asked: Asked) -> Response:
+def _credentials(request: CatalogRequest) -> Response:
     """Credentials for the table's files, the same as with the table, until they are about to expire."""
-    found = tables.load(asked.caller.tenant, asked.namespace, asked.table, may_write=asked.may_write)
+    found = tables.load(request.caller.tenant, request.namespace, request.table, may_write=request.may_write)
     return json_response({"storage-credentials": [credential(found)]}, Cache_Control="no-store")
 
 
-def _exists(asked: Asked) -> Response:
-    catalog.location(asked.caller.tenant, asked.namespace, asked.table)
+def _exists(request: CatalogRequest) -> Response:
+    catalog.location(request.caller.tenant, request.namespace, request.table)
     return Response(status_code=204)
 
 
-def _metrics(asked: Asked) -> Response:
+def _metrics(request: CatalogRequest) -> Response:
     """Scan reports of clients, which are not used."""
-    asked.json()
+    request.json()
     return Response(status_code=204)
 
 

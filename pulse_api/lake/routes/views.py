@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from pulse_api.lake.answers import names, view_of
 from pulse_api.lake.routes.writes import nothing, renamed
-from pulse_api.lake.routing import Asked, endpoint, text
+from pulse_api.lake.routing import CatalogRequest, endpoint, text
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import catalog, moving, views
 from pulse_pipelines.lake.catalog import Kind
@@ -18,49 +18,49 @@ LIST = "/v1/namespaces/{namespace}/views"
 PATH = LIST + "/{view}"
 
 
-def _list(asked: Asked) -> Response:
-    return names(asked, Kind.VIEW)
+def _list(request: CatalogRequest) -> Response:
+    return names(request, Kind.VIEW)
 
 
-def _load(asked: Asked) -> Response:
-    return view_of(views.load(asked.caller.tenant, asked.name))
+def _load(request: CatalogRequest) -> Response:
+    return view_of(views.load(request.caller.tenant, request.name))
 
 
-def _exists(asked: Asked) -> Response:
-    catalog.location(asked.caller.tenant, asked.namespace, asked.name.name, Kind.VIEW)
+def _exists(request: CatalogRequest) -> Response:
+    catalog.location(request.caller.tenant, request.namespace, request.name.name, Kind.VIEW)
     return Response(status_code=204)
 
 
-def _create(asked: Asked) -> Response:
-    tenant, body = asked.caller.tenant, asked.json()
-    name = Name(asked.namespace, text(body, "name"))
-    return _now(asked, name, lambda: views.create(tenant, name, body, asked.once))
+def _create(request: CatalogRequest) -> Response:
+    tenant, body = request.caller.tenant, request.json()
+    name = Name(request.namespace, text(body, "name"))
+    return _now(request, name, lambda: views.create(tenant, name, body, request.once))
 
 
-def _register(asked: Asked) -> Response:
-    tenant, body = asked.caller.tenant, asked.json()
-    name, at = Name(asked.namespace, text(body, "name")), text(body, "metadata-location")
-    return _now(asked, name, lambda: moving.register(tenant, name, Kind.VIEW, at, asked.once))
+def _register(request: CatalogRequest) -> Response:
+    tenant, body = request.caller.tenant, request.json()
+    name, at = Name(request.namespace, text(body, "name")), text(body, "metadata-location")
+    return _now(request, name, lambda: moving.register(tenant, name, Kind.VIEW, at, request.once))
 
 
-def _replace(asked: Asked) -> Response:
-    tenant, body, name = asked.caller.tenant, asked.json(), asked.name
-    return _now(asked, name, lambda: views.change(tenant, name, body, asked.once))
+def _replace(request: CatalogRequest) -> Response:
+    tenant, body, name = request.caller.tenant, request.json(), request.name
+    return _now(request, name, lambda: views.change(tenant, name, body, request.once))
 
 
-def _now(asked: Asked, name: Name, work: Callable[[], Metadata]) -> Response:
+def _now(request: CatalogRequest, name: Name, work: Callable[[], Metadata]) -> Response:
     try:
         return view_of(work())
     except Repeated:
-        return view_of(views.load(asked.caller.tenant, name))
+        return view_of(views.load(request.caller.tenant, name))
 
 
-def _drop(asked: Asked) -> Response:
-    return nothing(lambda: moving.drop(asked.caller.tenant, asked.name, Kind.VIEW, asked.once))
+def _drop(request: CatalogRequest) -> Response:
+    return nothing(lambda: moving.drop(request.caller.tenant, request.name, Kind.VIEW, request.once))
 
 
-def _rename(asked: Asked) -> Response:
-    return renamed(asked, Kind.VIEW)
+def _rename(request: CatalogRequest) -> Response:
+    return renamed(request, Kind.VIEW)
 
 
 routes = [

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from pulse_api.lake.answers import committed, table_of
 from pulse_api.lake.errors import refused
 from pulse_api.lake.routes.tables import LIST, PATH
-from pulse_api.lake.routing import Asked, endpoint, flag, json_response, named, text
+from pulse_api.lake.routing import CatalogRequest, endpoint, flag, json_response, named, text
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import catalog, metadata, moving, tables, updates, writing
 from pulse_pipelines.lake.catalog import Kind
@@ -20,16 +20,18 @@ MOST = 100
 """Maximum tables of a transaction."""
 
 
-def _create(asked: Asked) -> Response:
-    tenant, body = asked.caller.tenant, asked.json()
-    name = Name(asked.namespace, text(body, "name"))
+def _create(request: CatalogRequest) -> Response:
+    tenant, body = request.caller.tenant, request.json()
+    name = Name(request.namespace, text(body, "name"))
     if flag(body, "stage-create"):
         document = writing.staged(tenant, name, body)
         found = metadata.unwritten(document)
-        loaded = tables.opened(tenant, name.namespace, name.name, found, may_write=asked.may_write)
+        loaded = tables.opened(tenant, name.namespace, name.name, found, may_write=request.may_write)
         config = dict(loaded.config)
         return json_response({"metadata": document, "config": config} | _credentials(loaded))
-    return table_of(asked, name, _now(asked, name, lambda: writing.create(tenant, name, body, asked.once)))
+    return table_of(
+        request, name, _now(request, name, lambda: writing.create(tenant, name, body, request.once))
+    )
 
 
 def _credentials(loaded: tables.Loaded) -> dict[str, object]:
@@ -38,35 +40,35 @@ def _credentials(loaded: tables.Loaded) -> dict[str, object]:
     }
 
 
-def _now(asked: Asked, name: Name, work: Callable[[], Metadata]) -> Metadata:
+def _now(request: CatalogRequest, name: Name, work: Callable[[], Metadata]) -> Metadata:
     """The metadata that a request produces; for a repeated request, the current metadata."""
     try:
         return work()
     except Repeated:
-        tenant = asked.caller.tenant
+        tenant = request.caller.tenant
         return metadata.read(tenant, catalog.location(tenant, name.namespace, name.name))
 
 
-def _register(asked: Asked) -> Response:
-    tenant, body = asked.caller.tenant, asked.json()
-    name = Name(asked.namespace, text(body, "name"))
+def _register(request: CatalogRequest) -> Response:
+    tenant, body = request.caller.tenant, request.json()
+    name = Name(request.namespace, text(body, "name"))
     at, overwrite = text(body, "metadata-location"), flag(body, "overwrite")
 
     def register() -> Metadata:
-        return moving.register(tenant, name, Kind.TABLE, at, asked.once, overwrite=overwrite)
+        return moving.register(tenant, name, Kind.TABLE, at, request.once, overwrite=overwrite)
 
-    return table_of(asked, name, _now(asked, name, register))
-
-
-def _commit(asked: Asked) -> Response:
-    name = asked.name
-    change = Change(name, *updates.parsed(asked.json()))
-    found = _now(asked, name, lambda: writing.change(asked.caller.tenant, [change], asked.once)[0])
-    return committed(asked, name, found)
+    return table_of(request, name, _now(request, name, register))
 
 
-def _transaction(asked: Asked) -> Response:
-    given = asked.json().get("table-changes")
+def _commit(request: CatalogRequest) -> Response:
+    name = request.name
+    change = Change(name, *updates.parsed(request.json()))
+    found = _now(request, name, lambda: writing.change(request.caller.tenant, [change], request.once)[0])
+    return committed(request, name, found)
+
+
+def _transaction(request: CatalogRequest) -> Response:
+    given = request.json().get("table-changes")
     if not isinstance(given, list) or not given or len(given) > MOST:
         raise refused(400, f"table-changes is a list of 1 to {MOST} commits")
     changes = []
@@ -74,23 +76,25 @@ def _transaction(asked: Asked) -> Response:
         if not isinstance(each, dict):
             raise refused(400, "a commit is an object")
         changes.append(Change(named(each, "identifier"), *updates.parsed(each)))
-    return nothing(lambda: writing.change(asked.caller.tenant, changes, asked.once))
+    return nothing(lambda: writing.change(request.caller.tenant, changes, request.once))
 
 
-def _drop(asked: Asked) -> Response:
-    purge = asked.query.get("purgeRequested", "false").lower() == "true"
-    return nothing(lambda: moving.drop(asked.caller.tenant, asked.name, Kind.TABLE, asked.once, purge=purge))
+def _drop(request: CatalogRequest) -> Response:
+    purge = request.query.get("purgeRequested", "false").lower() == "true"
+    return nothing(
+        lambda: moving.drop(request.caller.tenant, request.name, Kind.TABLE, request.once, purge=purge)
+    )
 
 
-def _rename(asked: Asked) -> Response:
-    return renamed(asked, Kind.TABLE)
+def _rename(request: CatalogRequest) -> Response:
+    return renamed(request, Kind.TABLE)
 
 
-def renamed(asked: Asked, kind: Kind) -> Response:
+def renamed(request: CatalogRequest, kind: Kind) -> Response:
     """Rename a table or a view as the body says."""
-    body = asked.json()
+    body = request.json()
     old, new = named(body, "source"), named(body, "destination")
-    return nothing(lambda: moving.rename(asked.caller.tenant, old, new, kind, asked.once))
+    return nothing(lambda: moving.rename(request.caller.tenant, old, new, kind, request.once))
 
 
 def nothing(work: Callable[[], object]) -> Response:

@@ -257,7 +257,7 @@ def _types(declared: Any) -> set[str]:
 
 
 def _columns(old: tuple[Column, ...], new: tuple[Column, ...], reported: set[str]) -> list[Incompatibility]:
-    """Columns that the new version would lose, rename or retype; losses at pointers in `reported` are known."""
+    """Columns that the new version would lose, rename or retype, without losses at pointers in `reported`."""
     found = []
     after = {column.field: column for column in new}
     for column in old:
