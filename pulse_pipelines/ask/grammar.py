@@ -73,16 +73,8 @@ class _Grammar(Clauses):
 
     def _count(self, plan: Plan, i: int) -> Found:
         counted = replace(plan, measures=(Measure("count"),))
-        openings = (
-            "how many",
-            "number of",
-            "total number of",
-            "count of",
-            "count",
-            "total count of",
-            "total",
-        )
-        for start in self.one_of(self.skip(i), *openings):
+        name = ("how many", "number of", "total number of", "count of", "count", "total count of", "total")
+        for start in self.one_of(self.skip(i), *name):
             yield from self._narrowed_rows(counted, start)
             different = self.at(self.skip(start)) in DIFFERENT
             at = self.skip(start) + different
@@ -210,16 +202,12 @@ class _Grammar(Clauses):
 
     def _listing(self, plan: Plan, i: int) -> Found:
         """Rows, the latest first; or the distinct values of a column."""
-        is_listing = self.at(i) in ("list", "show", "which", "what") or self.at(i - 1) in (
-            "show",
-            "me",
-            "list",
-        )
+        lists = self.at(i) in ("list", "show", "which", "what") or self.at(i - 1) in ("show", "me", "list")
         i = self.skip(i + (self.at(i) in ("list", "show", "which", "what")), keys("the me all are is"))
         start = self.skip(i + (self.at(i) in DIFFERENT), keys("values of"))
         if self.is_at(start, "number of"):  # ambiguous: all numbers, or their sum?
             return
-        if is_listing or self.at(i) in DIFFERENT or self.at(i - 1) == "the":
+        if lists or self.at(i) in DIFFERENT or self.at(i - 1) == "the":
             for field, end in self.field(start):
                 if self.plural(end):
                     yield replace(plan, dimensions=(*plan.dimensions, field)), end
@@ -229,7 +217,7 @@ class _Grammar(Clauses):
         if self.names.meaning.of_entities:  # the oldest plane is not the earliest version
             return
         newest = self.at(at) in NEWEST
-        if (newest or self.at(at) in OLDEST) and (number or is_listing):
+        if (newest or self.at(at) in OLDEST) and (number or lists):
             number = number if number is not None else self.whole(at + 1)
             at += 1 + (self.whole(at + 1) is not None)
             for end in self.row(at):

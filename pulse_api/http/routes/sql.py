@@ -84,9 +84,7 @@ class NewQuery(Body):
 
 class QueryInfo(BaseModel):
     query_id: str
-    key_id: str | None = Field(
-        description="Id of the key that asked; null: an operator's command line did."
-    )
+    key_id: str | None = Field(description="Id of the key that asked; null: an operator's command line did.")
     sql: str
     state: str = Field(description="running, done, failed or cancelled.")
     snapshots: dict[str, SnapshotId | None] = Field(
