@@ -401,7 +401,7 @@ def test_a_person_signs_in_and_works(room: Room, page: Page) -> None:
     page.goto(f"{room.url}/overview/activity")
     page.get_by_label("Token").fill("not the token")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("no token")
+    expect(page.get_by_role("alert")).to_contain_text("not a token")
     page.goto(str(local_dagster.login_url(room.settings)))
     page.wait_for_url(lambda url: "login" not in url)
     (cookie,) = page.context.cookies()
