@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 TRY = """
 import os, socket, subprocess, sys
 from pathlib import Path
-from pulse_resources import landlock
+from pulse_resources.process import landlock
 readable, other, port, other_port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 "".encode("idna")
 if sys.argv[5] == "confined":
