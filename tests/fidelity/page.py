@@ -63,7 +63,7 @@ that comes back otherwise fails the tests. This page is written from their resul
 - **Numbers** of a column are doubles, each the nearest to what was sent: up to 15 digits never change.
 - **Instants** from year 1 to 9999 are the same instant, to the microsecond, in UTC: the offset is not kept.
 - **Dates** from year 1 to 9999 are the same date. What is not a date or an instant is refused by its column.
-- **Names** may be anything that is a text: a name that is no column's is kept, with its value, in `_extra`.
+- **Names** may be anything that is a text: a name without a column is kept, with its value, in `_extra`.
 - **Null** and absent are two things in what no column holds; in a column they are one.
 - **Objects and lists** keep their members, order of items and depth (up to 64 levels); an empty one stays
   empty. The order of members, and white space, do not count.
