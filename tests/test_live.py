@@ -288,8 +288,8 @@ def wait_until_settled(owner: Owner, count: int) -> None:
 
 def run_pid(batch: str) -> int | None:
     """The process that holds the batch's lease, by the port of its connection; None: none does now."""
-    url = load_settings().postgres.superuser_url()
-    with psycopg.connect(url) as connection:
+    server = load_settings().postgres
+    with psycopg.connect(server.superuser_url()) as connection:
         row = connection.execute(
             "SELECT client_port FROM pg_stat_activity WHERE application_name = %s",
             [f"pulse-batch/{batch}"],
@@ -297,7 +297,12 @@ def run_pid(batch: str) -> int | None:
     if row is None:
         return None
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    names = {f"socket:[{s[9]}]" for s in sockets if int(s[1].split(":")[1], 16) == row[0] and s[3] == "01"}
+    ends = (f"{row[0]:04X}", f"{server.port:04X}")  # a port of a client may have connections to others, too
+    names = {
+        f"socket:[{inode}]"
+        for _, own, other, state, *_, inode in (entry[:10] for entry in sockets)
+        if (own[-4:], other[-4:], state) == (*ends, "01")
+    }
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if str(descriptor.readlink()) in names:
