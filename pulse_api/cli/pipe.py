@@ -12,6 +12,7 @@ from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import TenantSlug, read
 from pulse_api.cli.guard import FAILED, HELD
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
+from pulse_api.cli.sync import OUTCOME, outcome
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
@@ -208,31 +209,8 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
             spare=("begun", "versions"),
         )
         return
-    rows = (
-        (
-            sync.begun_at,
-            "full" if sync.is_full else "partial",
-            sync.state,
-            sync.created,
-            sync.changed,
-            sync.unchanged,
-            sync.deleted,
-            sync.refused,
-            sync.reason,
-        )
-        for sync in recent
-    )
-    columns = (
-        "begun",
-        "kind",
-        "state",
-        "new",
-        "changed",
-        "unchanged",
-        "deleted",
-        "refused",
-        "reason",
-    )
+    rows = ((sync.begun_at, *outcome(sync)) for sync in recent)
+    columns = ("begun", *OUTCOME)
     show_table(columns, rows, empty="It has not run yet", spare=("begun", "unchanged"))
 
 

@@ -13,7 +13,17 @@ app = typer.Typer(
     no_args_is_help=True, help="Syncs: parts that were sent to a dataset of entities as one unit."
 )
 
+OUTCOME = ("kind", "state", "new", "changed", "unchanged", "deleted", "refused", "reason")
+"""Columns of a sync's outcome in tables."""
+
 Number = Annotated[int, typer.Argument(help="The sync, by its number in `pulse sync list`.")]
+
+
+def outcome(sync: "syncs.Sync") -> tuple[object, ...]:
+    """The cells of `OUTCOME`."""
+    kind = "full" if sync.is_full else "partial"
+    counts = (sync.created, sync.changed, sync.unchanged, sync.deleted, sync.refused)
+    return (kind, sync.state, *counts, sync.reason)
 
 
 @app.command("list")
@@ -26,33 +36,8 @@ def list_syncs(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
     if as_json:
         emit(recent)
         return
-    rows = (
-        (
-            sync.begun_at,
-            sync.sync_id,
-            "full" if sync.is_full else "partial",
-            sync.state,
-            sync.created,
-            sync.changed,
-            sync.unchanged,
-            sync.deleted,
-            sync.refused,
-            sync.reason,
-        )
-        for sync in recent
-    )
-    columns = (
-        "begun",
-        "sync",
-        "kind",
-        "state",
-        "new",
-        "changed",
-        "unchanged",
-        "deleted",
-        "refused",
-        "reason",
-    )
+    rows = ((sync.begun_at, sync.sync_id, *outcome(sync)) for sync in recent)
+    columns = ("begun", "sync", *OUTCOME)
     show_table(columns, rows, empty="No sync of this dataset yet", spare=("begun", "refused", "unchanged"))
 
 

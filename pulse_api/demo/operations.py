@@ -160,14 +160,14 @@ def _bring(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
         pipes.ask(tenant, name, full=True)
     ended_syncs: dict[str, Sync] = {}
     until = time.monotonic() + PATIENCE_S
-    while left := sorted(set(names) - ended_syncs.keys()):
+    while missing := sorted(set(names) - ended_syncs.keys()):
         if time.monotonic() > until:
             raise Terminal(
-                f"the pipes {', '.join(left)} did not end in {PATIENCE_S:.0f} s",
-                fix=f"Look at `pulse pipe status {tenant.slug} {left[0]}` and at the runs in the Dagster UI",
+                f"the pipes {', '.join(missing)} did not end in {PATIENCE_S:.0f} s",
+                fix=f"Look at `pulse pipe status {tenant.slug} {missing[0]}` and the runs in the Dagster UI",
             )
         time.sleep(LOOK_S)
-        for name in left:
+        for name in missing:
             if (ended := pipes.ended(tenant, name, after=before[name])) is not None:
                 ended_syncs[name] = ended
     return ended_syncs

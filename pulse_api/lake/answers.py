@@ -29,30 +29,30 @@ def load_result(found: Loaded, metadata: bytes, etag: str | None = None) -> Resp
     return _json(content, etag)
 
 
-def table_of(request: CatalogRequest, name: Name, found: Metadata) -> Response:
+def table_of(request: CatalogRequest, name: Name, metadata: Metadata) -> Response:
     """A newly created table, with credentials for its files."""
     loaded = tables.opened(
-        request.caller.tenant, name.namespace, name.name, found, may_write=request.may_write
+        request.caller.tenant, name.namespace, name.name, metadata, may_write=request.may_write
     )
-    return load_result(loaded, found.content, loaded.etag)
+    return load_result(loaded, metadata.content, loaded.etag)
 
 
-def committed(request: CatalogRequest, name: Name, found: Metadata) -> Response:
+def committed(request: CatalogRequest, name: Name, metadata: Metadata) -> Response:
     """A table's metadata after a commit, without credentials: the client has them already."""
     loaded = tables.opened(
-        request.caller.tenant, name.namespace, name.name, found, may_write=request.may_write
+        request.caller.tenant, name.namespace, name.name, metadata, may_write=request.may_write
     )
-    return _json(b"{%b}" % _document(found.at, found.content), loaded.etag)
+    return _json(b"{%b}" % _document(metadata.at, metadata.content), loaded.etag)
 
 
-def view_of(found: Metadata) -> Response:
+def view_of(metadata: Metadata) -> Response:
     """A view, without credentials: it has no files of its own."""
-    return _json(b'{%b,"config":{}}' % _document(found.at, found.content))
+    return _json(b'{%b,"config":{}}' % _document(metadata.at, metadata.content))
 
 
-def credential(found: Loaded) -> dict[str, object]:
+def credential(loaded: Loaded) -> dict[str, object]:
     """The specification's StorageCredential."""
-    return {"prefix": found.metadata.location.removesuffix("/") + "/", "config": dict(found.config)}
+    return {"prefix": loaded.metadata.location.removesuffix("/") + "/", "config": dict(loaded.config)}
 
 
 def _document(at: str, metadata: bytes) -> bytes:
@@ -68,10 +68,10 @@ def names(request: CatalogRequest, kind: Kind) -> Response:
     size, after = request.query.get("pageSize"), _after(request)
     paged = size is not None or after is not None
     most = _size(size) if paged else catalog.ALL
-    found = catalog.tables(request.caller.tenant, request.namespace, after or "", most + 1, kind)
-    given = [{"namespace": request.namespace, "name": name} for name in found[:most]]
-    more = base64.urlsafe_b64encode(found[most - 1].encode()).decode() if len(found) > most else None
-    return json_response({"identifiers": given, "next-page-token": more})
+    listed = catalog.tables(request.caller.tenant, request.namespace, after or "", most + 1, kind)
+    identifiers = [{"namespace": request.namespace, "name": name} for name in listed[:most]]
+    more = base64.urlsafe_b64encode(listed[most - 1].encode()).decode() if len(listed) > most else None
+    return json_response({"identifiers": identifiers, "next-page-token": more})
 
 
 def _after(request: CatalogRequest) -> str | None:

@@ -115,9 +115,11 @@ async def answer(
         PulseError: the query failed.
     """
     began, question_id, ids = time.monotonic(), audit.new_id(), list[str]()
-    kept = question.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_QUESTION]
-    kept = kept.encode("utf-8", "replace").decode()  # a command line may have bytes that are not valid UTF-8
-    await asyncio.to_thread(record.begin, tenant, question_id, key_id, kept, provider.name)
+    stored = question.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_QUESTION]
+    stored = stored.encode(
+        "utf-8", "replace"
+    ).decode()  # a command line may have bytes that are not valid UTF-8
+    await asyncio.to_thread(record.begin, tenant, question_id, key_id, stored, provider.name)
 
     async def recorded(sql: str) -> Ran:
         found = await run(sql)
@@ -128,7 +130,7 @@ async def answer(
     try:
         meanings = await asyncio.to_thread(meaning.of_tenant, tenant)
         budget = Budget(tenant, question_id, tokens_per_day)
-        found = await provider.understand(meanings, kept, now or datetime.now(UTC), recorded, budget)
+        found = await provider.understand(meanings, stored, now or datetime.now(UTC), recorded, budget)
         fresh = await asyncio.to_thread(record.freshness, tenant, list(found.ran.snapshots))
         state = "answered"
     except asyncio.CancelledError:
@@ -146,7 +148,7 @@ async def answer(
     ran = found.ran
     return Answer(
         question_id,
-        kept,
+        stored,
         provider.name,
         found.said,
         found.sql,

@@ -76,8 +76,8 @@ class Model:
         """
         meaning_text = json.dumps([asdict(meaning) for meaning in meanings], default=str)[:MAX_MEANING]
         rows = await self._rows(meanings, question, run) if self.samples else ""
-        asked = f"{meaning_text}{rows}\n\nIt is {now.isoformat()}.\nQuestion: {question}"
-        turns = [{"role": "user", "content": asked}]
+        prompt = f"{meaning_text}{rows}\n\nIt is {now.isoformat()}.\nQuestion: {question}"
+        turns = [{"role": "user", "content": prompt}]
         wrong: UserError | None = None
         for number in range(1 + REPAIRS):
             await budget.check()

@@ -49,7 +49,7 @@ def holders(connection: postgres.Connection, of: Iterable[Run], wanted: Digests)
         if run.filter_bytes:
             filtered.append(run)
         else:
-            _look_into(connection, run, wanted, holders)
+            _find_in_run(connection, run, wanted, holders)
     for pieces in claim_cache.wholes(filtered):
         try:
             _filtered(connection, pieces, wanted, holders)
@@ -59,35 +59,35 @@ def holders(connection: postgres.Connection, of: Iterable[Run], wanted: Digests)
             )
             claim_cache.forget_filters(pieces)
             for run in pieces:
-                _look_into(connection, run, wanted, holders)
+                _find_in_run(connection, run, wanted, holders)
     return holders
 
 
-def _look_into(connection: postgres.Connection, run: Run, wanted: Digests, holders: Holders) -> None:
-    holders[wanted.within(claim_cache.digests(connection, run))] = run.run
+def _find_in_run(connection: postgres.Connection, run: Run, digests: Digests, holders: Holders) -> None:
+    holders[digests.within(claim_cache.digests(connection, run))] = run.run
 
 
 def _filtered(
-    connection: postgres.Connection, pieces: Sequence[Run], wanted: Digests, holders: Holders
+    connection: postgres.Connection, pieces: Sequence[Run], digests: Digests, holders: Holders
 ) -> None:
     for runs, filters in claim_cache.filters(connection, pieces):
-        candidates = filters.candidates(wanted)
+        candidates = filters.candidates(digests)
         fail_point("claims.filtered")
-        left = np.ones(len(candidates), np.bool_)
+        unread = np.ones(len(candidates), np.bool_)
         for index in np.unique(candidates.run):
             run, own = runs[index], candidates.run == index
             if own.sum() * IDS_PER_RANGE > run.ids or claim_cache.mapped(run) is not None:
                 at = candidates.wanted[own]
-                there = wanted[at].within(claim_cache.digests(connection, run))
+                there = digests[at].within(claim_cache.digests(connection, run))
                 holders[at[there]] = run.run
-                left &= ~own
-        _read(connection, runs, wanted, candidates[left], holders)
+                unread &= ~own
+        _read(connection, runs, digests, candidates[unread], holders)
 
 
 def _read(
     connection: postgres.Connection,
     runs: Sequence[Run],
-    wanted: Digests,
+    digests: Digests,
     candidates: Candidates,
     holders: Holders,
 ) -> None:
@@ -99,7 +99,7 @@ def _read(
         if len(there) != some.count.sum():
             raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
         at, of = np.repeat(some.wanted, some.count), np.repeat(numbers, some.count)
-        same = (there.heads == wanted.heads[at]) & (there.tails == wanted.tails[at])
+        same = (there.heads == digests.heads[at]) & (there.tails == digests.tails[at])
         holders[at[same]] = of[same]
 
 

@@ -75,11 +75,11 @@ def summary(
         values = {"tenant": tenant.tenant_id, "dataset": dataset_row[0], "rollup": rollup}
         rows = connection.execute(DAYS, values | {"first": first, "last": last}).fetchall()
         if rollup != BUILT_IN[0] and all(row[2] is None for row in rows):
-            known = [name for (name,) in connection.execute(ROLLUPS, [dataset_row[0]])]
-            if rollup not in known:
+            computed = [name for (name,) in connection.execute(ROLLUPS, [dataset_row[0]])]
+            if rollup not in computed:
                 raise NotFound(
                     "this rollup has not been computed for the dataset",
-                    fix=f"It has: {', '.join(known) or 'none yet'}",
+                    fix=f"It has: {', '.join(computed) or 'none yet'}",
                     tenant=tenant.slug,
                     dataset=slug,
                     rollup=rollup,

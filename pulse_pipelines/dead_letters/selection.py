@@ -135,8 +135,8 @@ class ByIds:
         query = BY_ID + (" FOR UPDATE" if lock else "")
         rows = connection.execute(query, values | {"max_bytes": max_bytes})
         letters = [_opened(row) for row in rows]
-        known = {(opened.letter.partition, opened.letter.offset) for opened in letters}
-        lost = [name for name in named if (place := position(name)) is None or place not in known]
+        read_places = {(opened.letter.partition, opened.letter.offset) for opened in letters}
+        lost = [name for name in named if (place := position(name)) is None or place not in read_places]
         resolved = [_resolved(opened.letter) for opened in letters if opened.letter.resolution is not None]
         return Selected(
             tuple(opened for opened in letters if opened.letter.resolution is None),

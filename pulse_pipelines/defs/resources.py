@@ -75,11 +75,11 @@ def services() -> dict[str, dg.ResourceDefinition]:
     }
 
 
-def _service(what: str, client: Service) -> dg.ResourceDefinition:
+def _service(name: str, client: Service) -> dg.ResourceDefinition:
     def service(_: dg.InitResourceContext) -> Service:
         return client
 
-    return dg.ResourceDefinition(service, config_schema={}, description=_described(what, client))
+    return dg.ResourceDefinition(service, config_schema={}, description=_described(name, client))
 
 
 def _pyspark(place: str, parallelism: int) -> dg.ResourceDefinition:

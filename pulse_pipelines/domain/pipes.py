@@ -208,26 +208,28 @@ class Definition:
 
 def definition(document: Mapping[str, Any]) -> Definition:
     """Parse a definition. Raises UserError."""
-    found = next((kind for member, kind in KINDS.items() if document.get(member)), PostgresTable)
-    dataset = "from" if found is Sink else "dataset"
-    known = {"pipe", "every", dataset} | found.MEMBERS
-    if document.get("timestamp") is not None and "timestamp" not in known:
+    other_end = next((kind for member, kind in KINDS.items() if document.get(member)), PostgresTable)
+    dataset = "from" if other_end is Sink else "dataset"
+    members = {"pipe", "every", dataset} | other_end.MEMBERS
+    if document.get("timestamp") is not None and "timestamp" not in members:
         raise UserError(
             "only rows of tables and files become events: with a transform, a feed or a sink a pipe has no "
             "timestamp"
         )
-    if unknown := sorted(set(map(str, document)) - known):
+    if unknown := sorted(set(map(str, document)) - members):
         raise UserError(
-            f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(known))}, and no secrets"
+            f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(members))}, and no secrets"
         )
-    texts = {name: str(document[name]) for name in known - {"key", "every"} if document.get(name) is not None}
-    if missing := [name for name in ("pipe", *found.NEEDED, dataset) if not texts.get(name)]:
+    texts = {
+        name: str(document[name]) for name in members - {"key", "every"} if document.get(name) is not None
+    }
+    if missing := [name for name in ("pipe", *other_end.NEEDED, dataset) if not texts.get(name)]:
         raise UserError(f"the pipe says no {' and no '.join(missing)}")
     every = document.get("every")
     if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
         raise UserError("every must be a number of seconds")
     pipe, slug = check_slug("pipe", texts["pipe"]), check_slug("dataset", texts[dataset])
-    return Definition(pipe, slug, found.parse(texts, document), every)
+    return Definition(pipe, slug, other_end.parse(texts, document), every)
 
 
 KINDS: Mapping[str, type[PostgresTable | Files | Feed | Transform | Sink]] = {

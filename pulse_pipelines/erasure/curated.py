@@ -156,8 +156,8 @@ def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) 
         removed = {s["snapshot-id"] for s in document.get("snapshots", ())} - {
             document.get("current-snapshot-id")
         }
-        kept = table_metadata.without_snapshots(document, removed)
-        new = table_metadata.write_next(kept, following, with_log=False)
+        remaining = table_metadata.without_snapshots(document, removed)
+        new = table_metadata.write_next(remaining, following, with_log=False)
         return _Cleaned([Next(name, location, new)], stale, listed)
 
     cleaned = commit(

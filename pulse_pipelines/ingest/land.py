@@ -271,12 +271,12 @@ def _without(dataset: Dataset, candidate: CandidateFile, unwanted: Positions) ->
     if not positions:
         return candidate
     rows = candidate_files.read_rows(dataset, candidate)
-    left = rows.filter(
+    remaining = rows.filter(
         pc.invert(pc.is_in(parquet_files.positions(rows), pa.array(list(positions), pa.int64())))
     )
-    if left.num_rows == candidate.rows:
+    if remaining.num_rows == candidate.rows:
         return candidate
-    return candidate_files.with_rows(dataset, candidate, left) if left.num_rows else None
+    return candidate_files.with_rows(dataset, candidate, remaining) if remaining.num_rows else None
 
 
 def _between(offsets: list[int], first: int, last: int) -> list[int]:

@@ -201,11 +201,11 @@ def _new_partitions(
     rows: Sequence[_Position], tenants: Mapping[UUID, Tenant], counts: Mapping[str, int]
 ) -> list[_Position]:
     """Positions for partitions that an operator added to a topic."""
-    known_partitions = Counter(row.tenant_id for row in rows)
+    partition_counts = Counter(row.tenant_id for row in rows)
     added = [
         _Position(tenant_id, tenant.slug, partition, 0, 0, None, 0, None)
         for tenant_id, tenant in tenants.items()
-        for partition in range(known_partitions[tenant_id], counts.get(tenant.topic, 0))
+        for partition in range(partition_counts[tenant_id], counts.get(tenant.topic, 0))
     ]
     for position in added:
         with postgres.tenant_transaction("pulse_pipeline", position.tenant_id) as connection:

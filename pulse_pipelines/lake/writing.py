@@ -218,8 +218,8 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
         room.admit_bytes(tenant)
 
     def stage(lost: SwapLost | None) -> Files:
-        together = _Together()
-        following = [_judged(tenant, each, together) for each in changes]  # all before any is written
+        weight = _CommitWeight()
+        following = [_next_document(tenant, each, weight) for each in changes]  # all before any is written
         files = [new.write(*each[1:]) for each in following]
         tables = [
             Next((namespaces.place_of(tenant, each.table.namespace), each.table.name), old, file.at)
@@ -233,7 +233,7 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
 
 
 @dataclass
-class _Together:
+class _CommitWeight:
     """Weight of the metadata that a commit to several tables has in memory."""
 
     size: int = 0
@@ -247,29 +247,29 @@ class _Together:
             raise Malformed("the metadata of these tables is too large together", fix="Commit to fewer")
 
 
-def _judged(
-    tenant: Tenant, asked: Change, together: _Together
+def _next_document(
+    tenant: Tenant, requested: Change, weight: _CommitWeight
 ) -> tuple[str | None, str, int, dict[str, Any]]:
     """The table's metadata location (None: it is created), its folder, the next version and its metadata."""
-    name = asked.table
+    name = requested.table
     old = catalog.find(tenant, name.namespace, name.name)
-    if updates.creates(asked.requirements):
+    if updates.creates(requested.requirements):
         if old is not None:
             raise CommitFailed("Requirement failed: table already exists")
         check_new(tenant, name, Kind.TABLE)
-        current, location, number = None, _chosen(tenant, asked.updates), 0
+        current, location, number = None, _chosen(tenant, requested.updates), 0
     else:
         if old is None:
             raise no_table(name.namespace, name.name)
-        found = metadata.read(tenant, old)
-        together.add(found.content)
+        current_metadata = metadata.read(tenant, old)
+        weight.add(current_metadata.content)
         try:
-            current, location = parsing.table(found.document()), found.location
+            current, location = parsing.table(current_metadata.document()), current_metadata.location
         except updates.WRONG as error:  # its engines overwrote the file
             raise updates.wrong(error) from None
         number = (table_metadata.version(old) or 0) + 1
-    updates.require(asked.requirements, current)
-    following = updates.apply(current, asked.updates, old, location)
+    updates.require(requested.requirements, current)
+    following = updates.apply(current, requested.updates, old, location)
     document = updates.document(following)
     paths.check(tenant, document)
     return old, location, number, document

@@ -6,7 +6,7 @@ not there, so that no list of dangerous features is needed.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ class Gate:
         text = sql[explain.end() :] if explain else sql
         used, defined = set[str](), set[str]()
         statement = self._parsed(text)
-        for node in _nodes(statement):
+        for node in utc.objects(statement):
             _check(node)
             if node.get("type") == "BASE_TABLE":
                 used.add(_table(node))
@@ -126,18 +126,6 @@ class Gate:
                     f"{name[:100]!r} is spelled in two ways",
                     fix="Write it as the catalog has it; a query reads one of two that differ by this only",
                 )
-
-
-def _nodes(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Iterate over all objects of a parse tree."""
-    left: list[Any] = [root]
-    while left:
-        found = left.pop()
-        if isinstance(found, dict):
-            yield found
-            left += found.values()
-        elif isinstance(found, list):
-            left += found
 
 
 def _check(node: Mapping[str, Any]) -> None:

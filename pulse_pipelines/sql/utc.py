@@ -140,7 +140,7 @@ class Rewritten:
 
 def rewrite(parser: duckdb.DuckDBPyConnection, statement: Mapping[str, Any]) -> Rewritten | None:
     """Rewrite a parsed statement, or None if nothing in it becomes faster."""
-    if any(str(node.get("function_name")).lower() in VOLATILE for node in _objects(statement)):
+    if any(str(node.get("function_name")).lower() in VOLATILE for node in objects(statement)):
         return None
     try:
         changed = copy.deepcopy(dict(statement))
@@ -169,7 +169,7 @@ def _rewrite(node: Any, top: Mapping[str, Any], *, unchanged: bool = False) -> i
     keep = _is_range(node)
     depth = max((_rewrite(part, top, unchanged=keep) for part in node.values()), default=0)
     for item, original in named:
-        if node is not top or any(part.get("class") == "STAR" for part in _objects(original)):
+        if node is not top or any(part.get("class") == "STAR" for part in objects(original)):
             item.clear()  # queries around this one know the column by the name of the expression
             item.update(original)
     call = None if unchanged or depth >= _MAX_DEPTH else _macro_call(node)
@@ -203,7 +203,7 @@ def _macro_call(node: Mapping[str, Any]) -> dict[str, Any] | None:
         name = _macro_name(str(node["function_name"]).lower(), arguments)
     else:
         return None
-    if name is None or not _has_column(arguments) or any(map(_is_barrier, _objects(arguments))):
+    if name is None or not _has_column(arguments) or any(map(_is_barrier, objects(arguments))):
         return None
     return {
         "class": "FUNCTION",
@@ -263,7 +263,7 @@ def _is_barrier(node: Mapping[str, Any]) -> bool:
 
 
 def _has_column(node: Any) -> bool:
-    return any(part.get("class") == "COLUMN_REF" for part in _objects(node))
+    return any(part.get("class") == "COLUMN_REF" for part in objects(node))
 
 
 def text_of(node: Mapping[str, Any]) -> str | None:
@@ -272,7 +272,7 @@ def text_of(node: Mapping[str, Any]) -> str | None:
     return str(value["value"]) if value.get("type", {}).get("id") == "VARCHAR" and "value" in value else None
 
 
-def _objects(root: Any) -> Iterator[dict[str, Any]]:
+def objects(root: Any) -> Iterator[dict[str, Any]]:
     """Iterate over all objects of a tree."""
     nodes = [root]
     while nodes:

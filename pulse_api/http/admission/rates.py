@@ -71,12 +71,12 @@ class Rates:
     def take_demands(self) -> dict[Whose, Demand]:
         """Demand since the previous call; a debt counts as demand until it is paid."""
         with self._lock:
-            found, self._demands = self._demands, defaultdict(Demand)
+            demands, self._demands = self._demands, defaultdict(Demand)
             for whose, share in self._shares.items():
                 if (bucket := self._buckets.get(whose)) and (debt := -_tokens(bucket, time.monotonic())) > 0:
-                    found[whose].count += debt
-                    found[whose].rate = found[whose].rate or bucket.per_second / share
-            return found
+                    demands[whose].count += debt
+                    demands[whose].rate = demands[whose].rate or bucket.per_second / share
+            return demands
 
     def share(self, shares: Mapping[Whose, float], equal: float) -> None:
         """Set this process's shares of rates, as fractions, and the equal share of all other rates."""

@@ -139,14 +139,14 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
     with here.results.of(tenant.tenant_id) as before:
         before.add(0)  # nothing more is computed while too many result bytes wait to be fetched
     with here.queries.reserve(query_request):
-        result = await unless_left(request.receive, _ran(here, query_request))
+        result = await unless_left(request.receive, _run_query(here, query_request))
     holding = here.results.of(tenant.tenant_id)
     holding.count(len(result.content))
     headers = {"Vary": "Accept", QUERY_ID: query_request.query_id}
     return _HeldResponse(result.content, holding, media_type=query_request.media_type, headers=headers)
 
 
-async def _ran(here: AppState, query_request: QueryRequest) -> Result:
+async def _run_query(here: AppState, query_request: QueryRequest) -> Result:
     async with here.turns[Kind.SQL].take(query_request.tenant.tenant_id):
         try:
             return await here.queries.run(query_request)

@@ -19,13 +19,13 @@ PATH = LIST + "/{namespace}"
 
 def _list(request: CatalogRequest) -> Response:
     parent = request.query.get("parent", "")
-    found = catalog.namespaces(request.caller.tenant, tuple(parent.split(SEPARATOR)) if parent else ())
-    return json_response({"namespaces": found})
+    children = catalog.namespaces(request.caller.tenant, tuple(parent.split(SEPARATOR)) if parent else ())
+    return json_response({"namespaces": children})
 
 
 def _load(request: CatalogRequest) -> Response:
-    found = catalog.properties(request.caller.tenant, request.namespace)
-    return json_response({"namespace": request.namespace, "properties": found})
+    properties = catalog.properties(request.caller.tenant, request.namespace)
+    return json_response({"namespace": request.namespace, "properties": properties})
 
 
 def _exists(request: CatalogRequest) -> Response:

@@ -22,18 +22,18 @@ def _load(request: CatalogRequest) -> Response:
     snapshots = request.query.get("snapshots", "all")
     if snapshots not in ("all", "refs"):
         raise refused(400, "snapshots is all or refs")
-    found = tables.load(request.caller.tenant, request.namespace, request.table, may_write=request.may_write)
-    etag = found.etag if snapshots == "all" else f'{found.etag[:-1]}-refs"'
+    table = tables.load(request.caller.tenant, request.namespace, request.table, may_write=request.may_write)
+    etag = table.etag if snapshots == "all" else f'{table.etag[:-1]}-refs"'
     if etag in (each.strip() for each in request.headers.get("if-none-match", "").split(",")):
         return Response(status_code=304, headers={"ETag": etag})
-    metadata = found.metadata.content if snapshots == "all" else found.metadata.refs_only()
-    return load_result(found, metadata, etag)
+    metadata = table.metadata.content if snapshots == "all" else table.metadata.refs_only()
+    return load_result(table, metadata, etag)
 
 
 def _credentials(request: CatalogRequest) -> Response:
     """Credentials for the table's files, the same as with the table, until they are about to expire."""
-    found = tables.load(request.caller.tenant, request.namespace, request.table, may_write=request.may_write)
-    return json_response({"storage-credentials": [credential(found)]}, Cache_Control="no-store")
+    table = tables.load(request.caller.tenant, request.namespace, request.table, may_write=request.may_write)
+    return json_response({"storage-credentials": [credential(table)]}, Cache_Control="no-store")
 
 
 def _exists(request: CatalogRequest) -> Response:

@@ -63,16 +63,16 @@ def _register(request: CatalogRequest) -> Response:
 def _commit(request: CatalogRequest) -> Response:
     name = request.name
     change = Change(name, *updates.parsed(request.json()))
-    found = _now(request, name, lambda: writing.change(request.caller.tenant, [change], request.once)[0])
-    return committed(request, name, found)
+    metadata = _now(request, name, lambda: writing.change(request.caller.tenant, [change], request.once)[0])
+    return committed(request, name, metadata)
 
 
 def _transaction(request: CatalogRequest) -> Response:
-    given = request.json().get("table-changes")
-    if not isinstance(given, list) or not given or len(given) > MOST:
+    documents = request.json().get("table-changes")
+    if not isinstance(documents, list) or not documents or len(documents) > MOST:
         raise refused(400, f"table-changes is a list of 1 to {MOST} commits")
     changes = []
-    for each in given:
+    for each in documents:
         if not isinstance(each, dict):
             raise refused(400, "a commit is an object")
         changes.append(Change(named(each, "identifier"), *updates.parsed(each)))

@@ -113,8 +113,8 @@ def _newest(dataset: Dataset, rows: pa.Table) -> dict[str, tuple[list[Any], Any]
     """Place and data of each row, by its key, as a state keeps them."""
     schema = arrow_columns.arrow_schema(dataset.table_schema)
     frame = state_keys.frame(dataset, rows.select(schema.names).cast(schema))
-    kept = arrow_streams.unpacked(frame.packed) if frame else state_keys.FRAME.empty_table()
-    return {row["key"]: ([row[name] for name in PLACE], _decoded(row["data"])) for row in kept.to_pylist()}
+    newest = arrow_streams.unpacked(frame.packed) if frame else state_keys.FRAME.empty_table()
+    return {row["key"]: ([row[name] for name in PLACE], _decoded(row["data"])) for row in newest.to_pylist()}
 
 
 def _decoded(data: str | None) -> Any:
