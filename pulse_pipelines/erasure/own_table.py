@@ -9,6 +9,7 @@ commit: a process that dies after it leaves them to the next.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationException
@@ -23,14 +24,13 @@ from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.lake.errors import NoSuchTable
 from pulse_pipelines.lake.own import NotRewritten, Seen
 from pulse_pipelines.tables import foreign_files, orphan_files
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Rewritten
 from pulse_pipelines.tables.reachable_files import ReachableFiles, plain
 from pulse_pipelines.tables.rewrite_file import rows_at_a_time
 from pulse_resources import object_store
 from pulse_resources.errors import PulseError, Transient
 from pulse_resources.iceberg import table_metadata
-from pulse_resources.iceberg.foreign_tables import Following, ForeignTable
 from pulse_resources.process.faults import fail_point
 
 PROPERTY = "pulse.erasure-id"
@@ -155,7 +155,8 @@ class OwnErasure:
         fail_point("own.erase.planned")
         outcome.uuid = str(seen.metadata.table_uuid)
         while True:
-            work = self._commit(erasure_id, outcome)
+            work = commit(_Commit(self.tenant, self.own, partial(self._stage, erasure_id, outcome)))
+            assert work is not None  # noqa: S101 - `stage` always stages
             outcome.rows, outcome.files = outcome.rows + work.rows, outcome.files + work.files
             outcome.snapshots += work.snapshots
             outcome.sequence = work.sequence
@@ -166,51 +167,38 @@ class OwnErasure:
         fail_point("own.erase.removed")
         own_removing.forget(self.tenant, erasure_id, self.own.shown)
 
-    def _commit(self, erasure_id: str, outcome: Outcome) -> _Erased:
+    def _stage(self, erasure_id: str, outcome: Outcome) -> _Erased:
+        """Stage the next commit: without a part of the files, and with the last part without history."""
         summary = {PROPERTY: erasure_id}
-
-        def stage(lost: SwapLost | None) -> _Erased:
-            seen = self._see(outcome)
-            live = own.live_files(seen)
-            hit = self._matching(seen, live)
-            part = _part(hit)
-            rewritten = [self._rewritten(seen, file) for file in part]
-            following = replace(seen.foreign, mark=erasure_id)
-            number = seen.metadata.current_snapshot_id
-            if part:
-                added = [each.file for each in rewritten if each.file is not None]
-                step = following.replaced(part, added, summary, same_rows=False)
-                following, number = self._followed(following, step), step.snapshot_id
-            last, gone = len(part) == len(hit), set[int]()
-            if last:
-                if number is not None and (alone := following.live_only(summary)) is not None:
-                    following, number = self._followed(following, alone), alone.snapshot_id
-                gone = {each["snapshot-id"] for each in following.document.get("snapshots") or ()}
-                gone -= {number}
-            document = table_metadata.without_snapshots({"snapshots": []} | following.document, gone)
-            at = seen.table.metadata_location
-            new = table_metadata.write_next(document, at, with_log=not last, store=seen.store.store)
-            self._written.add(new)
-            rows = sum(each.dropped for each in rewritten)
-            dropped = len(gone & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots})
-            sequence = int(document.get("last-sequence-number") or 0)
-            table = [Next(self.own.row, at, new)]
-            return _Erased(table, rows, len(part), dropped, number, last, sequence)
-
-        def committed(work: _Erased) -> bool:
-            seen = own.see(self.tenant, self.own)
-            if seen.table.metadata_location == work.tables[0].new:
-                return True
-            snapshot_ids = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
-            return work.files > 0 and work.snapshot_id in snapshot_ids
-
-        work = commit(self.tenant, stage, committed, role=ROLE, point="own.erase")
-        assert work is not None  # noqa: S101 - `stage` always stages
-        return work
-
-    @staticmethod
-    def _followed(before: ForeignTable, step: Following) -> ForeignTable:
-        return replace(before, document=step.document)
+        seen = self._see(outcome)
+        live = own.live_files(seen)
+        hit = self._matching(seen, live)
+        part = _part(hit)
+        rewritten = [self._rewritten(seen, file) for file in part]
+        following = replace(seen.foreign, mark=erasure_id)
+        number = seen.metadata.current_snapshot_id
+        if part:
+            added = [again.file for again in rewritten if again.file is not None]
+            step = following.replaced(part, added, summary, same_rows=False)
+            following, number = replace(following, document=step.document), step.snapshot_id
+        last, dropped = len(part) == len(hit), set[int]()
+        if last:
+            if number is not None and (alone := following.live_only(summary)) is not None:
+                following, number = replace(following, document=alone.document), alone.snapshot_id
+            dropped = {item["snapshot-id"] for item in following.document.get("snapshots") or ()} - {number}
+        document = table_metadata.without_snapshots({"snapshots": []} | following.document, dropped)
+        old = seen.table.metadata_location
+        new = table_metadata.write_next(document, old, with_log=not last, store=seen.store.store)
+        self._written.add(new)
+        return _Erased(
+            tables=[Next(self.own.row, old, new)],
+            rows=sum(again.dropped for again in rewritten),
+            files=len(part),
+            snapshots=len(dropped & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}),
+            snapshot_id=number,
+            last=last,
+            sequence=int(document.get("last-sequence-number") or 0),
+        )
 
     def _matching(self, seen: Seen, live: dict[str, DataFile]) -> list[DataFile]:
         """Files with matching rows, in order."""
@@ -278,6 +266,24 @@ class OwnErasure:
         ]
         removed = orphan_files.remove(self.tenant, look, found, with_log=False, by_log=False, by=by)
         return removed.objects
+
+
+@dataclass
+class _Commit(Change[_Erased]):
+    own: OwnTable
+    stage_next: Callable[[], _Erased]
+    point = "own.erase"
+    role = ROLE
+
+    def stage(self, lost: SwapLost | None) -> _Erased:
+        return self.stage_next()
+
+    def was_committed(self, work: _Erased) -> bool:
+        seen = own.see(self.tenant, self.own)
+        if seen.table.metadata_location == work.tables[0].new:
+            return True
+        snapshot_ids = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
+        return work.files > 0 and work.snapshot_id in snapshot_ids
 
 
 def _said(error: BaseException) -> str:

@@ -4,7 +4,7 @@ All changes go through `tables/commit.py`, those of several tables in one transa
 it. A commit is validated against the table's state at that time: after a lost race it is validated again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -23,7 +23,7 @@ from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.names import Levels, written
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.updates import Requirements, Updates
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_resources import iceberg, postgres
 from pulse_resources.iceberg import table_metadata
 from pulse_resources.iceberg.table_metadata import folder
@@ -41,7 +41,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Change:
+class TableCommit:
     """A client's commit to one table."""
 
     table: Name
@@ -153,53 +153,85 @@ def enter(
     Args:
         overwrite: in place of one of this name, if there is one.
     """
-    place = namespaces.place_of(tenant, name.namespace)
-
-    def stage(lost: SwapLost | None) -> Work:
-        old = catalog.find(tenant, name.namespace, name.name, kind) if overwrite else None
-        if lost is not None and old is None:
-            check_new(tenant, name, kind)
-        return Work([Next((place, name.name), old, first.at, kind)])
-
-    commit_files(tenant, stage, [name.namespace], once)
+    commit_files(_Entry(tenant, once, [name.namespace], name, first, kind, overwrite))
     return first
 
 
-def commit_files(
-    tenant: Tenant, stage: Callable[[SwapLost | None], W], new_in: Sequence[Levels], once: Once
-) -> W:
-    """Commit staged metadata files.
+@dataclass
+class CatalogChange(Change[W]):
+    """A change that a client of the catalog asks for, whose metadata files are written when it is staged."""
 
-    Args:
-        new_in: namespaces in which something is created; locked against drops until the commit.
-    """
+    once: Once
+    new_in: Sequence[Levels]
+    """Namespaces in which something is created; locked against drops until the commit."""
+    point = POINT
+    role = ROLE
 
-    def before(connection: postgres.Connection, work: W) -> None:
-        once.record(connection)
+    def lock(self, connection: postgres.Connection, work: W) -> None:
+        self.once.record(connection)
         moves = [table for table in work.tables if not table.old or folder(table.old) != folder(table.new)]
         if moves:
             new = sum(move.old is None for move in moves)
-            room.admit(connection, tenant, [folder(move.new) for move in moves], new)
-        for namespace in sorted(set(new_in)):
-            namespaces.hold(connection, namespace, namespaces.place_of(tenant, namespace))
+            room.admit(connection, self.tenant, [folder(move.new) for move in moves], new)
+        for namespace in sorted(set(self.new_in)):
+            namespaces.hold(connection, namespace, namespaces.place_of(self.tenant, namespace))
 
-    done = commit(tenant, stage, lambda work: _done(tenant, work), before=before, role=ROLE, point=POINT)
-    assert done is not None  # noqa: S101 - there always is something to commit
-    return done
-
-
-def _done(tenant: Tenant, work: Work) -> bool:
-    """Whether a commit whose answer was lost was carried out."""
-    following = work.tables[0]
-    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-        at = iceberg.find_location(connection, following.table)
-    if at is None or at == following.new:
-        return at is not None
-    with parsing.only_small(False):  # carried out again, a commit would seem to have failed
-        return following.new in table_metadata.log(metadata.read(tenant, at).document())
+    def was_committed(self, work: W) -> bool:
+        following = work.tables[0]
+        with postgres.tenant_transaction(ROLE, self.tenant.tenant_id) as connection:
+            current = iceberg.find_location(connection, following.table)
+        if current is None or current == following.new:
+            return current is not None
+        with parsing.only_small(False):  # carried out again, a commit would seem to have failed
+            return following.new in table_metadata.log(metadata.read(self.tenant, current).document())
 
 
-def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Metadata]:
+@dataclass
+class _Entry(CatalogChange[Work]):
+    """Enters a table or view whose first metadata file is written."""
+
+    name: Name
+    first: Metadata
+    kind: Kind
+    overwrite: bool
+
+    def stage(self, lost: SwapLost | None) -> Work:
+        tenant, name, old = self.tenant, self.name, None
+        place = namespaces.place_of(tenant, name.namespace)
+        if self.overwrite:
+            old = catalog.find(tenant, name.namespace, name.name, self.kind)
+        if lost is not None and old is None:
+            check_new(tenant, name, self.kind)
+        return Work([Next((place, name.name), old, self.first.at, self.kind)])
+
+
+@dataclass
+class _TableCommits(CatalogChange[Files]):
+    """Applies commits to tables, all or none."""
+
+    commits: Sequence[TableCommit]
+    new_files: Written
+
+    def stage(self, lost: SwapLost | None) -> Files:
+        tenant, weight = self.tenant, _CommitWeight()
+        # All are checked before any is written.
+        following = [_next_document(tenant, item, weight) for item in self.commits]
+        files = [self.new_files.write(*document[1:]) for document in following]
+        tables = [
+            Next((namespaces.place_of(tenant, item.table.namespace), item.table.name), old, file.at)
+            for item, (old, *_), file in zip(self.commits, following, files, strict=True)
+        ]
+        return Files(tables, files)
+
+
+def commit_files(change: CatalogChange[W]) -> W:
+    """Commit staged metadata files. Raises as `commit`."""
+    work = commit(change)
+    assert work is not None  # noqa: S101 - there always is something to commit
+    return work
+
+
+def change(tenant: Tenant, changes: Sequence[TableCommit], once: Once) -> Sequence[Metadata]:
     """Apply commits to one or more tables, atomically.
 
     Raises:
@@ -217,19 +249,10 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
     if any(isinstance(update, AddSnapshotUpdate) for each in changes for update in each.updates):
         room.admit_bytes(tenant)
 
-    def stage(lost: SwapLost | None) -> Files:
-        weight = _CommitWeight()
-        following = [_next_document(tenant, each, weight) for each in changes]  # all before any is written
-        files = [new.write(*each[1:]) for each in following]
-        tables = [
-            Next((namespaces.place_of(tenant, each.table.namespace), each.table.name), old, file.at)
-            for each, (old, *_), file in zip(changes, following, files, strict=True)
-        ]
-        return Files(tables, files)
-
-    new_in = [each.table.namespace for each in changes if updates.creates(each.requirements)]
+    new_in = [item.table.namespace for item in changes if updates.creates(item.requirements)]
     with Written(tenant) as new:
-        return [new.hold(file) for file in commit_files(tenant, stage, new_in, once).files]
+        work = commit_files(_TableCommits(tenant, once, new_in, changes, new))
+        return [new.hold(file) for file in work.files]
 
 
 @dataclass
@@ -248,7 +271,7 @@ class _CommitWeight:
 
 
 def _next_document(
-    tenant: Tenant, requested: Change, weight: _CommitWeight
+    tenant: Tenant, requested: TableCommit, weight: _CommitWeight
 ) -> tuple[str | None, str, int, dict[str, Any]]:
     """The table's metadata location (None: it is created), its folder, the next version and its metadata."""
     name = requested.table
