@@ -14,7 +14,6 @@ from functools import partial
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import own_removing
@@ -42,6 +41,16 @@ UNREADABLE = (*own.UNREADABLE, pa.ArrowException, ValidationException)
 """Exceptions that mean that a table's files cannot be searched or written."""
 
 
+@dataclass(frozen=True)
+class _Erased(Work):
+    rows: int
+    files: int
+    snapshots: int
+    snapshot_id: int | None
+    last: bool
+    sequence: int
+
+
 @dataclass
 class Outcome:
     """What became of a table, or would."""
@@ -62,15 +71,10 @@ class Outcome:
     """Why it was not searched, or has nothing to search."""
     has_column: bool = True
 
-
-@dataclass(frozen=True)
-class _Erased(Work):
-    rows: int
-    files: int
-    snapshots: int
-    snapshot_id: int | None
-    last: bool
-    sequence: int
+    def add(self, work: _Erased) -> None:
+        """Count what a commit removed."""
+        self.rows, self.files = self.rows + work.rows, self.files + work.files
+        self.snapshots, self.sequence = self.snapshots + work.snapshots, work.sequence
 
 
 @dataclass
@@ -151,15 +155,14 @@ class OwnErasure:
         if not outcome.has_column:
             return
         own.live_files(seen)
-        before = own_removing.note(self.tenant, erasure_id, self.own.shown, self._reached(seen))
+        reached = set(ReachableFiles(seen.store.store, self.own.location).of(seen.table))
+        before = own_removing.note(self.tenant, erasure_id, self.own.shown, reached)
         fail_point("own.erase.planned")
         outcome.uuid = str(seen.metadata.table_uuid)
         while True:
             work = commit(_Commit(self.tenant, self.own, partial(self._stage, erasure_id, outcome)))
             assert work is not None  # noqa: S101 - `stage` always stages
-            outcome.rows, outcome.files = outcome.rows + work.rows, outcome.files + work.files
-            outcome.snapshots += work.snapshots
-            outcome.sequence = work.sequence
+            outcome.add(work)
             if work.last:
                 break
         outcome.searched = len(self._rows)
@@ -242,18 +245,11 @@ class OwnErasure:
             raise NotRewritten("its partition spec changed meanwhile")
         return again
 
-    def _reached(self, seen: Seen) -> set[str]:
-        """All files that the table's history has, in its log as well."""
-        return set(ReachableFiles(seen.store.store, self.own.location).of(seen.table))
-
     def _remove(self, erasure_id: str, before: set[str]) -> int:
         """Delete the files that the table had before and has no more, and remains of Pulse's own.
 
         Manifests that this erasure wrote and did not commit name removed files, with bounds of their columns.
         """
-
-        def look() -> Table:
-            return own.see(self.tenant, self.own).table
 
         by = own.access(self.own)
         dead = object_store.store_time() - DEAD
@@ -264,8 +260,14 @@ class OwnErasure:
             or erasure_id in each.name.replace("-", "")
             or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
         ]
-        removed = orphan_files.remove(self.tenant, look, found, with_log=False, by_log=False, by=by)
-        return removed.objects
+        return orphan_files.remove(
+            self.tenant,
+            lambda: own.see(self.tenant, self.own).table,
+            found,
+            with_log=False,
+            by_log=False,
+            by=by,
+        ).objects
 
 
 @dataclass

@@ -17,10 +17,11 @@ from pyiceberg.schema import Schema
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata, namespaces, outline, parsing, paths, updates, writing
 from pulse_pipelines.lake.catalog import Kind
+from pulse_pipelines.lake.catalog_change import CatalogChange, Files, Written, commit_files
 from pulse_pipelines.lake.errors import CommitFailed, IllegalArgument, Malformed
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.requests import Once
-from pulse_pipelines.lake.writing import CatalogChange, Files, Name, Written
+from pulse_pipelines.lake.writing import Name
 from pulse_pipelines.tables.commit import Next, SwapLost
 from pulse_resources.iceberg import table_metadata
 
@@ -75,7 +76,7 @@ def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
     once.check(tenant)
     given, required = _objects(body, "updates"), _objects(body, "requirements")
     with Written(tenant) as new:
-        work = writing.commit_files(_ViewCommit(tenant, once, [], name, given, required, new))
+        work = commit_files(_ViewCommit(tenant, once, [], name, given, required, new))
         return new.hold(work.files[0])
 
 
