@@ -245,6 +245,9 @@ class OwnErasure:
             raise NotRewritten("its partition spec changed meanwhile")
         return again
 
+    def _load(self) -> Table:
+        return own.see(self.tenant, self.own).table
+
     def _remove(self, erasure_id: str, before: set[str]) -> int:
         """Delete the files that the table had before and has no more, and remains of Pulse's own.
 
@@ -260,14 +263,8 @@ class OwnErasure:
             or erasure_id in each.name.replace("-", "")
             or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
         ]
-        return orphan_files.remove(
-            self.tenant,
-            lambda: own.see(self.tenant, self.own).table,
-            found,
-            with_log=False,
-            by_log=False,
-            by=by,
-        ).objects
+        removed = orphan_files.remove(self.tenant, self._load, found, with_log=False, by_log=False, by=by)
+        return removed.objects
 
 
 @dataclass
