@@ -14,6 +14,7 @@ from functools import partial
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import own_removing
@@ -172,8 +173,7 @@ class OwnErasure:
 
     def _stage(self, erasure_id: str, outcome: Outcome) -> _Erased:
         """Stage the next commit: without a part of the files, and with the last part without history."""
-        summary = {PROPERTY: erasure_id}
-        seen = self._see(outcome)
+        summary, seen = {PROPERTY: erasure_id}, self._see(outcome)
         live = own.live_files(seen)
         hit = self._matching(seen, live)
         part = _part(hit)
@@ -263,8 +263,9 @@ class OwnErasure:
             or erasure_id in each.name.replace("-", "")
             or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
         ]
-        removed = orphan_files.remove(self.tenant, self._load, found, with_log=False, by_log=False, by=by)
-        return removed.objects
+        return orphan_files.remove(
+            self.tenant, self._load, found, with_log=False, by_log=False, by=by
+        ).objects
 
 
 @dataclass
