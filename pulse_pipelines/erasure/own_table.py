@@ -14,7 +14,6 @@ from functools import partial
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import own_removing
@@ -106,7 +105,7 @@ class OwnErasure:
     def left(self, uuid: str, sequence: int) -> Outcome:
         """Search all files of the table that an erasure covered, again."""
 
-        def look(outcome: Outcome) -> None:
+        def search(outcome: Outcome) -> None:
             seen = own.see(self.tenant, self.own)
             if str(seen.metadata.table_uuid) != uuid:
                 return
@@ -117,7 +116,7 @@ class OwnErasure:
                     outcome.searched += 1
                     outcome.rows, outcome.files = outcome.rows + rows, outcome.files + bool(rows)
 
-        return self._guarded(look)
+        return self._guarded(search)
 
     def _guarded(self, do: Callable[[Outcome], None]) -> Outcome:
         outcome = Outcome(self.own.shown)
@@ -128,8 +127,9 @@ class OwnErasure:
         except (MemoryError, Transient):
             raise
         except UNREADABLE as error:
-            said = error.message if isinstance(error, PulseError) else _said(error)
-            outcome.reason = said.replace(self.wanted.value, "…")
+            reason = f"it cannot be read or written: {type(error).__name__}: {str(error)[:100]}"
+            reason = error.message if isinstance(error, PulseError) else reason
+            outcome.reason = reason.replace(self.wanted.value, "…")
         return outcome
 
     def _see(self, outcome: Outcome) -> Seen:
@@ -245,9 +245,6 @@ class OwnErasure:
             raise NotRewritten("its partition spec changed meanwhile")
         return again
 
-    def _load(self) -> Table:
-        return own.see(self.tenant, self.own).table
-
     def _remove(self, erasure_id: str, before: set[str]) -> int:
         """Delete the files that the table had before and has no more, and remains of Pulse's own.
 
@@ -264,7 +261,12 @@ class OwnErasure:
             or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
         ]
         return orphan_files.remove(
-            self.tenant, self._load, found, with_log=False, by_log=False, by=by
+            self.tenant,
+            lambda: own.see(self.tenant, self.own).table,
+            found,
+            with_log=False,
+            by_log=False,
+            by=by,
         ).objects
 
 
@@ -284,10 +286,6 @@ class _Commit(Change[_Erased]):
             return True
         snapshot_ids = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
         return work.files > 0 and work.snapshot_id in snapshot_ids
-
-
-def _said(error: BaseException) -> str:
-    return f"it cannot be read or written: {type(error).__name__}: {str(error)[:100]}"
 
 
 def _part(hit: list[DataFile]) -> list[DataFile]:
