@@ -187,7 +187,7 @@ class _Settlement(Change[_Staged]):
         raw = [each for topic in part.topics for each in topic.raw]
         raw_zone.register(connection, tenant_id, plan.batch_id, raw)
         early = intake.settle(connection, tenant_id, plan.batch_id)
-        for kind, tables in _by_kind(part.tables, work.landed.added).items():
+        for kind, tables in _by_kind(part.tables, work.landed.verdicts.appends).items():
             rows = sum(day.rows for table in tables for day in table.days)
             size = sum(file.bytes for table in tables for file in table.files)
             ledger.use(connection, tenant_id, kind, rows, size, min(early, rows) if kind == EVENTS else 0)
@@ -216,9 +216,9 @@ def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) ->
     """Claim the ids of the rows that land (of entities: advance their log); returns the number of rows."""
     count = 0
     for table in part.tables:
-        if (added := landed.added.get(table.dataset_id)) is not None:
+        if (added := landed.verdicts.appends.get(table.dataset_id)) is not None:
             count += _append(connection, landed, part, table, added)
-        if (fresh := landed.fresh.get(table.dataset_id)) is None:
+        if (fresh := landed.verdicts.fresh.get(table.dataset_id)) is None:
             continue
         if not claim_runs.add(connection, part.tenant.tenant_id, table.dataset_id, fresh):
             raise Transient(
@@ -254,7 +254,8 @@ def _append(
 
 def _keep_states(connection: postgres.Connection, landed: Landed, part: TenantPart) -> None:
     """Merge the newest events into the states of the datasets that have one."""
-    files = {table.dataset_id: table.files for table in part.tables if table.dataset_id not in landed.added}
+    logs = landed.verdicts.appends
+    files = {table.dataset_id: table.files for table in part.tables if table.dataset_id not in logs}
     late = state_keys.land(connection, part.tenant.tenant_id, files)
     if late is not None:
         raise Transient(
