@@ -43,6 +43,7 @@ ROOMS = (
     "maintenance",
     "moves",
     "pipes",
+    "manifest",
     "erasure",
     "monitoring",
     "runtime",
