@@ -199,6 +199,7 @@ MORE = {
     ("backfill",): ["--from", "2026-11-01"],
     ("schema", "try"): ["--against", "orders"],
     ("lake", "connect"): ["--engine", "spark"],
+    ("apply",): ["--file", str(Path(__file__).parents[2] / "docs" / "examples" / "acme.yaml")],
     ("erase",): ["--dataset", "orders", "--where", "country=x", "--yes"],
 }
 
