@@ -20,7 +20,7 @@ import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import rows, schema_inference, web
-from pulse_pipelines.pipes.files import formats, load
+from pulse_pipelines.pipes.files import formats, gzipped, load
 from pulse_pipelines.pipes.files.stores import Listed, refused, store
 from pulse_pipelines.pipes.rows import Maker
 from pulse_resources.errors import Conflict, NotFound, Transient, UserError
@@ -164,6 +164,40 @@ def test_what_is_not_gzip_is_refused(form: Format) -> None:
         list(formats.rows(io.BytesIO(b"tail,x\nN1,2\n"), files, {}, "x.gz"))
 
 
+MALFORMED: dict[str, tuple[bytes, Format, str]] = {
+    "array": (b'\n[{"tail": "N1"}]\n', Format.NDJSON, "line 2: .*got `array`"),
+    "CR": (b'{"tail": "N1"}\r{"tail": "N2"}\r', Format.NDJSON, r"line 1: .*document.*\(char 15\)"),
+    "surrogate": (b'{"tail": "\\ud800"}', Format.NDJSON, r"line 1: .*surrogate.*\(char 10\)"),
+    "name that is no UTF-8": (b'{"\xff": 1}', Format.NDJSON, "line 1: .*not valid UTF-8"),
+    "semicolons": (b"tail;x\nN1;2\n", Format.CSV, "no column tail, .*: it has 'tail;x'"),
+    "latin-1": (b"tail,caf\xe9\nN1,2\n", Format.CSV, r"column 2 .*'caf\\udce9'"),
+    "name twice": (b"tail,x,y,x\n", Format.CSV, "columns 2 and 4 .*'x'"),
+    "no name": (b"tail,\n", Format.CSV, "column 2 of the file has no name"),
+    "quote without end": (b'tail,"x\nN1,2\n', Format.CSV, "no header: line 2: unexpected end"),
+    "not Parquet": (b"tail,x\nN1,2\n", Format.PARQUET, "damaged.*magic bytes"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_the_place_of_what_is_malformed_is_named_when_a_pipe_is_created(name: str) -> None:
+    content, form, words = MALFORMED[name]
+    with pytest.raises(UserError, match=words) as refused:
+        looked_at(content, form)
+    assert refused.value.where["file"] == "x"
+
+
+def test_the_place_of_a_damage_of_gzip_is_named() -> None:
+    files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
+    whole = gzip.compress(b'{"tail": "N1"}\n')
+    for content, words in (
+        (whole + whole[:-9], "within its first .*ended before"),
+        (whole[:-8] + bytes(8), "CRC check failed"),
+        (b"PK" + whole, "within its first 2 bytes: Not a gzipped file"),
+    ):
+        with pytest.raises(UserError, match=words):
+            formats.schema(io.BytesIO(content), files, "x.gz")
+
+
 def test_what_is_not_parquet_is_refused() -> None:
     with pytest.raises(UserError, match="damaged"):
         read(b"tail,x\nN1,2\n", Format.PARQUET)
@@ -178,7 +212,7 @@ class Zeros(io.RawIOBase):
 
 def test_a_bomb_is_refused_and_what_is_looked_at_has_an_end() -> None:
     files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
-    bomb = gzip.compress(b"x" * (formats.INFLATED_FREELY + 2**21))
+    bomb = gzip.compress(b"x" * (gzipped.INFLATED_FREELY + 2**21))
     with pytest.raises(UserError, match="200 times larger than its gzip"):
         list(formats.rows(io.BytesIO(bomb), files, {}, "x.gz"))
     assert formats.schema(io.BytesIO(bomb), files, "x.gz") is None

@@ -98,9 +98,11 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
 
 def identity(cloud: Any) -> dict[str, Any] | None:
     """The event id of what is not a valid CloudEvent, as a member of an event; None if it has none."""
-    names = (cloud.get("source"), cloud.get("id")) if isinstance(cloud, dict) else ()
-    is_complete = names and all(isinstance(name, str) and name for name in names)
-    return {"event_id": "#".join(names)} if is_complete else None
+    if not isinstance(cloud, dict):
+        return None
+    source, name = cloud.get("source"), cloud.get("id")
+    is_complete = isinstance(source, str) and isinstance(name, str) and source and name
+    return {"event_id": f"{source}#{name}"} if is_complete else None
 
 
 def _data(cloud: Mapping[str, Any], max_values: int) -> Any:
