@@ -185,7 +185,7 @@ LINE = b'{"_id": "A", "x": 1}\n'
         ((200, {}, b'{"_id": "A", "x": 1}\n'), UserError, "not a feed of entities"),
         ((200, {"Pulse-Since": "a b"}, b'{"_id": "A", "x": 1}\n'), UserError, "not a feed of entities"),
         ((200, {"Pulse-Since": "1-1"}, b"[1]\n"), UserError, "version 1 of its first page: .*got `array`"),
-        ((200, {"Pulse-Since": "1-2"}, LINE + b'{"_id": 1,}\n'), UserError, r"version 2 .*\(char 10\)"),
+        ((200, {"Pulse-Since": "1-2"}, LINE + b'{"_id": 1,}\n'), UserError, r"version 2 .*\(char 9\)"),
         ((200, {"Pulse-Since": "1-0"}, b""), UserError, "shows no property"),
         ((409, {}, b""), Conflict, "has started again"),
         ((200, {"Pulse-Since": "1-1"}, b"x" * (65 * 2**20)), UserError, "a page of the feed has more"),
