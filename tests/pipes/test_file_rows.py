@@ -116,6 +116,50 @@ def test_timestamps_of_int96_keep_their_year_and_their_digits(unit: str) -> None
     assert [(row.values or {}).get("at") for row in found] == told * 600
 
 
+_NS = pa.time64("ns")
+TIMES: dict[str, tuple[pa.DataType, pa.DataType, Any, Any]] = {
+    "time": (pa.int64(), _NS, 86_399_999_999_999, "23:59:59.999999999"),
+    "whole seconds": (pa.int64(), _NS, 3_600_000_000_000, "01:00:00"),
+    "list": (pa.list_(pa.int64()), pa.list_(_NS), [1, None], ["00:00:00.000000001", None]),
+    "struct": (
+        pa.struct([("a", pa.list_(pa.int64()))]),
+        pa.struct([("a", pa.list_(_NS))]),
+        {"a": [1_500_000_000]},
+        {"a": ["00:00:01.5"]},
+    ),
+    "map": (
+        pa.map_(pa.string(), pa.int64()),
+        pa.map_(pa.string(), _NS),
+        [("a", 120)],
+        [["a", "00:00:00.00000012"]],
+    ),
+    "duration": (pa.int64(), pa.duration("ns"), 90_061_000_000_001, "P1DT3661.000000001S"),
+    "negative duration": (pa.int64(), pa.duration("ns"), -1, "-PT0.000000001S"),
+    "days": (pa.int64(), pa.duration("ns"), 172_800_000_000_000, "P2D"),
+    "no duration": (pa.int64(), pa.duration("ns"), 0, "PT0S"),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_times_and_durations_of_parquet_keep_their_nanoseconds(name: str) -> None:
+    stored, kind, value, expected = TIMES[name]
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"tail": ["N1"], "v": pa.array([value], stored).cast(kind)}), sink)
+    (row,) = read(sink.getvalue(), Format.PARQUET)
+    assert row.values == {"tail": "N1", "v": expected}
+
+
+def test_a_list_view_of_parquet_is_a_list() -> None:
+    sink = io.BytesIO()
+    items = pa.array([[1, None], []], pa.list_view(pa.int32()))
+    pq.write_table(pa.table({"tail": ["N1", "N2"], "v": items}), sink)
+    schema = looked_at(sink.getvalue(), Format.PARQUET)
+    assert schema is not None
+    assert schema["properties"]["v"]["type"] == ["array", "null"]
+    found = [(row.values or {})["v"] for row in read(sink.getvalue(), Format.PARQUET)]
+    assert found == [[1, None], []]
+
+
 def test_what_is_too_large_keeps_its_id() -> None:
     key, payload = MAKER.event({"tail": "N1", "x": "y" * rows.LONGEST}, "f", 3)
     event = json.loads(payload)

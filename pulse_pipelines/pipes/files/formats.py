@@ -207,10 +207,11 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         )
         line, digits = 0, int96.digits(local, file, ROWS)
         for batch in _batches(file):
+            columns = [_readable(column) for column in batch.columns]
             for index in range(batch.num_rows):
                 line, more = line + 1, next(digits)
                 values, why = {}, ""
-                for column, (name, form) in zip(batch.columns, forms.items(), strict=True):
+                for column, (name, form) in zip(columns, forms.items(), strict=True):
                     try:
                         value = column[index].as_py()
                         value = int96.with_digits(value, more[name]) if name in more else form(value)
@@ -220,6 +221,11 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                     if value is not None:
                         values[name] = value
                 yield Row(line, values, b"", why)
+
+
+def _readable(column: pa.Array) -> pa.Array:
+    kind = parquet_types.readable(column.type)
+    return column if kind == column.type else column.cast(kind)
 
 
 def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
