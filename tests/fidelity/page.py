@@ -20,7 +20,9 @@ DOORS_IN: Mapping[str, str] = {
     "sync": "entities, full sync",
     "ndjson": "file, NDJSON",
     "csv": "file, CSV",
+    "parquet": "file, Parquet",
     "feed": "feed",
+    "transform": "transform",
 }
 """As the page names them, in order."""
 DOORS_OUT: Mapping[str, str] = {
@@ -34,6 +36,8 @@ DOORS_OUT: Mapping[str, str] = {
     "mcp": "MCP, `query`",
     "terminal": "`pulse sql`, JSON",
     "feed": "the log of entities",
+    "state": "the state of a dataset",
+    "ask": "a question",
     "duckdb": "DuckDB, by the catalog",
     "pyiceberg": "PyIceberg, by the catalog",
     "spark": "Spark, by the catalog",
