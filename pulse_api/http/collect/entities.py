@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from pulse_api.http.collect import cloudevents
-from pulse_api.http.collect.split import Item, anew
+from pulse_api.http.collect.split import Item, serialize_event
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import entities, json_values
 from pulse_pipelines.domain.event import nesting
@@ -52,7 +52,7 @@ def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: in
 
 def _record(item: Item, entity: dict[str, Any], slug: str, now: str, plain: bool) -> Item:
     try:
-        return anew(entities.event(entity, slug, now), plain=plain)
+        return serialize_event(entities.event(entity, slug, now), plain=plain)
     except RecursionError:  # it is too deep, as the validator says
         return item
 

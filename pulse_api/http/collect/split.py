@@ -42,11 +42,11 @@ class Item(NamedTuple):
     plain: bool = False
     """Whether the payload is known not to be `unusual`."""
     rejected: Rejected | None = None
-    """The reason why it is no event, where that shows before it is validated."""
+    """The reason why it cannot be one, where that shows before it is validated."""
 
 
 Make = Callable[[Any, bool], Item]
-"""Makes an item of a decoded element, and of whether its bytes are plain; raises RecursionError as `anew`."""
+"""Makes an item of a decoded element, and of whether its bytes are plain; raises RecursionError if too deep."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def split(
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if cloudevents.is_binary(headers, media_type):
         make = partial(cloudevents.of_headers, headers, max_values=max_values)
-        items = [_alone(body, limits, lambda data, plain: anew(make(data), plain=plain))]
+        items = [_alone(body, limits, lambda data, plain: serialize_event(make(data), plain=plain))]
     elif media_type == CLOUDEVENT:
         items = [_alone(body, limits, lambda cloud, plain: _of_cloud(cloud, max_values, plain))]
     elif media_type == CLOUDEVENTS:
@@ -99,7 +99,7 @@ def split(
             fix=f"Send {JSON}, application/x-ndjson, {CLOUDEVENT} or {CLOUDEVENTS}",
         )
     elif _is_array(body):
-        items = _array(body, limits, lambda event, plain: anew(event, plain=plain))
+        items = _array(body, limits, lambda event, plain: serialize_event(event, plain=plain))
     else:
         items = [_one(body, limits)]
     if not items:
@@ -203,7 +203,7 @@ def _piece(piece: bytes, limits: _Limits, make: Make) -> Item:
 
 
 def _of_cloud(cloud: Any, max_values: int, plain: bool) -> Item:
-    item = anew(cloudevents.to_event(cloud, max_values), plain=plain)
+    item = serialize_event(cloudevents.to_event(cloud, max_values), plain=plain)
     # Values hidden in base64 were not counted with the body, so such events are decoded one at a time.
     return Item(item.payload) if "data_base64" in cloud else item
 
@@ -241,7 +241,7 @@ def _exact(body: bytes, max_depth: int, decoded: Any = None) -> tuple[Any, bool]
     return json_values.exact(body), False
 
 
-def anew(event: Any, *, plain: bool) -> Item:
+def serialize_event(event: Any, *, plain: bool) -> Item:
     """Item of an event without bytes of its own, serialized; one that is not plain is decoded again.
 
     Raises:
