@@ -63,8 +63,8 @@ that comes back otherwise fails the tests. This page is written from their resul
 - **Texts** are the same code points: nothing is normalized, trimmed, cut or escaped, whatever they look like
   (`null`, `=1+1`, `007`, `" a "`), in every format. Only NUL, and what is not Unicode text, is refused.
 - **Whole numbers** of 64 bits have all their digits, in JSON, too, also if they are written with a fraction
-  (`9007199254740993.0`) or an exponent. Larger ones are refused at every door, not rounded, whatever property has
-  them, a `uint64` of Parquet included; the exact types of sources (`numeric`, `decimal`) become texts.
+  (`9007199254740993.0`) or an exponent. Larger ones are refused at every door, not rounded, whatever property
+  has them, a `uint64` of Parquet included; the exact types of sources (`numeric`, `decimal`) become texts.
 - **Numbers** of a column are doubles, each the nearest to what was sent: up to 15 digits never change.
 - **Instants** from year 1 to 9999 are the same instant, to the microsecond, in UTC: the offset is not kept.
 - **Dates** from year 1 to 9999 are the same date. What is not a date or an instant is refused by its column.

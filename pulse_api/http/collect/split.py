@@ -46,7 +46,7 @@ class Item(NamedTuple):
 
 
 Make = Callable[[Any, bool], Item]
-"""Makes an item of a decoded element, and of whether its bytes are plain; raises RecursionError if too deep."""
+"""Makes an item of a decoded element, and of whether its bytes are plain; RecursionError if too deep."""
 
 
 @dataclass(frozen=True)
