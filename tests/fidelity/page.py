@@ -212,9 +212,9 @@ def _of_refusals(doors: Mapping[str, Any]) -> str:
     ]
     return (
         "A door of HTTP refuses the event, and says why and where; what comes by Kafka or by a pipe becomes a"
-        " [dead letter](reasons.md) with the same words. An element of an array, or a line, that is not JSON is"
-        " refused alone, with the place of the first character that is wrong; a body whose brackets and commas"
-        " do not show where its events are is refused whole (400). All of these,"
+        " [dead letter](reasons.md) with the same words. An element of an array, or a line, that is not JSON"
+        " is refused alone, with the place of the first character that is wrong; a body whose brackets and"
+        " commas do not show where its events are is refused whole (400). All of these,"
         " and nothing else, are refused by one door or another:\n\n" + _table(["reason", "values"], rows)
     )
 
