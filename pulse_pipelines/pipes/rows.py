@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import orjson
 
 from pulse_pipelines.domain.entities import DELETED, DELETION, ID, content
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
@@ -18,6 +19,7 @@ LONGEST = 3 * 1024 * 1024
 """Bytes of an event that is sent whole: beyond Pulse's limit for events it is a dead letter anyway."""
 EXCERPT_BYTES = 10_000
 """Bytes of an invalid row that its dead letter keeps."""
+_EXPLAINED_BYTES = 64 * 1024
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NO_ZONE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?", re.ASCII)
@@ -106,9 +108,21 @@ def members(text: bytes) -> dict[str, msgspec.Raw]:
     """The members of a JSON object. Raises ValueError if the text is not one."""
     try:
         return _object.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"the line is not a JSON object: {why}") from None
+    except RecursionError:
+        raise ValueError("the line is not a JSON object: it is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the line is not a JSON object: {_fault(text, str(error))}") from None
+
+
+def _fault(text: bytes, otherwise: str) -> str:
+    """What is wrong with a text and at which character, by a decoder that names it better."""
+    if len(text) > _EXPLAINED_BYTES:  # that decoder makes objects of what it reads
+        return otherwise
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        return str(error)
+    return otherwise
 
 
 def key_of(row: Mapping[str, Any], key: Sequence[str]) -> str | None:

@@ -21,7 +21,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import AS_THEY_ARE, DELETION, plain
 from pulse_pipelines.domain.schemas.columns import FieldType, Kind
 
-_REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
+_REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 """Characters of UTF-8 have up to four bytes: an id of this length is within `MAX_ID_BYTES`."""
 INT64 = {"ge": -(2**63), "le": 2**63 - 1}
@@ -47,7 +47,7 @@ _BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiv
 _OTHER = {"ge": "gt", "gt": "ge", "le": "lt", "lt": "le"}
 _LENGTHS = {"minLength": "min_length", "maxLength": "max_length"}
 _COUNTS = {"minItems": "min_length", "maxItems": "max_length"}
-_SIMPLE = {str, float, bool, type(None)}
+_SIMPLE = {str, bool, type(None)}
 _ANCHORED = re.compile(
     r"\^((?:[A-Za-z0-9_ -]|\[[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*-?\])(?:\{\d{1,3}(?:,\d{1,3})?\}|[+*?])?)+\$"
 )
@@ -170,9 +170,11 @@ def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
     return Quick(msgspec.json.Decoder(Union[*slugs]), slugs, attributes)
 
 
-def shallow(context: Any) -> bool:
-    """Whether a decoded value is an object whose members are all strings, floats, booleans or nulls."""
-    return type(context) is dict and _SIMPLE.issuperset(map(type, context.values()))
+def has_numbers(context: Any) -> bool:
+    """Whether a decoded value is other than an object of strings, booleans and nulls, or null."""
+    return context is not None and (
+        type(context) is not dict or not _SIMPLE.issuperset(map(type, context.values()))
+    )
 
 
 def _data(dataset: Dataset) -> tuple[type, dict[str, str]]:

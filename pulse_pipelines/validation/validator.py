@@ -26,8 +26,9 @@ from pulse_pipelines.domain.schemas.schema import compiled
 from pulse_pipelines.domain.schemas.violations import violation
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns
+from pulse_pipelines.tables.arrow_columns import unusual
 from pulse_pipelines.tables.column_fit import ColumnFit
-from pulse_pipelines.validation.quick import Quick, decoder, shallow, with_long_numbers
+from pulse_pipelines.validation.quick import Quick, decoder, has_numbers, with_long_numbers
 from pulse_pipelines.validation.worker_pool import validator_pool
 
 QUICK_SECONDS = 0.001
@@ -146,10 +147,12 @@ class Validator:
         for place in with_long_numbers(lines, payloads):
             if events[place] is not None and json_values.rounds(payloads[place]):
                 events[place] = None
-        for place, event in enumerate(events):
-            if event is None or event.context is None or shallow(event.context):
-                continue
-            if self.undecodable(payloads[place]) is not None or suspicious(payloads[place]):
+        several = [
+            place for place, event in enumerate(events) if event is not None and has_numbers(event.context)
+        ]
+        odd = {several[index] for index in unusual([payloads[place] for place in several])} if several else ()
+        for place in several:
+            if place in odd or self.undecodable(payloads[place]) is not None:
                 events[place] = None
         return events
 

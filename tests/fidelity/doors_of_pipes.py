@@ -1,22 +1,28 @@
-"""Doors in that are pipes: files, and a feed; each brings all values into datasets of entities."""
+"""Doors in that are pipes: files, a feed and a transform; each brings values into datasets of entities."""
 
 import csv
 import io
 import json
 import re
 from collections.abc import Callable, Mapping
+from datetime import date
+from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from support.files import web
 from support.lake import spark
 
 from chaos.sources import Folder, known_as
+from fidelity import readings
 from fidelity.lake_of_values import PLACES, Lake, encoded, entity
 from fidelity.zoo import PROPERTIES, RICH, Value
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes.rows import members
 from pulse_pipelines.pipes.run import run
 
@@ -89,6 +95,80 @@ def csv_cell(value: Value) -> str | None:
     return None if decoded is None else value.text
 
 
+def parquet_files(lake: Lake, door: str) -> None:
+    """Files of Parquet: values that its types have, in columns of these types."""
+    folder = Folder()
+    some = lake.of(door, "column", only=lambda value: parquet_cell(value) is not None)
+    unsigned = [one for one in some if one.value.kind == "integer" and int(one.value.text) > MOST]
+    signed = [one for one in some if one not in unsigned]
+    for number, (rows, types) in enumerate(((signed, TYPES), (unsigned, {"integer": pa.uint64()}))):
+        columns: dict[str, Any] = {KEY: [one.event_id for one in rows]}
+        for name, kind in types.items():
+            cells = [
+                parquet_cell(one.value) if json.loads(one.value.member) == name else None for one in rows
+            ]
+            columns[name] = pa.array(cells, kind)
+        content = io.BytesIO()
+        pq.write_table(pa.table(columns), content)
+        folder.write(f"values-{number}.parquet", content.getvalue())
+    with known_as(lake.owner.tenant, folder.address, door):
+        _bring(lake, door, "column", path="values-*.parquet", key=[KEY])
+
+
+MOST = 2**63 - 1
+TYPES: Mapping[str, pa.DataType] = {
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "text": pa.string(),
+    "moment": pa.timestamp("us", "UTC"),
+    "day": pa.date32(),
+    "flag": pa.bool_(),
+    "texts": pa.list_(pa.string()),
+    "numbers": pa.list_(pa.float64()),
+    "integers": pa.list_(pa.int64()),
+    "flags": pa.list_(pa.bool_()),
+    "nested": pa.list_(pa.list_(pa.int64())),
+}
+"""Types of Parquet's columns, by property."""
+
+
+def parquet_cell(value: Value) -> Any:
+    """A value as a cell of its column's type; None if the type does not have it."""
+    name = json.loads(value.member)
+    try:
+        decoded = json.loads(value.text)
+        if value.kind == "integer":
+            return decoded if type(decoded) is int and -MOST <= decoded + 1 <= 2**64 else None
+        if value.kind == "number":
+            return float(decoded) if Decimal(repr(float(decoded))) == Decimal(value.text) else None
+        if value.kind == "moment":
+            seconds = None if ":60" in decoded else readings.instant(decoded)
+            micros = None if seconds is None else seconds * 1_000_000
+            return int(micros) if micros is not None and micros == int(micros) else None
+        if value.kind == "day":
+            return date.fromisoformat(decoded) if len(decoded) == 10 and decoded[7] == "-" else None
+        pa.array([decoded], TYPES[name]).to_pylist()
+        return decoded
+    except (KeyError, ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
+        return None
+
+
+def transform(lake: Lake, door: str) -> None:
+    """A transform of what the lines of a file became: of columns, by name."""
+    names = (*_IN_CSV, "texts", "numbers", "integers", "flags", "nested")
+    there = {row["id"] for row in lake.owner.rows(dataset("ndjson", "column"), "id")}
+    for one in lake.of(door, "column", only=lambda value: json.loads(value.member) in names):
+        if one.event_id.replace(door, "ndjson") not in there:
+            del lake.sent[one.event_id]
+    sql = (
+        f"SELECT replace(id, 'ndjson', '{door}') AS id, {', '.join(names)} FROM {dataset('ndjson', 'column')}"
+    )
+    slug = dataset(door, "column")
+    pipes.create(lake.owner.tenant, definition({"pipe": slug, "transform": sql, "dataset": slug}))
+    syncs.allow(lake.owner.tenant, slug, 1)
+    run(spark(), lake.owner.tenant, slug, 2)
+
+
 def feed(lake: Lake, door: str) -> None:
     """A service that speaks the protocol of entities."""
     pages = {}
@@ -120,8 +200,11 @@ def is_json(value: Value) -> bool:
 DOORS: Mapping[str, Callable[[Lake, str], None]] = {
     "ndjson": ndjson_file,
     "csv": csv_file,
+    "parquet": parquet_files,
     "feed": feed,
 }
+FOLLOWING: Mapping[str, Callable[[Lake, str], None]] = {"transform": transform}
+"""Doors whose source is what another one brought, once it has landed."""
 
 
 def refusals(lake: Lake) -> dict[str, str]:

@@ -11,7 +11,7 @@ from fidelity.zoo import Value
 
 SOURCE = "source"
 """The place of a value in a table of Postgres: its kind is the type."""
-OF_ENTITIES = ("entities", "sync", "ndjson", "csv", "feed")
+OF_ENTITIES = ("entities", "sync", "ndjson", "csv", "parquet", "feed", "transform")
 """Doors in whose values become entities."""
 _FLOATS = ("real", "double precision", "double precision[]")
 
@@ -102,7 +102,8 @@ def in_column(*kinds: str) -> Callable[[Cell], bool]:
 KNOWN: Mapping[str, Known] = {
     "double": Known(
         "A number in a column of the type `number` is the nearest double",
-        "the column is a double, of 15 digits at least. Declare `string` for amounts whose digits count",
+        "the column is a double, of 15 digits at least; a transform, which reads columns, has no more of it."
+        " Declare `string` for amounts whose digits count",
         each(_double),
         in_column("number", "list", "thing"),
     ),

@@ -58,7 +58,7 @@ def encoded(text: str) -> bytes:
 
 
 def is_harmless(text: str) -> bool:
-    """Whether a decoder of JSON takes the text, so that it does not spoil the values beside it."""
+    """Whether a decoder of JSON takes the text."""
     if text.count("[") > DEEP:
         return False
     try:
@@ -155,13 +155,12 @@ def entity(one: Sent) -> str:
 def _in_array(
     lake: Lake, path: str, some: Iterable[Sent], write: Callable[[Sent], str], **headers: str
 ) -> None:
-    together = []
+    """Two requests: of what a decoder does not take, none of which may land, and of the others."""
+    requests: dict[bool, list[Sent]] = {False: [], True: []}
     for one in some:
-        if is_harmless(write(one)):
-            together.append(one)
-        else:
-            lake.post(path, encoded(f"[{write(one)}]"), [one], **headers)
-    lake.post(path, encoded(f"[{', '.join(map(write, together))}]"), together, **headers)
+        requests[is_harmless(write(one))].append(one)
+    for together in requests.values():
+        lake.post(path, encoded(f"[{', '.join(map(write, together))}]"), together, **headers)
 
 
 def _in_lines(lake: Lake, path: str, some: Iterable[Sent], write: Callable[[Sent], str]) -> None:

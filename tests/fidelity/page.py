@@ -20,7 +20,9 @@ DOORS_IN: Mapping[str, str] = {
     "sync": "entities, full sync",
     "ndjson": "file, NDJSON",
     "csv": "file, CSV",
+    "parquet": "file, Parquet",
     "feed": "feed",
+    "transform": "transform",
 }
 """As the page names them, in order."""
 DOORS_OUT: Mapping[str, str] = {
@@ -34,6 +36,8 @@ DOORS_OUT: Mapping[str, str] = {
     "mcp": "MCP, `query`",
     "terminal": "`pulse sql`, JSON",
     "feed": "the log of entities",
+    "state": "the state of a dataset",
+    "ask": "a question",
     "duckdb": "DuckDB, by the catalog",
     "pyiceberg": "PyIceberg, by the catalog",
     "spark": "Spark, by the catalog",
@@ -59,7 +63,8 @@ that comes back otherwise fails the tests. This page is written from their resul
 - **Texts** are the same code points: nothing is normalized, trimmed, cut or escaped, whatever they look like
   (`null`, `=1+1`, `007`, `" a "`), in every format. Only NUL, and what is not Unicode text, is refused.
 - **Whole numbers** of 64 bits have all their digits, in JSON, too, also if they are written with a fraction
-  (`9007199254740993.0`) or an exponent; larger ones are refused, not rounded.
+  (`9007199254740993.0`) or an exponent. Larger ones are refused at every door, not rounded, whatever property
+  has them, a `uint64` of Parquet included; the exact types of sources (`numeric`, `decimal`) become texts.
 - **Numbers** of a column are doubles, each the nearest to what was sent: up to 15 digits never change.
 - **Instants** from year 1 to 9999 are the same instant, to the microsecond, in UTC: the offset is not kept.
 - **Dates** from year 1 to 9999 are the same date. What is not a date or an instant is refused by its column.
@@ -67,6 +72,7 @@ that comes back otherwise fails the tests. This page is written from their resul
 - **Null** and absent are two things in what no column holds; in a column they are one.
 - **Objects and lists** keep their members, order of items and depth (up to 64 levels); an empty one stays
   empty. The order of members, and white space, do not count.
+- **The context** of an event is kept as a property that no column holds.
 
 *Exact* below means just that: of a column of numbers the same number, of an instant the same instant, of all
 else the same text and structure.
@@ -206,8 +212,9 @@ def _of_refusals(doors: Mapping[str, Any]) -> str:
     ]
     return (
         "A door of HTTP refuses the event, and says why and where; what comes by Kafka or by a pipe becomes a"
-        " [dead letter](reasons.md) with the same words. A body that is no JSON is refused whole (400), with"
-        " the place of the first character that is wrong; of lines only the one that is none. All of these,"
+        " [dead letter](reasons.md) with the same words. An element of an array, or a line, that is not JSON"
+        " is refused alone, with the place of the first character that is wrong; a body whose brackets and"
+        " commas do not show where its events are is refused whole (400). All of these,"
         " and nothing else, are refused by one door or another:\n\n" + _table(["reason", "values"], rows)
     )
 

@@ -19,11 +19,15 @@ def lake(api: Api) -> Iterator[values.Lake]:
             doors.make_datasets(lake, door)
             bring(lake, door)
         settle(lake.owner)
+        for door, bring in doors.FOLLOWING.items():
+            doors.make_datasets(lake, door)
+            bring(lake, door)
+        settle(lake.owner)
         lake.refused |= doors.refusals(lake)
         yield lake
 
 
-@pytest.mark.parametrize("door", doors.DOORS)
+@pytest.mark.parametrize("door", [*doors.DOORS, *doors.FOLLOWING])
 def test_each_value_that_a_pipe_brings_is_exact_or_refused_or_changed_as_documented(
     lake: values.Lake, door: str
 ) -> None:

@@ -168,7 +168,9 @@ def test_elements_of_an_array_are_those_that_a_decoder_finds(
     parts = (f"{before}{json.dumps(value)}{after}" for before, value, after in found)
     body = f"{around}[{','.join(parts)}]{around}".encode()
     with mock.patch.object(values, "_BLOCK", block):
-        assert [json.loads(each) for each in values.elements(body, 10)] == [value for _, value, _ in found]
+        elements = values.elements(body, 10)
+        assert elements is not None
+        assert [json.loads(each) for each in elements] == [value for _, value, _ in found]
 
 
 @given(st.text(alphabet='[]{},:"\\1 ', max_size=12))
@@ -178,10 +180,14 @@ def test_what_is_no_array_has_no_elements(text: str) -> None:
     except ValueError:
         expected = None
     if isinstance(expected, list):
-        assert [json.loads(each) for each in values.elements(text.encode(), 20)] == expected
+        elements = values.elements(text.encode(), 20)
+        assert elements is not None
+        assert [json.loads(each) for each in elements] == expected
     else:
-        with pytest.raises((ProblemError, ValueError)):
-            [json.loads(each) for each in values.elements(text.encode(), 20)]
+        elements = values.elements(text.encode(), 20)
+        if elements is not None:
+            with pytest.raises(json.JSONDecodeError):
+                [json.loads(each) for each in elements]
 
 
 def test_a_large_array_is_read_element_by_element() -> None:
@@ -191,8 +197,9 @@ def test_a_large_array_is_read_element_by_element() -> None:
     items = events_of(b"[" + orjson.dumps(events[0]) + b"," + large + b"]")
     assert [item.event for item in items] == [events[0], None]
     assert items[1].payload == large
-    with pytest.raises(ProblemError, match="element 1 of the body is not JSON"):
-        events_of(b" " * 300_000 + b"[{}, {1}]")
+    assert events_of(b" " * 300_000 + b"[{}, {1}]")[1] == Item(b"{1}"), "the validator refuses it"
+    with pytest.raises(ProblemError, match="element 1 is empty"):
+        events_of(b" " * 300_000 + b"[{}, ]")
     at_the_limit = b"{" + b" " * 262_142 + b"}"
     spaced = events_of(b"[  " + at_the_limit + b" ,\n" + at_the_limit + b" ]")
     assert [item.event for item in spaced] == [{}, {}], "what surrounds an event is none of its size"

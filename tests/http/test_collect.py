@@ -17,6 +17,7 @@ import httpx
 import orjson
 import pytest
 import zstandard
+from support.entities import SLUG, make_entities
 from support.here import ingest_here as ingest
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner
@@ -242,12 +243,15 @@ TRAPS: dict[str, tuple[bytes, int, str]] = {
     "empty": (b"", 400, "malformed"),
     "an empty array": (b"[]", 400, "malformed"),
     "NaN": (b'{"data":NaN}', 400, "malformed"),
-    "Infinity": (b'[{"data":-Infinity}]', 400, "malformed"),
+    "Infinity": (b'{"data":-Infinity}', 400, "malformed"),
+    "one element is not JSON": (b'[{"data":-Infinity}]', 422, "undecodable"),
+    "a comma at the end": (b'[{"data":1},]', 400, "malformed"),
+    "a bracket too many": (b'[{"data":1}]]', 400, "malformed"),
     "invalid UTF-8": (b'{"event_id":"\xff"}', 400, "malformed"),
     "lone surrogate": (b'{"event_id":"\\ud800"}', 400, "malformed"),
     "beyond every float": (b'{"data":1e999}', 400, "malformed"),
-    "deep array": (b"[" * 50_000 + b"]" * 50_000, 400, "malformed"),
-    "deep object": (NESTED, 400, "malformed"),
+    "deep array": (b"[" * 50_000 + b"]" * 50_000, 422, "too_deep"),
+    "deep object": (NESTED, 422, "too_deep"),
     "not an object": (b'"event"', 422, "invalid_envelope"),
     "byte order mark": (b"\xef\xbb\xbf{}", 422, "missing_dataset"),
     "two byte order marks": (b"\xef\xbb\xbf" * 2 + b"{}", 400, "malformed"),
@@ -281,32 +285,94 @@ EVENT_TRAPS = {
     "huge integer": ('{"country":"DE","x":' + "9" * 300 + "}", "integer_out_of_range"),
     "deep": (nested(100), "too_deep"),
     "deeper than orjson writes": (nested(300), "too_deep"),
+    "deeper than Python recurses": (nested(1_000), "too_deep"),
+    "deeper than orjson reads": (nested(2_000), "too_deep"),
+    "deep, with many digits": (nested(100).replace("DE", "9" * 30), "too_deep"),
     "1 MB key": ('{"country":"DE","' + "k" * 1_000_000 + '":1}', "oversize"),
+}
+NOT_JSON = {
+    "NaN": b'{"country":"DE","x":NaN}',
+    "1e400": b'{"country":"DE","x":1e400}',
+    "lone surrogate": b'{"country":"\\ud800"}',
+    "lone surrogate in a key": b'{"country":"DE","\\udc00":1}',
+    "no UTF-8": b'{"country":"D\xff"}',
+    "surrogate as UTF-8": b'{"country":"\xed\xa0\x80"}',
+    "raw control character": b'{"country":"D\tE"}',
+    "single quotes": b"{'country':'DE'}",
+    "comma at the end": b'{"country":"DE",}',
+    "5,000 digits": b'{"country":"DE","x":' + b"9" * 5_000 + b"}",
 }
 
 
-@pytest.mark.parametrize("shape", ["one", "array", "line", "cloudevent", "cloudevents"])
+MIXED = ("array", "large array", "line", "cloudevents", "entities", "lines of entities")
+"""Requests of which one event has a trap, between two that have none."""
+
+
+def in_shape(shape: str, data: bytes) -> tuple[str, bytes, dict[str, str]]:
+    """Path, body and headers of a request with an event of these data."""
+    headers, path, form = {"content-type": "application/json"}, "/v1/collect", sample()
+    if shape.startswith("cloudevent"):
+        kind = "cloudevents-batch" if shape == "cloudevents" else "cloudevents"
+        headers, form = {"content-type": f"application/{kind}+json"}, cloud()
+    if "entities" in shape:
+        path, form = f"/v1/datasets/{SLUG}/entities", {"_id": "e", "data": {"country": "DE"}}
+    good = json.dumps(form).encode()
+    bad = good.replace(b'{"country": "DE"}', data)
+    if shape.startswith("line"):
+        return path, good + b"\n" + bad + b"\n" + good, {"content-type": "application/x-ndjson"}
+    if shape not in MIXED:
+        return path, bad, headers
+    space = b" " * 300_000 if shape == "large array" else b""
+    return path, b"[" + good + b"," + bad + b"," + space + good + b"]", headers
+
+
+@pytest.mark.parametrize("shape", ["one", "cloudevent", *MIXED])
 @pytest.mark.parametrize("name", EVENT_TRAPS)
 def test_an_event_with_a_trap_is_refused_in_every_shape(caller: Caller, name: str, shape: str) -> None:
     text, reason = EVENT_TRAPS[name]
-    body, headers = with_data(text), {}
-    good = json.dumps(sample()).encode()
-    if shape == "array":
-        body = b"[" + good + b"," + body + b"]"
-    elif shape == "line":
-        body, headers = good + b"\n" + body, {"content-type": "application/x-ndjson"}
-    elif shape.startswith("cloudevent"):
-        body = json.dumps(cloud()).encode().replace(b'{"country": "DE"}', text.encode())
-        headers = {"content-type": "application/cloudevents+json"}
-    if shape == "cloudevents":
-        body = b"[" + json.dumps(cloud()).encode() + b"," + body + b"]"
-        headers = {"content-type": "application/cloudevents-batch+json"}
-    answer = caller.collect(body, **headers)
-    mixed = shape in ("array", "line", "cloudevents")
+    if "entities" in shape:
+        make_entities(caller.owner)
+    path, body, headers = in_shape(shape, text.encode())
+    answer = caller.http.post(path, content=body, headers=headers)
+    mixed = shape in MIXED
     assert answer.status_code == (207 if mixed else 422), answer.text[:500]
     (verdict,) = answer.json()["verdicts"]
-    assert verdict["reason"] == reason
-    assert waiting(caller.owner) == (1 if mixed else 0)
+    assert (verdict["index"], verdict["reason"]) == (1 if mixed else 0, reason)
+    assert waiting(caller.owner) == (2 if mixed else 0)
+
+
+@pytest.mark.parametrize("shape", MIXED)
+def test_an_event_that_is_no_json_is_refused_alone(caller: Caller, shape: str) -> None:
+    if "entities" in shape:
+        make_entities(caller.owner)
+    for name, data in NOT_JSON.items():
+        path, body, headers = in_shape(shape, data)
+        answer = caller.http.post(path, content=body, headers=headers)
+        assert (answer.status_code, counts(answer)) == (207, (2, 0, 1)), (name, answer.text[:500])
+        (verdict,) = answer.json()["verdicts"]
+        assert (verdict["index"], verdict["reason"]) == (1, "undecodable"), name
+    assert waiting(caller.owner) == 2 * len(NOT_JSON)
+
+
+def test_what_is_no_cloudevent_is_refused_alone(caller: Caller) -> None:
+    hidden = {
+        "no base64": "\xe9",
+        "no JSON": base64.b64encode(b"{").decode(),
+        "too deep": base64.b64encode(nested(1_010).replace("DE", "9" * 30).encode()).decode(),
+        "too many": base64.b64encode(b"[" + b"[]," * load_settings().api.max_values + b"0]").decode(),
+    }
+    odd = [
+        *([7], "text", {}, cloud(specversion="0.3"), cloud(id=""), cloud(source=None), cloud(type=7)),
+        *(cloud(id=name, data_base64=text) for name, text in hidden.items()),
+    ]
+    headers = {"content_type": "application/cloudevents-batch+json"}
+    answer = caller.collect(json.dumps([cloud(), *odd, cloud(id="last")]).encode(), **headers)
+    assert (answer.status_code, counts(answer)) == (207, (2, 0, len(odd))), answer.text[:500]
+    reasons = {verdict["index"]: verdict["reason"] for verdict in answer.json()["verdicts"]}
+    expected = ["invalid_envelope"] * (len(odd) - 2) + ["too_deep", "oversize"]
+    assert reasons == dict(enumerate(expected, 1))
+    named = {verdict["event_id"] for verdict in answer.json()["verdicts"]}
+    assert named == {None, "/shop#c-1", "/shop#no base64", "/shop#no JSON"}
 
 
 @pytest.mark.parametrize("shape", ["array", "cloudevent", "base64"])
@@ -319,7 +385,8 @@ def test_deeper_than_anybody_writes(caller: Caller, shape: str) -> None:
         suspicious = nested(1_010).replace("DE", "9" * 30)
         body = json.dumps(cloud(data_base64=base64.b64encode(suspicious.encode()).decode())).encode()
     answer = caller.collect(body, **headers)
-    assert (answer.status_code, answer.json()["type"]) == (400, "urn:pulse:problem:malformed")
+    assert answer.status_code == 422, answer.text[:500]
+    assert [verdict["reason"] for verdict in answer.json()["verdicts"]] == ["too_deep"]
     assert waiting(caller.owner) == 0
 
 
@@ -456,6 +523,12 @@ def test_a_header_is_read_as_the_binding_says(caller: Caller) -> None:
 def test_a_header_that_is_no_text_is_refused(caller: Caller, value: bytes) -> None:
     for name in ("id", "source", "subject"):
         answer = binary(caller, **{name: value})
+        assert (answer.status_code, f"ce-{name}" in answer.json()["detail"]) == (400, True), answer.text
+
+
+def test_data_in_a_header_are_refused(caller: Caller) -> None:
+    for name in ("data", "data_base64"):
+        answer = binary(caller, **{name: b"e30="})
         assert (answer.status_code, f"ce-{name}" in answer.json()["detail"]) == (400, True), answer.text
 
 

@@ -174,6 +174,9 @@ def stuck(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict
     return 200, {"Pulse-Since": "1-0"}, b'{"_id": "A", "x": 1}\n'
 
 
+LINE = b'{"_id": "A", "x": 1}\n'
+
+
 @pytest.mark.parametrize(
     ("answer", "kind", "why"),
     [
@@ -181,7 +184,8 @@ def stuck(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict
         ((404, {}, b""), NotFound, "nothing under this path"),
         ((200, {}, b'{"_id": "A", "x": 1}\n'), UserError, "not a feed of entities"),
         ((200, {"Pulse-Since": "a b"}, b'{"_id": "A", "x": 1}\n'), UserError, "not a feed of entities"),
-        ((200, {"Pulse-Since": "1-1"}, b"[1]\n"), UserError, "not a feed of entities"),
+        ((200, {"Pulse-Since": "1-1"}, b"[1]\n"), UserError, "version 1 of its first page: .*got `array`"),
+        ((200, {"Pulse-Since": "1-2"}, LINE + b'{"_id": 1,}\n'), UserError, r"version 2 .*\(char 9\)"),
         ((200, {"Pulse-Since": "1-0"}, b""), UserError, "shows no property"),
         ((409, {}, b""), Conflict, "has started again"),
         ((200, {"Pulse-Since": "1-1"}, b"x" * (65 * 2**20)), UserError, "a page of the feed has more"),
@@ -197,9 +201,6 @@ def test_what_is_no_feed_makes_no_pipe(
     ):
         pipes.create(owner.tenant, definition(PIPE))
     assert not pipes.list_pipes(owner.tenant)
-
-
-LINE = b'{"_id": "A", "x": 1}\n'
 
 
 @pytest.mark.parametrize("line", [LINE, b"\n", b"1\n"])

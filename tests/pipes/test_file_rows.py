@@ -20,7 +20,7 @@ import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import rows, schema_inference, web
-from pulse_pipelines.pipes.files import formats, load
+from pulse_pipelines.pipes.files import formats, gzipped, load
 from pulse_pipelines.pipes.files.stores import Listed, refused, store
 from pulse_pipelines.pipes.rows import Maker
 from pulse_resources.errors import Conflict, NotFound, Transient, UserError
@@ -116,6 +116,50 @@ def test_timestamps_of_int96_keep_their_year_and_their_digits(unit: str) -> None
     assert [(row.values or {}).get("at") for row in found] == told * 600
 
 
+_NS = pa.time64("ns")
+TIMES: dict[str, tuple[pa.DataType, pa.DataType, Any, Any]] = {
+    "time": (pa.int64(), _NS, 86_399_999_999_999, "23:59:59.999999999"),
+    "whole seconds": (pa.int64(), _NS, 3_600_000_000_000, "01:00:00"),
+    "list": (pa.list_(pa.int64()), pa.list_(_NS), [1, None], ["00:00:00.000000001", None]),
+    "struct": (
+        pa.struct([("a", pa.list_(pa.int64()))]),
+        pa.struct([("a", pa.list_(_NS))]),
+        {"a": [1_500_000_000]},
+        {"a": ["00:00:01.5"]},
+    ),
+    "map": (
+        pa.map_(pa.string(), pa.int64()),
+        pa.map_(pa.string(), _NS),
+        [("a", 120)],
+        [["a", "00:00:00.00000012"]],
+    ),
+    "duration": (pa.int64(), pa.duration("ns"), 90_061_000_000_001, "P1DT3661.000000001S"),
+    "negative duration": (pa.int64(), pa.duration("ns"), -1, "-PT0.000000001S"),
+    "days": (pa.int64(), pa.duration("ns"), 172_800_000_000_000, "P2D"),
+    "no duration": (pa.int64(), pa.duration("ns"), 0, "PT0S"),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_times_and_durations_of_parquet_keep_their_nanoseconds(name: str) -> None:
+    stored, kind, value, expected = TIMES[name]
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"tail": ["N1"], "v": pa.array([value], stored).cast(kind)}), sink)
+    (row,) = read(sink.getvalue(), Format.PARQUET)
+    assert row.values == {"tail": "N1", "v": expected}
+
+
+def test_a_list_view_of_parquet_is_a_list() -> None:
+    sink = io.BytesIO()
+    items = pa.array([[1, None], []], pa.list_view(pa.int32()))
+    pq.write_table(pa.table({"tail": ["N1", "N2"], "v": items}), sink)
+    schema = looked_at(sink.getvalue(), Format.PARQUET)
+    assert schema is not None
+    assert schema["properties"]["v"]["type"] == ["array", "null"]
+    found = [(row.values or {})["v"] for row in read(sink.getvalue(), Format.PARQUET)]
+    assert found == [[1, None], []]
+
+
 def test_what_is_too_large_keeps_its_id() -> None:
     key, payload = MAKER.event({"tail": "N1", "x": "y" * rows.LONGEST}, "f", 3)
     event = json.loads(payload)
@@ -164,6 +208,40 @@ def test_what_is_not_gzip_is_refused(form: Format) -> None:
         list(formats.rows(io.BytesIO(b"tail,x\nN1,2\n"), files, {}, "x.gz"))
 
 
+MALFORMED: dict[str, tuple[bytes, Format, str]] = {
+    "array": (b'\n[{"tail": "N1"}]\n', Format.NDJSON, "line 2: .*got `array`"),
+    "CR": (b'{"tail": "N1"}\r{"tail": "N2"}\r', Format.NDJSON, r"line 1: .*document.*\(char 15\)"),
+    "surrogate": (b'{"tail": "\\ud800"}', Format.NDJSON, r"line 1: .*surrogate.*\(char 10\)"),
+    "name that is no UTF-8": (b'{"\xff": 1}', Format.NDJSON, "line 1: .*not valid UTF-8"),
+    "semicolons": (b"tail;x\nN1;2\n", Format.CSV, "no column tail, .*: it has 'tail;x'"),
+    "latin-1": (b"tail,caf\xe9\nN1,2\n", Format.CSV, r"column 2 .*'caf\\udce9'"),
+    "name twice": (b"tail,x,y,x\n", Format.CSV, "columns 2 and 4 .*'x'"),
+    "no name": (b"tail,\n", Format.CSV, "column 2 of the file has no name"),
+    "quote without end": (b'tail,"x\nN1,2\n', Format.CSV, "no header: line 2: unexpected end"),
+    "not Parquet": (b"tail,x\nN1,2\n", Format.PARQUET, "damaged.*magic bytes"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_the_place_of_what_is_malformed_is_named_when_a_pipe_is_created(name: str) -> None:
+    content, form, words = MALFORMED[name]
+    with pytest.raises(UserError, match=words) as refused:
+        looked_at(content, form)
+    assert refused.value.where["file"] == "x"
+
+
+def test_the_place_of_a_damage_of_gzip_is_named() -> None:
+    files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
+    whole = gzip.compress(b'{"tail": "N1"}\n')
+    for content, words in (
+        (whole + whole[:-9], "within its first .*ended before"),
+        (whole[:-8] + bytes(8), "CRC check failed"),
+        (b"PK" + whole, "within its first 2 bytes: Not a gzipped file"),
+    ):
+        with pytest.raises(UserError, match=words):
+            formats.schema(io.BytesIO(content), files, "x.gz")
+
+
 def test_what_is_not_parquet_is_refused() -> None:
     with pytest.raises(UserError, match="damaged"):
         read(b"tail,x\nN1,2\n", Format.PARQUET)
@@ -178,7 +256,7 @@ class Zeros(io.RawIOBase):
 
 def test_a_bomb_is_refused_and_what_is_looked_at_has_an_end() -> None:
     files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
-    bomb = gzip.compress(b"x" * (formats.INFLATED_FREELY + 2**21))
+    bomb = gzip.compress(b"x" * (gzipped.INFLATED_FREELY + 2**21))
     with pytest.raises(UserError, match="200 times larger than its gzip"):
         list(formats.rows(io.BytesIO(bomb), files, {}, "x.gz"))
     assert formats.schema(io.BytesIO(bomb), files, "x.gz") is None

@@ -9,6 +9,7 @@ import pytest
 from pulse_pipelines.curated.checked import checked
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.schemas.columns import columns
+from pulse_pipelines.pipes.transforms import columns as transform_columns
 from pulse_pipelines.pipes.transforms.shape import Shape, Whole, shape_of
 from pulse_pipelines.tables.iceberg_schema import table_schema
 
@@ -130,3 +131,12 @@ def test_what_is_found_by_which_indexes(query: str, indexes: list[str]) -> None:
 def test_what_is_computed_whole_and_why(query: str, why: str) -> None:
     with pytest.raises(Whole, match=why):
         shape(query)
+
+
+def test_a_double_is_written_in_its_shortest_form() -> None:
+    """Java 17 writes 1e23 as 9.999999999999999E22: the same double, and another number."""
+    text = '{"a":9.999999999999999E22,"b":[0.1,-0.0,1.0E-5],"c":9223372036854775807,"d":"1E5 \\u00e9"}'
+    assert transform_columns.shortest(text) == (
+        '{"a":1e+23,"b":[0.1,-0.0,0.00001],"c":9223372036854775807,"d":"1E5 \u00e9"}'
+    )
+    assert transform_columns.shortest('{"a":1.10,"b":"x"}') == '{"a":1.10,"b":"x"}', "nothing to write again"

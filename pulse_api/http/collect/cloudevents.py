@@ -26,6 +26,7 @@ PREFIX = "ce-"
 STRUCTURED = "application/cloudevents"
 REQUIRED = ("id", "source", "type")
 _PLACED = frozenset({"id", "dataset", "time", "data", "data_base64", "specversion", "datacontenttype"})
+_BODY = ("data", "data_base64")
 _TRACEPARENT_PARTS = 4
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -40,8 +41,12 @@ def is_binary(headers: Mapping[str, str], media_type: str) -> bool:
     return "ce-specversion" in headers and not media_type.startswith(STRUCTURED)
 
 
-def of_headers(headers: Mapping[str, str], data: Any, max_values: int) -> dict[str, Any]:
+def of_headers(headers: Mapping[str, str], data: Any, *, max_values: int) -> dict[str, Any]:
     """The event of a request in binary mode. Raises ProblemError: as `to_event`, and 400 for a bad header."""
+    for name in _BODY:
+        if PREFIX + name in headers:
+            detail = f"the header {PREFIX}{name} is there, and the body holds the data"
+            raise ProblemError(400, "malformed", detail, fix="Send the data as the body only")
     attributes: dict[str, Any] = {
         name[len(PREFIX) :]: _value(name, value) for name, value in headers.items() if name.startswith(PREFIX)
     }
@@ -71,6 +76,7 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
     Raises:
         ProblemError: 400 when it is not a CloudEvent of version 1.0; 413 when its data_base64 holds too
             many values.
+        RecursionError: its data_base64 is nested too deep.
     """
     if not isinstance(cloud, dict) or cloud.get("specversion") != "1.0":
         raise ProblemError(400, "malformed", "this is not a CloudEvent of specversion 1.0", fix=_ASKED)
@@ -90,6 +96,15 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
     return event
 
 
+def identity(cloud: Any) -> dict[str, Any] | None:
+    """The event id of what is not a valid CloudEvent, as a member of an event; None if it has none."""
+    if not isinstance(cloud, dict):
+        return None
+    source, name = cloud.get("source"), cloud.get("id")
+    is_complete = isinstance(source, str) and isinstance(name, str) and source and name
+    return {"event_id": f"{source}#{name}"} if is_complete else None
+
+
 def _data(cloud: Mapping[str, Any], max_values: int) -> Any:
     if "data_base64" not in cloud:
         return cloud.get("data")
@@ -98,5 +113,5 @@ def _data(cloud: Mapping[str, Any], max_values: int) -> Any:
         values.bound(content, max_values)
         decoded = orjson.loads(content)
         return json_values.exact(content) if unusual([content]) else decoded
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise ProblemError(400, "malformed", f"data_base64 holds no JSON: {error}") from error

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from pulse_api.http.collect import cloudevents
-from pulse_api.http.collect.split import Item, anew
+from pulse_api.http.collect.split import Item, serialize_event
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import entities, json_values
 from pulse_pipelines.domain.event import nesting
@@ -46,9 +46,15 @@ def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: in
         entity = item.event if plain else None
         if entity is None:
             entity = _decoded(item.payload, max_bytes, max_depth, plain)
-        is_one = type(entity) is dict
-        records.append(anew(entities.event(entity, slug, now), plain=plain) if is_one else item)
+        records.append(_record(item, entity, slug, now, plain) if type(entity) is dict else item)
     return records
+
+
+def _record(item: Item, entity: dict[str, Any], slug: str, now: str, plain: bool) -> Item:
+    try:
+        return serialize_event(entities.event(entity, slug, now), plain=plain)
+    except RecursionError:  # it is too deep, as the validator says
+        return item
 
 
 def _decoded(payload: bytes, max_bytes: int, max_depth: int, plain: bool) -> Any:

@@ -1,12 +1,15 @@
 """Splitting a body into events: one object, an array, lines, or CloudEvents.
 
 An event is published as the bytes that were sent where it has bytes of its own (one object, a line); an
-element of an array is serialized again from its decoded value.
+element of an array is serialized again from its decoded value. What is wrong with one event of several is for
+the validator to refuse: the others do not depend on it.
 """
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -14,7 +17,8 @@ import orjson
 from pulse_api.http.collect import cloudevents, values
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import json_values
-from pulse_pipelines.domain.event import nesting
+from pulse_pipelines.domain.event import Rejected, nesting
+from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.tables.arrow_columns import unusual
 
 LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
@@ -37,6 +41,25 @@ class Item(NamedTuple):
     event: Any = None
     plain: bool = False
     """Whether the payload is known not to be `unusual`."""
+    rejected: Rejected | None = None
+    """The reason why it cannot be one, where that shows before it is validated."""
+
+
+Make = Callable[[Any, bool], Item]
+"""Makes an item of a decoded element, and of whether its bytes are plain; RecursionError if too deep."""
+
+
+@dataclass(frozen=True)
+class _Limits:
+    max_events: int
+    max_values: int
+    max_depth: int
+    max_bytes: int
+
+    def too_deep(self, payload: bytes = b"") -> Item:
+        """The item of an event that is nested too deep to be decoded, or to be serialized."""
+        detail = f"nested deeper than {self.max_depth} levels"
+        return Item(payload, rejected=Rejected(Reason.TOO_DEEP, detail))
 
 
 def split(
@@ -48,36 +71,37 @@ def split(
     max_depth: int,
     max_bytes: int,
 ) -> list[Item]:
-    """The events of a body, in order; elements of a large array beyond `max_bytes` are not decoded.
+    """The events of a body, in order; elements of an array beyond `max_bytes` may be left undecoded.
 
     Raises:
-        ProblemError: 400 if it is not JSON or too deep, 415 for another media type, 413 for too many events.
+        ProblemError: 400 if it is not JSON, 415 for another media type, 413 for too many events.
     """
     body = body.removeprefix(BOM_UTF8)  # it is none of the first event, and editors add it
     values.bound(body, max_values)
+    limits = _Limits(max_events, max_values, max_depth, max_bytes)
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if cloudevents.is_binary(headers, media_type):
-        data, plain = exact(body, max_depth)
-        items = [anew(cloudevents.of_headers(headers, data, max_values), plain=plain)]
+        make = partial(cloudevents.of_headers, headers, max_values=max_values)
+        items = [_alone(body, limits, lambda data, plain: serialize_event(make(data), plain=plain))]
     elif media_type == CLOUDEVENT:
-        cloud, plain = exact(body, max_depth)
-        items = [_of_cloud(cloud, max_values, plain)]
+        items = [_alone(body, limits, lambda cloud, plain: _of_cloud(cloud, max_values, plain))]
     elif media_type == CLOUDEVENTS:
-        entries, plain = exact(body, max_depth)
-        if not isinstance(entries, list):
+        if not _is_array(body):
             raise ProblemError(400, "malformed", "a batch of CloudEvents is a JSON array", fix=_VALID)
-        items = [_of_cloud(entry, max_values, plain) for entry in _counted(entries, max_events)]
+        items = _array(body, limits, lambda cloud, plain: _of_batch(cloud, max_values, plain))
     elif media_type in LINES:
         items = [Item(line) for line in _lines(body, max_events) if line.strip()]
-    elif media_type == JSON:
-        items = _json(body, max_events, max_depth, max_bytes)
-    else:
+    elif media_type != JSON:
         raise ProblemError(
             415,
             "unsupported-media-type",
             f"the media type {media_type[:100]!r} is not supported",
             fix=f"Send {JSON}, application/x-ndjson, {CLOUDEVENT} or {CLOUDEVENTS}",
         )
+    elif _is_array(body):
+        items = _array(body, limits, lambda event, plain: serialize_event(event, plain=plain))
+    else:
+        items = [_one(body, limits)]
     if not items:
         raise ProblemError(400, "malformed", "the body holds no event", fix=_VALID)
     return items
@@ -113,66 +137,118 @@ def _too_many(what: str, most: int) -> ProblemError:
     return ProblemError(413, "too-large", detail, fix="Send fewer events at a time")
 
 
-def _json(body: bytes, max_events: int, max_depth: int, max_bytes: int) -> list[Item]:
-    if len(body) > LARGE_BYTES and body.lstrip(values.SPACE)[:1] == b"[":
-        pieces = _counted(values.elements(body, max_events), max_events)
-        return [_piece(number, piece, max_depth, max_bytes) for number, piece in enumerate(pieces)]
-    decoded = _decoded(body)
-    if not isinstance(decoded, list):
-        return [Item(body, decoded)]
-    _counted(decoded, max_events)
-    decoded, plain = exact(body, max_depth, decoded)
-    return [anew(element, plain=plain) for element in decoded]
+def _is_array(body: bytes) -> bool:
+    return body.lstrip(values.SPACE)[:1] == b"["
 
 
-def _piece(number: int, piece: bytes, max_depth: int, max_bytes: int) -> Item:
-    """An element of a large array, not decoded where it is too large; other requests run between elements."""
-    if len(piece) > max_bytes:
+def _one(body: bytes, limits: _Limits) -> Item:
+    """The event that is the whole body."""
+    try:
+        return Item(body, orjson.loads(body))
+    except orjson.JSONDecodeError as error:
+        if nesting(body) > limits.max_depth:
+            return limits.too_deep(body)
+        raise _no_json(body, str(error)) from error
+
+
+def _alone(body: bytes, limits: _Limits, make: Make) -> Item:
+    """The CloudEvent that is the whole body, or its data."""
+    try:
+        return make(*_exact(body, limits.max_depth))
+    except orjson.JSONDecodeError as error:
+        if nesting(body) > limits.max_depth:
+            return limits.too_deep()
+        raise _no_json(body, str(error)) from error
+    except RecursionError:
+        return limits.too_deep()
+
+
+def _array(body: bytes, limits: _Limits, make: Make) -> list[Item]:
+    """The elements of an array; those that are not JSON, or too deep, are left undecoded.
+
+    A large array is decoded element by element, so that other requests run between elements.
+
+    Raises:
+        ProblemError: 400, it is not one array; 413, it has too many elements.
+    """
+    problem = "it is not one array"
+    if len(body) <= LARGE_BYTES:
+        try:
+            decoded = _counted(orjson.loads(body), limits.max_events)
+            decoded, plain = _exact(body, limits.max_depth + LEVELS_OF_AN_ARRAY, decoded)
+            return [make(element, plain) for element in decoded]
+        except orjson.JSONDecodeError as error:
+            problem = str(error)
+        except RecursionError:  # the elements show which one is too deep
+            pass
+    pieces = values.elements(body, limits.max_events)
+    if pieces is None:
+        raise _no_json(body, problem)
+    _counted(pieces, limits.max_events)
+    if b"" in pieces:
+        raise _no_json(body, f"element {pieces.index(b'')} is empty")
+    return [_piece(piece, limits, make) for piece in pieces]
+
+
+def _piece(piece: bytes, limits: _Limits, make: Make) -> Item:
+    """The item of an array's element, not decoded where it is too large, too deep or not JSON."""
+    if len(piece) > limits.max_bytes:
         return Item(piece)
-    element, plain = exact(piece, max_depth, _decoded(piece, f"element {number} of the body"))
-    return anew(element, plain=plain)
+    try:
+        return make(*_exact(piece, limits.max_depth))
+    except orjson.JSONDecodeError:
+        return Item(piece)
+    except RecursionError:
+        return limits.too_deep(piece)
 
 
 def _of_cloud(cloud: Any, max_values: int, plain: bool) -> Item:
-    item = anew(cloudevents.to_event(cloud, max_values), plain=plain)
+    item = serialize_event(cloudevents.to_event(cloud, max_values), plain=plain)
     # Values hidden in base64 were not counted with the body, so such events are decoded one at a time.
     return Item(item.payload) if "data_base64" in cloud else item
 
 
-def _decoded(body: bytes, what: str = "the body") -> Any:
-    """Decode with orjson, which bounds the depth; it blocks all other threads meanwhile."""
+def _of_batch(cloud: Any, max_values: int, plain: bool) -> Item:
+    """The item of a CloudEvent beside others, which is refused alone."""
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        fix = _AS_LINES if b"\n" in body.strip() and body[:1] == b"{" else _VALID
-        raise ProblemError(400, "malformed", f"{what} is not JSON: {error}", fix=fix) from error
+        return _of_cloud(cloud, max_values, plain)
+    except ProblemError as error:
+        reason = Reason.OVERSIZE if error.status == 413 else Reason.INVALID_ENVELOPE
+        return Item(b"", cloudevents.identity(cloud), rejected=Rejected(reason, error.detail))
 
 
-def exact(body: bytes, max_depth: int, decoded: Any = None) -> tuple[Any, bool]:
+def _no_json(body: bytes, why: str) -> ProblemError:
+    fix = _AS_LINES if b"\n" in body.strip() and body[:1] == b"{" else _VALID
+    return ProblemError(400, "malformed", f"the body is not JSON: {why}", fix=fix)
+
+
+def _exact(body: bytes, max_depth: int, decoded: Any = None) -> tuple[Any, bool]:
     """Decode without silent conversions: numbers are as they were sent; and whether the body is plain.
 
     Args:
         decoded: the body, decoded with them.
 
     Raises:
-        ProblemError: 400, it is no JSON, or too deep.
+        orjson.JSONDecodeError: it is not JSON, or a thousand levels deep.
+        RecursionError: it is deeper than `max_depth`, and has numbers that need a decoder that recurses.
     """
     if decoded is None:
-        decoded = _decoded(body)
+        decoded = orjson.loads(body)  # blocks all other threads meanwhile
     if not unusual([body]):
         return decoded, True
-    if nesting(body) > max_depth + LEVELS_OF_AN_ARRAY:  # the standard library's decoder recurses
-        raise ProblemError(400, "malformed", f"the body is nested deeper than {max_depth} levels")
+    if nesting(body) > max_depth:
+        raise RecursionError
     return json_values.exact(body), False
 
 
-def anew(event: Any, *, plain: bool) -> Item:
-    """Item of an event without bytes of its own, serialized; one that is not plain is decoded again."""
+def serialize_event(event: Any, *, plain: bool) -> Item:
+    """Item of an event without bytes of its own, serialized; one that is not plain is decoded again.
+
+    Raises:
+        RecursionError: it is nested hundreds of levels deep.
+    """
     try:
         payload = json_values.written(event)
     except TypeError:  # an integer beyond 64 bits or hundreds of levels: refused by the validator
-        try:
-            payload = json.dumps(event).encode()
-        except RecursionError as error:
-            raise ProblemError(400, "malformed", "an event is nested too deep to be read") from error
+        payload = json.dumps(event).encode()
     return Item(payload, event, True) if plain else Item(payload)

@@ -61,14 +61,13 @@ def count(body: bytes, marks: bytes, enough: int) -> int:
     return count
 
 
-def elements(body: bytes, most: int) -> list[bytes]:
-    """The elements of a JSON array as they were sent; decoding them one by one blocks for less time.
+def elements(body: bytes, most: int) -> list[bytes] | None:
+    """The elements of a JSON array as they were sent; None if the body is not one array.
+
+    Decoding them one by one blocks for less time. They may be invalid JSON.
 
     Args:
         most: where there are more elements, more than `most` are returned, empty.
-
-    Raises:
-        ProblemError: 400, the body is not one array. Elements may be invalid JSON.
     """
     deep, cuts = 0, []
     for at, octets, outside in _blocks(body):
@@ -89,7 +88,7 @@ def elements(body: bytes, most: int) -> list[bytes]:
         or body[cuts[0] : cuts[-1] + 1] != whole
         or any(body[cut] in b"[{]}" for cut in cuts[1:-1])  # a second array or object
     ):
-        raise ProblemError(400, "malformed", "the body is not JSON: it is not one array")
+        return None
     values = [body[start + 1 : end].strip(SPACE) for start, end in pairwise(cuts)]
     return [] if values == [b""] else values
 

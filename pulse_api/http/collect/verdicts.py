@@ -20,7 +20,7 @@ from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.split import Item
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.entities import DELETION
-from pulse_pipelines.domain.event import ENVELOPE, Rejected, parse_timestamp
+from pulse_pipelines.domain.event import ENVELOPE, Rejected, heading, parse_timestamp
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.validation.validator import Event, Refusal, Validator, refusal
 from pulse_resources.settings import load_settings
@@ -167,6 +167,8 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _judge(judge: Validator, item: Item, now: datetime) -> Event | Refusal:
+    if item.rejected is not None:
+        return refusal(item.event or heading(item.payload), item.rejected)
     if item.event is None:
         verdict = judge.payload(item.payload)
     elif (rejected := judge.undecodable(item.payload)) is not None:

@@ -53,10 +53,19 @@ def schema(tenant: Tenant, definition: Definition) -> dict[str, Any] | None:
     site, url = pages.site_of(addresses.url(tenant, feed.source), feed)
     with web.client(site) as client:
         lines = pages.page(client, url, None, schema_inference.SAMPLE).lines
+    rows = map(_first_row, range(1, len(lines) + 1), lines)
+    return schema_inference.schema(row for row in rows if not _is_deletion(row))
+
+
+def _first_row(number: int, line: bytes) -> dict[str, msgspec.Raw]:
+    """A row of the first page. Raises UserError: it is none."""
     try:
-        return schema_inference.schema(row for line in lines if not _is_deletion(row := members(line)))
-    except ValueError:
-        raise UserError("the source is not a feed of entities: its lines are not JSON objects") from None
+        return members(line)
+    except ValueError as error:
+        raise UserError(
+            f"the source is not a feed of entities: version {number} of its first page: {error}",
+            fix="The service must send a JSON object per line",
+        ) from None
 
 
 @contextmanager

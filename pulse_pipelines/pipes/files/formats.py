@@ -2,10 +2,8 @@
 
 import codecs
 import csv
-import gzip
 import io
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -17,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import schema_inference
-from pulse_pipelines.pipes.files import int96, parquet_types
+from pulse_pipelines.pipes.files import gzipped, int96, parquet_types
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
 
@@ -28,9 +26,8 @@ LARGEST = 4 * 1024**3
 """Bytes of a Parquet file that is read: each is copied to the disk."""
 LARGEST_SAMPLED = 256 * 1024 * 1024
 """Bytes of the largest Parquet file that is read for its schema, in the process that serves others, too."""
-MOST_INFLATED = 200
-INFLATED_FREELY = 64 * 1024 * 1024
-"""Bytes up to which a gzip file may hold any multiple of its own."""
+_SHOWN = 200
+"""Characters of a fault that an error shows."""
 ROWS = 1_000
 """Rows of a Parquet file that are in memory at a time."""
 
@@ -64,9 +61,9 @@ def rows(stream: BinaryIO, files: Files, schema: Mapping[str, Any], name: str) -
         if files.format is Format.PARQUET:
             yield from _parquet(stream, files)
         elif files.format is Format.NDJSON:
-            yield from _ndjson(_unpacked(stream, name))
+            yield from _ndjson(gzipped.unpacked(stream, name))
         else:
-            yield from _csv(_unpacked(stream, name), files, schema)
+            yield from _csv(gzipped.unpacked(stream, name), files, schema)
 
 
 def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
@@ -82,14 +79,16 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
                 try:
                     columns = pq.read_schema(local)
                 except OSError as error:  # a damaged footer
-                    raise UserError(f"the file is not a Parquet file: {type(error).__name__}") from None
+                    raise UserError(f"the file is not a Parquet file: {str(error)[:_SHOWN]}") from None
             _check(columns.names, files)
             return parquet_types.schema(columns)
-        head = io.BytesIO(_unpacked(stream, name).read(SAMPLE_BYTES))
+        content = gzipped.unpacked(stream, name).read(SAMPLE_BYTES)
+        head = io.BytesIO(content)
         if files.format is Format.NDJSON:
-            sample = [
-                row.values for row in islice(_ndjson(head), schema_inference.SAMPLE) if row.values is not None
-            ]
+            first = list(islice(_ndjson(head), schema_inference.SAMPLE))
+            sample = [row.values for row in first if row.values is not None]
+            if first and not sample and len(content) < SAMPLE_BYTES:
+                raise UserError(f"the file has no row: line {first[0].line}: {first[0].why}")
             if files.timestamp and sample and not any(files.timestamp in row for row in sample):
                 raise without_time(files, name)
             return schema_inference.schema(sample)
@@ -105,39 +104,10 @@ def _damage_explained(name: str) -> Iterator[None]:
     except UserError as error:
         error.where.setdefault("file", name)
         raise
-    except (gzip.BadGzipFile, zlib.error, EOFError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UserError(
-            f"the file is damaged, or of another format: {type(error).__name__}", file=name
+            f"the file is damaged, or of another format: {str(error)[:_SHOWN]}", file=name
         ) from None
-
-
-def _unpacked(stream: BinaryIO, name: str) -> BinaryIO:
-    return io.BufferedReader(_Inflated(stream), 2**20) if name.endswith(".gz") else stream
-
-
-class _Inflated(io.RawIOBase):
-    """What a gzip file holds; one that holds absurdly much more than it has bytes is refused."""
-
-    def __init__(self, packed: BinaryIO) -> None:
-        self._packed, self._taken, self._given = packed, 0, 0
-        self._file = gzip.GzipFile(fileobj=self)  # which only reads
-
-    def read(self, size: int = -1) -> bytes:
-        """Bytes as they are packed."""
-        piece = self._packed.read(size)
-        self._taken += len(piece)
-        return piece
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Bytes as they were before they were packed."""
-        size = self._file.readinto(buffer)
-        self._given += size
-        if self._given > max(INFLATED_FREELY, MOST_INFLATED * self._taken):
-            raise UserError(f"the file is more than {MOST_INFLATED} times larger than its gzip")
-        return size
 
 
 def _ndjson(stream: BinaryIO) -> Iterator[Row]:
@@ -198,11 +168,11 @@ def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[
         yield Row(line, {name: form(text) for name, form, text in fields if text})
 
 
-def _header(records: Iterator[list[str]], files: Files) -> list[str]:
+def _header(records: Any, files: Files) -> list[str]:
     try:
-        header = next(records, [])
+        header: list[str] = next(records, [])
     except csv.Error as error:
-        raise UserError(f"the file has no header: {error}") from None
+        raise UserError(f"the file has no header: line {records.line_num}: {error}") from None
     _check(header, files)
     return header
 
@@ -237,10 +207,11 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         )
         line, digits = 0, int96.digits(local, file, ROWS)
         for batch in _batches(file):
+            columns = [_readable(column) for column in batch.columns]
             for index in range(batch.num_rows):
                 line, more = line + 1, next(digits)
                 values, why = {}, ""
-                for column, (name, form) in zip(batch.columns, forms.items(), strict=True):
+                for column, (name, form) in zip(columns, forms.items(), strict=True):
                     try:
                         value = column[index].as_py()
                         value = int96.with_digits(value, more[name]) if name in more else form(value)
@@ -250,6 +221,11 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                     if value is not None:
                         values[name] = value
                 yield Row(line, values, b"", why)
+
+
+def _readable(column: pa.Array) -> pa.Array:
+    kind = parquet_types.readable(column.type)
+    return column if kind == column.type else column.cast(kind)
 
 
 def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
@@ -278,10 +254,16 @@ def _on_disk(stream: BinaryIO, most: int) -> Any:
 
 
 def _check(columns: Sequence[str], files: Files) -> None:
-    if len(set(columns)) != len(columns) or not all(columns):
-        raise UserError("two columns of the file have one name, or one has none")
-    if not all(column.isprintable() for column in columns):
-        raise UserError("a column of the file has a name with unprintable characters")
+    for number, column in enumerate(columns, 1):
+        if not column:
+            raise UserError(f"column {number} of the file has no name")
+        if (other := columns.index(column) + 1) < number:
+            raise UserError(f"columns {other} and {number} of the file have one name: {column!a}")
+        if not column.isprintable():
+            raise UserError(
+                f"column {number} of the file has a name with unprintable characters: {column!a}",
+                fix="Write the file in UTF-8, and the name without control characters",
+            )
     odd = [column for column in columns if column.startswith("_")]
     if odd and files.timestamp is None:
         raise UserError(
@@ -289,7 +271,11 @@ def _check(columns: Sequence[str], files: Files) -> None:
             fix="Rename it in the source",
         )
     if missing := [each for each in files.key if each not in columns]:
-        raise UserError(f"the file has no column {', '.join(missing)}, which the key names")
+        shown = ", ".join(ascii(column) for column in columns)[:_SHOWN]
+        raise UserError(
+            f"the file has no column {', '.join(missing)}, which the key names: it has {shown or 'none'}",
+            fix="Correct the key; CSV is separated by commas",
+        )
     if files.timestamp and files.timestamp not in columns:
         raise without_time(files)
 

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 Form = Callable[[Any], Any]
+_SECOND = 1_000_000_000
+"""Nanoseconds."""
 
 
 def schema(columns: pa.Schema) -> dict[str, Any]:
@@ -39,8 +41,21 @@ def _schema(kind: pa.DataType) -> dict[str, Any]:
     return {"type": ["string", "null"]}
 
 
+def readable(kind: pa.DataType) -> pa.DataType:
+    """The type that a column is cast to before `form` has its values: Python has no times in nanoseconds."""
+    if pa.types.is_dictionary(kind):
+        return readable(kind.value_type) if _is_time_of_ns(kind.value_type) else kind
+    if pa.types.is_struct(kind):
+        return pa.struct([member.with_type(readable(member.type)) for member in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(readable(kind.key_type), readable(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(readable(kind.value_type)))
+    return pa.int64() if _is_time_of_ns(kind) else kind
+
+
 def form(kind: pa.DataType) -> Form:
-    """What makes the JSON form of a Python value of a type; null stays null."""
+    """What makes the JSON form of a Python value of a type, as `readable` has it; null stays null."""
     made = _form(kind)
     return lambda value: None if value is None else made(value)
 
@@ -55,10 +70,12 @@ def _form(kind: pa.DataType) -> Form:
         return lambda value: _finite(float(str(short(value))))
     if pa.types.is_decimal(kind):
         return lambda value: format(value, "f")
+    if _is_time_of_ns(kind):
+        return _time_of_ns
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
         return _moment
     if pa.types.is_duration(kind):
-        return lambda value: value.isoformat() if hasattr(value, "isoformat") else _iso(value)
+        return _duration
     if any(check(kind) for check in _BYTES):
         return lambda value: base64.b64encode(value).decode()
     if _is_list(kind):
@@ -81,10 +98,17 @@ _BYTES = (
     pa.types.is_fixed_size_binary,
     pa.types.is_binary_view,
 )
+_LISTS = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return any(check(kind) for check in _LISTS)
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -108,5 +132,25 @@ def _moment(value: Any) -> str:
     return text.rstrip("0") + plus + zone
 
 
-def _iso(value: Any) -> str:
-    return str(msgspec.to_builtins(value))
+def _is_time_of_ns(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_time64(kind) and kind.unit == "ns")
+
+
+def _time_of_ns(value: int) -> str:
+    seconds, rest = divmod(value, _SECOND)
+    minutes, second = divmod(seconds, 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{_fraction(rest)}"
+
+
+def _duration(value: Any) -> str:
+    """ISO 8601: days and seconds, with all digits of what pandas has for nanoseconds."""
+    if not hasattr(value, "value"):
+        return str(msgspec.to_builtins(value))
+    seconds, rest = divmod(abs(value.value), _SECOND)
+    days, seconds = divmod(seconds, 86_400)
+    time = f"T{seconds}{_fraction(rest)}S" if seconds or rest or not days else ""
+    return f"{'-' * (value.value < 0)}P{f'{days}D' * (days > 0)}{time}"
+
+
+def _fraction(nanoseconds: int) -> str:
+    return f".{nanoseconds:09}".rstrip("0") if nanoseconds else ""

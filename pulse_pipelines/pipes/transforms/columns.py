@@ -1,14 +1,17 @@
 """Columns of a transform's result: their JSON Schema, and the SQL that writes each row's JSON."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 from pyspark.sql import types as t
 
 from pulse_pipelines.pipes.transforms.sources import ID
 from pulse_resources.errors import UserError
 
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+_LONG_DOUBLE = re.compile(r"[0-9]E-?[0-9]|[0-9.]{17}", re.ASCII)
 _TIMES = "map('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\")"
 
 
@@ -50,6 +53,11 @@ def written(columns: Sequence[t.StructField], sql: str) -> str:
         f"SELECT id, data, count(*) OVER (PARTITION BY id) AS times "  # noqa: S608 - see `checked`
         f"FROM (SELECT CAST({ID} AS STRING) AS id, {data} AS data FROM ({sql}))"
     )
+
+
+def shortest(data: str) -> str:
+    """The JSON text of a row with its doubles in their shortest form, which Java does not always write."""
+    return orjson.dumps(orjson.loads(data)).decode() if _LONG_DOUBLE.search(data) else data
 
 
 def with_ids(rows: str, ids: str) -> str:

@@ -156,7 +156,7 @@ def _compute(
             if data is None:
                 without_row.append(entity_id)
                 continue
-            key = json.dumps(entity_id)
+            key, data = json.dumps(entity_id), columns.shortest(data)
             event = f'{{"event_id":{key},"dataset":"{pipe.dataset}","timestamp":"{at}","data":{data}}}'
             _write(file, entity_id, event.encode())
     for entity_id in computation.deleted_ids(without_row):

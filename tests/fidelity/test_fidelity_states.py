@@ -1,0 +1,118 @@
+"""States, and answers to questions, have each value as the table has it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.here import ingest_here
+from support.http import Api
+
+from fidelity import lake_of_values as values, readings, record
+from fidelity.zoo import PROPERTIES, RICH, Value
+from pulse_pipelines import registry
+
+KEY = "key"
+LONGEST = 2_000
+"""Characters of a value's JSON: a state has no data of more than 4,096 bytes."""
+PARCELS = "parcels"
+ASKED = {"label": "text", "pieces": "integer"}
+"""Columns of a dataset by which a question can group its rows, with the kind of their values."""
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def lake(api: Api) -> Iterator[values.Lake]:
+    """A dataset whose columns have all values, and one that has none of these columns, each with a state."""
+    lake = values.make_tenant(api)
+    with lake.http:
+        for place in values.PLACES:
+            declared = PROPERTIES | RICH if place == "column" else {}
+            document = {"type": "object", "properties": {KEY: {"type": "string"}} | dict(declared)}
+            uri = registry.publish_schema(lake.owner.tenant, place, json.dumps(document)).schema_uri
+            registry.create_dataset(lake.owner.tenant, place, uri)
+            lake.http.put(f"/v1/datasets/{place}/state", json={"latest_by": KEY}).raise_for_status()
+            some = lake.of("state", place, only=_is_short)
+            body = "\n".join(map(event, some))
+            lake.post("/v1/collect", values.encoded(body), some, content_type="application/x-ndjson")
+        ingest_here(lake.owner)
+        yield lake
+
+
+def _is_short(value: Value) -> bool:
+    return len(value.text) + len(value.member) < LONGEST and "\n" not in value.text
+
+
+def event(one: values.Sent) -> str:
+    """The event of a value, with the key of its state."""
+    return f'{_head(one, one.place)}, "data": {{"{KEY}": "{one.event_id}", {one.data[1:]}}}'
+
+
+def _head(one: values.Sent, slug: str) -> str:
+    return f'{{"event_id": "{one.event_id}", "dataset": "{slug}", "timestamp": "{values.TIMESTAMP}"'
+
+
+@pytest.fixture(scope="module")
+def table(lake: values.Lake) -> dict[str, Any]:
+    """The data of each row, by event id."""
+    came = {}
+    for place in values.PLACES:
+        dataset = registry.find_dataset(lake.owner.tenant, place)
+        came |= {row["id"]: readings.data(row, dataset.columns) for row in lake.owner.rows(place)}
+    for data in came.values():
+        del data[KEY]
+    return came
+
+
+def keys(changes: dict[str, record.Changes]) -> set[tuple[str, str]]:
+    """Values that are changed, and how."""
+    return {
+        (event_id, key)
+        for event_id, found in changes.items()
+        for names, _ in found.values()
+        for key in names.split("+")
+    }
+
+
+def test_a_state_has_each_value_as_the_table_has_it_or_as_it_was_sent(
+    lake: values.Lake, table: dict[str, Any]
+) -> None:
+    came, after = {}, None
+    for place in values.PLACES:
+        while page := _page(lake, place, after):
+            came |= page
+            after = max(page)
+        after = None
+    in_table = record.changes(lake.sent.values(), lake, table, "duckdb")
+    in_state = record.changes(lake.sent.values(), lake, came, "state")
+    assert keys(in_state) <= keys(in_table)
+    record.hold("out", "state", {"values": len(came), "differs": {}})
+
+
+def _page(lake: values.Lake, place: str, after: str | None) -> dict[str, Any]:
+    asked = {"limit": 100} | ({"after": after} if after else {})
+    answer = lake.http.get(f"/v1/datasets/{place}/state", params=asked).raise_for_status()
+    found = readings.parsed(answer.content)["state"]
+    return {entry["key"]: {n: item for n, item in entry["data"].items() if n != KEY} for entry in found}
+
+
+def test_an_answer_to_a_question_has_each_value_as_it_was_sent(lake: values.Lake) -> None:
+    document = {"type": "object", "properties": {name: PROPERTIES[kind] for name, kind in ASKED.items()}}
+    uri = registry.publish_schema(lake.owner.tenant, PARCELS, json.dumps(document)).schema_uri
+    registry.create_dataset(lake.owner.tenant, PARCELS, uri)
+    expected: dict[str, set[Any]] = {name: set() for name in ASKED}
+    events = []
+    for name, kind in ASKED.items():
+        for one in lake.sent.values():
+            if (one.place, one.value.kind) == ("column", kind) and one.event_id not in lake.refused:
+                events.append(f'{_head(one, PARCELS)}, "data": {{"{name}": {one.value.text}}}}}')
+                expected[name].add(readings.parsed(one.value.text))
+    answer = lake.http.post("/v1/collect", content=values.encoded(f"[{','.join(events)}]"), headers=JSON)
+    assert answer.status_code == 202, answer.text
+    ingest_here(lake.owner)
+    for name in ASKED:
+        answer = lake.http.post("/v1/ask", json={"question": f"How many parcels by {name}?"})
+        assert answer.status_code == 200, answer.text
+        rows = readings.parsed(answer.content)["rows"]
+        assert {row[name] for row in rows} - {None} == expected[name]
+    record.hold("out", "ask", {"values": sum(map(len, expected.values())), "differs": {}})
