@@ -12,7 +12,7 @@ imports nothing else of Pulse.
 """
 
 from pulse_client.async_client import AsyncClient
-from pulse_client.batches import MAX_BYTES, MAX_EVENTS, Batch, batches
+from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch, batches
 from pulse_client.buffer import EventBuffer
 from pulse_client.client import Client
 from pulse_client.delivery import Retries

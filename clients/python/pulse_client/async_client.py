@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
 
 import httpx
 
-from pulse_client.batches import MAX_BYTES, MAX_EVENTS, Batch, batches
+from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch, batches
 from pulse_client.client import as_events
 from pulse_client.delivery import (
     REQUEST_TIMEOUT_S,
@@ -23,9 +22,6 @@ from pulse_client.delivery import (
 from pulse_client.encoding import Event
 from pulse_client.errors import PulseClientError
 from pulse_client.results import SendResult
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _SHORT_BYTES = 64 * 1024
 """Up to here a body is compressed in the event loop; a thread would cost more."""
@@ -60,7 +56,7 @@ class AsyncClient:
         self._http = http or httpx.AsyncClient()
         self._sleep = sleep
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,17 +11,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from pulse_client.batches import MAX_BYTES, MAX_EVENTS, Batch
+from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch
 from pulse_client.client import Client
 from pulse_client.encoding import EncodedEvent, Event, encode
 from pulse_client.errors import PulseClientError, Unavailable
 from pulse_client.losses import CLOSED, FULL, REJECTED, UNSENT, Loss, Losses, Stats, refusals
 from pulse_client.results import SendResult, Verdict
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _log = logging.getLogger("pulse_client")
 _PAUSE_S = 5.0
@@ -85,7 +81,7 @@ class EventBuffer:
         self._accepted = self._dead_lettered = 0
         self._losses = Losses()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> EventBuffer:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import httpx
 
-from pulse_client.batches import MAX_BYTES, MAX_EVENTS, Batch, batches
+from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch, batches
 from pulse_client.delivery import (
     REQUEST_TIMEOUT_S,
     TIMEOUT_S,
@@ -22,9 +21,6 @@ from pulse_client.delivery import (
 from pulse_client.encoding import Event
 from pulse_client.errors import PulseClientError
 from pulse_client.results import SendResult
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Client:
@@ -65,7 +61,7 @@ class Client:
         self._http = http or httpx.Client()
         self._sleep = sleep
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import httpx
 
-from pulse_client.batches import Batch
+from pulse_client.batching import Batch
 from pulse_client.errors import (
     Forbidden,
     InvalidRequest,
@@ -192,18 +192,18 @@ def _problem(answer: httpx.Response, document: dict[str, Any] | None) -> PulseCl
             return Unavailable("the API is busy", status=status, fix=_AGAIN)
         if status not in _KINDS:
             _unexpected(answer, "the API's answer is not a JSON object")
-    known = document or {}
+    members = document or {}
     kind = _KINDS.get(status, InvalidRequest)
     if status == _OVER_RATE:
         kind = OverQuota if wait is None else OverRate
     elif status >= 500 or wait is not None:
         kind = Unavailable
     return kind(
-        str(known.get("detail") or known.get("title") or f"the API refused the request with {status}"),
-        fix=known.get("fix"),
+        str(members.get("detail") or members.get("title") or f"the API refused the request with {status}"),
+        fix=members.get("fix"),
         status=status,
-        problem=known.get("type"),
-        request_id=known.get("request_id"),
+        problem=members.get("type"),
+        request_id=members.get("request_id"),
     )
 
 

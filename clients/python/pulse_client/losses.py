@@ -59,6 +59,7 @@ class Losses:
         return bool(self._unreported)
 
     def add(self, loss: Loss) -> None:
+        """Count a loss, and report it with the next ones."""
         if not loss.events:
             return
         if loss.reason == REFUSED:
