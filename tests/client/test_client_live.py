@@ -11,6 +11,7 @@ from support.http import Api, Caller, sample
 from chaos.waiting import PATIENCE_S
 from pulse_client import AsyncClient, Client, EventBuffer, OverRate, Unauthorized, new_event_id
 from pulse_pipelines.registry import quotas
+from pulse_resources.settings import load_settings
 
 
 def test_events_of_all_three_land_once(api: Api, caller: Caller) -> None:
@@ -41,9 +42,9 @@ def test_events_of_all_three_land_once(api: Api, caller: Caller) -> None:
 
 
 def test_a_wrong_key_is_an_error_with_its_fix(api: Api) -> None:
-    with Client(api.url, f"pulse_{uuid.uuid4().hex}_000000000000_{'x' * 43}") as client:
-        with pytest.raises(Unauthorized) as caught:
-            client.send(sample())
+    unknown = f"pulse_{uuid.uuid4().hex}_000000000000_{'x' * 43}"
+    with Client(api.url, unknown) as client, pytest.raises(Unauthorized) as caught:
+        client.send(sample())
     assert caught.value.status == 401
     assert caught.value.fix
     assert caught.value.request_id
@@ -59,11 +60,23 @@ def test_over_rate_is_waited_out_while_the_time_lasts(api: Api, caller: Caller) 
 
 
 def test_the_examples_of_the_page_work(api: Api, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PULSE_URL", api.url)
-    monkeypatch.setenv("PULSE_KEY", caller.key.text)
-    examples = blocks("sending.md", "python")
-    assert len(examples) >= 3
-    for example in examples:
+    kafka = load_settings().kafka
+    variables = {
+        "PULSE_URL": api.url,
+        "PULSE_KEY": caller.key.text,
+        "PULSE_BROKERS": kafka.bootstrap_servers,
+        "PULSE_USER": kafka.username,
+        "PULSE_PASSWORD": kafka.password.get_secret_value(),
+        "PULSE_TOPIC": caller.owner.tenant.topic,
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    # The brokers of the tests have neither TLS nor users of tenants.
+    replacements = {"SASL_SSL": kafka.security_protocol, "SCRAM-SHA-512": kafka.sasl_mechanism}
+    for example in blocks("sending.md", "python"):
+        for text, replacement in replacements.items():
+            example = example.replace(f'"{text}"', f'"{replacement}"')
         exec(example, {})  # noqa: S102 - the page is ours
     ingest(caller.owner)
-    assert {"o-1", "o-2"} <= {row["id"] for row in caller.owner.rows()}
+    ids = {row["id"] for row in caller.owner.rows()}
+    assert {"o-1", "o-2", "k-1"} < ids, "and the one without an id"

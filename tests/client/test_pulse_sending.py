@@ -18,7 +18,7 @@ Answer = tuple[int, dict[str, str], Any]
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[list[Answer]], tuple[str, list[str]]]]:
-    """A server that gives these answers (status, headers, body) in turn; keeps port and encoding of requests."""
+    """A server that answers (status, headers, body) in turn, and keeps port and encoding of requests."""
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def serve(script: list[Answer]) -> tuple[str, list[str]]:
@@ -47,7 +47,7 @@ def serve() -> Iterator[Callable[[list[Answer]], tuple[str, list[str]]]]:
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}", requests
 
     yield serve
