@@ -30,19 +30,18 @@ class Batch:
     """Events between them that cannot be sent."""
     size: int = 0
     """Bytes of the body before compression."""
-
-    @property
-    def media_type(self) -> str:
-        return self.events[0].media_type if self.events else LINES
+    media_type: str = LINES
 
     def has_room_for(self, event: EncodedEvent, max_events: int, max_bytes: int) -> bool:
         """Whether the event may join; an empty batch takes any, however large."""
         if not self.events:
             return True
-        fits = len(self.events) < max_events and self.size + len(event.payload) <= max_bytes
+        fits = self.size + len(event.payload) <= max_bytes and len(self.events) < max_events
         return fits and event.media_type == self.media_type
 
     def add(self, event: EncodedEvent) -> None:
+        if not self.events:
+            self.media_type = event.media_type
         self.events.append(event)
         self.size += len(event.payload) + 1
 
