@@ -32,7 +32,8 @@ class EventBuffer:
 
     `send` neither blocks nor raises: an event that does not fit is lost, counted and reported. While Pulse
     does not answer, events wait, and the thread tries again. A process that is killed loses what waits: send
-    events that must not be lost with `Client`. Close the buffer to send the rest; a normal exit closes it.
+    events that must not be lost with `Client`. Close the buffer to send the rest; a normal exit closes it, and
+    waits for up to ten seconds.
     After a fork the child has an empty buffer and a thread of its own, and the parent sends what waited.
 
     Args:
