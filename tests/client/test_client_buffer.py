@@ -148,6 +148,19 @@ def test_an_outage_is_waited_out(new_buffer: New, server: Server, losses: list[L
     assert (buffer.stats.accepted, losses) == (1, [])
 
 
+def test_a_long_retry_after_is_not_cut_short(
+    new_buffer: New, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulse_client.buffer._PAUSE_S", 0.001)
+    answers = [httpx.Response(429, json=BUSY, headers={"Retry-After": "3600"})]
+    server.answer = lambda events: answers.pop() if answers else accepted(events)
+    buffer = new_buffer()
+    buffer.send(event())
+    assert not buffer.flush(0.1)
+    assert not buffer.close(0.001)
+    assert server.sizes == [1]
+
+
 def test_a_wrong_key_loses_its_batch_and_says_why(
     new_buffer: New, server: Server, losses: list[Loss]
 ) -> None:

@@ -62,12 +62,12 @@ def test_over_rate_is_waited_out_while_the_time_lasts(api: Api, caller: Caller) 
 def test_the_examples_of_the_page_work(api: Api, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     kafka = load_settings().kafka
     variables = {
-        "PULSE_URL": api.url,
-        "PULSE_KEY": caller.key.text,
-        "PULSE_BROKERS": kafka.bootstrap_servers,
-        "PULSE_USER": kafka.username,
-        "PULSE_PASSWORD": kafka.password.get_secret_value(),
-        "PULSE_TOPIC": caller.owner.tenant.topic,
+        "PULSE": api.url,
+        "KEY": caller.key.text,
+        "KAFKA_BROKERS": kafka.bootstrap_servers,
+        "KAFKA_USER": kafka.username,
+        "KAFKA_PASSWORD": kafka.password.get_secret_value(),
+        "KAFKA_TOPIC": caller.owner.tenant.topic,
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -290,6 +290,7 @@ def test_what_cannot_get_better_is_an_error_at_once(
     assert type(caught.value) is error
     assert len(server.requests) == 2
     assert caught.value.partial == SendResult(accepted=1)
+    assert caught.value.retry_after == (901 if error is pulse_client.OverRate else None)
     assert caught.value.fix or answer.status_code == 413
     assert "the-key" not in repr(caught.value)
 

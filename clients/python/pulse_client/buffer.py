@@ -214,7 +214,7 @@ class EventBuffer:
                 if not self._abandoned.is_set():
                     _log.warning("Pulse is unavailable, %d events wait: %s", self.stats.waiting, error)
                     self._report()
-                self._abandoned.wait(_PAUSE_S)
+                self._abandoned.wait(max(_PAUSE_S, error.retry_after or 0.0))
                 continue
             except PulseClientError as error:
                 outcome = Loss(len(batch.events), REJECTED, str(error))

@@ -114,10 +114,11 @@ class Delivery:
         if document is not None and document.get("type") == _ALL_REFUSED:
             verdicts = document.get("verdicts", ())
             return self._checked(answer, {"refused": len(verdicts), "verdicts": verdicts})
-        wait = retry_after(answer)
+        error, wait = _problem(answer, document), retry_after(answer)
         if wait is None:
-            raise _problem(answer, document)
-        return self._pause(wait, _problem(answer, document))
+            raise error
+        error.retry_after = wait
+        return self._pause(wait, error)
 
     def _pause(self, at_least: float, error: PulseClientError) -> float:
         self._attempt += 1

@@ -41,6 +41,8 @@ class PulseClientError(Exception):
         """Type of the problem document, such as `urn:pulse:problem:quota-exceeded`."""
         self.request_id = request_id
         """The request in the server's log."""
+        self.retry_after: float | None = None
+        """Seconds after which the server expects the request again, if it stated them."""
         self.partial: SendResult | None = None
         """Result of the requests before, of the same call of `send`. Of the request that failed, and of those
         after it, events may have arrived or not."""
