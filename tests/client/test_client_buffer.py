@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from test_client_requests import BUSY, accepted, event
+from support.client import BUSY, accepted, event
 
 from chaos.waiting import PATIENCE_S, wait
 from pulse_client import Client, EventBuffer, Loss, Retries, Stats

@@ -5,20 +5,20 @@ import gzip
 import json
 import math
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
+from support.client import accepted, event, problem, verdict
 
 import pulse_client
 from pulse_client import AsyncClient, Client, Retries, SendResult, batches, batching, new_event_id, with_ids
 from pulse_client.batching import compress
 
 Answer = httpx.Response | Exception
-BUSY = {"type": "urn:pulse:problem:unavailable", "detail": "slow", "fix": "later", "request_id": "r-1"}
 
 
 class Server:
@@ -56,34 +56,6 @@ class Server:
 
         http = httpx.AsyncClient(transport=httpx.MockTransport(self))
         return AsyncClient("http://pulse", "the-key", http=http, sleep=sleep, **options)
-
-
-def accepted(events: int, *, refused: Iterable[int] = (), **members: Any) -> httpx.Response:
-    """The API's answer about so many events, of which some are refused."""
-    verdicts = [verdict(index) for index in refused]
-    counts = {"accepted": events - len(verdicts), "dead_lettered": 0, "refused": len(verdicts)}
-    return httpx.Response(207 if verdicts else 202, json=counts | {"verdicts": verdicts} | members)
-
-
-def verdict(index: int) -> dict[str, Any]:
-    return {
-        "index": index,
-        "event_id": f"e-{index}",
-        "status": "refused",
-        "reason": "schema_violation",
-        "pointer": "/data",
-        "detail": "wrong",
-        "later": "a member of a later version",
-    }
-
-
-def problem(status: int, body: Any = BUSY, **headers: str) -> httpx.Response:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx.Response(status, headers=headers, content=content)
-
-
-def event(event_id: str | None = "e", **data: Any) -> dict[str, Any]:
-    return {"event_id": event_id, "dataset": "orders", "timestamp": "2026-11-19T10:00:00Z", "data": data}
 
 
 Send = Callable[..., SendResult]
