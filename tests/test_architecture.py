@@ -154,6 +154,13 @@ def test_the_client_needs_httpx_alone() -> None:
     assert [re.split(r"\W", name)[0] for name in project["optional-dependencies"]["fast"]] == ["isal"]
 
 
+def test_pulse_distributes_the_client_too() -> None:
+    assert (ROOT / "pulse_client").resolve() == (ROOT / "clients/python/pulse_client").resolve()
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert "pulse_client*" in setuptools["packages"]["find"]["include"]
+    assert "py.typed" in setuptools["package-data"]["pulse_client"]
+
+
 def test_dagster_is_known_to_thin_adapters_only() -> None:
     others = [module for module in MODULES if not any(within(module, part) for part in KNOWS_DAGSTER)]
     wrong = {m: {name for name in imports(m) if re.match(r"dagster\b|dagster_", name)} for m in others}
