@@ -7,20 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import httpx
 
-from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch, batches
-from pulse_client.client import as_events
-from pulse_client.delivery import (
-    REQUEST_TIMEOUT_S,
-    TIMEOUT_S,
-    Deadline,
-    Delivery,
-    Retries,
-    address,
-    headers,
-    with_refusals,
-)
+from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch
+from pulse_client.delivery import Deadline, Retries, with_refusals
 from pulse_client.encoding import Event
 from pulse_client.errors import PulseClientError
+from pulse_client.plan import REQUEST_TIMEOUT_S, TIMEOUT_S, Plan
 from pulse_client.results import SendResult
 
 _SHORT_BYTES = 64 * 1024
@@ -46,13 +37,15 @@ class AsyncClient:
         http: httpx.AsyncClient | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._address = address(url)
-        self._headers = headers(key)
-        self._timeout = timeout
-        self._request_timeout = request_timeout
-        self._retries = retries
-        self._max_events = max_events
-        self._max_bytes = max_bytes
+        self._plan = Plan(
+            url=url,
+            key=key,
+            timeout=timeout,
+            request_timeout=request_timeout,
+            retries=retries,
+            max_events=max_events,
+            max_bytes=max_bytes,
+        )
         self._http = http or httpx.AsyncClient()
         self._sleep = sleep
 
@@ -68,10 +61,10 @@ class AsyncClient:
 
     async def send(self, events: Event | Iterable[Event], *, timeout: float | None = None) -> SendResult:
         """Send one event or many; see `Client.send`. A cancelled call may have sent some of them."""
-        deadline = Deadline(self._timeout if timeout is None else timeout)
+        deadline = self._plan.deadline(timeout)
         results: list[SendResult] = []
         try:
-            for batch in batches(as_events(events), max_events=self._max_events, max_bytes=self._max_bytes):
+            for batch in self._plan.batches(events):
                 results.append(await self._deliver(batch, deadline))
         except PulseClientError as error:
             error.partial = SendResult.total(results)
@@ -80,22 +73,16 @@ class AsyncClient:
 
     async def send_batch(self, batch: Batch, *, timeout: float | None = None) -> SendResult:
         """Send the events of one request; see `Client.send_batch`."""
-        return await self._deliver(batch, Deadline(self._timeout if timeout is None else timeout))
+        return await self._deliver(batch, self._plan.deadline(timeout))
 
     async def _deliver(self, batch: Batch, deadline: Deadline) -> SendResult:
         if not batch.events:
             return with_refusals(SendResult(), [], batch)
         body = batch.body() if batch.size <= _SHORT_BYTES else await asyncio.to_thread(batch.body)
-        delivery = Delivery(batch, self._retries, deadline)
-        content_type = {"Content-Type": batch.media_type}
+        delivery = self._plan.delivery(batch, deadline)
         while True:
             try:
-                answer = await self._http.post(
-                    self._address,
-                    content=body,
-                    headers={**self._headers, **content_type},
-                    timeout=delivery.request_timeout(self._request_timeout),
-                )
+                answer = await self._http.post(**self._plan.arguments(batch, body, delivery))
             except httpx.TransportError as error:
                 outcome: SendResult | float = delivery.after_silence(error)
             else:

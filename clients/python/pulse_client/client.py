@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import httpx
 
-from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch, batches
-from pulse_client.delivery import (
-    REQUEST_TIMEOUT_S,
-    TIMEOUT_S,
-    Deadline,
-    Delivery,
-    Retries,
-    address,
-    headers,
-    with_refusals,
-)
+from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch
+from pulse_client.delivery import Deadline, Retries, with_refusals
 from pulse_client.encoding import Event
 from pulse_client.errors import PulseClientError
+from pulse_client.plan import REQUEST_TIMEOUT_S, TIMEOUT_S, Plan
 from pulse_client.results import SendResult
 
 
@@ -51,13 +43,15 @@ class Client:
         http: httpx.Client | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._address = address(url)
-        self._headers = headers(key)
-        self._timeout = timeout
-        self._request_timeout = request_timeout
-        self._retries = retries
-        self._max_events = max_events
-        self._max_bytes = max_bytes
+        self._plan = Plan(
+            url=url,
+            key=key,
+            timeout=timeout,
+            request_timeout=request_timeout,
+            retries=retries,
+            max_events=max_events,
+            max_bytes=max_bytes,
+        )
         self._http = http or httpx.Client()
         self._sleep = sleep
 
@@ -82,10 +76,10 @@ class Client:
         Raises:
             PulseClientError: a request failed as a whole; `partial` is the result of those before it.
         """
-        deadline = Deadline(self._timeout if timeout is None else timeout)
+        deadline = self._plan.deadline(timeout)
         results: list[SendResult] = []
         try:
-            for batch in batches(as_events(events), max_events=self._max_events, max_bytes=self._max_bytes):
+            for batch in self._plan.batches(events):
                 results.append(self._deliver(batch, deadline))
         except PulseClientError as error:
             error.partial = SendResult.total(results)
@@ -98,21 +92,15 @@ class Client:
         Raises:
             PulseClientError: the request failed as a whole.
         """
-        return self._deliver(batch, Deadline(self._timeout if timeout is None else timeout))
+        return self._deliver(batch, self._plan.deadline(timeout))
 
     def _deliver(self, batch: Batch, deadline: Deadline) -> SendResult:
         if not batch.events:
             return with_refusals(SendResult(), [], batch)
-        body, delivery = batch.body(), Delivery(batch, self._retries, deadline)
-        content_type = {"Content-Type": batch.media_type}
+        body, delivery = batch.body(), self._plan.delivery(batch, deadline)
         while True:
             try:
-                answer = self._http.post(
-                    self._address,
-                    content=body,
-                    headers={**self._headers, **content_type},
-                    timeout=delivery.request_timeout(self._request_timeout),
-                )
+                answer = self._http.post(**self._plan.arguments(batch, body, delivery))
             except httpx.TransportError as error:
                 outcome: SendResult | float = delivery.after_silence(error)
             else:
@@ -120,9 +108,3 @@ class Client:
             if isinstance(outcome, SendResult):
                 return outcome
             self._sleep(outcome)
-
-
-def as_events(events: Event | Iterable[Event]) -> Iterable[Event]:
-    """One event as a list of it; many as they are."""
-    is_one = isinstance(events, (Mapping, bytes)) or hasattr(events, "get_attributes")
-    return [events] if is_one else events  # type: ignore[list-item, return-value]

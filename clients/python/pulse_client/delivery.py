@@ -24,11 +24,7 @@ from pulse_client.errors import (
     UnexpectedAnswer,
 )
 from pulse_client.results import Ignored, SendResult, Verdict
-from pulse_client.version import __version__
 
-PATH = "/v1/collect"
-TIMEOUT_S = 120.0
-REQUEST_TIMEOUT_S = 60.0
 _ACCEPTED = (202, 207)
 _ALL_REFUSED = "urn:pulse:problem:events-refused"
 _OVER_RATE = 429
@@ -64,23 +60,6 @@ class Deadline:
     def remaining(self) -> float:
         """Seconds; 0 or less: it has passed."""
         return self._end - time.monotonic()
-
-
-def address(url: str) -> httpx.URL:
-    """Where events are sent. Raises ValueError: the url is not the address of an API."""
-    parsed = httpx.URL(url.rstrip("/") + PATH)
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is not the address of an API, such as https://pulse.example.com")
-    return parsed
-
-
-def headers(key: str) -> dict[str, str]:
-    """Headers of every request; they hold the key."""
-    return {
-        "Authorization": f"Bearer {key.strip()}",
-        "Content-Encoding": "gzip",
-        "User-Agent": f"pulse-client/{__version__}",
-    }
 
 
 class Delivery:
