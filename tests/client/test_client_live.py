@@ -31,8 +31,9 @@ def test_events_of_all_three_land_once(api: Api, caller: Caller) -> None:
     with EventBuffer(api.url, caller.key.text) as buffer:
         buffer.send(sample("buffered"))
         buffer.send(cloud | {"id": "1"})
+        buffer.send(cloud | {"id": "2", "source": ""})
         assert buffer.flush(PATIENCE_S)
-    assert buffer.stats.accepted == 2
+    assert (buffer.stats.accepted, buffer.stats.refused) == (2, 1)
     ingest(caller.owner)
     assert {row["id"] for row in caller.owner.rows()} == {
         *(event["event_id"] for event in events),

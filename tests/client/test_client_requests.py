@@ -181,9 +181,7 @@ def test_cloudevents_go_in_requests_of_their_own(send: Send) -> None:
         event(n=float("inf")),
         event(n="\ud800"),
         event(n=object()),
-        {"specversion": "0.3", "id": "1", "source": "s", "type": "t", "data": {}},
-        {"specversion": "1.0", "id": "1", "type": "t", "data": {}},
-        SdkEvent({"id": "1", "source": "s", "type": "t"}, b"no JSON"),
+        SdkEvent({"id": "1", "source": "s", "type": "t"}, object()),
     ],
     ids=repr,
 )
