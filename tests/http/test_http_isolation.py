@@ -79,8 +79,12 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("POST", "/v1/pipes/{pipe}/reset"): M,
     ("GET", "/v1/datasets/{slug}/summary"): R,
     ("GET", "/v1/events/{event_id}"): R,
+    ("GET", "/v1/offsets/{partition}/{offset}"): R,
+    ("GET", "/v1/freshness"): R,
+    ("GET", "/v1/lake/connect"): R,
     ("GET", "/v1/dead-letters"): R,
     ("GET", "/v1/dead-letters/summary"): R,
+    ("GET", "/v1/dead-letters/groups"): R,
     ("GET", "/v1/dead-letters/{letter_id}"): R,
     ("POST", "/v1/dead-letters/replay"): M,
     ("POST", "/v1/dead-letters/discard"): M,
@@ -92,6 +96,7 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/v1/datasets/{slug}/meaning"): R,
     ("GET", "/v1/usage"): R,
     ("GET", "/v1/keys"): M,
+    ("GET", "/v1/keys/current"): R,
     ("POST", "/v1/keys"): M,
     ("POST", "/v1/keys/{key_id}/rotate"): M,
     ("DELETE", "/v1/keys/{key_id}"): M,
@@ -116,7 +121,7 @@ SELECT tenant_id, %s, dataset_id, %s FROM pdm_datasets WHERE tenant_id = %s AND 
 OF_THE_LAKE = {
     endpoint
     for endpoint in NEEDS
-    if endpoint[1].startswith(("/v1/sql", "/v1/ask")) or "meaning" in endpoint[1]
+    if endpoint[1].startswith(("/v1/sql", "/v1/ask", "/v1/lake")) or "meaning" in endpoint[1]
 }
 """Which keys for engines open, too."""
 OF_ENTITIES = re.compile("/(entities|syncs|indexes)")

@@ -1,0 +1,1 @@
+"""The console: pages in which a tenant's developer sees her datasets, served by the API at `/console`."""
