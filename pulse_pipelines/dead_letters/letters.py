@@ -40,9 +40,9 @@ WHERE {{state}} AND {MATCHES} GROUP BY reason ORDER BY count(*) DESC, reason
 GROUPS = f"""
 SELECT nullif(coalesce(dataset, ''), '') AS dataset, reason, {PLACE} AS place, count(*) AS count,
     min(settled_at) AS oldest, max(settled_at) AS newest,
-    (array_agg(partition || '-' || event_offset ORDER BY settled_at DESC, event_offset DESC))[1]
+    (array_agg(partition || '-' || event_offset ORDER BY settled_at DESC, event_offset DESC, partition))[1]
         AS example_id,
-    (array_agg(detail ORDER BY settled_at DESC, event_offset DESC))[1] AS example_detail
+    (array_agg(detail ORDER BY settled_at DESC, event_offset DESC, partition))[1] AS example_detail
 FROM dead_letters WHERE {{state}} AND {MATCHES}
 GROUP BY coalesce(dataset, ''), reason, place ORDER BY count(*) DESC, dataset, reason, place LIMIT %(limit)s
 """  # noqa: S608

@@ -4,6 +4,7 @@ import { readJson } from "./json.js";
 import { currentKey } from "./session.js";
 
 const PAUSE_MS = 2_000;
+const MAX_BUSY = 5; // answers 503 in a row, which can mean that the request itself takes too long
 
 /** An answer that is an error: the problem document, with `status`, `detail` and `fix`. */
 export class Problem extends Error {
@@ -22,7 +23,7 @@ let running = 0;
 export async function read(path, { signal, parameters = {} } = {}) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined));
   const address = query.size ? `${path}?${query}` : path;
-  for (;;) {
+  for (let refusals = 0; ; ) {
     let pause = PAUSE_MS;
     try {
       const answer = await send("GET", address, { signal });
@@ -32,6 +33,7 @@ export async function read(path, { signal, parameters = {} } = {}) {
       const isAway = !(error instanceof Problem) && error.name !== "AbortError";
       if (!isAway && ![429, 503].includes(error.status)) throw error;
       if (error.status === 429 && !error.retryAfter) throw error;
+      if (error.status === 503 && (refusals += 1) === MAX_BUSY) throw error;
       if (isAway || error.status === 503) listeners.away(true, error.status ? error.message : null);
       pause = Math.min((error.retryAfter ?? 2) * 1000, 30_000);
     }

@@ -16,6 +16,7 @@ from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import dead_letters
 from pulse_pipelines.dead_letters import DeadLetter, DeadLetterOutcome, Result
+from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_LETTERS, State
 
 router = resource("dead letters", "/v1/dead-letters")
@@ -82,6 +83,7 @@ class GroupInfo(BaseModel):
     newest: datetime
     example_id: str = Field(description="Id of the latest one.")
     example_detail: str = Field(description="What is wrong with it.")
+    advice: str = Field(description="What to do about the reason.")
 
 
 class GroupList(BaseModel):
@@ -179,7 +181,8 @@ def groups(principal: Reader, query: Annotated[GroupQuery, Query()]) -> GroupLis
     """Dead letters by dataset, reason and place, with an example. A filter of all three selects a group."""
     as_of = datetime.now(UTC)
     grouped = dead_letters.groups(principal.tenant, query.filter(), state=query.state, limit=query.limit)
-    return GroupList(as_of=as_of, groups=[GroupInfo(**vars(group)) for group in grouped])
+    infos = [GroupInfo(**vars(group), advice=Reason(group.reason).advice) for group in grouped]
+    return GroupList(as_of=as_of, groups=infos)
 
 
 @router.get(
