@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-HOME = "/console"
+from pulse_api.console import HOME
+
 FILES = Path(__file__).with_name("static")
 PAGE = "index.html"
 KINDS = {
@@ -95,6 +96,5 @@ async def send_file(request: Request) -> Response:
 ROUTES = (
     Route(HOME, show_page, include_in_schema=False),
     Route(f"{HOME}/static/{{version}}/{{name}}", send_file, include_in_schema=False),
-    Route(f"{HOME}/{{address:text}}", show_page, include_in_schema=False),
+    Route(f"{HOME}/{{address:path}}", show_page, include_in_schema=False),
 )
-"""`text` is a convertor of the API: an address may hold line breaks."""

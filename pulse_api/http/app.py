@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from pulse_api.console import pages
+from pulse_api.console import HOME, pages
 from pulse_api.http import problems, telemetry
 from pulse_api.http.app_state import AppState
 from pulse_api.http.fast_path import FastPath
@@ -132,7 +132,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _welcome(_: Request) -> Response:
     """A person who opens the address in a browser gets to the console."""
-    return RedirectResponse(pages.HOME)
+    return RedirectResponse(HOME)
 
 
 async def _document(request: Request) -> Response:

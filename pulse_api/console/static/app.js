@@ -115,7 +115,7 @@ async function show() {
     forgetKey();
     return showSignIn(problem(error));
   }
-  const segments = location.pathname.slice(HOME.length).split("/").filter(Boolean).map(decodeURIComponent);
+  const segments = location.pathname.slice(HOME.length).split("/").filter(Boolean).map(decoded);
   const page = PAGES[segments[0] ?? ""];
   const render = segments.length > 1 ? page?.showOne : page?.show;
   put(main);
@@ -138,6 +138,15 @@ async function show() {
     put(main, h("h1", {}, "No such page"), h("p", {}, h("a", { href: HOME }, "Go to the overview")));
   }
   return undefined;
+}
+
+/** A segment of an address as text; one that is no encoded UTF-8 stays as it is. */
+function decoded(segment) {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment;
+  }
 }
 
 /** Go to a page of the console. */
