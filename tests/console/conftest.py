@@ -13,7 +13,8 @@ from support.here import ingest_here
 from support.http import Api
 from support.ingest import Owner, event, make_owner
 
-from pulse_pipelines import registry
+from pulse_pipelines import moves, registry
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys
 
@@ -46,6 +47,7 @@ def shop(api: Api) -> Shop:
     owner, newcomer = make_owner(), Owner(registry.create_tenant(f"t{uuid.uuid4().hex[:10]}"))
     uri = registry.publish_schema(owner.tenant, "orders", SECOND).schema_uri
     registry.create_dataset(owner.tenant, "refunds", uri)
+    assert isinstance(moves.ask(owner.tenant, "orders", uri), Dataset), "it moves at once"
     owner.send(
         *(event(f"o-{number}", count=number, amount=12.5 * number, country="DE") for number in range(40)),
         event("big", count=BIG, address={"zip": "10115", "street": "Lange Straße " * 9}),

@@ -3,7 +3,8 @@
 import { h } from "./dom.js";
 import { Digits } from "./json.js";
 
-const UNITS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
+const UNITS = [[" year", 31_536_000], [" month", 2_592_000], [" day", 86_400], [" h", 3_600], [" min", 60], [" s", 1]];
+const WORDS = [" year", " month", " day"];
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/;
 
 /** Digits as they came, with separators in the whole part. */
@@ -48,7 +49,7 @@ export function relative(moment, now = Date.now()) {
   if (size < 1) return "now";
   const [unit, length] = UNITS.find(([, many]) => size >= many);
   const many = Math.floor(size / length);
-  const text = `${many} ${unit}${unit.length > 3 && many > 1 ? "s" : ""}`;
+  const text = `${many}${unit}${WORDS.includes(unit) && many > 1 ? "s" : ""}`;
   return seconds < 0 ? `in ${text}` : `${text} ago`;
 }
 

@@ -76,17 +76,18 @@ function rows(answer, dataset) {
 function columns(dataset, meaning) {
   if (!dataset.columns.length) return empty("The schema declares no properties.", h("p", {}, "What events hold is in the column _extra."));
   const fields = new Map(meaning.fields.map((field) => [field.name, field]));
+  const hasUnits = meaning.fields.some((field) => field.unit);
   const lines = dataset.columns.map((column) => {
     const field = fields.get(column.name);
     const values = field?.values.length ? ` One of: ${field.values.slice(0, 20).join(", ")}` : "";
     return [
       h("code", {}, foreign(column.name)),
       column.type,
-      foreign(field?.unit ?? ""),
+      ...(hasUnits ? [foreign(field?.unit ?? "")] : []),
       [foreign([field?.title, field?.description].filter(Boolean).join(". ")), values ? h("span", { class: "quiet" }, foreign(values)) : null],
     ];
   });
-  return table("Columns", ["Column", "Type", "Unit", "Meaning"], lines);
+  return table("Columns", hasUnits ? ["Column", "Type", "Unit", "Meaning"] : ["Column", "Type", "Meaning"], lines);
 }
 
 function days(summary) {

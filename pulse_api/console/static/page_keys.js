@@ -10,9 +10,10 @@ export function showKeys(main, context) {
   put(main, h("h1", {}, "Keys"), body);
   const asOf = new Date().toISOString();
   fillWith(body, async () => {
-    const { keys } = await read("/v1/keys", { signal: context.signal });
+    const answer = await read("/v1/keys", { signal: context.signal });
+    const keys = [...answer.keys.filter(isInForce), ...answer.keys.filter((key) => !isInForce(key))];
     const lines = keys.map((key) => [foreign(key.name), h("code", {}, foreign(key.key_id)), key.scopes.join(", "), stateOf(key), time(key.last_used_at), time(key.created_at), isInForce(key) ? button("Revoke …", () => revoke(key, context), { class: "small danger" }) : null]);
-    return [freshLine(asOf, context.reload), section("Issue a key", form(context)), table("Keys", ["Name", "Id", "Scopes", "State", "Last used", "Created", ""], lines)];
+    return [freshLine(asOf, context.reload), section("Issue a key", form(context)), table("Keys", ["Name", "Id", "Scopes", "State", "Last used", "Created", ""], lines, ["wide", "", "wide", "", "", "", ""])];
   });
 }
 

@@ -16,9 +16,9 @@ export function showOverview(main, context) {
   const letters = read("/v1/dead-letters/groups", { ...options, parameters: { limit: 1000 } });
   const usage = read("/v1/usage", options);
   fillWith(wrong, async () => {
-    const [groups, used, pipes, states] = await Promise.all([letters, usage, read("/v1/pipes", options), firstPage(options)]);
+    const [groups, used, pipes, states, total] = await Promise.all([letters, usage, read("/v1/pipes", options), firstPage(options), read("/v1/dead-letters/summary", options)]);
     put(fresh, freshLine(groups.as_of, context.reload));
-    return [issues(groups.groups, used, pipes.pipes, states.datasets), quota(used, groups.groups)];
+    return [issues(groups.groups, used, pipes.pipes, states.datasets), quota(used, total.total)];
   });
   fillWith(datasets, async () => {
     const [page, groups] = await Promise.all([firstPage(options), letters]);
@@ -39,7 +39,7 @@ function issues(groups, usage, pipes, states) {
   for (const group of groups.slice(0, 5)) {
     const verb = Number(group.count) === 1 ? "event" : "events";
     lines.push([
-      [h("strong", {}, withSeparators(group.count)), ` ${verb} `, group.dataset === null ? "without a dataset" : ["of ", foreign(group.dataset)], " could not land: ", group.reason, ", last ", time(group.newest)],
+      [h("strong", {}, withSeparators(group.count)), ` ${verb} `, group.dataset === null ? "without a dataset" : ["of ", foreign(group.dataset)], " could not land: ", foreign(group.example_detail), group.place ? [" (", h("code", {}, foreign(group.place)), ")"] : null, ", last ", time(group.newest)],
       [group.advice, ". ", h("a", { href: `${address("dead-letters")}?${groupQuery(group)}` }, "Look at them")],
     ]);
   }
@@ -63,8 +63,7 @@ export function groupQuery(group) {
   return new URLSearchParams({ dataset: group.dataset ?? "", reason: group.reason, place: group.place });
 }
 
-function quota(usage, groups) {
-  const open = groups.reduce((sum, group) => sum + Number(group.count), 0);
+function quota(usage, open) {
   const month = usage.months[0];
   const limit = usage.limits.maxRecordsPerMonth;
   return facts([

@@ -12,7 +12,7 @@ export function showUsage(main, context) {
   fillWith(body, async () => {
     const usage = await read("/v1/usage", { signal: context.signal });
     const { limits } = usage;
-    const limit = (value) => (value < 0 ? "unlimited" : number(value));
+    const limit = (value) => (value < 0 ? "unlimited" : number(Number(value)));
     const lines = usage.months.map((month) => [month.month.slice(0, 7), month.accepted === null ? "–" : number(month.accepted), number(month.landed), bytes(month.bytes), [month.landed_delta > 0 ? "+" : "", number(month.landed_delta)]]);
     return [
       freshLine(asOf, context.reload),

@@ -63,8 +63,7 @@ function cell(value, column, open) {
   const text = textOf(value);
   const nested = isNested(value) || (typeof value === "string" && looksNested(text));
   if (nested || text.length > LONG) {
-    const label = `Open ${plain(column)}`;
-    return h("td", {}, h("button", { type: "button", class: "cell", "aria-label": label, onclick: () => open(column, value) }, foreign(text.slice(0, LONG)), " …"));
+    return h("td", {}, h("button", { type: "button", class: "cell", title: `Open ${plain(column)}`, onclick: () => open(column, value) }, foreign(text.slice(0, LONG)), " …"));
   }
   if (typeof value === "boolean") return h("td", {}, String(value));
   return h("td", { title: isTime(text) ? relative(text) : null }, foreign(isTime(text) ? text.replace("T", " ") : text));
@@ -94,7 +93,8 @@ export function grid(label, columns, rows) {
   }
 
   const headings = columns.map((column) => {
-    const heading = h("th", { scope: "col" }, h("button", { type: "button", class: "sort", onclick: () => sort(column, heading) }, foreign(column)));
+    const isNumeric = rows.some((row) => isNumber(row[column]));
+    const heading = h("th", { scope: "col", class: isNumeric ? "number" : null }, h("button", { type: "button", class: "sort", onclick: () => sort(column, heading) }, foreign(column)));
     return heading;
   });
 
