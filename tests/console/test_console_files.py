@@ -1,4 +1,4 @@
-"""The console's files as the API serves them: policy, caching, size, and nothing that turns text into markup."""
+"""The console's files as the API serves them: policy, caching, size, and no text that becomes markup."""
 
 import hashlib
 import re

@@ -46,6 +46,7 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("POST", "/v1/collect"): C,
     ("GET", "/v1/schemas"): R,
     ("POST", "/v1/schemas"): M,
+    ("POST", "/v1/schemas/check"): R,
     ("GET", "/v1/schemas/{name}/{version}"): R,
     ("GET", "/v1/datasets"): R,
     ("POST", "/v1/datasets"): M,
@@ -149,6 +150,8 @@ class World:
             name="orders" if whose is self.a else "secrets",
             version=1,
             letter_id="0-1",
+            partition=0,
+            offset=0,
             event_id="a" if whose is self.a else "b",
             key_id=self.key_ids[whose.tenant.slug],
             move_id=self.moves[whose.tenant.slug],
@@ -165,6 +168,7 @@ class World:
         bodies: dict[str, dict[str, Any]] = {
             "/v1/collect": sample(),
             "/v1/schemas": {"name": "fresh", "fields": {"a": "string"}},
+            "/v1/schemas/check": {"name": "fresh", "fields": {"a": "string"}},
             "/v1/datasets": {"slug": slug, "schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/schema": {"schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/entities": {"_id": "a"},
@@ -306,7 +310,7 @@ def test_what_another_tenant_has_is_like_what_nobody_has(
     api: Api, world: World, endpoint: tuple[str, str]
 ) -> None:
     key = world.keys_a[str(NEEDS[endpoint])]
-    if endpoint[1] == "/v1/dead-letters/{letter_id}":
+    if endpoint[1] in ("/v1/dead-letters/{letter_id}", "/v1/offsets/{partition}/{offset}"):
         pytest.skip("the same position exists in every tenant: see the next test")
     foreign = send(api, world, endpoint, key, world.b)
     method, template = endpoint

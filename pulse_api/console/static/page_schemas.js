@@ -1,15 +1,16 @@
 // Schemas: their versions, and two versions side by side with the differences marked.
 
-import { read } from "./api.js";
+import { change, read } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { number, time } from "./format.js";
 import { writeJson } from "./json.js";
-import { address, code, empty, fillWith, freshLine, link, pending, section, table } from "./ui.js";
+import { address, button, code, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 export function showSchemas(main, context) {
   const body = h("div", {}, pending(8));
   put(main, h("h1", {}, "Schemas"), body);
   const asOf = new Date().toISOString();
+  main.append(section("Check a schema", checkForm(context)));
   fillWith(body, async () => {
     const { schemas } = await read("/v1/schemas", { signal: context.signal });
     if (!schemas.length) return empty("No schema is published yet.", h("p", {}, "A schema says what events hold. The overview says how to publish the first."));
@@ -17,6 +18,36 @@ export function showSchemas(main, context) {
     const lines = [...latest.values()].map((schema) => [link(["schemas", schema.name], foreign(schema.name)), number(schema.version), time(schema.published_at), h("code", {}, foreign(schema.schema_uri))]);
     return [freshLine(asOf, context.reload), table("Schemas", ["Schema", "Versions", "Latest published", "Address"], lines, ["", "number", "", ""])];
   });
+}
+
+/** A document to paste: its columns, what events may cost, and whether a dataset can move to it. */
+function checkForm(context) {
+  const field = h("textarea", { id: "document", rows: 8, spellcheck: "false", placeholder: '{"type": "object", "properties": {"country": {"type": "string"}}}' });
+  const dataset = h("input", { id: "follows", autocomplete: "off", spellcheck: "false" });
+  const result = h("div", { "aria-live": "polite" });
+  const check = async () => {
+    put(result, pending(3));
+    const query = dataset.value.trim() ? `?${new URLSearchParams({ dataset: dataset.value.trim() })}` : "";
+    // The document goes as it was pasted: reading it here could lose digits.
+    await fillWith(result, async () => checked(await change("POST", `/v1/schemas/check${query}`, `{"name": "pasted", "schema": ${field.value}\n}`, { signal: context.signal })));
+  };
+  return [
+    h("p", { class: "quiet" }, "Nothing is published or stored."),
+    h("label", { for: "document" }, "JSON Schema"),
+    field,
+    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional)"), dataset, button("Check", check, { class: "primary" })),
+    result,
+  ];
+}
+
+function checked(answer) {
+  const { columns, incompatibilities: obstacles } = answer;
+  return [
+    obstacles?.length ? notice("warn", h("p", { class: "what" }, "The dataset cannot move to this schema:"), h("ul", {}, obstacles.map((one) => h("li", {}, h("code", {}, foreign(one.pointer)), ": ", foreign(one.change), ": ", foreign(one.reason))))) : null,
+    obstacles && !obstacles.length ? notice("good", h("p", {}, "The dataset can move to this schema.")) : null,
+    h("p", {}, "It can be published. Validating an event of ", number(answer.largest_event_bytes), ` bytes takes at most ${answer.largest_event_seconds} s; the limit is ${answer.limit_seconds} s.`),
+    columns.length ? table("Columns", ["Property", "Column", "Type", "Meaning"], columns.map((column) => [foreign(column.field), h("code", {}, foreign(column.name)), column.type, foreign(column.description)])) : h("p", { class: "quiet" }, "It declares no columns: everything is in _extra."),
+  ];
 }
 
 export function showSchema(main, context) {
