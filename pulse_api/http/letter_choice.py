@@ -44,7 +44,7 @@ class ByIds(Body):
     ids: list[LetterId] = Field(min_length=1, max_length=MAX_LETTERS, examples=[["0-17", "1-4"]])
     dry_run: bool = Field(default=False, description="Show what would happen; change nothing.")
 
-    def what(self) -> dict[str, Any]:
+    def choice(self) -> dict[str, Any]:
         """The arguments of `replay` and `discard` that say which letters, and how."""
         return {"chosen": self.ids, "dry_run": self.dry_run}
 
@@ -59,7 +59,7 @@ class ByFilter(Body):
     )
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the answer before.")
 
-    def what(self) -> dict[str, Any]:
+    def choice(self) -> dict[str, Any]:
         """The arguments of `replay` and `discard` that say which letters, and how."""
         chosen = self.filter.filter()
         return {"chosen": chosen, "dry_run": self.dry_run, "limit": self.limit, "after": self.cursor}
@@ -80,13 +80,13 @@ class ReplayByFilter(ByFilter):
     schema_version: Version | None = _VERSION
 
 
-def _by(given: Any) -> str | None:
+def _by(body: Any) -> str | None:
     """Discriminator of the two forms of a body; None if it is neither or both."""
-    if isinstance(given, ByIds | ByFilter):
-        return "ByIds" if isinstance(given, ByIds) else "ByFilter"
-    if not isinstance(given, dict) or ("ids" in given) == ("filter" in given):
+    if isinstance(body, ByIds | ByFilter):
+        return "ByIds" if isinstance(body, ByIds) else "ByFilter"
+    if not isinstance(body, dict) or ("ids" in body) == ("filter" in body):
         return None
-    return "ByIds" if "ids" in given else "ByFilter"
+    return "ByIds" if "ids" in body else "ByFilter"
 
 
 _EITHER = Discriminator(

@@ -17,7 +17,7 @@ class DatasetState:
     dataset: str
     events_landed_last: datetime | None = None
     snapshot_id: int | None = None
-    """Of its newest snapshot; None: it has no rows yet."""
+    """The newest snapshot; None: it has no rows yet."""
     committed_at: datetime | None = None
     rows: int = 0
     """In that snapshot; of a dataset of entities, versions."""

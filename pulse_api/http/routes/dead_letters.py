@@ -218,7 +218,7 @@ async def replay(request: Request, principal: Manager, body: Replayed) -> Resolv
     still cannot land stay open, each with a verdict that says why.
     """
     tenant = principal.tenant
-    work = partial(dead_letters.replay, tenant, schema_version=body.schema_version, **body.what())
+    work = partial(dead_letters.replay, tenant, schema_version=body.schema_version, **body.choice())
     return _resolved(await app_state(request).change(tenant.tenant_id, work))
 
 
@@ -229,4 +229,4 @@ async def replay(request: Request, principal: Manager, body: Replayed) -> Resolv
 )
 def discard(principal: Manager, body: Chosen) -> Resolved:
     """Close open dead letters without replaying them; their bytes stay."""
-    return _resolved(dead_letters.discard(principal.tenant, **body.what()))
+    return _resolved(dead_letters.discard(principal.tenant, **body.choice()))

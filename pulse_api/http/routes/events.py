@@ -123,8 +123,8 @@ async def get_by_offset(
     offset: Annotated[int, Path(ge=0, le=INT64_MAX, description="As the row's `_offset`.")],
 ) -> EventInfo:
     """What became of the event at a place of the tenant's topic, as GET /v1/events/{event_id} says it."""
-    look = partial(trace.by_place, principal.tenant, partition, offset)
-    trace_result = await app_state(request).previews.run(look)
+    trace_place = partial(trace.by_place, principal.tenant, partition, offset)
+    trace_result = await app_state(request).previews.run(trace_place)
     return _event(trace_result.fates[0].event_id, trace_result)
 
 

@@ -108,8 +108,8 @@ def list_all(principal: Manager) -> KeyList:
 @router.get("/current", summary="Get the key that asks", responses=documented(401, 403, 429, 503))
 async def current(request: Request, principal: Reader) -> CurrentKey:
     """The tenant and the scopes of the key that this request presents, and when it expires."""
-    here, tenant = app_state(request), principal.tenant
-    key = (await here.views.keys(tenant.tenant_id)).get(principal.key_id)
+    tenant = principal.tenant
+    key = (await app_state(request).views.keys(tenant.tenant_id)).get(principal.key_id)
     if key is None:
         raise unauthorized()
     return CurrentKey(tenant=tenant.slug, topic=tenant.topic, **info(key).model_dump())
