@@ -3,7 +3,7 @@
 import { listeners, read } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { keepTimes, time } from "./format.js";
-import { currentKey, forgetKey, keepKey, looksLikeKey, takeKeyFromAddress } from "./session.js";
+import { currentKey, forgetKey, forgetSession, keepKey, looksLikeKey, takeKeyFromAddress } from "./session.js";
 import { address, HOME, notice, pending, problem } from "./ui.js";
 import { showDataset } from "./page_dataset.js";
 import { showDeadLetters } from "./page_dead_letters.js";
@@ -58,15 +58,20 @@ function frame(segments) {
   return h(
     "header",
     {},
-    h("a", { class: "skip", href: "#main" }, "Skip to content"),
+    h("a", { class: "skip", href: "#main", onclick: skip }, "Skip to content"),
     h("div", { class: "brand" }, h("a", { href: HOME }, "Pulse"), h("span", { class: "tenant" }, foreign(identity.tenant))),
     h("nav", { "aria-label": "Pages" }, links),
     h("div", { class: "who" }, h("span", { title: `Scopes: ${identity.scopes.join(", ")}` }, foreign(identity.name), expires), leaveButton),
   );
 }
 
+function skip(click) {
+  click.preventDefault();
+  main.focus();
+}
+
 function signOut() {
-  forgetKey();
+  forgetSession();
   identity = null;
   showSignIn();
 }

@@ -4,7 +4,7 @@ import { read } from "./api.js";
 import { foreign, h, put, svg } from "./dom.js";
 import { count, exact, number, time, withSeparators } from "./format.js";
 import { grid } from "./values.js";
-import { address, code, empty, facts, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
+import { address, code, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
 
 const ROWS = 100;
 const FIRST = ["timestamp", "id"];
@@ -30,6 +30,9 @@ export function showDataset(main, context) {
   const dataset = read(path, options);
   const snapshots = read(`${path}/snapshots`, options);
   const asOf = new Date().toISOString();
+  dataset.catch((error) => {
+    if (error.status === 404) put(main, h("p", { class: "path" }, link([], "Datasets"), " / "), h("h1", {}, foreign(slug)), problem(error));
+  });
   fillWith(places.head, async () => head(await dataset, await snapshots, asOf, context));
   fillWith(places.rows, async () => rows(await read(`${path}/preview`, { signal, parameters: { limit: ROWS, snapshot_id: snapshot } }), await dataset, context));
   fillWith(places.columns, async () => columns(await dataset, await read(`${path}/meaning`, options)));

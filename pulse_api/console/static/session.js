@@ -23,6 +23,11 @@ export function forgetKey() {
   sessionStorage.removeItem(NAME);
 }
 
+/** Forget the key, and the queries of the tab. */
+export function forgetSession() {
+  sessionStorage.clear();
+}
+
 /** Whether a text is a tenant's key by its form. */
 export function looksLikeKey(text) {
   return PATTERN.test(text) && !text.startsWith("pulse_operator");
