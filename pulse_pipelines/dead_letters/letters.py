@@ -37,14 +37,21 @@ SUMMARY = f"""
 SELECT reason, count(*), min(settled_at), max(settled_at) FROM dead_letters
 WHERE {{state}} AND {MATCHES} GROUP BY reason ORDER BY count(*) DESC, reason
 """  # noqa: S608
+# The example is the latest of its group, looked up by its time: no group is kept in memory.
 GROUPS = f"""
-SELECT nullif(coalesce(dataset, ''), '') AS dataset, reason, {PLACE} AS place, count(*) AS count,
-    min(settled_at) AS oldest, max(settled_at) AS newest,
-    (array_agg(partition || '-' || event_offset ORDER BY settled_at DESC, event_offset DESC, partition))[1]
-        AS example_id,
-    (array_agg(detail ORDER BY settled_at DESC, event_offset DESC, partition))[1] AS example_detail
-FROM dead_letters WHERE {{state}} AND {MATCHES}
-GROUP BY coalesce(dataset, ''), reason, place ORDER BY count(*) DESC, dataset, reason, place LIMIT %(limit)s
+SELECT nullif(dataset, '') AS dataset, reason, place, count, oldest, newest, example_id, example_detail
+FROM (
+    SELECT coalesce(dataset, '') AS dataset, reason, {PLACE} AS place, count(*) AS count,
+        min(settled_at) AS oldest, max(settled_at) AS newest
+    FROM dead_letters WHERE {{state}} AND {MATCHES}
+    GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT %(limit)s
+) grouped CROSS JOIN LATERAL (
+    SELECT partition || '-' || event_offset AS example_id, detail AS example_detail FROM dead_letters
+    WHERE {{state}} AND settled_at = newest AND coalesce(dead_letters.dataset, '') = grouped.dataset
+        AND dead_letters.reason = grouped.reason AND {PLACE} = place
+    ORDER BY event_offset DESC, partition LIMIT 1
+) example
+ORDER BY count DESC, grouped.dataset, reason, place
 """  # noqa: S608
 FIND = f"""
 SELECT {FIELDS}, payload FROM dead_letters WHERE partition = %s AND event_offset = %s
