@@ -27,7 +27,7 @@ def test_every_page_has_its_picture(
         wait_until_loaded(page)
         if path.startswith("/query"):
             page.get_by_role("button", name="Run").click()
-            page.get_by_role("button", name="CSV").wait_for()
+            page.get_by_role("button", name="CSV", exact=True).wait_for()
         name = path.partition("?")[0].strip("/").replace("/", "-") or "overview"
         picture = folder / f"{number:02}-{name}-{width}-{scheme}.png"
         page.screenshot(path=picture, full_page=True)

@@ -37,7 +37,7 @@ export async function read(path, { signal, parameters = {} } = {}) {
       if (isAway || error.status === 503) listeners.away(true, error.status ? error.message : null);
       pause = Math.min((error.retryAfter ?? 2) * 1000, 30_000);
     }
-    await rest(pause, signal);
+    await sleep(pause, signal);
   }
 }
 
@@ -82,7 +82,7 @@ function documentOf(text) {
   }
 }
 
-function rest(milliseconds, signal) {
+function sleep(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, milliseconds);
     signal?.addEventListener("abort", () => {

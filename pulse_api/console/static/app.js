@@ -120,7 +120,7 @@ async function show() {
     forgetKey();
     return showSignIn(problem(error));
   }
-  const segments = location.pathname.slice(HOME.length).split("/").filter(Boolean).map(decoded);
+  const segments = location.pathname.slice(HOME.length).split("/").filter(Boolean).map(decodeSegment);
   const page = PAGES[segments[0] ?? ""];
   const render = segments.length > 1 ? page?.showOne : page?.show;
   put(main);
@@ -146,7 +146,7 @@ async function show() {
 }
 
 /** A segment of an address as text; one that is no encoded UTF-8 stays as it is. */
-function decoded(segment) {
+function decodeSegment(segment) {
   try {
     return decodeURIComponent(segment);
   } catch {

@@ -94,13 +94,13 @@ function columns(dataset, meaning) {
 }
 
 function days(summary) {
-  const shown = summary.days.filter((day) => day.rows.length);
-  if (!shown.length) {
+  const daysWithRows = summary.days.filter((day) => day.rows.length);
+  if (!daysWithRows.length) {
     const why = summary.days.length ? "Pulse is computing the summary." : "No events have a timestamp in the last days.";
     return h("p", { class: "quiet" }, why, " Summaries follow a landing by about a minute.");
   }
-  const values = shown.map((day) => ({ day: day.day, events: Number(day.rows[0].events), text: String(day.rows[0].events) }));
-  const newest = shown.map((day) => day.computed_at).sort().at(-1);
+  const values = daysWithRows.map((day) => ({ day: day.day, events: Number(day.rows[0].events), text: String(day.rows[0].events) }));
+  const newest = daysWithRows.map((day) => day.computed_at).sort().at(-1);
   const stale = summary.days.some((day) => day.changed_since);
   return [
     bars(values),
@@ -119,10 +119,10 @@ function bars(values) {
   return h("figure", { class: "chart" }, svg("svg", { role: "img", "aria-label": label, height: 60, width: "100%" }, shapes), h("figcaption", {}, h("span", {}, values[0].day), h("span", {}, `at most ${withSeparators(most)}`), h("span", {}, values.at(-1).day)));
 }
 
-function history(slug, { snapshots }, chosen) {
+function history(slug, { snapshots }, current) {
   if (!snapshots.length) return h("p", { class: "quiet" }, "No snapshot yet: the first batch that lands makes one.");
   const lines = snapshots.slice(0, 20).map((one) => [
-    h("a", { href: `${address("datasets", slug)}?snapshot=${encodeURIComponent(one.snapshot_id)}`, "aria-current": one.snapshot_id === chosen ? "true" : null }, h("code", {}, foreign(String(one.snapshot_id)))),
+    h("a", { href: `${address("datasets", slug)}?snapshot=${encodeURIComponent(one.snapshot_id)}`, "aria-current": one.snapshot_id === current ? "true" : null }, h("code", {}, foreign(String(one.snapshot_id)))),
     time(one.committed_at),
     foreign(one.operation),
     number(one.added_rows),

@@ -113,7 +113,7 @@ function changes(choice, size, context) {
       const trial = await send("replay", { dry_run: true });
       put(result);
       const many = trial.counts.would_land ?? 0;
-      confirm({ title: many ? `Replay ${count(many, "event")}?` : "No event would land", body: outcome(trial), label: `Replay ${withSeparators(many)}`, action: async () => ended(await send("replay"), context) });
+      confirm({ title: many ? `Replay ${count(many, "event")}?` : "No event would land", body: outcome(trial), label: `Replay ${withSeparators(many)}`, action: async () => finish(await send("replay"), context) });
     } catch (error) {
       put(result, problem(error));
     }
@@ -122,7 +122,7 @@ function changes(choice, size, context) {
     try {
       const trial = await send("discard", { dry_run: true });
       const many = trial.counts.discarded ?? 0;
-      confirm({ title: `Discard ${count(many, "dead letter")}?`, body: h("p", {}, `${count(many, "event")} will not land, and cannot be replayed afterwards. Their bytes stay.`), label: `Discard ${withSeparators(many)}`, danger: true, action: async () => ended(await send("discard"), context) });
+      confirm({ title: `Discard ${count(many, "dead letter")}?`, body: h("p", {}, `${count(many, "event")} will not land, and cannot be replayed afterwards. Their bytes stay.`), label: `Discard ${withSeparators(many)}`, danger: true, action: async () => finish(await send("discard"), context) });
     } catch (error) {
       put(result, problem(error));
     }
@@ -148,7 +148,7 @@ function outcome(result) {
   );
 }
 
-function ended(result, context) {
+function finish(result, context) {
   document.querySelector("dialog")?.addEventListener("close", () => context.reload(), { once: true });
   return outcome(result);
 }

@@ -35,9 +35,9 @@ function form(context) {
   const result = h("div", {});
   const submit = async (submission) => {
     submission.preventDefault();
-    const chosen = boxes.map((box) => box.firstChild).filter((box) => box.checked).map((box) => box.value);
+    const selectedScopes = boxes.map((box) => box.firstChild).filter((box) => box.checked).map((box) => box.value);
     try {
-      const key = await change("POST", "/v1/keys", { name: name.value, scopes: chosen, ...(days.value ? { expires_in_days: Number(days.value) } : {}) });
+      const key = await change("POST", "/v1/keys", { name: name.value, scopes: selectedScopes, ...(days.value ? { expires_in_days: Number(days.value) } : {}) });
       const dialog = openDialog("The new key", notice("warn", h("p", {}, "Copy it now: it is shown this once.")), code(key.key, "The new key"), h("p", {}, key.expires_at ? ["It expires ", time(key.expires_at), "."] : "It does not expire."), h("div", { class: "actions" }, button("Close", () => dialog.close())));
       dialog.addEventListener("close", context.reload);
     } catch (error) {

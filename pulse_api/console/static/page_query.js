@@ -43,7 +43,7 @@ export function showQuery(main, context) {
     if (key.key === "Enter" && (key.ctrlKey || key.metaKey)) run();
   });
   const drawHistory = () => {
-    const queries = remembered(context.identity.tenant);
+    const queries = readHistory(context.identity.tenant);
     const items = queries.map((query) => h("li", {}, button(foreign(query), () => { field.value = query; field.focus(); }, { class: "link" })));
     put(history, queries.length ? h("ul", { class: "history" }, items) : h("p", { class: "quiet" }, "Queries of this tab appear here."));
   };
@@ -74,29 +74,36 @@ function tablesOf(context, field) {
 
 async function runSql(sql, signal) {
   const result = await change("POST", "/v1/sql", { sql }, { signal });
-  return [resultOf(sql, result, signal), freshness(result.snapshots, null)];
+  return [resultOf(sql, result), freshness(result.snapshots, null)];
 }
 
 async function ask(question, signal) {
   const answer = await change("POST", "/v1/ask", { question }, { signal });
   return [
     notice("info", h("p", {}, "Understood: ", foreign(answer.understood))),
-    resultOf(answer.sql, answer, signal),
+    resultOf(answer.sql, answer),
     freshness(answer.snapshots, answer.freshness),
     h("details", {}, h("summary", {}, "The SQL that ran"), code(answer.sql, "SQL")),
   ];
 }
 
-function resultOf(sql, { columns, rows, query_id: id }, signal) {
+function resultOf(sql, { columns, rows, query_id: id }) {
   const names = columns.map(({ name }) => name);
-  const save = button("CSV", async () => {
-    const answer = await change("POST", "/v1/sql", { sql }, { accept: "text/csv" });
-    const file = URL.createObjectURL(new Blob([answer.text], { type: "text/csv" }));
-    h("a", { href: file, download: `${id}.csv` }).click();
-    setTimeout(() => URL.revokeObjectURL(file), 10_000);
-  }, { class: "small", title: "Runs the query again, and saves its rows" });
+  const failure = h("div", {});
+  const save = (label, type, title) => button(label, async () => {
+    try {
+      const answer = await change("POST", "/v1/sql", { sql }, { accept: type });
+      const file = URL.createObjectURL(new Blob([answer.text], { type: "text/csv" }));
+      h("a", { href: file, download: `${id}.csv` }).click();
+      setTimeout(() => URL.revokeObjectURL(file), 10_000);
+    } catch (error) {
+      put(failure, problem(error));
+    }
+  }, { class: "small", title });
+  const again = "Runs the query again, and saves its rows";
   return [
-    h("div", { class: "actions" }, h("strong", {}, count(rows.length, "row")), save, h("span", { class: "quiet" }, "Query ", h("code", {}, foreign(id)))),
+    h("div", { class: "actions" }, h("strong", {}, count(rows.length, "row")), save("CSV", "text/csv", again), save("For a spreadsheet", "text/csv;for=spreadsheet", `${again}, without text that a spreadsheet takes for a formula`), h("span", { class: "quiet" }, "Query ", h("code", {}, foreign(id)))),
+    failure,
     rows.length ? grid("Result", names, rows) : h("p", { class: "quiet" }, "The query has no rows."),
   ];
 }
@@ -118,11 +125,11 @@ function notUnderstood(error) {
   );
 }
 
-function remembered(tenant) {
+function readHistory(tenant) {
   return JSON.parse(sessionStorage.getItem(`${HISTORY}.${tenant}`) ?? "[]");
 }
 
 function remember(tenant, query) {
-  const queries = [query, ...remembered(tenant).filter((other) => other !== query)].slice(0, KEPT);
+  const queries = [query, ...readHistory(tenant).filter((other) => other !== query)].slice(0, KEPT);
   sessionStorage.setItem(`${HISTORY}.${tenant}`, JSON.stringify(queries));
 }

@@ -29,7 +29,7 @@ function checkForm(context) {
     put(result, pending(3));
     const query = dataset.value.trim() ? `?${new URLSearchParams({ dataset: dataset.value.trim() })}` : "";
     // The document goes as it was pasted: reading it here could lose digits.
-    await fillWith(result, async () => checked(await change("POST", `/v1/schemas/check${query}`, `{"name": "pasted", "schema": ${field.value}\n}`, { signal: context.signal })));
+    await fillWith(result, async () => checkAnswer(await change("POST", `/v1/schemas/check${query}`, `{"name": "pasted", "schema": ${field.value}\n}`, { signal: context.signal })));
   };
   return [
     h("p", { class: "quiet" }, "Nothing is published or stored."),
@@ -40,7 +40,7 @@ function checkForm(context) {
   ];
 }
 
-function checked(answer) {
+function checkAnswer(answer) {
   const { columns, incompatibilities: obstacles } = answer;
   return [
     obstacles?.length ? notice("warn", h("p", { class: "what" }, "The dataset cannot move to this schema:"), h("ul", {}, obstacles.map((one) => h("li", {}, h("code", {}, foreign(one.pointer)), ": ", foreign(one.change), ": ", foreign(one.reason))))) : null,
@@ -62,7 +62,7 @@ export function showSchema(main, context) {
     if (!versions.length) return empty("No such schema.", h("p", {}, link(["schemas"], "All schemas")));
     const right = Number(context.parameters.get("version") ?? versions[0]);
     const left = Number(context.parameters.get("from") ?? right - 1);
-    const select = (label, chosen, parameter) => h("label", {}, label, " ", h("select", { onchange: (choice) => context.go(`${address("schemas", name)}?${new URLSearchParams({ from: left, version: right, [parameter]: choice.target.value })}`) }, versions.map((version) => h("option", { value: version, selected: version === chosen }, String(version)))));
+    const select = (label, current, parameter) => h("label", {}, label, " ", h("select", { onchange: (choice) => context.go(`${address("schemas", name)}?${new URLSearchParams({ from: left, version: right, [parameter]: choice.target.value })}`) }, versions.map((version) => h("option", { value: version, selected: version === current }, String(version)))));
     const newer = await get(right);
     const text = writeJson(newer.schema);
     const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)))];
@@ -74,7 +74,7 @@ export function showSchema(main, context) {
 
 /** Lines of two texts side by side, those that differ marked. */
 function differences(older, newer) {
-  const rows = aligned(older.split("\n"), newer.split("\n")).map(([left, right]) => {
+  const rows = alignLines(older.split("\n"), newer.split("\n")).map(([left, right]) => {
     const differs = left !== right;
     const side = (line, kind) => h("td", { class: differs && line !== null ? kind : "" }, h("code", {}, differs && line !== null ? h("span", { class: "sign" }, kind === "removed" ? "− " : "+ ") : "  ", line === null ? "" : foreign(line)));
     return h("tr", {}, side(left, "removed"), side(right, "added"));
@@ -83,7 +83,7 @@ function differences(older, newer) {
 }
 
 /** Pairs of lines by their longest common subsequence; null where a side has none. */
-function aligned(left, right) {
+function alignLines(left, right) {
   if (left.length * right.length > 4_000_000) return left.map((line, at) => [line, right[at] ?? null]);
   const lengths = Array.from({ length: left.length + 1 }, () => new Uint32Array(right.length + 1));
   for (let i = left.length - 1; i >= 0; i -= 1) {

@@ -102,8 +102,8 @@ export function freshLine(asOf, reload, ...more) {
 
 /** Name and value pairs. */
 export function facts(pairs) {
-  const kept = pairs.filter(([, value]) => value !== null && value !== undefined);
-  return h("dl", {}, kept.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  const pairsWithValue = pairs.filter(([, value]) => value !== null && value !== undefined);
+  return h("dl", {}, pairsWithValue.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
 /** A table of rows that are lists of cells; `kinds` are classes of the columns. */

@@ -72,7 +72,7 @@ function cell(value, column, open) {
 /** A grid of rows (objects by column), sorted by a click on a heading, the first rows at first. */
 export function grid(label, columns, rows) {
   let order = null;
-  let shown = SHOWN_ROWS;
+  let rowLimit = SHOWN_ROWS;
   const body = h("tbody", {});
   const more = h("p", { class: "more" });
   const detail = h("div", { class: "cell-detail", "aria-live": "polite" });
@@ -80,7 +80,7 @@ export function grid(label, columns, rows) {
   function open(column, value) {
     const text = textOf(value);
     const close = button("Close", () => put(detail), { class: "small" });
-    const content = isNested(value) ? h("div", { class: "json" }, tree(mapped(value))) : jsonTree(text);
+    const content = isNested(value) ? h("div", { class: "json" }, tree(toMaps(value))) : jsonTree(text);
     put(detail, h("div", { class: "detail-box" }, h("div", { class: "actions" }, h("strong", {}, foreign(column)), copyButton(text), close), content));
     detail.scrollIntoView({ block: "nearest" });
     close.focus();
@@ -88,8 +88,8 @@ export function grid(label, columns, rows) {
 
   function draw() {
     const sorted = order ? [...rows].sort((one, other) => compare(one[order.column], other[order.column]) * order.sign) : rows;
-    put(body, sorted.slice(0, shown).map((row) => h("tr", {}, columns.map((column) => cell(row[column], column, open)))));
-    put(more, rows.length > shown ? button(`Show ${Math.min(SHOWN_ROWS, rows.length - shown)} more of ${withSeparators(rows.length)} rows`, () => { shown += SHOWN_ROWS; draw(); }) : null);
+    put(body, sorted.slice(0, rowLimit).map((row) => h("tr", {}, columns.map((column) => cell(row[column], column, open)))));
+    put(more, rows.length > rowLimit ? button(`Show ${Math.min(SHOWN_ROWS, rows.length - rowLimit)} more of ${withSeparators(rows.length)} rows`, () => { rowLimit += SHOWN_ROWS; draw(); }) : null);
   }
 
   const headings = columns.map((column) => {
@@ -111,10 +111,10 @@ export function grid(label, columns, rows) {
 }
 
 /** A value with Maps for objects, as `tree` takes it. */
-function mapped(value) {
-  if (Array.isArray(value)) return value.map(mapped);
+function toMaps(value) {
+  if (Array.isArray(value)) return value.map(toMaps);
   if (!isNested(value) || value instanceof Map) return value;
-  return new Map(Object.entries(value).map(([name, item]) => [name, mapped(item)]));
+  return new Map(Object.entries(value).map(([name, item]) => [name, toMaps(item)]));
 }
 
 function compare(one, other) {
