@@ -46,6 +46,7 @@ PARTS = {
     "sql": ("sql", "Run one SELECT over a tenant's datasets and own tables; every query is recorded."),
     "ask": ("ask", "Answer a question over a tenant's datasets, with the query that gave the answer."),
     "describe": ("ask", "Show what questions can use: measures, dimensions, units and synonyms."),
+    "console": ("console", "Print the address of a tenant's console, with a key of one hour."),
     "mcp": ("mcp", "Serve a tenant's lake to an MCP client, over standard input and output."),
     "tail": ("tail", "Print the rows of a dataset as they land, until it is interrupted."),
     "trace": ("trace", "Show what became of one event: where it landed, or why it did not."),

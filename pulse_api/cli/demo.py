@@ -14,6 +14,7 @@ from pulse_api.cli import ask, interrupted, stack
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.lake import print_rows
 from pulse_api.cli.output import AsJson, emit
+from pulse_api.console import HOME
 from pulse_api.demo import operations, report, run, source
 from pulse_pipelines.monitoring import reconcile
 from pulse_pipelines.query import preview
@@ -99,7 +100,7 @@ def _accounted(console: Console, events: "Sequence[source.Event]") -> dict[str, 
         "freshness_p95_s": round(p95, 2),
     }
     ui = dagster.url(settings)
-    document = report.as_json(lines, speed, ui)
+    document = report.as_json(lines, speed, dagster_ui=ui, console=f"{settings.api.linked_url}{HOME}")
     largest = max(sent, key=lambda slug: sent[slug])
     print_rows(
         console, preview.preview(tenants[largest], datasets[largest], 2).to_pylist(), f"preview of {largest}"
@@ -127,7 +128,9 @@ def _accounted(console: Console, events: "Sequence[source.Event]") -> dict[str, 
     path = settings.home / "demo-report.json"
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     console.print(
-        f"report      {path}\nDagster UI  {dagster.login_url(settings) or ui}",
+        f"report      {path}\n"
+        f"Dagster UI  {dagster.login_url(settings) or ui}\n"
+        f"console     {document['console']}: pulse console {largest_airline} signs in",
         highlight=False,
         soft_wrap=True,
     )

@@ -13,9 +13,8 @@ from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table, working, write
 from pulse_pipelines import backfill, registry
 from pulse_pipelines.domain.schemas import shorthand
-from pulse_pipelines.domain.schemas.columns import columns
-from pulse_pipelines.domain.schemas.cost import Bound, cost
-from pulse_pipelines.domain.schemas.schema import check_document
+from pulse_pipelines.domain.schemas.cost import Bound
+from pulse_pipelines.domain.schemas.examination import examine
 from pulse_resources.errors import NotFound, meant
 from pulse_resources.settings import load_settings
 
@@ -62,8 +61,8 @@ def check_schema(
     """
     ingest = load_settings().ingest
     bound = Bound(ingest.max_event_bytes, ingest.max_schema_seconds)
-    document = check_document(shorthand.write_out(read(file, "schema")), bound)
-    declared, worst = columns(document), cost(document, bound.max_bytes).seconds(bound.max_bytes)
+    examination = examine(shorthand.write_out(read(file, "schema")), bound)
+    declared, worst = examination.columns, examination.largest_event_seconds
     if as_json:
         rows = [{"field": column.field, "name": column.name, "type": str(column.type)} for column in declared]
         emit({"columns": rows, "largest_event_seconds": round(worst, 4), "limit_seconds": bound.seconds})

@@ -133,7 +133,9 @@ def show_tables(console: Console, lines: Sequence[TableLine]) -> None:
     console.print(table)
 
 
-def as_json(lines: Sequence[TenantLine], speed: dict[str, float], ui: str) -> dict[str, Any]:
+def as_json(
+    lines: Sequence[TenantLine], speed: dict[str, float], *, dagster_ui: str, console: str
+) -> dict[str, Any]:
     """The content of demo-report.json."""
     rows = {
         line.slug: {
@@ -151,7 +153,8 @@ def as_json(lines: Sequence[TenantLine], speed: dict[str, float], ui: str) -> di
         "totals": totals,
         "balanced": all(line.balanced for line in lines),
         **speed,
-        "dagster_ui": ui,
+        "dagster_ui": dagster_ui,
+        "console": console,
     }
 
 

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from pulse_api.console import HOME, pages
 from pulse_api.http import problems, telemetry
 from pulse_api.http.app_state import AppState
 from pulse_api.http.fast_path import FastPath
@@ -28,9 +29,11 @@ from pulse_api.http.routes import (
     entities,
     event_states,
     events,
+    freshness,
     health,
     indexes,
     keys,
+    lake,
     metrics,
     moves,
     pipes,
@@ -57,6 +60,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     collect.router,
     schemas.router,
     datasets.router,
+    freshness.router,
     moves.router,
     preview.router,
     sql.router,
@@ -66,6 +70,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     ask.meanings,
     summary.router,
     events.router,
+    events.places,
     entities.router,
     syncs.router,
     indexes.router,
@@ -74,6 +79,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     dead_letters.router,
     usage.router,
     keys.router,
+    lake.router,
     tenants.router,
     health.router,
     metrics.router,
@@ -94,7 +100,7 @@ def create_app() -> FastAPI:
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     app.router.routes.insert(0, Route("/openapi.json", _document, include_in_schema=False))
-    app.router.routes.insert(0, Route("/", _welcome, include_in_schema=False))
+    app.router.routes[:0] = [Route("/", _welcome, include_in_schema=False), *pages.ROUTES]
     for router in ROUTERS:
         app.include_router(router)
     app.state.mcp = Mcp(settings)
@@ -125,8 +131,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _welcome(_: Request) -> Response:
-    """A person who opens the address in a browser sees what there is."""
-    return RedirectResponse("/docs")
+    """A person who opens the address in a browser gets to the console."""
+    return RedirectResponse(HOME)
 
 
 async def _document(request: Request) -> Response:

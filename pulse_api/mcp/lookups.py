@@ -18,8 +18,8 @@ from pulse_pipelines.dead_letters import Filter
 from pulse_pipelines.domain.requests import State
 from pulse_pipelines.domain.tenant import LATEST, Tenant
 from pulse_pipelines.monitoring import checks, trace
-from pulse_pipelines.query import snapshots
-from pulse_resources.errors import Forbidden, NotFound, Terminal
+from pulse_pipelines.monitoring.dataset_states import DatasetState, dataset_states
+from pulse_resources.errors import Forbidden
 from pulse_resources.settings import load_settings
 
 T = TypeVar("T")
@@ -124,23 +124,19 @@ def _page(found: Sequence[T], given: OfAll, slug: Callable[[T], str]) -> tuple[l
 
 def _states(tenant: Tenant, slugs: Sequence[str]) -> list[dict[str, Any]]:
     """Freshness and snapshot of some datasets."""
-    fresh, found = record.freshness(tenant, slugs), list[dict[str, Any]]()
-    for slug in slugs:
-        try:
-            newest = next(iter(snapshots.snapshots(tenant, slug, 1)), None)
-        except (Terminal, NotFound):  # one damaged table, or one deleted just now, is not all of them
-            found.append({"dataset": slug, "problem": "its table cannot be read"})
-            continue
-        found.append(
-            {
-                "dataset": slug,
-                "events_landed_last": fresh.get(slug),
-                "snapshot_id": str(newest.snapshot_id) if newest else None,
-                "committed_at": newest.committed_at if newest else None,
-                "rows": newest.total_rows if newest else 0,
-            }
-        )
-    return found
+    return [_described(state) for state in dataset_states(tenant, slugs)]
+
+
+def _described(state: DatasetState) -> dict[str, Any]:
+    if state.problem is not None:
+        return {"dataset": state.dataset, "problem": state.problem}
+    return {
+        "dataset": state.dataset,
+        "events_landed_last": state.events_landed_last,
+        "snapshot_id": None if state.snapshot_id is None else str(state.snapshot_id),
+        "committed_at": state.committed_at,
+        "rows": state.rows,
+    }
 
 
 async def letters(session: Session, given: DeadLetterArguments) -> Answer:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 import orjson
+from psycopg.rows import class_row
 
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_LETTERS, State
@@ -19,8 +20,11 @@ from pulse_resources.errors import NotFound, UserError
 
 FIELDS = """partition, event_offset, dataset, event_id, reason, pointer, detail, octet_length(payload),
     received_at, settled_at, batch_id, published_at, resolution, resolved_at"""
-MATCHES = """
-(%(dataset)s::text IS NULL OR dataset = %(dataset)s) AND (%(reason)s::text IS NULL OR reason = %(reason)s)
+# Items of arrays are one place: /data/items/3/price is /data/items/*/price.
+PLACE = r"coalesce(regexp_replace(pointer, '/[0-9]+(?=/|$)', '/*', 'g'), '')"
+MATCHES = f"""
+(%(dataset)s::text IS NULL OR coalesce(dataset, '') = %(dataset)s)
+AND (%(reason)s::text IS NULL OR reason = %(reason)s) AND (%(place)s::text IS NULL OR {PLACE} = %(place)s)
 AND (%(since)s::timestamptz IS NULL OR settled_at >= %(since)s)
 AND (%(until)s::timestamptz IS NULL OR settled_at < %(until)s)
 """
@@ -32,6 +36,22 @@ ORDER BY settled_at DESC, partition DESC, event_offset DESC LIMIT %(limit)s
 SUMMARY = f"""
 SELECT reason, count(*), min(settled_at), max(settled_at) FROM dead_letters
 WHERE {{state}} AND {MATCHES} GROUP BY reason ORDER BY count(*) DESC, reason
+"""  # noqa: S608
+# The example is the latest of its group, looked up by its time: no group is kept in memory.
+GROUPS = f"""
+SELECT nullif(dataset, '') AS dataset, reason, place, count, oldest, newest, example_id, example_detail
+FROM (
+    SELECT coalesce(dataset, '') AS dataset, reason, {PLACE} AS place, count(*) AS count,
+        min(settled_at) AS oldest, max(settled_at) AS newest
+    FROM dead_letters WHERE {{state}} AND {MATCHES}
+    GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT %(limit)s
+) grouped CROSS JOIN LATERAL (
+    SELECT partition || '-' || event_offset AS example_id, detail AS example_detail FROM dead_letters
+    WHERE {{state}} AND settled_at = newest AND coalesce(dead_letters.dataset, '') = grouped.dataset
+        AND dead_letters.reason = grouped.reason AND {PLACE} = place
+    ORDER BY event_offset DESC, partition LIMIT 1
+) example
+ORDER BY count DESC, grouped.dataset, reason, place
 """  # noqa: S608
 FIND = f"""
 SELECT {FIELDS}, payload FROM dead_letters WHERE partition = %s AND event_offset = %s
@@ -62,23 +82,33 @@ class Filter:
     """
 
     dataset: str | None = None
-    """The slug that the event named, whether or not there is such a dataset."""
+    """The slug that the event named, whether or not there is such a dataset; empty: it named none."""
     reason: Reason | None = None
     since: datetime | None = None
     """Earliest time of settling."""
     until: datetime | None = None
     """End of the times of settling, exclusive."""
+    place: str | None = None
+    """JSON pointer of what is wrong, with * for numbers of items; empty: there is none."""
 
     def __post_init__(self) -> None:
         if self.dataset is not None and ("\0" in self.dataset or not _is_unicode(self.dataset)):
             raise UserError("no dataset can have this name")
+        if self.place is not None and ("\0" in self.place or not _is_unicode(self.place)):
+            raise UserError("no event can have this place")
         if any(time is not None and time.tzinfo is None for time in (self.since, self.until)):
             raise UserError("the time has no zone", fix="Add one, such as Z")
 
     def values(self) -> dict[str, object]:
         """The parameters of `MATCHES`."""
         reason = self.reason.value if self.reason else None
-        return {"dataset": self.dataset, "reason": reason, "since": self.since, "until": self.until}
+        return {
+            "dataset": self.dataset,
+            "reason": reason,
+            "since": self.since,
+            "until": self.until,
+            "place": self.place,
+        }
 
 
 def _is_unicode(text: str) -> bool:
@@ -211,6 +241,34 @@ def summary(
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         rows = connection.execute(SUMMARY.format(state=_STATES[state]), values)
         return tuple(ReasonCount(*row) for row in rows)
+
+
+@dataclass(frozen=True)
+class LetterGroup:
+    """Dead letters of one dataset with one reason at one place."""
+
+    dataset: str | None
+    """None: the events named no dataset."""
+    reason: str
+    place: str
+    """JSON pointer with * for numbers of items; empty: there is none."""
+    count: int
+    oldest: datetime
+    """When the first of them settled."""
+    newest: datetime
+    example_id: str
+    """Id of the latest one."""
+    example_detail: str
+
+
+def groups(
+    tenant: Tenant, where: Filter | None = None, *, state: State = State.OPEN, limit: int = 100
+) -> tuple[LetterGroup, ...]:
+    """Group the tenant's dead letters by dataset, reason and place, the largest group first."""
+    values = (where or Filter()).values() | {"limit": limit}
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        cursor = connection.cursor(row_factory=class_row(LetterGroup))
+        return tuple(cursor.execute(GROUPS.format(state=_STATES[state]), values))
 
 
 _ID = re.compile(r"(\d{1,9})-(\d{1,18})", re.ASCII)

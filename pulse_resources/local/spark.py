@@ -18,16 +18,15 @@ from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
 from pulse_resources.process.niceness import BACKGROUND
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.spark_packages import AWS_BUNDLE, ICEBERG, RUNTIME
 
-ICEBERG = "1.12.0"
-RUNTIME = "iceberg-spark-runtime-4.1_2.13"
 POSTGRES_DRIVER = "42.7.8"
 
 DOWNLOAD = jars(
     f"spark-jars-iceberg-{ICEBERG}-pg-{POSTGRES_DRIVER}",
     f"Iceberg {ICEBERG} for Spark",
     Jar("org.apache.iceberg", RUNTIME, ICEBERG, alone=True),
-    Jar("org.apache.iceberg", "iceberg-aws-bundle", ICEBERG, alone=True),
+    Jar("org.apache.iceberg", AWS_BUNDLE, ICEBERG, alone=True),
     Jar("org.postgresql", "postgresql", POSTGRES_DRIVER, alone=True),
 )
 

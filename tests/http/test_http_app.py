@@ -64,9 +64,9 @@ def test_every_error_is_a_problem_document(caller: Caller, method: str, path: st
         assert answer.headers["allow"] == ("POST" if path == "/v1/collect" else "DELETE, GET")
 
 
-def test_the_address_in_a_browser_leads_to_the_documentation() -> None:
+def test_the_address_in_a_browser_leads_to_the_console() -> None:
     answer = TestClient(create_app()).get("/", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/console")
 
 
 LINES = b'{"event_id": "1"}\n{"event_id": "2"}\n'

@@ -3,10 +3,11 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from chaos.waiting import PATIENCE_S
 
@@ -19,20 +20,27 @@ SETTLE_MS = 1_500
 Picture = Callable[[str], Path]
 
 
-@pytest.fixture
-def page() -> Iterator[Page]:
-    """A page of a browser of its own; skipped on a machine that has none (`make chromium` installs it)."""
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser while the block runs; skips on a machine that has none (`make chromium` installs it)."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         pytest.skip("there is no Chromium: run `make chromium`")
     with sync_playwright() as playwright:
         options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=program, args=options)
-        found = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
-        found.set_default_timeout(PATIENCE_MS)
         expect.set_options(timeout=PATIENCE_MS)
-        yield found
+        yield browser
         browser.close()
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """A page of a browser of its own."""
+    with chromium() as browser:
+        new_page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
+        new_page.set_default_timeout(PATIENCE_MS)
+        yield new_page
 
 
 @pytest.fixture

@@ -1,45 +1,27 @@
 """/v1/dead-letters: events that could not land: list, replay once the cause is gone, discard."""
 
 import base64
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag
+from pydantic import BaseModel, Field
 
 from pulse_api.http import negotiation
 from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import Manager, Reader
-from pulse_api.http.models import Body, Moment
+from pulse_api.http.letter_choice import Chosen, CursorText, LetterFilter, Replayed
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import dead_letters
-from pulse_pipelines.dead_letters import DeadLetter, DeadLetterOutcome, Filter, Result
+from pulse_pipelines.dead_letters import DeadLetter, DeadLetterOutcome, Result
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_LETTERS, State
 
 router = resource("dead letters", "/v1/dead-letters")
 
-MAX_RESOLVED = 10_000
-"""Maximum letters that one request may replay or discard; a cursor continues."""
 BYTES = "application/octet-stream"
-
-DatasetName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]
-LetterId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}-[0-9]{1,18}$")]
-CursorText = Annotated[str, StringConstraints(max_length=200)]
-
-
-class LetterFilter(Body):
-    """Open dead letters that fit all that is given; an empty filter fits all."""
-
-    dataset: DatasetName | None = Field(default=None, description="The dataset that the event named.")
-    reason: Reason | None = Field(default=None, strict=False)
-    since: Moment | None = Field(default=None, strict=False, description="Dead letters since this time.")
-    until: Moment | None = Field(default=None, strict=False, description="Dead letters before this time.")
-
-    def filter(self) -> Filter:
-        return Filter(self.dataset, self.reason, self.since, self.until)
 
 
 class _Query(LetterFilter):
@@ -49,68 +31,6 @@ class _Query(LetterFilter):
 class ListQuery(_Query):
     limit: int = Field(default=100, ge=1, le=MAX_LETTERS, strict=False)
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before.")
-
-
-class ByIds(Body):
-    """Letters by their ids."""
-
-    ids: list[LetterId] = Field(min_length=1, max_length=MAX_LETTERS, examples=[["0-17", "1-4"]])
-    dry_run: bool = Field(default=False, description="Show what would happen; change nothing.")
-
-    def what(self) -> dict[str, Any]:
-        """The arguments of `replay` and `discard` that say which letters, and how."""
-        return {"chosen": self.ids, "dry_run": self.dry_run}
-
-
-class ByFilter(Body):
-    """Letters that fit a filter, the oldest first."""
-
-    filter: LetterFilter
-    dry_run: bool = Field(default=False, description="Show what would happen; change nothing.")
-    limit: int = Field(
-        default=MAX_LETTERS, ge=1, le=MAX_RESOLVED, description="Maximum number of dead letters to process."
-    )
-    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the answer before.")
-
-    def what(self) -> dict[str, Any]:
-        """The arguments of `replay` and `discard` that say which letters, and how."""
-        chosen = self.filter.filter()
-        return {"chosen": chosen, "dry_run": self.dry_run, "limit": self.limit, "after": self.cursor}
-
-
-Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
-_VERSION = Field(
-    default=None,
-    description="A version that the events' dataset follows or followed: the events are published as its.",
-)
-
-
-class ReplayByIds(ByIds):
-    schema_version: Version | None = _VERSION
-
-
-class ReplayByFilter(ByFilter):
-    schema_version: Version | None = _VERSION
-
-
-def _by(given: Any) -> str | None:
-    """Discriminator of the two forms of a body; None if it is neither or both."""
-    if isinstance(given, ByIds | ByFilter):
-        return "ByIds" if isinstance(given, ByIds) else "ByFilter"
-    if not isinstance(given, dict) or ("ids" in given) == ("filter" in given):
-        return None
-    return "ByIds" if "ids" in given else "ByFilter"
-
-
-_EITHER = Discriminator(
-    _by,
-    custom_error_type="either",
-    custom_error_message="must be a JSON object with either ids or filter, which say which dead letters",
-)
-Chosen = Annotated[Annotated[ByIds, Tag("ByIds")] | Annotated[ByFilter, Tag("ByFilter")], _EITHER]
-Replayed = Annotated[
-    Annotated[ReplayByIds, Tag("ByIds")] | Annotated[ReplayByFilter, Tag("ByFilter")], _EITHER
-]
 
 
 class DeadLetterInfo(BaseModel):
@@ -150,6 +70,29 @@ class ReasonInfo(BaseModel):
 class Summary(BaseModel):
     total: int
     reasons: list[ReasonInfo] = Field(description="The most frequent first.")
+
+
+class GroupInfo(BaseModel):
+    """Dead letters of one dataset with one reason at one place."""
+
+    dataset: str | None = Field(description="null: the events named no dataset.")
+    reason: str
+    place: str = Field(description="JSON pointer, with `*` for numbers of items; empty: there is none.")
+    count: int
+    oldest: datetime = Field(description="When the first of them was set aside.")
+    newest: datetime
+    example_id: str = Field(description="Id of the latest one.")
+    example_detail: str = Field(description="What is wrong with it.")
+    advice: str = Field(description="What to do about the reason.")
+
+
+class GroupList(BaseModel):
+    as_of: datetime
+    groups: list[GroupInfo] = Field(description="The largest first.")
+
+
+class GroupQuery(_Query):
+    limit: int = Field(default=100, ge=1, le=MAX_LETTERS, strict=False)
 
 
 class VerdictInfo(BaseModel):
@@ -233,6 +176,15 @@ def summary(principal: Reader, query: Annotated[_Query, Query()]) -> Summary:
     )
 
 
+@router.get("/groups", summary="Group dead letters", responses=documented(401, 403, 422, 429, 503))
+def groups(principal: Reader, query: Annotated[GroupQuery, Query()]) -> GroupList:
+    """Dead letters by dataset, reason and place, with an example. A filter of all three selects a group."""
+    as_of = datetime.now(UTC)
+    grouped = dead_letters.groups(principal.tenant, query.filter(), state=query.state, limit=query.limit)
+    infos = [GroupInfo(**vars(group), advice=Reason(group.reason).advice) for group in grouped]
+    return GroupList(as_of=as_of, groups=infos)
+
+
 @router.get(
     "/{letter_id}",
     summary="Get a dead letter",
@@ -266,7 +218,7 @@ async def replay(request: Request, principal: Manager, body: Replayed) -> Resolv
     still cannot land stay open, each with a verdict that says why.
     """
     tenant = principal.tenant
-    work = partial(dead_letters.replay, tenant, schema_version=body.schema_version, **body.what())
+    work = partial(dead_letters.replay, tenant, schema_version=body.schema_version, **body.choice())
     return _resolved(await app_state(request).change(tenant.tenant_id, work))
 
 
@@ -277,4 +229,4 @@ async def replay(request: Request, principal: Manager, body: Replayed) -> Resolv
 )
 def discard(principal: Manager, body: Chosen) -> Resolved:
     """Close open dead letters without replaying them; their bytes stay."""
-    return _resolved(dead_letters.discard(principal.tenant, **body.what()))
+    return _resolved(dead_letters.discard(principal.tenant, **body.choice()))

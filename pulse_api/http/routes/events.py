@@ -10,13 +10,14 @@ from starlette.convertors import PathConvertor, register_url_convertor
 
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Reader
-from pulse_api.http.models import Day, SnapshotId
+from pulse_api.http.letter_choice import DatasetName
+from pulse_api.http.models import INT64_MAX, Day, SnapshotId
 from pulse_api.http.problems import documented
-from pulse_api.http.routes.dead_letters import DatasetName, DeadLetterInfo, described
+from pulse_api.http.routes.dead_letters import DeadLetterInfo, described
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.event import MAX_ID_BYTES
 from pulse_pipelines.monitoring import trace
-from pulse_pipelines.monitoring.trace import Fate, State
+from pulse_pipelines.monitoring.trace import Fate, State, Trace
 
 
 class _AnyText(PathConvertor):
@@ -27,6 +28,7 @@ class _AnyText(PathConvertor):
 
 register_url_convertor("text", _AnyText())
 router = resource("events", "/v1/events", Kind.PREVIEW)
+places = resource("events", "/v1/offsets", Kind.PREVIEW)
 
 EventId = Annotated[
     str,
@@ -76,7 +78,7 @@ class FateInfo(BaseModel):
 
 
 class EventInfo(BaseModel):
-    event_id: str
+    event_id: str | None = Field(description="null: it is not known of an offset, such as one that waits.")
     state: State = Field(description="State of the first of the fates.")
     settled: bool = Field(description="Whether everything is settled; ask again while it is false.")
     fates: list[FateInfo] = Field(description="A row comes first, then what is on its way, then the others.")
@@ -106,7 +108,27 @@ async def get(
     that only another tenant has is not found.
     """
     look = partial(trace.by_id, principal.tenant, event_id, dataset=dataset, day=day)
-    trace_result = await app_state(request).previews.run(look)
+    return _event(event_id, await app_state(request).previews.run(look))
+
+
+@places.get(
+    "/{partition}/{offset}",
+    summary="Get what became of an offset",
+    responses=documented(401, 403, 404, 422, 429, 503),
+)
+async def get_by_offset(
+    request: Request,
+    principal: Reader,
+    partition: Annotated[int, Path(ge=0, lt=2**31, description="Partition of the tenant's topic.")],
+    offset: Annotated[int, Path(ge=0, le=INT64_MAX, description="As the row's `_offset`.")],
+) -> EventInfo:
+    """What became of the event at a place of the tenant's topic, as GET /v1/events/{event_id} says it."""
+    trace_place = partial(trace.by_place, principal.tenant, partition, offset)
+    trace_result = await app_state(request).previews.run(trace_place)
+    return _event(trace_result.fates[0].event_id, trace_result)
+
+
+def _event(event_id: str | None, trace_result: Trace) -> EventInfo:
     return EventInfo(
         event_id=event_id,
         state=trace_result.state,

@@ -3,10 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from fastapi import Path
+from fastapi import Path, Request
 from pydantic import BaseModel, Field
 
-from pulse_api.http.auth import Manager
+from pulse_api.http.app_state import app_state
+from pulse_api.http.auth import Manager, Reader, unauthorized
 from pulse_api.http.models import Body, Name
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -56,6 +57,11 @@ class RevokedInfo(KeyInfo):
     revoked_with_it: list[str] = Field(description="Ids of the keys that came of it, and ended with it now.")
 
 
+class CurrentKey(KeyInfo):
+    tenant: str = Field(description="Slug of the key's tenant.")
+    topic: str = Field(description="The tenant's topic, to which events are published.")
+
+
 class KeyList(BaseModel):
     keys: list[KeyInfo]
 
@@ -97,6 +103,16 @@ def create(principal: Manager, body: NewKey) -> NewKeyInfo:
 def list_all(principal: Manager) -> KeyList:
     """The tenant's keys, those out of force too; never the keys themselves."""
     return KeyList(keys=[info(key) for key in keys.list_keys(principal.tenant)])
+
+
+@router.get("/current", summary="Get the key that asks", responses=documented(401, 403, 429, 503))
+async def current(request: Request, principal: Reader) -> CurrentKey:
+    """The tenant and the scopes of the key that this request presents, and when it expires."""
+    tenant = principal.tenant
+    key = (await app_state(request).views.keys(tenant.tenant_id)).get(principal.key_id)
+    if key is None:
+        raise unauthorized()
+    return CurrentKey(tenant=tenant.slug, topic=tenant.topic, **info(key).model_dump())
 
 
 @router.post(

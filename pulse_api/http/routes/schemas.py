@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Path, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from pulse_api.http.app_state import app_state
@@ -17,6 +17,7 @@ from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
 from pulse_pipelines.domain.schemas.schema import SchemaUri
 from pulse_pipelines.domain.schemas.shorthand import expand
 from pulse_pipelines.registry import PublishedSchema
+from pulse_pipelines.registry.examination import examine_schema
 from pulse_resources import postgres
 
 router = resource("schemas", "/v1/schemas")
@@ -95,6 +96,33 @@ class SchemaList(BaseModel):
     schemas: list[SchemaVersion]
 
 
+class ColumnInfo(BaseModel):
+    field: str = Field(description="Property of the event's `data`.")
+    name: str = Field(description="Column of the table.")
+    type: str
+    description: str
+
+
+class Obstacle(BaseModel):
+    """A change by which a dataset cannot move to a schema."""
+
+    pointer: str = Field(description="JSON pointer into the schema.")
+    change: str
+    reason: str
+
+
+class CheckedSchema(BaseModel):
+    columns: list[ColumnInfo]
+    largest_event_bytes: int
+    largest_event_seconds: float = Field(
+        description="The most that validating an event of these bytes can take, whatever it contains."
+    )
+    limit_seconds: float
+    incompatibilities: list[Obstacle] | None = Field(
+        description="What keeps the dataset from moving to it; null: the request names no dataset."
+    )
+
+
 def _version(version: PublishedSchema) -> dict[str, Any]:
     return {
         "schema_uri": version.schema_uri,
@@ -131,6 +159,38 @@ async def publish(request: Request, principal: Manager, body: Published, respons
     )
     response.status_code = 201 if found.created else 200
     return _whole(found)
+
+
+@router.post(
+    "/check",
+    summary="Check a schema",
+    responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
+)
+async def check(
+    request: Request,
+    principal: Reader,
+    body: Published,
+    dataset: Annotated[Slug | None, Query(description="A dataset that is to follow the schema.")] = None,
+) -> CheckedSchema:
+    """Columns of a schema and the most that an event can cost, as publishing finds them; nothing is stored.
+
+    With a dataset also what keeps it from moving to the schema. 422 says why a schema cannot be published.
+    """
+    tenant = principal.tenant
+    examined = await app_state(request).change(
+        tenant.tenant_id, examine_schema, tenant, body.document(), dataset
+    )
+    obstacles = examined.incompatibilities
+    return CheckedSchema(
+        columns=[
+            ColumnInfo(field=c.field, name=c.name, type=c.type.kind.value, description=c.description)
+            for c in examined.examination.columns
+        ],
+        largest_event_bytes=examined.bound.max_bytes,
+        largest_event_seconds=round(examined.examination.largest_event_seconds, 4),
+        limit_seconds=examined.bound.seconds,
+        incompatibilities=None if obstacles is None else [Obstacle(**vars(one)) for one in obstacles],
+    )
 
 
 @router.get("", summary="List schema versions", responses=documented(401, 403, 429, 503))

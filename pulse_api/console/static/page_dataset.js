@@ -1,0 +1,143 @@
+// A dataset: newest rows, columns with their meaning, events by day, snapshots, and how engines connect.
+
+import { read } from "./api.js";
+import { foreign, h, put, svg } from "./dom.js";
+import { count, exact, number, time, withSeparators } from "./format.js";
+import { grid } from "./values.js";
+import { address, code, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
+
+const ROWS = 100;
+const FIRST = ["timestamp", "id"];
+const LAST = ["context", "trace_id", "schema_version", "tenant_id"];
+
+export function showDataset(main, context) {
+  const { segments: [, slug], signal, parameters } = context;
+  const path = `/v1/datasets/${encodeURIComponent(slug)}`;
+  const snapshot = parameters.get("snapshot");
+  const options = { signal };
+  const places = Object.fromEntries(["head", "rows", "columns", "days", "snapshots", "connect"].map((name) => [name, h("div", {}, pending(name === "rows" ? 10 : 3))]));
+  put(
+    main,
+    h("p", { class: "path" }, link([], "Datasets"), " / "),
+    h("h1", {}, foreign(slug)),
+    places.head,
+    section("Newest rows", snapshot ? past(slug, snapshot) : null, places.rows),
+    section("Columns", places.columns),
+    section("Events by day", places.days),
+    section("Snapshots", places.snapshots),
+    section("Connect an engine", places.connect),
+  );
+  const dataset = read(path, options);
+  const snapshots = read(`${path}/snapshots`, options);
+  const asOf = new Date().toISOString();
+  dataset.catch((error) => {
+    if (error.status === 404) put(main, h("p", { class: "path" }, link([], "Datasets"), " / "), h("h1", {}, foreign(slug)), problem(error));
+  });
+  fillWith(places.head, async () => head(await dataset, await snapshots, asOf, context));
+  fillWith(places.rows, async () => rows(await read(`${path}/preview`, { signal, parameters: { limit: ROWS, snapshot_id: snapshot } }), await dataset, context));
+  fillWith(places.columns, async () => columns(await dataset, await read(`${path}/meaning`, options)));
+  fillWith(places.days, async () => ((await dataset).kind === "events" ? days(await read(`${path}/summary`, options)) : h("p", { class: "quiet" }, "Datasets of entities have no summary of days.")));
+  fillWith(places.snapshots, async () => history(slug, await snapshots, snapshot));
+  fillWith(places.connect, async () => connections(await read("/v1/lake/connect", options)));
+}
+
+function past(slug, snapshot) {
+  return notice("info", h("p", {}, "Rows as of the snapshot ", h("code", {}, foreign(snapshot)), ". ", link(["datasets", slug], "Show the newest")));
+}
+
+function head(dataset, { snapshots }, asOf, context) {
+  const newest = snapshots[0];
+  return [
+    freshLine(asOf, context.reload, newest ? ["Last commit ", time(newest.committed_at)] : "No commit yet"),
+    facts([
+      ["Rows", number(newest?.total_rows ?? 0)],
+      ["Holds", dataset.kind === "entities" ? "versions of entities" : "events"],
+      ["Table", h("code", {}, foreign(dataset.table))],
+      ["Schema", schemaLink(dataset.schema_uri)],
+      ["Invalid events", dataset.on_invalid === "refuse" ? "are refused" : "become dead letters"],
+      ["Created", time(dataset.created_at)],
+    ]),
+  ];
+}
+
+function schemaLink(uri) {
+  const [name] = uri.split("/").slice(-2);
+  return link(["schemas", name], foreign(uri));
+}
+
+function rows(answer, dataset) {
+  if (!answer.rows.length) {
+    return empty("No rows yet.", h("p", {}, "Send an event with POST /v1/collect; its row is here about a minute later. If it is not, look for its id in ", link(["trace"], "Trace"), "."));
+  }
+  const names = Object.keys(answer.rows[0]);
+  const own = new Set(dataset.columns.map((column) => column.name));
+  const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) - 9 : own.has(name) ? 0 : LAST.includes(name) ? 1 : name.startsWith("_") ? 2 : 1);
+  const ordered = [...names].sort((one, other) => rank(one) - rank(other));
+  return grid(`Newest rows of ${dataset.slug}`, ordered, answer.rows);
+}
+
+function columns(dataset, meaning) {
+  if (!dataset.columns.length) return empty("The schema declares no properties.", h("p", {}, "What events hold is in the column _extra."));
+  const fields = new Map(meaning.fields.map((field) => [field.name, field]));
+  const hasUnits = meaning.fields.some((field) => field.unit);
+  const lines = dataset.columns.map((column) => {
+    const field = fields.get(column.name);
+    const values = field?.values.length ? ` One of: ${field.values.slice(0, 20).join(", ")}` : "";
+    return [
+      h("code", {}, foreign(column.name)),
+      column.type,
+      ...(hasUnits ? [foreign(field?.unit ?? "")] : []),
+      [foreign([field?.title, field?.description].filter(Boolean).join(". ")), values ? h("span", { class: "quiet" }, foreign(values)) : null],
+    ];
+  });
+  return table("Columns", hasUnits ? ["Column", "Type", "Unit", "Meaning"] : ["Column", "Type", "Meaning"], lines);
+}
+
+function days(summary) {
+  const daysWithRows = summary.days.filter((day) => day.rows.length);
+  if (!daysWithRows.length) {
+    const why = summary.days.length ? "Pulse is computing the summary." : "No events have a timestamp in the last days.";
+    return h("p", { class: "quiet" }, why, " Summaries follow a landing by about a minute.");
+  }
+  const values = daysWithRows.map((day) => ({ day: day.day, events: Number(day.rows[0].events), text: String(day.rows[0].events) }));
+  const newest = daysWithRows.map((day) => day.computed_at).sort().at(-1);
+  const stale = summary.days.some((day) => day.changed_since);
+  return [
+    bars(values),
+    h("p", { class: "fresh" }, `${exact(summary.from)} to ${exact(summary.to)} · computed `, time(newest), stale ? " · some days have changed since" : null),
+  ];
+}
+
+/** Bars of events by day; the table beside it is for screen readers. */
+function bars(values) {
+  const most = Math.max(...values.map(({ events }) => events), 1);
+  const width = 100 / Math.max(values.length, 12);
+  const shapes = values.map(({ day, events, text }, at) =>
+    svg("rect", { x: `${at * width + width * 0.1}%`, y: 60 - (events / most) * 58, width: `${width * 0.8}%`, height: Math.max((events / most) * 58, 1) }, svg("title", {}, `${day}: ${withSeparators(text)} events`)),
+  );
+  const label = `Events by day, from ${values[0].day} to ${values.at(-1).day}, at most ${count(most, "event")}`;
+  return h("figure", { class: "chart" }, svg("svg", { role: "img", "aria-label": label, height: 60, width: "100%" }, shapes), h("figcaption", {}, h("span", {}, values[0].day), h("span", {}, `at most ${withSeparators(most)}`), h("span", {}, values.at(-1).day)));
+}
+
+function history(slug, { snapshots }, current) {
+  if (!snapshots.length) return h("p", { class: "quiet" }, "No snapshot yet: the first batch that lands makes one.");
+  const lines = snapshots.slice(0, 20).map((one) => [
+    h("a", { href: `${address("datasets", slug)}?snapshot=${encodeURIComponent(one.snapshot_id)}`, "aria-current": one.snapshot_id === current ? "true" : null }, h("code", {}, foreign(String(one.snapshot_id)))),
+    time(one.committed_at),
+    foreign(one.operation),
+    number(one.added_rows),
+    number(one.total_rows),
+    one.batch_id ? h("code", {}, foreign(one.batch_id)) : "upkeep",
+  ]);
+  const table_ = table("Snapshots", ["Snapshot", "Committed", "Operation", "Rows added", "Rows", "Batch"], lines, ["", "", "", "number", "number", ""]);
+  return snapshots.length > 20 ? [table_, h("p", { class: "quiet" }, `The newest 20 of ${withSeparators(snapshots.length)} that the API lists`)] : table_;
+}
+
+const ENGINES = { duckdb: "DuckDB", pyiceberg: "PyIceberg", spark: "Spark", trino: "Trino" };
+
+function connections({ engines, placeholder }) {
+  return [
+    h("p", {}, "Put a key with the scope lake:read in the place of ", h("code", {}, placeholder), "; ", link(["keys"], "Keys"), " makes one."),
+    engines.map(({ engine, paste }) => h("details", {}, h("summary", {}, ENGINES[engine] ?? engine), code(paste, `Configuration of ${engine}`))),
+  ];
+}

@@ -1,0 +1,154 @@
+// Dead letters: groups by reason and place, the letters of one group, one letter; dry run, replay, discard.
+
+import { change, read } from "./api.js";
+import { foreign, h, put } from "./dom.js";
+import { bytes, count, number, time, withSeparators } from "./format.js";
+import { groupQuery } from "./page_overview.js";
+import { jsonTree } from "./values.js";
+import { address, button, confirm, copyButton, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
+
+const MOST = 10_000; // letters that one request replays or discards
+const LISTED = 50;
+
+export function showDeadLetters(main, context) {
+  const [, letter] = context.segments;
+  if (letter) return showLetter(main, context, letter);
+  const filter = chosenFilter(context.parameters);
+  const isGroup = ["dataset", "reason", "place"].every((name) => filter[name] !== undefined);
+  const fresh = h("div", { class: "fresh" });
+  const body = h("div", {}, pending(10));
+  put(main, h("h1", {}, "Dead letters"), fresh, chips(filter), body);
+  const options = { signal: context.signal, parameters: filter };
+  return fillWith(body, async () => {
+    const answer = await read("/v1/dead-letters/groups", { signal: context.signal, parameters: { ...filter, limit: 200 } });
+    put(fresh, freshLine(answer.as_of, context.reload));
+    if (!answer.groups.length) return none(filter);
+    if (!isGroup) return answer.groups.map((group) => card(group, context, answer.as_of));
+    return [answer.groups.map((group) => card(group, context, answer.as_of, true)), section("Latest of them", await letters(options))];
+  });
+}
+
+function chosenFilter(parameters) {
+  const names = ["dataset", "reason", "place"].filter((name) => parameters.has(name));
+  return Object.fromEntries(names.map((name) => [name, parameters.get(name)]));
+}
+
+function chips(filter) {
+  const entries = Object.entries(filter);
+  if (!entries.length) return h("p", { class: "quiet" }, "Events that could not land. Remove the cause, then replay them.");
+  return h("p", { class: "chips" }, entries.map(([name, value]) => h("span", { class: "chip" }, `${name}: `, value ? foreign(value) : "none")), link(["dead-letters"], "Show all"));
+}
+
+function none(filter) {
+  const isAll = !Object.keys(filter).length;
+  return empty(isAll ? "No open dead letters." : "No open dead letters like these.", h("p", {}, "An event that cannot land is kept here with its reason, until it is replayed or discarded. By default POST /v1/collect refuses such events at once; a dataset keeps them if it was created with ", h("code", {}, '"on_invalid": "dead_letter"'), "."));
+}
+
+function card(group, context, asOf, isOpen = false) {
+  const filter = { dataset: group.dataset ?? "", reason: group.reason, place: group.place };
+  const title = [h("strong", {}, withSeparators(group.count)), " × ", h("code", {}, foreign(group.reason)), group.place ? [" at ", h("code", {}, foreign(group.place))] : null];
+  const actions = h("div", { class: "actions" }, isOpen ? null : h("a", { class: "button", href: `${address("dead-letters")}?${groupQuery(group)}` }, "Look at them"), changes({ filter: { ...filter, until: asOf } }, group.count, context));
+  return h(
+    "article",
+    { class: "card" },
+    h("h2", {}, title),
+    h("p", {}, group.dataset === null ? "They name no dataset" : ["Dataset ", link(["datasets", group.dataset], foreign(group.dataset))], " · first ", time(group.oldest), " · last ", time(group.newest)),
+    h("p", {}, "Example ", link(["dead-letters", group.example_id], foreign(group.example_id)), ": ", foreign(group.example_detail)),
+    h("p", { class: "fix" }, "What to do: ", group.advice, "."),
+    actions,
+  );
+}
+
+async function letters(options) {
+  const box = h("tbody", {});
+  const more = h("p", { class: "more" });
+  const add = async (cursor) => {
+    const page = await read("/v1/dead-letters", { ...options, parameters: { ...options.parameters, limit: LISTED, cursor } });
+    box.append(...page.dead_letters.map((letter) => h("tr", {}, h("td", {}, link(["dead-letters", letter.id], foreign(letter.id))), h("td", {}, letter.event_id === null ? "–" : foreign(letter.event_id)), h("td", {}, foreign(letter.detail)), h("td", {}, time(letter.set_aside_at)))));
+    put(more, page.next_cursor ? button("More", () => add(page.next_cursor)) : null);
+  };
+  await add(null);
+  const headings = ["Letter", "Event id", "What is wrong", "Set aside"].map((name) => h("th", { scope: "col" }, name));
+  return [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Dead letters" }, h("table", {}, h("thead", {}, h("tr", {}, headings)), box)), more];
+}
+
+function showLetter(main, context, id) {
+  const body = h("div", {}, pending(10));
+  put(main, h("p", { class: "path" }, link(["dead-letters"], "Dead letters"), " / "), h("h1", {}, "Dead letter ", foreign(id)), body);
+  const asOf = new Date().toISOString();
+  return fillWith(body, async () => {
+    const letter = await read(`/v1/dead-letters/${encodeURIComponent(id)}`, { signal: context.signal });
+    const isOpen = letter.state === "open";
+    return [
+      freshLine(asOf, context.reload),
+      notice(isOpen ? "warn" : "info", h("p", { class: "what" }, h("code", {}, foreign(letter.reason)), ": ", foreign(letter.detail)), isOpen ? null : h("p", {}, `It was ${letter.state} `, time(letter.resolved_at), ".")),
+      facts([
+        ["Dataset", letter.dataset === null ? "none" : link(["datasets", letter.dataset], foreign(letter.dataset))],
+        ["Event id", letter.event_id === null ? "none" : h("a", { href: `${address("trace")}?${new URLSearchParams({ event: letter.event_id })}` }, foreign(letter.event_id))],
+        ["Place in the event", letter.pointer ? h("code", {}, foreign(letter.pointer)) : null],
+        ["Received", time(letter.received_at)],
+        ["Set aside", time(letter.set_aside_at)],
+        ["Size", bytes(letter.size)],
+        ["Batch", h("code", {}, foreign(letter.batch_id))],
+      ]),
+      isOpen ? h("div", { class: "actions" }, changes({ ids: [letter.id] }, 1, context)) : null,
+      section("The event as it was received", h("div", { class: "actions" }, copyButton(letter.payload ?? letter.payload_base64, letter.payload === null ? "Copy as base64" : "Copy")), letter.payload === null ? notice("info", h("p", {}, "Its bytes are not UTF-8. Copy them as base64.")) : jsonTree(letter.payload, { marked: letter.pointer || null })),
+    ];
+  });
+}
+
+/** Buttons for what can be done with letters: a dry run, a replay, a discard. */
+function changes(choice, size, context) {
+  if (!context.may("manage")) return h("p", { class: "quiet" }, "Replaying and discarding need a key with the scope manage.");
+  const result = h("div", { class: "result" });
+  const body = (more) => ("filter" in choice ? { ...choice, ...more, limit: MOST } : { ...choice, ...more });
+  const send = (name, more = {}) => change("POST", `/v1/dead-letters/${name}`, body(more), { signal: context.signal });
+  const dryRun = async () => {
+    put(result, h("p", { class: "pending" }, "Checking each event …"));
+    await fillWith(result, async () => notice("info", outcome(await send("replay", { dry_run: true }))));
+  };
+  const replay = async () => {
+    put(result, h("p", { class: "pending" }, "Checking each event …"));
+    try {
+      const trial = await send("replay", { dry_run: true });
+      put(result);
+      const many = trial.counts.would_land ?? 0;
+      confirm({ title: many ? `Replay ${count(many, "event")}?` : "No event would land", body: outcome(trial), label: `Replay ${withSeparators(many)}`, action: async () => finish(await send("replay"), context) });
+    } catch (error) {
+      put(result, problem(error));
+    }
+  };
+  const discard = async () => {
+    try {
+      const trial = await send("discard", { dry_run: true });
+      const many = trial.counts.discarded ?? 0;
+      confirm({ title: `Discard ${count(many, "dead letter")}?`, body: h("p", {}, `${count(many, "event")} will not land, and cannot be replayed afterwards. Their bytes stay.`), label: `Discard ${withSeparators(many)}`, danger: true, action: async () => finish(await send("discard"), context) });
+    } catch (error) {
+      put(result, problem(error));
+    }
+  };
+  const label = Number(size) > MOST ? ` (the oldest ${withSeparators(MOST)})` : "";
+  return [button(`Dry run${label}`, dryRun), button("Replay …", replay), button("Discard …", discard, { class: "danger" }), result];
+}
+
+const OUTCOMES = { would_land: "would land", published: "are on their way to land", duplicate: "have landed before", rejected: "still cannot land", discarded: "are discarded", already_replayed: "were replayed before", already_discarded: "were discarded before", already_landed: "have landed by a backfill", already_erased: "are erased", not_found: "do not exist" };
+
+/** What happened to letters, or would, in a sentence, with why some cannot land. */
+function outcome(result) {
+  const parts = Object.entries(result.counts).filter(([, many]) => Number(many)).map(([name, many]) => `${withSeparators(many)} ${OUTCOMES[name] ?? name}`);
+  const why = new Map();
+  for (const verdict of result.verdicts) if (verdict.outcome === "rejected") why.set(verdict.detail, (why.get(verdict.detail) ?? 0) + 1);
+  const reasons = [...why].sort((one, other) => other[1] - one[1]).slice(0, 5);
+  return h(
+    "div",
+    {},
+    h("p", { class: "what" }, parts.length ? `Of ${count(result.total, "event")}: ${parts.join(", ")}.` : "There is nothing to do: the list has changed."),
+    reasons.length ? h("ul", {}, reasons.map(([detail, many]) => h("li", {}, number(many), " × ", foreign(detail ?? "")))) : null,
+    result.next_cursor ? h("p", { class: "quiet" }, "There are more: repeat this afterwards.") : null,
+  );
+}
+
+function finish(result, context) {
+  document.querySelector("dialog")?.addEventListener("close", () => context.reload(), { once: true });
+  return outcome(result);
+}

@@ -1,0 +1,102 @@
+// Schemas: their versions, and two versions side by side with the differences marked.
+
+import { change, read } from "./api.js";
+import { foreign, h, put } from "./dom.js";
+import { number, time } from "./format.js";
+import { writeJson } from "./json.js";
+import { address, button, code, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
+
+export function showSchemas(main, context) {
+  const body = h("div", {}, pending(8));
+  put(main, h("h1", {}, "Schemas"), body);
+  const asOf = new Date().toISOString();
+  main.append(section("Check a schema", checkForm(context)));
+  fillWith(body, async () => {
+    const { schemas } = await read("/v1/schemas", { signal: context.signal });
+    if (!schemas.length) return empty("No schema is published yet.", h("p", {}, "A schema says what events hold. The overview says how to publish the first."));
+    const latest = new Map(schemas.map((schema) => [schema.name, schema]));
+    const lines = [...latest.values()].map((schema) => [link(["schemas", schema.name], foreign(schema.name)), number(schema.version), time(schema.published_at), h("code", {}, foreign(schema.schema_uri))]);
+    return [freshLine(asOf, context.reload), table("Schemas", ["Schema", "Versions", "Latest published", "Address"], lines, ["", "number", "", ""])];
+  });
+}
+
+/** A document to paste: its columns, what events may cost, and whether a dataset can move to it. */
+function checkForm(context) {
+  const field = h("textarea", { id: "document", rows: 8, spellcheck: "false", placeholder: '{"type": "object", "properties": {"country": {"type": "string"}}}' });
+  const dataset = h("input", { id: "follows", autocomplete: "off", spellcheck: "false" });
+  const result = h("div", { "aria-live": "polite" });
+  const check = async () => {
+    put(result, pending(3));
+    const query = dataset.value.trim() ? `?${new URLSearchParams({ dataset: dataset.value.trim() })}` : "";
+    // The document goes as it was pasted: reading it here could lose digits.
+    await fillWith(result, async () => checkAnswer(await change("POST", `/v1/schemas/check${query}`, `{"name": "pasted", "schema": ${field.value}\n}`, { signal: context.signal })));
+  };
+  return [
+    h("p", { class: "quiet" }, "Nothing is published or stored."),
+    h("label", { for: "document" }, "JSON Schema"),
+    field,
+    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional)"), dataset, button("Check", check, { class: "primary" })),
+    result,
+  ];
+}
+
+function checkAnswer(answer) {
+  const { columns, incompatibilities: obstacles } = answer;
+  return [
+    obstacles?.length ? notice("warn", h("p", { class: "what" }, "The dataset cannot move to this schema:"), h("ul", {}, obstacles.map((one) => h("li", {}, h("code", {}, foreign(one.pointer)), ": ", foreign(one.change), ": ", foreign(one.reason))))) : null,
+    obstacles && !obstacles.length ? notice("good", h("p", {}, "The dataset can move to this schema.")) : null,
+    h("p", {}, "It can be published. Validating an event of ", number(answer.largest_event_bytes), ` bytes takes at most ${answer.largest_event_seconds} s; the limit is ${answer.limit_seconds} s.`),
+    columns.length ? table("Columns", ["Property", "Column", "Type", "Meaning"], columns.map((column) => [foreign(column.field), h("code", {}, foreign(column.name)), column.type, foreign(column.description)])) : h("p", { class: "quiet" }, "It declares no columns: everything is in _extra."),
+  ];
+}
+
+export function showSchema(main, context) {
+  const [, name] = context.segments;
+  const body = h("div", {}, pending(12));
+  put(main, h("p", { class: "path" }, link(["schemas"], "Schemas"), " / "), h("h1", {}, foreign(name)), body);
+  const asOf = new Date().toISOString();
+  const get = (version) => read(`/v1/schemas/${encodeURIComponent(name)}/${version}`, { signal: context.signal });
+  fillWith(body, async () => {
+    const { schemas } = await read("/v1/schemas", { signal: context.signal });
+    const versions = schemas.filter((schema) => schema.name === name).map((schema) => Number(schema.version)).sort((one, other) => other - one);
+    if (!versions.length) return empty("No such schema.", h("p", {}, link(["schemas"], "All schemas")));
+    const right = Number(context.parameters.get("version") ?? versions[0]);
+    const left = Number(context.parameters.get("from") ?? right - 1);
+    const select = (label, current, parameter) => h("label", {}, label, " ", h("select", { onchange: (choice) => context.go(`${address("schemas", name)}?${new URLSearchParams({ from: left, version: right, [parameter]: choice.target.value })}`) }, versions.map((version) => h("option", { value: version, selected: version === current }, String(version)))));
+    const newer = await get(right);
+    const text = writeJson(newer.schema);
+    const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)))];
+    if (!versions.includes(left)) return [head, h("div", { class: "actions" }, select("Version", right, "version")), code(text, "Schema")];
+    const older = await get(left);
+    return [head, h("div", { class: "actions" }, select("From version", left, "from"), select("to", right, "version")), section("Differences", differences(writeJson(older.schema), text))];
+  });
+}
+
+/** Lines of two texts side by side, those that differ marked. */
+function differences(older, newer) {
+  const rows = alignLines(older.split("\n"), newer.split("\n")).map(([left, right]) => {
+    const differs = left !== right;
+    const side = (line, kind) => h("td", { class: differs && line !== null ? kind : "" }, h("code", {}, differs && line !== null ? h("span", { class: "sign" }, kind === "removed" ? "− " : "+ ") : "  ", line === null ? "" : foreign(line)));
+    return h("tr", {}, side(left, "removed"), side(right, "added"));
+  });
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Differences" }, h("table", { class: "differences" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Before"), h("th", { scope: "col" }, "After"))), h("tbody", {}, rows)));
+}
+
+/** Pairs of lines by their longest common subsequence; null where a side has none. */
+function alignLines(left, right) {
+  if (left.length * right.length > 4_000_000) return left.map((line, at) => [line, right[at] ?? null]);
+  const lengths = Array.from({ length: left.length + 1 }, () => new Uint32Array(right.length + 1));
+  for (let i = left.length - 1; i >= 0; i -= 1) {
+    for (let j = right.length - 1; j >= 0; j -= 1) {
+      lengths[i][j] = left[i] === right[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+    }
+  }
+  const pairs = [];
+  let [i, j] = [0, 0];
+  while (i < left.length || j < right.length) {
+    if (i < left.length && j < right.length && left[i] === right[j]) pairs.push([left[i++], right[j++]]);
+    else if (j >= right.length || (i < left.length && lengths[i + 1][j] >= lengths[i][j + 1])) pairs.push([left[i++], null]);
+    else pairs.push([null, right[j++]]);
+  }
+  return pairs;
+}

@@ -1,0 +1,148 @@
+// Parts that several pages use: sections, notices, dialogs, buttons.
+
+import { foreign, h, put } from "./dom.js";
+import { time } from "./format.js";
+import { Problem } from "./api.js";
+
+export const HOME = "/console";
+
+/** The address of a page, of path segments that need no encoding yet. */
+export function address(...segments) {
+  return [HOME, ...segments.map(encodeURIComponent)].join("/");
+}
+
+export function link(segments, ...children) {
+  return h("a", { href: address(...segments) }, children);
+}
+
+/** A section with a heading, and a body that a page fills later. */
+export function section(title, ...children) {
+  return h("section", {}, title ? h("h2", {}, title) : null, children);
+}
+
+/** A place for what is still loading: it keeps `lines` lines free, so that nothing jumps. */
+export function pending(lines = 3) {
+  return h("div", { class: `pending lines-${lines}`, "aria-busy": "true" }, h("span", {}, "Loading …"));
+}
+
+export function notice(kind, ...children) {
+  const role = kind === "error" ? "alert" : kind === "good" ? "status" : null;
+  return h("div", { class: `notice ${kind}`, role }, children);
+}
+
+/** What teaches the first step where there is nothing yet. */
+export function empty(title, ...children) {
+  return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), children);
+}
+
+/** An error with what to do about it. */
+export function problem(error) {
+  if (!(error instanceof Problem)) {
+    console.error(error);
+    return notice("error", h("p", {}, "The console cannot show this: ", foreign(String(error.message))), h("p", {}, "Reload the page."));
+  }
+  const { understood = [], incompatibilities = [], request_id: id } = error.document;
+  return notice(
+    "error",
+    h("p", { class: "what" }, foreign(error.message)),
+    understood.length ? h("p", {}, "Understood: ", foreign(understood.join("; "))) : null,
+    incompatibilities.length ? h("ul", {}, incompatibilities.map((entry) => h("li", {}, foreign(Object.values(entry).join(": "))))) : null,
+    h("p", { class: "fix" }, foreign(error.fix)),
+    id ? h("p", { class: "quiet" }, "Request ", h("code", {}, foreign(id))) : null,
+  );
+}
+
+/** Fill a place with what `load` gives, or with its error. */
+export async function fillWith(place, load) {
+  try {
+    put(place, await load());
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    put(place, problem(error));
+  }
+  place.removeAttribute("aria-busy");
+}
+
+export function button(label, action, attributes = {}) {
+  const element = h("button", { type: "button", ...attributes, onclick: () => busyWhile(element, action) }, label);
+  return element;
+}
+
+/** A button does nothing more until its action has ended. */
+async function busyWhile(element, action) {
+  if (element.getAttribute("aria-disabled") === "true") return;
+  element.setAttribute("aria-disabled", "true");
+  try {
+    await action();
+  } finally {
+    element.removeAttribute("aria-disabled");
+  }
+}
+
+export function copyButton(text, label = "Copy") {
+  const element = button(label, async () => {
+    await navigator.clipboard.writeText(typeof text === "function" ? text() : text).then(
+      () => (element.textContent = "Copied"),
+      () => (element.textContent = "Not allowed by the browser"),
+    );
+    setTimeout(() => (element.textContent = label), 1_500);
+  }, { class: "small" });
+  return element;
+}
+
+/** Code to copy. */
+export function code(text, label) {
+  return h("div", { class: "code" }, copyButton(text), h("pre", { tabindex: 0, "aria-label": label }, h("code", {}, foreign(text))));
+}
+
+/** How fresh what a page shows is, and a way to ask again. */
+export function freshLine(asOf, reload, ...more) {
+  return h("p", { class: "fresh" }, more, more.length ? " · " : null, "As of ", time(asOf), " · ", button("Refresh", reload, { class: "link" }));
+}
+
+/** Name and value pairs. */
+export function facts(pairs) {
+  const pairsWithValue = pairs.filter(([, value]) => value !== null && value !== undefined);
+  return h("dl", {}, pairsWithValue.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** A table of rows that are lists of cells; `kinds` are classes of the columns. */
+export function table(label, columns, rows, kinds = []) {
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+    h(
+      "table",
+      {},
+      h("thead", {}, h("tr", {}, columns.map((name, at) => h("th", { scope: "col", class: kinds[at] }, name)))),
+      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, at) => h("td", { class: kinds[at] }, cell))))),
+    ),
+  );
+}
+
+/** Ask before something happens; the dialog shows the action's result or its error. */
+export function confirm({ title, body, action, label, danger = false }) {
+  const result = h("div", {});
+  const go = button(label, async () => {
+    try {
+      put(result, notice("good", await action()));
+      go.remove();
+      cancel.textContent = "Close";
+      cancel.focus();
+    } catch (error) {
+      put(result, problem(error));
+    }
+  }, { class: danger ? "danger" : "primary" });
+  const cancel = button("Cancel", () => dialog.close());
+  const dialog = openDialog(title, body, result, h("div", { class: "actions" }, cancel, go));
+  cancel.focus();
+  return dialog;
+}
+
+export function openDialog(title, ...children) {
+  const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, h("h2", { id: "dialog-title" }, title), children);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}

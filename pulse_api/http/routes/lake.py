@@ -1,0 +1,34 @@
+"""/v1/lake/connect: what an engine needs to read the tenant's tables."""
+
+from pydantic import BaseModel, Field
+
+from pulse_api.http.auth import LakeReader
+from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
+from pulse_api.lake.connecting import Engine, written
+from pulse_resources.settings import load_settings
+
+router = resource("lake", "/v1/lake")
+PLACEHOLDER = "YOUR_KEY"
+
+
+class EngineText(BaseModel):
+    engine: Engine
+    paste: str = Field(description=f"Configuration or code; put a key in the place of {PLACEHOLDER}.")
+
+
+class Connection(BaseModel):
+    catalog: str = Field(description="Address of the REST catalog.")
+    placeholder: str = Field(description="Stands in the texts where a key with the scope lake:read belongs.")
+    engines: list[EngineText]
+
+
+@router.get("/connect", summary="Get how engines connect", responses=documented(401, 403, 429, 503))
+def connect(principal: LakeReader) -> Connection:
+    """Text to paste into DuckDB, PyIceberg, Spark and Trino, to read the tenant's tables.
+
+    It holds no key: issue one with the scope `lake:read` for each engine.
+    """
+    catalog, tenant = load_settings().lake.linked_url, principal.tenant.slug
+    texts = [EngineText(engine=one, paste=written(one, tenant, PLACEHOLDER, catalog)) for one in Engine]
+    return Connection(catalog=catalog, placeholder=PLACEHOLDER, engines=texts)

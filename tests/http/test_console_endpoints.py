@@ -1,0 +1,141 @@
+"""What the console asks of the API: groups of dead letters, freshness, the key that asks, offsets, checks."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.here import ingest_here as ingest
+from support.http import Api, Caller
+from support.ingest import event, make_owner
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.registry import keys
+
+ITEMS = {
+    "type": "object",
+    "properties": {
+        "items": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"price": {"type": "number"}}},
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def letters(api: Api) -> Iterator[Caller]:
+    """A tenant with dead letters of three kinds, and a row."""
+    owner = make_owner()
+    uri = registry.publish_schema(owner.tenant, "baskets", json.dumps(ITEMS)).schema_uri
+    registry.create_dataset(owner.tenant, "baskets", uri)
+    owner.send(
+        event("row"),
+        *(event(f"b-{n}", dataset="baskets", items=[{"price": 1}] * n + [{"price": "x"}]) for n in range(3)),
+        b"neither JSON",
+        event("count", count="seven"),
+        event("other-count", count=[]),
+    )
+    ingest(owner)
+    key = keys.issue_key(owner.tenant, "endpoints", tuple(KeyScope))
+    with api.client(key.text) as client:
+        yield Caller(owner, key, client)
+
+
+def groups(caller: Caller, **parameters: str) -> list[dict[str, Any]]:
+    answer = caller.http.get("/v1/dead-letters/groups", params=parameters)
+    assert answer.status_code == 200, answer.text
+    listed: list[dict[str, Any]] = answer.json()["groups"]
+    return listed
+
+
+def test_dead_letters_are_grouped_by_reason_and_place(letters: Caller) -> None:
+    counts = {
+        (group["dataset"], group["reason"], group["place"]): group["count"] for group in groups(letters)
+    }
+    assert counts == {
+        ("baskets", "schema_violation", "/data/items/*/price"): 3,
+        ("orders", "schema_violation", "/data/count"): 2,
+        (None, "undecodable", ""): 1,
+    }
+    first = groups(letters)[0]
+    assert first["oldest"] <= first["newest"]
+    assert first["example_id"] in {"0-1", "0-2", "0-3"}
+    assert first["example_detail"]
+    assert first["advice"] == "Fix the sender, or publish a new version of the schema"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "total"),
+    [
+        ({"dataset": "baskets", "reason": "schema_violation", "place": "/data/items/*/price"}, 3),
+        ({"dataset": "orders", "reason": "schema_violation", "place": "/data/count"}, 2),
+        ({"dataset": "", "reason": "undecodable", "place": ""}, 1),
+        ({"place": "/data/items/1/price"}, 0),
+        ({"dataset": ""}, 1),
+        ({}, 6),
+    ],
+)
+def test_a_filter_selects_a_group(letters: Caller, chosen: dict[str, str], total: int) -> None:
+    listed = letters.http.get("/v1/dead-letters", params=chosen).json()["dead_letters"]
+    summary = letters.http.get("/v1/dead-letters/summary", params=chosen).json()
+    body = {"filter": chosen, "dry_run": True}
+    tried = letters.http.post("/v1/dead-letters/replay", json=body).json()
+    assert (len(listed), summary["total"], tried["total"]) == (total, total, total)
+    assert sum(group["count"] for group in groups(letters, **chosen)) == total
+
+
+def test_freshness_comes_in_pages(letters: Caller) -> None:
+    first = letters.http.get("/v1/freshness", params={"limit": 1}).json()
+    (baskets,) = first["datasets"]
+    assert (baskets["dataset"], baskets["rows"], baskets["snapshot_id"]) == ("baskets", 0, None)
+    assert baskets["events_landed_last"] is None
+    assert first["next_after"] == "baskets"
+    last = letters.http.get("/v1/freshness", params={"after": "baskets"}).json()
+    (orders,) = last["datasets"]
+    newest = letters.http.get("/v1/datasets/orders/snapshots").json()["snapshots"][0]
+    assert (
+        (orders["rows"], orders["snapshot_id"]) == (newest["total_rows"], newest["snapshot_id"]) != (0, None)
+    )
+    assert orders["events_landed_last"]
+    assert last["next_after"] is None
+
+
+def test_a_key_is_told_whose_it_is(new_caller: Callable[..., Caller]) -> None:
+    caller = new_caller([KeyScope.READ])
+    answer = caller.http.get("/v1/keys/current").json()
+    assert (answer["tenant"], answer["topic"]) == (caller.owner.tenant.slug, caller.owner.tenant.topic)
+    assert (answer["key_id"], answer["scopes"]) == (caller.key.stored.key_id, ["read"])
+    assert "key" not in answer
+
+
+def test_engines_connect_with_a_key_in_the_place_of_a_placeholder(letters: Caller) -> None:
+    answer = letters.http.get("/v1/lake/connect").json()
+    assert {text["engine"] for text in answer["engines"]} == {"duckdb", "pyiceberg", "spark", "trino"}
+    for text in answer["engines"]:
+        assert answer["placeholder"] in text["paste"]
+        assert answer["catalog"] in text["paste"]
+        assert letters.key.text not in text["paste"]
+
+
+def test_an_offset_is_traced(letters: Caller) -> None:
+    landed = letters.http.get("/v1/offsets/0/0").json()
+    assert (landed["event_id"], landed["state"], landed["settled"]) == ("row", "landed", True)
+    assert letters.http.get("/v1/offsets/0/4").json()["state"] == "dead_lettered"
+    assert letters.http.get("/v1/offsets/0/9999").status_code == 404
+    assert letters.http.get("/v1/offsets/77/0").status_code == 404
+
+
+def test_a_schema_is_checked_and_not_published(letters: Caller) -> None:
+    body = {"name": "orders", "fields": {"country": "string", "amount": "integer"}}
+    answer = letters.http.post("/v1/schemas/check?dataset=orders", json=body).json()
+    assert [(c["name"], c["type"]) for c in answer["columns"]] == [("country", "string"), ("amount", "long")]
+    assert 0 < answer["largest_event_seconds"] <= answer["limit_seconds"]
+    assert "/properties/amount" in str(answer["incompatibilities"])
+    assert letters.http.post("/v1/schemas/check", json=body).json()["incompatibilities"] is None
+    wrong = letters.http.post("/v1/schemas/check", json={"name": "a", "schema": {"type": 7}})
+    assert (wrong.status_code, wrong.json()["type"]) == (422, "urn:pulse:problem:invalid-request")
+    assert letters.http.post("/v1/schemas/check?dataset=absent", json=body).status_code == 404
+    listed = letters.http.get("/v1/schemas").json()["schemas"]
+    assert [(one["name"], one["version"]) for one in listed] == [("baskets", 1), ("orders", 1)]
