@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 import orjson
-from psycopg.rows import class_row
 
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_LETTERS, State
@@ -267,8 +266,7 @@ def groups(
     """Group the tenant's dead letters by dataset, reason and place, the largest group first."""
     values = (where or Filter()).values() | {"limit": limit}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        cursor = connection.cursor(row_factory=class_row(LetterGroup))
-        return tuple(cursor.execute(GROUPS.format(state=_STATES[state]), values))
+        return tuple(postgres.select(connection, LetterGroup, GROUPS.format(state=_STATES[state]), values))
 
 
 _ID = re.compile(r"(\d{1,9})-(\d{1,18})", re.ASCII)
