@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("pulse_resources", "pulse_pipelines", "pulse_api")
+PACKAGES = ("pulse_client", "pulse_resources", "pulse_pipelines", "pulse_api")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for package in PACKAGES
@@ -43,6 +44,7 @@ ROOMS = (
     "maintenance",
     "moves",
     "pipes",
+    "manifest",
     "erasure",
     "monitoring",
     "runtime",
@@ -51,6 +53,7 @@ ROOMS = (
 """Of `pulse_pipelines`: each imports only from those before it."""
 MAY_IMPORT = {
     # Part of the code: the parts of Pulse that it may import, itself included. The longest name wins.
+    "pulse_client": {"pulse_client"},
     "pulse_resources": {"pulse_resources"},
     **{
         P + room: {*(P + before for before in ROOMS[: number + 1]), "pulse_resources"}
@@ -70,7 +73,7 @@ MAY_IMPORT = {
         "pulse_resources",
     },
     "pulse_pipelines": set(),
-    "pulse_api": {"pulse_api", "pulse_resources", *(P + room for room in ROOMS[:-2])},
+    "pulse_api": {"pulse_api", "pulse_client", "pulse_resources", *(P + room for room in ROOMS[:-2])},
 }
 LOCAL = "pulse_resources.local"
 STARTS_SERVICES = ("pulse_resources.local", "pulse_api.cli", "pulse_api.demo")
@@ -138,6 +141,24 @@ def test_the_domain_is_plain_python() -> None:
     domain = [module for module in MODULES if within(module, P + "domain")]
     assert len(domain) > 10
     assert findings({m: {name.split(".")[0] for name in imports(m)} - allowed for m in domain}) == {}
+
+
+def test_the_client_needs_httpx_alone() -> None:
+    """It is installed in services of other people, without the rest of Pulse; `isal` is optional."""
+    allowed = sys.stdlib_module_names | {"pulse_client", "httpx", "isal"}
+    client = [module for module in MODULES if within(module, "pulse_client")]
+    assert len(client) > 5
+    assert findings({m: {name.split(".")[0] for name in imports(m)} - allowed for m in client}) == {}
+    project = tomllib.loads((ROOT / "clients/python/pyproject.toml").read_text())["project"]
+    assert [re.split(r"\W", name)[0] for name in project["dependencies"]] == ["httpx"]
+    assert [re.split(r"\W", name)[0] for name in project["optional-dependencies"]["fast"]] == ["isal"]
+
+
+def test_pulse_distributes_the_client_too() -> None:
+    assert (ROOT / "pulse_client").resolve() == (ROOT / "clients/python/pulse_client").resolve()
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert "pulse_client*" in setuptools["packages"]["find"]["include"]
+    assert "py.typed" in setuptools["package-data"]["pulse_client"]
 
 
 def test_dagster_is_known_to_thin_adapters_only() -> None:

@@ -30,6 +30,10 @@ PARTS = {
         "config",
         "Show every setting: its environment variable, value and source. Secrets are hidden.",
     ),
+    "apply": (
+        "apply",
+        "Set a tenant up as a manifest says: its limits, schemas, datasets, keys and pipes.",
+    ),
     "collect": (
         "collect",
         "Send events through the HTTP API: JSON objects, on one line each or on several, or one array.",

@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from pulse_api import client
+from pulse_api import sending
 from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import TenantSlug, duration, without_mark
 from pulse_api.cli.guard import FAILED
@@ -76,23 +77,22 @@ def collect(
     lines = array("Q")
     with ExitStack() as stack:
         source = _open(file, stack)
-        api_client = stack.enter_context(client.Client(api.url(settings.load_settings()), presented))
+        client = stack.enter_context(sending.open_client(api.url(settings.load_settings()), presented))
         advance = _progress(source, stack)
         try:
-            for group in client.requests(_payloads(source, lines)):
-                answer = api_client.collect(group)
+            for batch in sending.batches(_payloads(source, lines)):
+                answer = sending.send_batch(client, batch)
                 if wait:
-                    refused = {v["index"] for v in answer.verdicts if v["status"] == "refused"}
-                    for index, payload in enumerate(group):
-                        if index not in refused:
-                            sent.add(payload)
+                    refused = {v.index for v in answer.verdicts if v.status == "refused"}
+                    for event in batch.events:
+                        if event.index not in refused:
+                            sent.add(event.payload)
                 for verdict in answer.verdicts[: MAX_VERDICTS - len(verdicts)]:
-                    index = total["sent"] + verdict["index"]
-                    verdicts.append(verdict | {"index": index, "line": lines[index] or None})
-                for entry in answer.ignored:
-                    before = ignored.get(entry["member"], {"events": 0})["events"]
-                    ignored[entry["member"]] = entry | {"events": before + entry["events"]}
-                total["sent"] += len(group)
+                    verdicts.append(asdict(verdict) | {"line": lines[verdict.index] or None})
+                for member in answer.ignored:
+                    before = ignored.get(member.member, {"events": 0})["events"]
+                    ignored[member.member] = asdict(member) | {"events": before + member.events}
+                total["sent"] += answer.events
                 for name in ("accepted", "dead_lettered", "refused"):
                     total[name] += getattr(answer, name)
                 advance(total["sent"])

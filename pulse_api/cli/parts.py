@@ -24,7 +24,7 @@ from typer.main import get_group
 from pulse_api.cli import interrupted
 from pulse_api.cli.guard import Guarded
 
-LATER = ("pulse_pipelines.", "pulse_resources.", "pulse_api.client", "pulse_api.demo")
+LATER = ("pulse_pipelines.", "pulse_resources.", "pulse_api.sending", "pulse_api.demo")
 """Prefixes of modules that are loaded on demand."""
 
 

@@ -16,7 +16,7 @@ from pulse_pipelines.domain.schemas import shorthand
 from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.domain.schemas.cost import Bound, cost
 from pulse_pipelines.domain.schemas.schema import check_document
-from pulse_resources.errors import NotFound, UserError, meant
+from pulse_resources.errors import NotFound, meant
 from pulse_resources.settings import load_settings
 
 app = typer.Typer(
@@ -39,7 +39,7 @@ def publish_schema(
     Example: echo '{"fields": {"country": "string", "at": "timestamp"}}' | pulse schema publish acme orders -
     """
     published = registry.publish_schema(
-        registry.find_tenant(tenant), name, _written_out(read(file, "schema"))
+        registry.find_tenant(tenant), name, shorthand.write_out(read(file, "schema"))
     )
     if as_json:
         emit(_document(published) | {"created": published.created})
@@ -62,7 +62,7 @@ def check_schema(
     """
     ingest = load_settings().ingest
     bound = Bound(ingest.max_event_bytes, ingest.max_schema_seconds)
-    document = check_document(_written_out(read(file, "schema")), bound)
+    document = check_document(shorthand.write_out(read(file, "schema")), bound)
     declared, worst = columns(document), cost(document, bound.max_bytes).seconds(bound.max_bytes)
     if as_json:
         rows = [{"field": column.field, "name": column.name, "type": str(column.type)} for column in declared]
@@ -104,7 +104,7 @@ def try_schema(
     """
     owner = registry.find_tenant(tenant)
     with working("validating"):
-        trial = backfill.try_schema(owner, against, _written_out(read(file, "schema")), of_day, limit)
+        trial = backfill.try_schema(owner, against, shorthand.write_out(read(file, "schema")), of_day, limit)
     if as_json:
         emit(trial)
     else:
@@ -172,19 +172,6 @@ def show_schema(
         emit(_document(matches[-1]) | {"schema": orjson.loads(matches[-1].document)})
     else:
         write(matches[-1].document.removesuffix("\n") + "\n")
-
-
-def _written_out(content: bytes) -> str:
-    """The JSON Schema in `content`: as it is, or expanded from the shorthand."""
-    try:
-        document = orjson.loads(content)
-        return (
-            orjson.dumps(shorthand.expand(document)).decode()
-            if shorthand.is_shorthand(document)
-            else content.decode()
-        )
-    except ValueError as error:
-        raise UserError(f"the schema is not JSON: {error}") from error
 
 
 def _document(schema: "registry.PublishedSchema") -> dict[str, Any]:

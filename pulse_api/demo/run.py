@@ -13,8 +13,8 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pulse_api.client import Client, requests
 from pulse_api.demo.source import SCHEMAS, Event
+from pulse_api.sending import batches, open_client, send_batch
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.key import KeyScope
@@ -104,18 +104,18 @@ def _deliver(
 ) -> None:
     key = keys.issue_key(tenant, "demo", [KeyScope.COLLECT], datetime.now(UTC) + timedelta(days=1))
     try:
-        with Client(url, key.text) as client:
-            for group in requests(event.payload() for event in events):
+        with open_client(url, key.text) as client:
+            for batch in batches(event.payload() for event in events):
                 if stop.is_set():
                     return
-                answer = client.collect(group)
+                answer = send_batch(client, batch)
                 if answer.refused:
                     raise Terminal(
                         f"the API refused {answer.refused} events: {answer.verdicts[0]}",
                         fix="Are these the demo's own datasets? Start again with: make clean",
                         tenant=tenant.slug,
                     )
-                advance(len(group))
+                advance(len(batch.events))
     finally:
         keys.revoke_key(tenant, key.stored.key_id)
 

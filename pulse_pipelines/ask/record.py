@@ -22,8 +22,8 @@ END = "UPDATE questions SET state = %s, seconds = %s, error = %s WHERE question_
 # A question that is recorded as running for longer than one can take: its process died before it ended.
 LIST = """
 SELECT question_id, key_id, question, provider,
-    CASE WHEN state = 'running' AND asked_at < now() - make_interval(secs => %s) THEN 'failed' ELSE state END,
-    queries, tokens, seconds, error, asked_at
+    CASE WHEN state = 'running' AND asked_at < now() - make_interval(secs => %s) THEN 'failed' ELSE state
+    END AS state, queries, tokens, seconds, error, asked_at
 FROM questions ORDER BY asked_at DESC LIMIT %s
 """
 TOKENS = "SELECT coalesce(sum(tokens), 0)::bigint FROM questions WHERE asked_at > now() - interval '1 day'"
@@ -79,7 +79,7 @@ def questions(tenant: Tenant, limit: int) -> list[Question]:
     settings = load_settings()
     once = settings.ask.seconds + settings.sql.seconds + settings.api.wait_seconds
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return [Question(*row) for row in connection.execute(LIST, [MAX_LOOKS * once + 60, limit])]
+        return postgres.select(connection, Question, LIST, [MAX_LOOKS * once + 60, limit])
 
 
 def tokens_of_a_day(tenant: Tenant) -> int:

@@ -10,8 +10,8 @@ OVERLAP = timedelta(minutes=15)
 """`settled_at` is the start of a transaction: a row may become visible this long after a later one."""
 
 BY_HAND = """
-SELECT b.backfill_id, t.slug, b.slug, b.day, b.schema_version, b.rows, b.dead_letters, b.files_after, b.bytes,
-    b.snapshot_id, b.settled_at
+SELECT b.backfill_id, t.slug AS tenant, b.slug AS dataset, b.day, b.schema_version, b.rows,
+    b.dead_letters AS dead_letters_landed, b.files_after AS files, b.bytes, b.snapshot_id, b.settled_at
 FROM backfills b JOIN pdm_tenants t USING (tenant_id)
 WHERE b.run_id IS NULL AND b.settled_at > %s AND b.backfill_id <> ALL(%s) ORDER BY b.settled_at LIMIT %s
 """
@@ -41,4 +41,4 @@ def by_hand(since: datetime, seen: Collection[str], limit: int) -> list[Made]:
         seen: ids to leave out.
     """
     with postgres.transaction("pulse_pipeline") as connection:
-        return [Made(*row) for row in connection.execute(BY_HAND, [since - OVERLAP, list(seen), limit])]
+        return postgres.select(connection, Made, BY_HAND, [since - OVERLAP, list(seen), limit])

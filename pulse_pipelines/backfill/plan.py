@@ -107,7 +107,7 @@ def plan_day(tenant: Tenant, slug: str, day: date) -> DayPlan:
             "slug": slug,
             "day": day,
         }
-        sources = tuple(Source(*row) for row in connection.execute(SOURCES, where))
+        sources = tuple(postgres.select(connection, Source, SOURCES, where))
         ((rows,),) = connection.execute(ROWS, where).fetchall()
         ((letters,),) = connection.execute(LETTERS, where).fetchall()
         batches = list({source.batch_id for source in sources})

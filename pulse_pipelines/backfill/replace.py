@@ -1,6 +1,7 @@
 """Replacement: one commit swaps the rebuilt day into the table, and records the letters that landed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.quota import EVENTS
 from pulse_pipelines.ingest import candidate_files
 from pulse_pipelines.states import state_keys, window_buckets
-from pulse_pipelines.tables import commit, ledger, parquet_files
+from pulse_pipelines.tables import ledger, parquet_files
+from pulse_pipelines.tables.commit import DatasetChange, DatasetWork, commit
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import iceberg, postgres
@@ -50,62 +52,73 @@ def replace(
 
     Raises:
         Overtaken: nothing was changed.
-        Transient, Terminal, OSError, psycopg.Error: as `commit.commit_dataset`; nothing was changed.
+        Transient, Terminal, OSError, psycopg.Error: as `commit`; nothing was changed.
     """
-    added: tuple[CandidateFile, ...] = rebuilt.files
+    change = _Replacement(plan.tenant, plan.dataset, plan, rebuilt, backfill_id, version, run_id)
+    work = commit(change)
+    assert work is not None  # noqa: S101 - `stage_on` always stages
+    return work.staged, change.files
 
-    def stage(table: Table) -> Staged:
-        nonlocal added
-        if not plan.files.keys() <= day_files(table, plan.day).keys():
+
+@dataclass
+class _Replacement(DatasetChange):
+    """Swaps the rebuilt files of a day for those in the plan."""
+
+    plan: DayPlan
+    rebuilt: Rebuilt
+    backfill_id: str
+    version: int
+    run_id: str | None
+    files: tuple[CandidateFile, ...] = ()
+    """The rebuilt files as the table has them."""
+
+    def stage_on(self, table: Table) -> Staged:
+        before = self.plan.files
+        if not before.keys() <= day_files(table, self.plan.day).keys():
             raise Overtaken
-        added = candidate_files.fit_schema(added, table.schema())
-        return iceberg.stage_replace(
-            table, plan.files.values(), parquet_files.data_files(added), {BACKFILL_PROPERTY: backfill_id}
-        )
+        self.files = candidate_files.fit_schema(self.rebuilt.files, table.schema())
+        summary = {BACKFILL_PROPERTY: self.backfill_id}
+        return iceberg.stage_replace(table, before.values(), parquet_files.data_files(self.files), summary)
 
-    def write(connection: postgres.Connection, staged: Staged) -> None:
-        landing, dataset = rebuilt.landing, plan.dataset
-        size = sum(file.bytes for file in added)
+    def write(self, connection: postgres.Connection, work: DatasetWork) -> None:
+        plan, landing, dataset, staged = self.plan, self.rebuilt.landing, self.dataset, work.staged
+        size = sum(file.bytes for file in self.files)
         values = {
-            "tenant": plan.tenant.tenant_id,
-            "backfill": backfill_id,
+            "tenant": self.tenant.tenant_id,
+            "backfill": self.backfill_id,
             "dataset": dataset.dataset_id,
             "slug": dataset.slug,
             "day": plan.day,
-            "version": version,
-            "rows": rebuilt.rows + len(landing),
+            "version": self.version,
+            "rows": self.rebuilt.rows + len(landing),
             "letters": len(landing),
             "before": len(plan.files),
-            "after": len(added),
+            "after": len(self.files),
             "bytes": size,
             "snapshot": staged.snapshot_id,
-            "run": run_id,
+            "run": self.run_id,
         }
-        files = {dataset.dataset_id: added}
-        if state_keys.land(connection, plan.tenant.tenant_id, files, rows_are_new=False) is not None:
+        files = {dataset.dataset_id: self.files}
+        if state_keys.land(connection, self.tenant.tenant_id, files, rows_are_new=False) is not None:
             raise Overtaken
         window_buckets.changed(connection, dataset.dataset_id, [plan.day])
         connection.execute(RECORD, values)
         if landing:
             _land_letters(connection, plan, landing, values)
         landed = ledger.Landing(
-            batch_id=backfill_id,
-            tenant_id=plan.tenant.tenant_id,
+            batch_id=self.backfill_id,
+            tenant_id=self.tenant.tenant_id,
             dataset_id=dataset.dataset_id,
             slug=dataset.slug,
             day=plan.day,
             rows=len(landing),
             duplicates=0,
             bytes=size,
-            files=len(added),
+            files=len(self.files),
             snapshot_id=staged.snapshot_id,
             metadata_location=staged.new,
         )
         ledger.land(connection, [landed])
-
-    committed = commit.commit_dataset(plan.tenant, plan.dataset, stage, write=write)
-    assert committed is not None  # noqa: S101 - `stage` always stages
-    return committed, added
 
 
 def _land_letters(

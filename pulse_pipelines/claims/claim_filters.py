@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from pulse_pipelines.tables.digests import Digests, Mask, Places
+from pulse_pipelines.tables.digests import Digests, Indices, Mask
 
 BUCKET = 8
 """Digests per bucket: this many to twice as many."""
@@ -31,21 +31,21 @@ class Torn(ValueError):  # noqa: N818 - nothing fails: the run itself is searche
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Places where digests can be in several runs, as columns."""
+    """Indices where digests can be in several runs, as columns."""
 
-    wanted: Places
+    wanted: Indices
     """Index of the digest among those that were looked up."""
-    run: Places
+    run: Indices
     """Index of the run, in the order of the filters."""
-    start: Places
+    start: Indices
     """The first candidate place in the run, ..."""
-    count: Places
+    count: Indices
     """... and the number of places."""
 
     def __len__(self) -> int:
         return len(self.wanted)
 
-    def __getitem__(self, which: Places | Mask | slice) -> Self:
+    def __getitem__(self, which: Indices | Mask | slice) -> Self:
         return type(self)(self.wanted[which], self.run[which], self.start[which], self.count[which])
 
 
@@ -121,8 +121,8 @@ class Filters:
         return Candidates(inside[there], run, at - base[there], after - at)
 
     def _bound(
-        self, first: Places, count: Places, prints: npt.NDArray[np.uint16], before: np.ufunc
-    ) -> Places:
+        self, first: Indices, count: Indices, prints: npt.NDArray[np.uint16], before: np.ufunc
+    ) -> Indices:
         """Bisect each range by print: the first place that is not `before` the wanted print, or its end."""
         at, left = first.copy(), count.copy()
         for _ in range(int(count.max(initial=1)).bit_length()):  # the same steps for all, without a branch

@@ -1,7 +1,7 @@
 """Commit of rollups: the curated tables of a dataset and the served summaries, in one transaction."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 from uuid import UUID
@@ -85,34 +85,44 @@ def commit(results: Sequence[Result]) -> list[Curated]:
     """
     if not results:
         return []
-    following: list[Following] = []
-
-    def stage(lost: SwapLost | None) -> _Staged | None:
-        nonlocal results, following
-        if isinstance(lost, _Outdated):
-            for each in following:  # the files may hold data of erased rows
-                each.discard()
-            results = [left for result in results if (left := _without(result, lost.days))]
-        if not results:
-            return None
-        pinned = results[0].pinned
-        following = [
-            table.stage(pinned.tenant, pinned.dataset, result.rollup, result.rows) for result in results
-        ]
-        return _Staged([each.next for each in following if each.next], results, following)
-
     try:
-        done = tables.commit(
-            results[0].pinned.tenant,
-            stage,
-            lambda work: False,  # the days stay due, and are computed again
-            before=lambda connection, work: _compare(connection, work.results),
-            write=lambda connection, work: _serve(connection, work.results),
-            point="curate",
-        )
+        work = tables.commit(_Rollups(results[0].pinned.tenant, results))
     except psycopg.errors.ForeignKeyViolation:  # the dataset was deleted
         return []
-    return list(_committed(done)) if done else []
+    return list(_committed(work)) if work else []
+
+
+@dataclass
+class _Rollups(tables.Change[_Staged]):
+    """Commits computed days of a dataset's rollups."""
+
+    results: Sequence[Result]
+    """Those that are not outdated."""
+    following: list[Following] = field(default_factory=list)
+    point = "curate"
+
+    def stage(self, lost: SwapLost | None) -> _Staged | None:
+        if isinstance(lost, _Outdated):
+            for following in self.following:  # the files may hold data of erased rows
+                following.discard()
+            self.results = [left for result in self.results if (left := _without(result, lost.days))]
+        if not self.results:
+            return None
+        pinned = self.results[0].pinned
+        self.following = [
+            table.stage(pinned.tenant, pinned.dataset, result.rollup, result.rows) for result in self.results
+        ]
+        new = [following.next for following in self.following if following.next]
+        return _Staged(new, self.results, self.following)
+
+    def lock(self, connection: postgres.Connection, work: _Staged) -> None:
+        _compare(connection, work.results)
+
+    def write(self, connection: postgres.Connection, work: _Staged) -> None:
+        _serve(connection, work.results)
+
+    def was_committed(self, work: _Staged) -> bool:
+        return False  # the days stay due, and are computed again
 
 
 class _Outdated(SwapLost):

@@ -17,7 +17,7 @@ from pulse_pipelines.erasure import record, rows
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.tables import file_metrics, live_table
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import ReachableFiles
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.iceberg import TableName, table_metadata
@@ -134,23 +134,25 @@ class _Cleaned(Work):
     listed: list[object_store.Object]
 
 
-def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) -> tuple[int, int]:
-    """Remove stale files from the table; returns how many files left it and how many objects were deleted.
+@dataclass
+class _CuratedErasure(Change[_Cleaned]):
+    """Removes the stale files of a curated table, and its history."""
 
-    The folder is listed first. A concurrent commit of rollups is staged again once the pointer has moved,
-    so a listed file that is unreachable afterwards can never come back.
-    """
+    subject: Subject
+    erasure: Erasure
+    table: TableName
+    point = "erase.curated"
 
-    def stage(lost: SwapLost | None) -> _Cleaned:
-        following = location = live_table.current_location(tenant.tenant_id, name)
-        table = iceberg.load_table(name, location)
+    def stage(self, lost: SwapLost | None) -> _Cleaned:
+        following = location = live_table.current_location(self.tenant.tenant_id, self.table)
+        table = iceberg.load_table(self.table, location)
         listed = [o for o in object_store.listed(table.location()) if not o.name.endswith(".metadata.json")]
-        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            stale = stale_files(connection, subject, erasure, table)
+        with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
+            stale = stale_files(connection, self.subject, self.erasure, table)
         if stale:
-            summary = {rows.ERASURE_PROPERTY: erasure.erasure_id}
+            summary = {rows.ERASURE_PROPERTY: self.erasure.erasure_id}
             following = iceberg.stage_replace(table, stale, [], summary).new
-        if live := iceberg.stage_live_only(iceberg.load_table(name, following)):
+        if live := iceberg.stage_live_only(iceberg.load_table(self.table, following)):
             following = live.new
         document = table_metadata.read(following)
         removed = {s["snapshot-id"] for s in document.get("snapshots", ())} - {
@@ -158,18 +160,25 @@ def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) 
         }
         remaining = table_metadata.without_snapshots(document, removed)
         new = table_metadata.write_next(remaining, following, with_log=False)
-        return _Cleaned([Next(name, location, new)], stale, listed)
+        return _Cleaned([Next(self.table, location, new)], stale, listed)
 
-    cleaned = commit(
-        tenant,
-        stage,
-        lambda work: live_table.current_location(tenant.tenant_id, name) == work.tables[0].new,
-        before=lambda connection, work: locks.wait(connection, Lock.SUMMARIES, subject.dataset.dataset_id),
-        point="erase.curated",
-    )
+    def lock(self, connection: postgres.Connection, work: _Cleaned) -> None:
+        locks.wait(connection, Lock.SUMMARIES, self.subject.dataset.dataset_id)
+
+    def was_committed(self, work: _Cleaned) -> bool:
+        return live_table.current_location(self.tenant.tenant_id, self.table) == work.tables[0].new
+
+
+def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) -> tuple[int, int]:
+    """Remove stale files from the table; returns how many files left it and how many objects were deleted.
+
+    The folder is listed first. A concurrent commit of rollups is staged again once the pointer has moved,
+    so a listed file that is unreachable afterwards can never come back.
+    """
+    cleaned = commit(_CuratedErasure(tenant, subject, erasure, name))
     assert cleaned is not None  # noqa: S101 - `stage` always stages
     reached = ReachableFiles().of(iceberg.load_table(name, cleaned.tables[0].new))
-    orphans = (each.path for each in cleaned.listed if each.path not in reached)
+    orphans = (item.path for item in cleaned.listed if item.path not in reached)
     return len(cleaned.stale), object_store.delete(orphans)
 
 

@@ -9,11 +9,11 @@ commit: a process that dies after it leaves them to the next.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import own_removing
@@ -23,14 +23,13 @@ from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.lake.errors import NoSuchTable
 from pulse_pipelines.lake.own import NotRewritten, Seen
 from pulse_pipelines.tables import foreign_files, orphan_files
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Rewritten
 from pulse_pipelines.tables.reachable_files import ReachableFiles, plain
 from pulse_pipelines.tables.rewrite_file import rows_at_a_time
 from pulse_resources import object_store
 from pulse_resources.errors import PulseError, Transient
 from pulse_resources.iceberg import table_metadata
-from pulse_resources.iceberg.foreign_tables import Following, ForeignTable
 from pulse_resources.process.faults import fail_point
 
 PROPERTY = "pulse.erasure-id"
@@ -40,6 +39,16 @@ PART_BYTES = 256 * 1024 * 1024
 """Size of the files that one commit replaces, about."""
 UNREADABLE = (*own.UNREADABLE, pa.ArrowException, ValidationException)
 """Exceptions that mean that a table's files cannot be searched or written."""
+
+
+@dataclass(frozen=True)
+class _Erased(Work):
+    rows: int
+    files: int
+    snapshots: int
+    snapshot_id: int | None
+    last: bool
+    sequence: int
 
 
 @dataclass
@@ -62,15 +71,10 @@ class Outcome:
     """Why it was not searched, or has nothing to search."""
     has_column: bool = True
 
-
-@dataclass(frozen=True)
-class _Erased(Work):
-    rows: int
-    files: int
-    snapshots: int
-    snapshot_id: int | None
-    last: bool
-    sequence: int
+    def add(self, work: _Erased) -> None:
+        """Count what a commit removed."""
+        self.rows, self.files = self.rows + work.rows, self.files + work.files
+        self.snapshots, self.sequence = self.snapshots + work.snapshots, work.sequence
 
 
 @dataclass
@@ -101,7 +105,7 @@ class OwnErasure:
     def left(self, uuid: str, sequence: int) -> Outcome:
         """Search all files of the table that an erasure covered, again."""
 
-        def look(outcome: Outcome) -> None:
+        def search(outcome: Outcome) -> None:
             seen = own.see(self.tenant, self.own)
             if str(seen.metadata.table_uuid) != uuid:
                 return
@@ -112,7 +116,7 @@ class OwnErasure:
                     outcome.searched += 1
                     outcome.rows, outcome.files = outcome.rows + rows, outcome.files + bool(rows)
 
-        return self._guarded(look)
+        return self._guarded(search)
 
     def _guarded(self, do: Callable[[Outcome], None]) -> Outcome:
         outcome = Outcome(self.own.shown)
@@ -123,8 +127,9 @@ class OwnErasure:
         except (MemoryError, Transient):
             raise
         except UNREADABLE as error:
-            said = error.message if isinstance(error, PulseError) else _said(error)
-            outcome.reason = said.replace(self.wanted.value, "…")
+            reason = f"it cannot be read or written: {type(error).__name__}: {str(error)[:100]}"
+            reason = error.message if isinstance(error, PulseError) else reason
+            outcome.reason = reason.replace(self.wanted.value, "…")
         return outcome
 
     def _see(self, outcome: Outcome) -> Seen:
@@ -151,14 +156,14 @@ class OwnErasure:
         if not outcome.has_column:
             return
         own.live_files(seen)
-        before = own_removing.note(self.tenant, erasure_id, self.own.shown, self._reached(seen))
+        reached = set(ReachableFiles(seen.store.store, self.own.location).of(seen.table))
+        before = own_removing.note(self.tenant, erasure_id, self.own.shown, reached)
         fail_point("own.erase.planned")
         outcome.uuid = str(seen.metadata.table_uuid)
         while True:
-            work = self._commit(erasure_id, outcome)
-            outcome.rows, outcome.files = outcome.rows + work.rows, outcome.files + work.files
-            outcome.snapshots += work.snapshots
-            outcome.sequence = work.sequence
+            work = commit(_Commit(self.tenant, self.own, partial(self._stage, erasure_id, outcome)))
+            assert work is not None  # noqa: S101 - `stage` always stages
+            outcome.add(work)
             if work.last:
                 break
         outcome.searched = len(self._rows)
@@ -166,51 +171,37 @@ class OwnErasure:
         fail_point("own.erase.removed")
         own_removing.forget(self.tenant, erasure_id, self.own.shown)
 
-    def _commit(self, erasure_id: str, outcome: Outcome) -> _Erased:
-        summary = {PROPERTY: erasure_id}
-
-        def stage(lost: SwapLost | None) -> _Erased:
-            seen = self._see(outcome)
-            live = own.live_files(seen)
-            hit = self._matching(seen, live)
-            part = _part(hit)
-            rewritten = [self._rewritten(seen, file) for file in part]
-            following = replace(seen.foreign, mark=erasure_id)
-            number = seen.metadata.current_snapshot_id
-            if part:
-                added = [each.file for each in rewritten if each.file is not None]
-                step = following.replaced(part, added, summary, same_rows=False)
-                following, number = self._followed(following, step), step.snapshot_id
-            last, gone = len(part) == len(hit), set[int]()
-            if last:
-                if number is not None and (alone := following.live_only(summary)) is not None:
-                    following, number = self._followed(following, alone), alone.snapshot_id
-                gone = {each["snapshot-id"] for each in following.document.get("snapshots") or ()}
-                gone -= {number}
-            document = table_metadata.without_snapshots({"snapshots": []} | following.document, gone)
-            at = seen.table.metadata_location
-            new = table_metadata.write_next(document, at, with_log=not last, store=seen.store.store)
-            self._written.add(new)
-            rows = sum(each.dropped for each in rewritten)
-            dropped = len(gone & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots})
-            sequence = int(document.get("last-sequence-number") or 0)
-            table = [Next(self.own.row, at, new)]
-            return _Erased(table, rows, len(part), dropped, number, last, sequence)
-
-        def committed(work: _Erased) -> bool:
-            seen = own.see(self.tenant, self.own)
-            if seen.table.metadata_location == work.tables[0].new:
-                return True
-            snapshot_ids = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
-            return work.files > 0 and work.snapshot_id in snapshot_ids
-
-        work = commit(self.tenant, stage, committed, role=ROLE, point="own.erase")
-        assert work is not None  # noqa: S101 - `stage` always stages
-        return work
-
-    @staticmethod
-    def _followed(before: ForeignTable, step: Following) -> ForeignTable:
-        return replace(before, document=step.document)
+    def _stage(self, erasure_id: str, outcome: Outcome) -> _Erased:
+        """Stage the next commit: without a part of the files, and with the last part without history."""
+        summary, seen = {PROPERTY: erasure_id}, self._see(outcome)
+        live = own.live_files(seen)
+        hit = self._matching(seen, live)
+        part = _part(hit)
+        rewritten = [self._rewritten(seen, file) for file in part]
+        following = replace(seen.foreign, mark=erasure_id)
+        number = seen.metadata.current_snapshot_id
+        if part:
+            added = [again.file for again in rewritten if again.file is not None]
+            step = following.replaced(part, added, summary, same_rows=False)
+            following, number = replace(following, document=step.document), step.snapshot_id
+        last, dropped = len(part) == len(hit), set[int]()
+        if last:
+            if number is not None and (alone := following.live_only(summary)) is not None:
+                following, number = replace(following, document=alone.document), alone.snapshot_id
+            dropped = {item["snapshot-id"] for item in following.document.get("snapshots") or ()} - {number}
+        document = table_metadata.without_snapshots({"snapshots": []} | following.document, dropped)
+        old = seen.table.metadata_location
+        new = table_metadata.write_next(document, old, with_log=not last, store=seen.store.store)
+        self._written.add(new)
+        return _Erased(
+            tables=[Next(self.own.row, old, new)],
+            rows=sum(again.dropped for again in rewritten),
+            files=len(part),
+            snapshots=len(dropped & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}),
+            snapshot_id=number,
+            last=last,
+            sequence=int(document.get("last-sequence-number") or 0),
+        )
 
     def _matching(self, seen: Seen, live: dict[str, DataFile]) -> list[DataFile]:
         """Files with matching rows, in order."""
@@ -254,18 +245,11 @@ class OwnErasure:
             raise NotRewritten("its partition spec changed meanwhile")
         return again
 
-    def _reached(self, seen: Seen) -> set[str]:
-        """All files that the table's history has, in its log as well."""
-        return set(ReachableFiles(seen.store.store, self.own.location).of(seen.table))
-
     def _remove(self, erasure_id: str, before: set[str]) -> int:
         """Delete the files that the table had before and has no more, and remains of Pulse's own.
 
         Manifests that this erasure wrote and did not commit name removed files, with bounds of their columns.
         """
-
-        def look() -> Table:
-            return own.see(self.tenant, self.own).table
 
         by = own.access(self.own)
         dead = object_store.store_time() - DEAD
@@ -276,12 +260,32 @@ class OwnErasure:
             or erasure_id in each.name.replace("-", "")
             or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
         ]
-        removed = orphan_files.remove(self.tenant, look, found, with_log=False, by_log=False, by=by)
-        return removed.objects
+        return orphan_files.remove(
+            self.tenant,
+            lambda: own.see(self.tenant, self.own).table,
+            found,
+            with_log=False,
+            by_log=False,
+            by=by,
+        ).objects
 
 
-def _said(error: BaseException) -> str:
-    return f"it cannot be read or written: {type(error).__name__}: {str(error)[:100]}"
+@dataclass
+class _Commit(Change[_Erased]):
+    own: OwnTable
+    stage_next: Callable[[], _Erased]
+    point = "own.erase"
+    role = ROLE
+
+    def stage(self, lost: SwapLost | None) -> _Erased:
+        return self.stage_next()
+
+    def was_committed(self, work: _Erased) -> bool:
+        seen = own.see(self.tenant, self.own)
+        if seen.table.metadata_location == work.tables[0].new:
+            return True
+        snapshot_ids = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
+        return work.files > 0 and work.snapshot_id in snapshot_ids
 
 
 def _part(hit: list[DataFile]) -> list[DataFile]:

@@ -7,6 +7,7 @@ computed from them, and turns rows that a backfill landed from dead letters into
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,8 @@ from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.states import state_keys, window_buckets
-from pulse_pipelines.tables import commit, parquet_files
+from pulse_pipelines.tables import parquet_files
+from pulse_pipelines.tables.commit import DatasetChange, DatasetWork, commit
 from pulse_pipelines.tables.iceberg_schema import UPDATED
 from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, Rewrite, Rewriter
 from pulse_resources import iceberg, object_store, postgres
@@ -47,42 +49,56 @@ def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure
         Terminal: the table is gone, belongs to another dataset, or has delete files of another engine.
         Transient, OSError, psycopg.OperationalError, PySparkException: nothing was changed.
     """
-    known: dict[str, Cleaned] = {}
-    hit: list[Cleaned] = []
-    following: list[int] = []
-
-    def stage(table: Table) -> Staged | None:
-        nonlocal hit, following
-        found = matching(table, subject)
-        fresh = [(file, places) for file, places in found if file.file_path not in known]
-        known.update(_cleaned(rewriter, fresh, table.schema().model_dump_json()))
-        hit = [known[file.file_path] for file, _ in found]
-        if not hit:
-            return None
-        following = _following(table, subject) if subject.dataset.of_entities else []
-        added = [cleaned.after for cleaned in hit if cleaned.after is not None]
-        summary = {ERASURE_PROPERTY: erasure.erasure_id}
-        return iceberg.stage_replace(table, [cleaned.before for cleaned in hit], added, summary)
-
-    before = erasure.steps.get(STEP)
-
-    def before_swap(connection: postgres.Connection) -> None:
-        locks.wait(connection, Lock.SUMMARIES, subject.dataset.dataset_id)
-
-    def write(connection: postgres.Connection, staged: Staged) -> None:
-        heads.begin_anew(connection, subject.dataset.dataset_id)
-        erased = [number for each in hit for number in each.versions]
-        index_entries.forget(connection, subject.dataset.dataset_id, erased, following)
-        places = [place for each in hit for place in each.places]
-        states = state_keys.forget(connection, subject.dataset.dataset_id, places)
-        window_buckets.changed(connection, subject.dataset.dataset_id, {each.day for each in hit})
-        summaries = account(connection, tenant, subject, erasure, hit, staged)
-        done = result(before, hit, staged.snapshot_id, summaries, states)
-        record.done(connection, tenant, erasure.erasure_id, STEP, done)
-
-    if commit.commit_dataset(tenant, subject.dataset, stage, before=before_swap, write=write) is None:
+    change = _RowErasure(tenant, subject.dataset, rewriter, subject, erasure)
+    if commit(change) is None:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            record.done(connection, tenant, erasure.erasure_id, STEP, result(before, [], None, 0, 0))
+            change.finish(connection, snapshot_id=None, summaries=0, states=0)
+
+
+@dataclass
+class _RowErasure(DatasetChange):
+    rewriter: Rewriter
+    subject: Subject
+    erasure: Erasure
+    cleaned: dict[str, Cleaned] = field(default_factory=dict)
+    """Rewritten files by the path of the original; those of an earlier try, too."""
+    hit: list[Cleaned] = field(default_factory=list)
+    """Those that the staged commit replaces."""
+    following: list[int] = field(default_factory=list)
+
+    def stage_on(self, table: Table) -> Staged | None:
+        matches = matching(table, self.subject)
+        fresh = [(file, places) for file, places in matches if file.file_path not in self.cleaned]
+        self.cleaned.update(_cleaned(self.rewriter, fresh, table.schema().model_dump_json()))
+        self.hit = [self.cleaned[file.file_path] for file, _ in matches]
+        if not self.hit:
+            return None
+        self.following = _following(table, self.subject) if self.dataset.of_entities else []
+        added = [cleaned.after for cleaned in self.hit if cleaned.after is not None]
+        summary = {ERASURE_PROPERTY: self.erasure.erasure_id}
+        return iceberg.stage_replace(table, [cleaned.before for cleaned in self.hit], added, summary)
+
+    def lock(self, connection: postgres.Connection, work: DatasetWork) -> None:
+        locks.wait(connection, Lock.SUMMARIES, self.dataset.dataset_id)
+
+    def write(self, connection: postgres.Connection, work: DatasetWork) -> None:
+        dataset_id, hit = self.dataset.dataset_id, self.hit
+        heads.begin_anew(connection, dataset_id)
+        versions = [number for cleaned in hit for number in cleaned.versions]
+        index_entries.forget(connection, dataset_id, versions, self.following)
+        places = [place for cleaned in hit for place in cleaned.places]
+        states = state_keys.forget(connection, dataset_id, places)
+        window_buckets.changed(connection, dataset_id, {cleaned.day for cleaned in hit})
+        summaries = account(connection, self.tenant, self.subject, self.erasure, hit, work.staged)
+        self.finish(connection, snapshot_id=work.staged.snapshot_id, summaries=summaries, states=states)
+
+    def finish(
+        self, connection: postgres.Connection, *, snapshot_id: int | None, summaries: int, states: int
+    ) -> None:
+        """Record the erasure's step as done."""
+        before = self.erasure.steps.get(STEP)
+        outcome = result(before, self.hit, snapshot_id, summaries, states)
+        record.done(connection, self.tenant, self.erasure.erasure_id, STEP, outcome)
 
 
 def matching(table: Table, subject: Subject) -> list[tuple[DataFile, Places]]:

@@ -10,17 +10,14 @@ leaves no claim behind, and every attempt decides independently of the one befor
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
 
 from pulse_pipelines.claims import claim_cache, claim_runs
-from pulse_pipelines.claims.claim_runs import Fresh
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.entities.heads import Append
 from pulse_pipelines.ingest import quota, versions
-from pulse_pipelines.ingest.stages import Drained, Failure, Gated, Plan, Positions, TopicDrained
+from pulse_pipelines.ingest.stages import Drained, Failure, Gated, Plan, TopicDrained, Verdicts
 from pulse_pipelines.tables import parquet_files
 from pulse_pipelines.tables.digests import ArrivedIds
 from pulse_resources import postgres
@@ -30,18 +27,6 @@ CONNECTIONS = 4
 """Tenants that are checked concurrently."""
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """The decisions about the events of a tenant, by dataset."""
-
-    duplicates: dict[UUID, Positions] = field(default_factory=dict)
-    fresh: dict[UUID, Fresh] = field(default_factory=dict)
-    over_quota: dict[UUID, Positions] = field(default_factory=dict)
-    full: dict[UUID, str] = field(default_factory=dict)
-    """By tenant."""
-    added: dict[UUID, Append] = field(default_factory=dict)
-
-
 def gate(drained: Drained) -> Gated:
     """Find the duplicates among the ids of all drained topics, in one snapshot per tenant."""
     topics: dict[UUID, list[TopicDrained]] = defaultdict(list)
@@ -49,50 +34,37 @@ def gate(drained: Drained) -> Gated:
     for topic in drained.topics:
         if topic.tenant_id not in failed:
             topics[topic.tenant_id].append(topic)
-    all_of_them = _Judged()
-    failures: list[Failure] = []
+    verdicts = Verdicts()
+    failures = list(drained.failures)
 
-    def judged(tenant_id: UUID) -> _Judged | Failure:
+    def judge_safely(tenant_id: UUID) -> Verdicts | Failure:
         try:
-            return _judged(drained.plan, tenant_id, topics[tenant_id])
+            return _judge(drained.plan, tenant_id, topics[tenant_id])
         except Exception as error:  # an error of any kind must not fail the other tenants
             return Failure(tenant_id, "dedup_gate", f"{type(error).__name__}: {error}")
 
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="gate") as tenants:
-        for outcome in tenants.map(judged, list(topics)):
+        for outcome in tenants.map(judge_safely, list(topics)):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:
-                all_of_them.duplicates.update(outcome.duplicates)
-                all_of_them.fresh.update(outcome.fresh)
-                all_of_them.over_quota.update(outcome.over_quota)
-                all_of_them.full.update(outcome.full)
-                all_of_them.added.update(outcome.added)
-    return Gated(
-        drained.plan,
-        drained.topics,
-        all_of_them.duplicates,
-        all_of_them.fresh,
-        (*drained.failures, *failures),
-        all_of_them.over_quota,
-        all_of_them.full,
-        all_of_them.added,
-    )
+                verdicts.include(outcome)
+    return Gated(drained.plan, drained.topics, verdicts, tuple(failures))
 
 
-def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Judged:
+def _judge(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> Verdicts:
     of_entities = {
         dataset.dataset_id: dataset for dataset in plan.scopes[tenant_id].datasets if dataset.of_entities
     }
     arrived = _by_dataset(topics, without=of_entities)
     logs = of_entities.keys() & {dataset_id for topic in topics for dataset_id in topic.ids}
-    found = _Judged()
+    verdicts = Verdicts()
     if not arrived and not logs:
-        return found
+        return verdicts
     with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
         fail_point("gate.before_lookup")
         for dataset_id in logs:
-            _judge_versions(connection, plan, of_entities[dataset_id], topics, found)
+            _judge_versions(connection, plan, of_entities[dataset_id], topics, verdicts)
         runs = claim_runs.runs(connection, arrived)
         new: dict[UUID, ArrivedIds] = {}
         for dataset_id, ids in arrived.items():
@@ -102,24 +74,24 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
             first = np.flatnonzero(~copies)
             copies[first[claim_runs.claimed(connection, runs.get(dataset_id, []), digests[first])]] = True
             if copies.any():
-                found.duplicates[dataset_id] = parquet_files.by_partition(positions[copies])
+                verdicts.duplicates[dataset_id] = parquet_files.by_partition(positions[copies])
             new[dataset_id] = ArrivedIds(digests[~copies], positions[~copies])
         every = np.concatenate([quota.NONE, *(ids.positions for ids in new.values())])
         over, why = quota.over(connection, plan, plan.scopes[tenant_id], topics, every)
         if len(over):
-            found.full[tenant_id] = why
+            verdicts.quota_reasons[tenant_id] = why
         for dataset_id, ids in new.items():
             own, landing = runs.get(dataset_id, []), ids
             if len(over) and (aside := np.isin(ids.positions, over)).any():
-                found.over_quota[dataset_id] = parquet_files.by_partition(ids.positions[aside])
+                verdicts.over_quota[dataset_id] = parquet_files.by_partition(ids.positions[aside])
                 landing = ArrivedIds(ids.digests[~aside], ids.positions[~aside])
             if len(landing.positions):
-                found.fresh[dataset_id] = claim_runs.fresh(
+                verdicts.fresh[dataset_id] = claim_runs.fresh(
                     connection, own, landing.digests, landing.positions
                 )
             claim_cache.clean(dataset_id, own)
         fail_point("gate.after_lookup")
-    return found
+    return verdicts
 
 
 def _judge_versions(
@@ -127,13 +99,13 @@ def _judge_versions(
     plan: Plan,
     dataset: Dataset,
     topics: Sequence[TopicDrained],
-    found: _Judged,
+    verdicts: Verdicts,
 ) -> None:
     unchanged, added = versions.judge(connection, plan, dataset, topics)
     if unchanged:
-        found.duplicates[dataset.dataset_id] = unchanged
+        verdicts.duplicates[dataset.dataset_id] = unchanged
     if added is not None:
-        found.added[dataset.dataset_id] = added
+        verdicts.appends[dataset.dataset_id] = added
 
 
 def _by_dataset(topics: Sequence[TopicDrained], without: Collection[UUID]) -> Mapping[UUID, ArrivedIds]:

@@ -75,7 +75,7 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
     A tenant's tables or files that kill the executor fail the whole job: from the third attempt on every
     tenant has a job of its own, as in the drain.
     """
-    plan = gated.plan
+    plan, verdicts = gated.plan, gated.verdicts
     failed = {failure.tenant_id for failure in gated.failures}
     candidates: dict[UUID, list[CandidateFile]] = defaultdict(list)
     for topic in gated.topics:
@@ -89,9 +89,9 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             dataset=dataset,
             candidates=tuple(candidates[dataset.dataset_id]),
             duplicates=_in_files(gated, dataset.dataset_id),
-            over_quota=gated.over_quota.get(dataset.dataset_id, {}),
+            over_quota=verdicts.over_quota.get(dataset.dataset_id, {}),
             bulk=plan.bulk,
-            places=added.places if (added := gated.added.get(dataset.dataset_id)) else None,
+            places=added.places if (added := verdicts.appends.get(dataset.dataset_id)) else None,
             indexes=tuple(index.index for index in added.indexes) if added else (),
         )
         for scope in plan.scopes.values()
@@ -124,14 +124,10 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
     return Landed(
         plan=plan,
         topics=gated.topics,
-        duplicates=gated.duplicates,
-        fresh=gated.fresh,
+        verdicts=verdicts,
         tables=tuple(tables),
         refused=tuple(refused),
         failures=tuple(failures),
-        over_quota=gated.over_quota,
-        full=gated.full,
-        added=gated.added,
     )
 
 
@@ -145,7 +141,7 @@ def _by_tenant(work: Iterable[LandDataset]) -> list[list[LandDataset]]:
 def _in_files(gated: Gated, dataset_id: UUID) -> Positions:
     """The dataset's duplicates that are in its files: the drain left the others out."""
     left_out = {at for topic in gated.topics for at in topic.copies.get(dataset_id, ())}
-    duplicates = gated.duplicates.get(dataset_id, {})
+    duplicates = gated.verdicts.duplicates.get(dataset_id, {})
     if not left_out:
         return duplicates
     return {

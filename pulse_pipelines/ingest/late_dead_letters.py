@@ -39,7 +39,7 @@ def stage(landed: Landed) -> tuple[Landed, Mapping[UUID, Sequence[int]]]:
                 if refused.tenant_id == tenant_id:
                     marks[tenant_id].append(stage_rows_of(landed, refused))
             for dataset in scope.datasets:
-                if dataset.dataset_id in landed.over_quota:
+                if dataset.dataset_id in landed.verdicts.over_quota:
                     marks[tenant_id].append(_stage_over_quota(landed, dataset))
         except Exception as error:  # of any kind: it must not fail the other tenants
             failures[tenant_id] = Failure(tenant_id, "settle", f"{type(error).__name__}: {error}")
@@ -57,13 +57,14 @@ def stage_rows_of(landed: Landed, refused: LandingFailed) -> int:
     of_tasks = (topic.ids.get(refused.dataset_id) for topic in landed.topics)
     arrived = ArrivedIds.unpacked(ids for ids in of_tasks if ids is not None)
     unlanded = set(arrived.positions.tolist())
-    for others in (landed.duplicates, landed.over_quota):
+    for others in (landed.verdicts.duplicates, landed.verdicts.over_quota):
         unlanded -= _set_of(others.get(refused.dataset_id, {}))
     return _stage(landed, dataset, unlanded, Reason.LANDING_FAILED, refused.error)
 
 
 def _stage_over_quota(landed: Landed, dataset: Dataset) -> int:
-    unlanded, why = _set_of(landed.over_quota[dataset.dataset_id]), landed.full[dataset.tenant_id]
+    unlanded = _set_of(landed.verdicts.over_quota[dataset.dataset_id])
+    why = landed.verdicts.quota_reasons[dataset.tenant_id]
     return _stage(landed, dataset, unlanded, Reason.OVER_QUOTA, why)
 
 

@@ -31,7 +31,7 @@ from pulse_pipelines.ingest.tenant_parts import TenantPart
 from pulse_pipelines.registry import intake
 from pulse_pipelines.states import state_keys
 from pulse_pipelines.tables import ledger, live_table, raw_zone
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.ledger import RangeAccounting
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced, Terminal, Transient
@@ -131,66 +131,75 @@ def _settle_safely(landed: Landed, part: TenantPart) -> tuple[_Staged, float] | 
 
 
 def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[_Staged, float]:
-    plan, staged, began = landed.plan, _staged(landed, part), 0.0
+    change = _Settlement(part.tenant, landed.plan, _staged(landed, part))
+    commit(change)
+    return change.staged, time.monotonic() - change.locked_at
 
-    def stage(lost: SwapLost | None) -> _Staged:
-        nonlocal staged
+
+@dataclass
+class _Settlement(Change[_Staged]):
+    """Commits a tenant's part of a batch."""
+
+    plan: Plan
+    staged: _Staged
+    locked_at: float = 0.0
+    """When the transaction began, by the monotonic clock."""
+    point = "settle"
+
+    def stage(self, lost: SwapLost | None) -> _Staged:
         if lost is not None:
-            staged = _restage(staged, lost)
-        return staged
+            self.staged = _restage(self.staged, lost)
+        return self.staged
 
-    def fence(connection: postgres.Connection, _: _Staged) -> None:
-        nonlocal began
-        began = time.monotonic()
-        attempts.fence(connection, plan)
+    def lock(self, connection: postgres.Connection, work: _Staged) -> None:
+        self.locked_at = time.monotonic()
+        attempts.fence(connection, self.plan)
 
-    commit(
-        part.tenant,
-        stage,
-        lambda _: _is_settled(plan, part.tenant.tenant_id),
-        before=fence,
-        write=_write,
-        point="settle",
-    )
-    return staged, time.monotonic() - began
+    def write(self, connection: postgres.Connection, work: _Staged) -> None:
+        plan, part, total = self.plan, work.part, work.total
+        tenant_id = part.tenant.tenant_id
+        values: dict[str, object] = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
+        fail_point("settle.before_claim")
+        if (claimed := _claim(connection, work.landed, part)) != total.landed:
+            raise Terminal(
+                f"the gate let {claimed} ids through, and {total.landed} rows land: nothing was settled",
+                fix="This is a defect of Pulse: the next attempt drains the events again",
+                tenant=part.tenant.slug,
+                batch=plan.batch_id,
+            )
+        _keep_states(connection, work.landed, part)
+        fail_point("settle.before_advance")
+        for r, accounting in zip(part.ranges, work.accountings, strict=True):
+            ledger.settle(connection, plan.batch_id, r, accounting)
+        fail_point("settle.after_advance")
+        sync_counts.note(connection, work.landed, part)
+        letters = connection.execute(named(DEAD_LETTERS, plan), values).rowcount
+        if letters != total.dead_letters:  # the staging table is unlogged: a crash of Postgres empties it
+            raise Transient(
+                f"{total.dead_letters} dead letters were counted, {letters} are staged: did Postgres crash?",
+                fix="The next attempt drains the events again",
+                tenant=part.tenant.slug,
+                batch=plan.batch_id,
+            )
+        if letters:
+            connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
+        ledger.land(connection, (day for table in part.tables for day in table.landings(plan.batch_id)))
+        raw = [each for topic in part.topics for each in topic.raw]
+        raw_zone.register(connection, tenant_id, plan.batch_id, raw)
+        early = intake.settle(connection, tenant_id, plan.batch_id)
+        for kind, tables in _by_kind(part.tables, work.landed.verdicts.appends).items():
+            rows = sum(day.rows for table in tables for day in table.days)
+            size = sum(file.bytes for table in tables for file in table.files)
+            ledger.use(connection, tenant_id, kind, rows, size, min(early, rows) if kind == EVENTS else 0)
 
-
-def _write(connection: postgres.Connection, staged: _Staged) -> None:
-    plan, part, total = staged.landed.plan, staged.part, staged.total
-    tenant_id = part.tenant.tenant_id
-    values: dict[str, object] = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
-    fail_point("settle.before_claim")
-    if (claimed := _claim(connection, staged.landed, part)) != total.landed:
-        raise Terminal(
-            f"{claimed} ids were let through by the gate, and {total.landed} rows land: nothing was settled",
-            fix="This is a defect of Pulse: the next attempt drains the events again",
-            tenant=part.tenant.slug,
-            batch=plan.batch_id,
-        )
-    _keep_states(connection, staged.landed, part)
-    fail_point("settle.before_advance")
-    for r, accounting in zip(part.ranges, staged.accountings, strict=True):
-        ledger.settle(connection, plan.batch_id, r, accounting)
-    fail_point("settle.after_advance")
-    sync_counts.note(connection, staged.landed, part)
-    letters = connection.execute(named(DEAD_LETTERS, plan), values).rowcount
-    if letters != total.dead_letters:  # the staging table is unlogged: a crash of Postgres empties it
-        raise Transient(
-            f"{letters} dead letters are staged, and {total.dead_letters} were counted: did Postgres crash?",
-            fix="The next attempt drains the events again",
-            tenant=part.tenant.slug,
-            batch=plan.batch_id,
-        )
-    if letters:
-        connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
-    ledger.land(connection, (day for table in part.tables for day in table.landings(plan.batch_id)))
-    raw = [each for topic in part.topics for each in topic.raw]
-    raw_zone.register(connection, tenant_id, plan.batch_id, raw)
-    early = intake.settle(connection, tenant_id, plan.batch_id)
-    for kind, tables in _by_kind(part.tables, staged.landed.added).items():
-        rows = sum(day.rows for table in tables for day in table.days)
-        size = sum(file.bytes for table in tables for file in table.files)
-        ledger.use(connection, tenant_id, kind, rows, size, min(early, rows) if kind == EVENTS else 0)
+    def was_committed(self, work: _Staged) -> bool:
+        """Whether this attempt settled the part. Raises Fenced: a newer attempt owns the batch."""
+        batch_id, attempt = self.plan.batch_id, self.plan.attempt
+        with postgres.transaction("pulse_pipeline") as connection:
+            row = connection.execute(IS_SETTLED, [batch_id, self.tenant.tenant_id]).fetchone()
+        if row and row[0] != attempt:
+            raise Fenced("a newer attempt owns this batch", batch=batch_id, attempt=attempt)
+        return row is not None and row[1] is True
 
 
 def _by_kind(
@@ -207,9 +216,9 @@ def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) ->
     """Claim the ids of the rows that land (of entities: advance their log); returns the number of rows."""
     count = 0
     for table in part.tables:
-        if (added := landed.added.get(table.dataset_id)) is not None:
+        if (added := landed.verdicts.appends.get(table.dataset_id)) is not None:
             count += _append(connection, landed, part, table, added)
-        if (fresh := landed.fresh.get(table.dataset_id)) is None:
+        if (fresh := landed.verdicts.fresh.get(table.dataset_id)) is None:
             continue
         if not claim_runs.add(connection, part.tenant.tenant_id, table.dataset_id, fresh):
             raise Transient(
@@ -245,7 +254,8 @@ def _append(
 
 def _keep_states(connection: postgres.Connection, landed: Landed, part: TenantPart) -> None:
     """Merge the newest events into the states of the datasets that have one."""
-    files = {table.dataset_id: table.files for table in part.tables if table.dataset_id not in landed.added}
+    logs = landed.verdicts.appends
+    files = {table.dataset_id: table.files for table in part.tables if table.dataset_id not in logs}
     late = state_keys.land(connection, part.tenant.tenant_id, files)
     if late is not None:
         raise Transient(
@@ -280,12 +290,3 @@ def _refuse(landed: Landed, part: TenantPart, table: StagedTable, error: Termina
         parts=(*part.parts, mark),
     )
     return _staged(replace(landed, refused=(*landed.refused, refused)), part)
-
-
-def _is_settled(plan: Plan, tenant_id: UUID) -> bool:
-    """Whether this attempt settled the tenant's part. Raises Fenced: a newer attempt owns the batch."""
-    with postgres.transaction("pulse_pipeline") as connection:
-        row = connection.execute(IS_SETTLED, [plan.batch_id, tenant_id]).fetchone()
-    if row and row[0] != plan.attempt:
-        raise Fenced("a newer attempt owns this batch", batch=plan.batch_id, attempt=plan.attempt)
-    return row is not None and row[1] is True

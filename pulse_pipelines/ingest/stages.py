@@ -135,21 +135,44 @@ Positions = Mapping[int, list[int]]
 
 
 @dataclass(frozen=True)
+class Verdicts:
+    """What the gate decided about the accepted events of a batch, or of one tenant of it."""
+
+    duplicates: dict[UUID, Positions] = field(default_factory=dict)
+    """By dataset: positions of duplicates (their id belongs to another event), and of unchanged entities."""
+    fresh: "dict[UUID, Fresh]" = field(default_factory=dict)
+    """By dataset: the ids of the events that land, which settle claims for their rows."""
+    over_quota: dict[UUID, Positions] = field(default_factory=dict)
+    """By dataset: positions of events beyond the monthly quota."""
+    quota_reasons: dict[UUID, str] = field(default_factory=dict)
+    """By tenant: the reason given for events beyond the quota."""
+    appends: "dict[UUID, Append]" = field(default_factory=dict)
+    """By dataset of entities: the versions that land."""
+
+    def include(self, others: "Verdicts") -> None:
+        """Add the verdicts about another tenant."""
+        self.duplicates.update(others.duplicates)
+        self.fresh.update(others.fresh)
+        self.over_quota.update(others.over_quota)
+        self.quota_reasons.update(others.quota_reasons)
+        self.appends.update(others.appends)
+
+    def duplicates_of(self, dataset_id: UUID, partition: int) -> list[int]:
+        """Offsets of a dataset's duplicates in a partition."""
+        return self.duplicates.get(dataset_id, {}).get(partition, [])
+
+    def over_quota_of(self, dataset_id: UUID, partition: int) -> list[int]:
+        """Offsets of a dataset's events beyond the quota in a partition."""
+        return self.over_quota.get(dataset_id, {}).get(partition, [])
+
+
+@dataclass(frozen=True)
 class Gated:
     plan: Plan
     topics: tuple[TopicDrained, ...]
-    duplicates: Mapping[UUID, Positions]
-    """By dataset: positions of duplicates (their id belongs to another event), and of unchanged entities."""
-    fresh: "Mapping[UUID, Fresh]"
-    """By dataset: the ids of all other events, which settle claims for its rows."""
+    verdicts: Verdicts
     failures: tuple[Failure, ...] = ()
     """Failures of all stages so far, here and in the classes below."""
-    over_quota: Mapping[UUID, Positions] = field(default_factory=dict)
-    """By dataset: positions of events beyond the monthly quota."""
-    full: Mapping[UUID, str] = field(default_factory=dict)
-    """By tenant: the reason given for events beyond the quota."""
-    added: "Mapping[UUID, Append]" = field(default_factory=dict)
-    """By dataset of entities: the versions that land."""
 
 
 @dataclass(frozen=True)
@@ -207,14 +230,10 @@ class LandingFailed:
 class Landed:
     plan: Plan
     topics: tuple[TopicDrained, ...]
-    duplicates: Mapping[UUID, Positions]
-    fresh: "Mapping[UUID, Fresh]"
+    verdicts: Verdicts
     tables: tuple[StagedTable, ...]
     refused: tuple[LandingFailed, ...] = ()
     failures: tuple[Failure, ...] = ()
-    over_quota: Mapping[UUID, Positions] = field(default_factory=dict)
-    full: Mapping[UUID, str] = field(default_factory=dict)
-    added: "Mapping[UUID, Append]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

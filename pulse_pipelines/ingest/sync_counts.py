@@ -82,7 +82,7 @@ def _of_events(landed: Landed, part: TenantPart, sync: Unfinished, refused: Posi
     copies = np.array(
         [
             position(partition, offset)
-            for partition, offsets in landed.duplicates.get(sync.dataset_id, {}).items()
+            for partition, offsets in landed.verdicts.duplicates.get(sync.dataset_id, {}).items()
             for offset in offsets
         ],
         np.int64,
@@ -112,7 +112,7 @@ def _of_entities(
         names = [row[2] for row, mine in zip(refused, after, strict=True) if mine and row[2] is not None]
         parts = [came.digests[sync.since(came.positions)], Digests.of(names, dataset.claim_seed)]
         sync_progress.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(parts))
-    added = landed.added.get(sync.dataset_id)
+    added = landed.verdicts.appends.get(sync.dataset_id)
     created = changed = deleted_count = 0
     if added is not None:
         created = int(sync.within(added.created).sum())

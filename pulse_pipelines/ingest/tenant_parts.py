@@ -57,15 +57,14 @@ def accounting(landed: Landed, part: TenantPart, r: OffsetRange) -> RangeAccount
     """The accounting of one range: every drained event is in exactly one of the three counts."""
     count = _total(part.topics, r.partition)
     refused = {failed.dataset_id for failed in part.refused}
+    verdicts = landed.verdicts
     copies = sorted(
-        offset
-        for dataset_id in count.accepted
-        for offset in landed.duplicates.get(dataset_id, {}).get(r.partition, [])
+        offset for dataset_id in count.accepted for offset in verdicts.duplicates_of(dataset_id, r.partition)
     )
     unlanded = sum(
-        rows - len(landed.duplicates.get(dataset_id, {}).get(r.partition, []))
+        rows - len(verdicts.duplicates_of(dataset_id, r.partition))
         if dataset_id in refused
-        else len(landed.over_quota.get(dataset_id, {}).get(r.partition, []))
+        else len(verdicts.over_quota_of(dataset_id, r.partition))
         for dataset_id, rows in count.accepted.items()
     )
     dead = count.dead_letters + unlanded

@@ -10,8 +10,8 @@ and if the entity has not arrived since the sync began: otherwise it counts as u
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +20,41 @@ import pyarrow.compute as pc
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.entities import heads, index_entries, index_runs, sync_progress
-from pulse_pipelines.entities.heads import NOWHERE, Append, Counters, Heads, Places
+from pulse_pipelines.entities.heads import NOWHERE, Append, Counters, Heads, Log, Places
 from pulse_pipelines.entities.index_entries import Index, Indexed
 from pulse_pipelines.ingest import candidate_files, sync_counts
 from pulse_pipelines.ingest.stages import Plan, Positions, TopicDrained
 from pulse_pipelines.tables import parquet_files
-from pulse_pipelines.tables.digests import ArrivedIds, Digests, Mask
+from pulse_pipelines.tables.digests import ArrivedIds, Digests, Indices, Mask
 from pulse_pipelines.tables.iceberg_schema import UPDATED
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import postgres
+
+
+@dataclass(frozen=True)
+class _Arrivals:
+    """The arrived entities of a dataset, by id and then in received order.
+
+    Arrivals of three entities, with the states that the log has of them before the batch (`-`: none):
+
+        ids       a a b b c
+        states    1 1 2 3 5
+        head      1   -   5
+        again     . x . x .    another arrival of the same entity precedes it
+        changed   . . x x .    it becomes a version; the others are unchanged
+    """
+
+    ids: Digests
+    states: Digests
+    positions: parquet_files.Positions
+    again: Mask
+    of_syncs: Mask
+    """The deletions that full syncs sent; until they are resolved, their states have the sync's number."""
+
+    @cached_property
+    def first(self) -> Indices:
+        """Places of the first arrival of each entity."""
+        return np.flatnonzero(~self.again)
 
 
 def judge(
@@ -40,56 +66,88 @@ def judge(
         connection: with one snapshot, in the tenant's session.
         topics: everything that was drained of the tenant.
     """
+    arrivals = _sort_arrivals(topics, dataset)
+    log = heads.log(connection, dataset.dataset_id)
+    if log is None:  # the dataset is gone: landing rejects the events
+        return {}, None
+    before, updated = log.look_up(arrivals.ids[arrivals.first])
+    sync_ids = arrivals.states.tails
+    if arrivals.of_syncs.any():
+        parts = [topic.part for topic in topics]
+        refused = sync_counts.dead_letters(connection, plan, dataset.tenant_id, parts, dataset.slug)
+        resolved = _resolve_deletions(connection, dataset, arrivals, refused, before)
+        arrivals = replace(arrivals, states=resolved)
+    changed = _find_changes(arrivals, before, updated)
+    unchanged = parquet_files.by_partition(arrivals.positions[~changed]) if not changed.all() else {}
+    if not changed.any():
+        return unchanged, None
+    swept, positions = changed & arrivals.of_syncs, arrivals.positions
+    return unchanged, replace(
+        _append(connection, dataset, arrivals, changed, log, updated),
+        gone=positions[changed & arrivals.states.is_zero() & ~swept],
+        swept={int(number): positions[swept & (sync_ids == number)] for number in np.unique(sync_ids[swept])},
+    )
+
+
+def _sort_arrivals(topics: Sequence[TopicDrained], dataset: Dataset) -> _Arrivals:
     dataset_id = dataset.dataset_id
     tasks = [topic for topic in topics if dataset_id in topic.ids]
     arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in tasks)
+    states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in tasks)
     order = arrived.digests.order(then=arrived.positions)
-    ids, positions = arrived.digests[order], arrived.positions[order]
-    states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in tasks)[order]
-    known = heads.log(connection, dataset_id)
-    if known is None:  # the dataset is gone: landing rejects the events
-        return {}, None
-    again = ids.repeats()
-    first = np.flatnonzero(~again)
-    before, updated = known.look_up(ids[first])
-    of_syncs = states.heads == heads.OF_SYNC
-    if of_syncs.any():
-        sync_ids = states.tails.copy()
-        parts = [topic.part for topic in topics]
-        refused = sync_counts.dead_letters(connection, plan, dataset.tenant_id, parts, dataset.slug)
-        states = _decided(connection, dataset, refused, ids, states, first, before)
-    changed = ~(again & states.repeats())
+    ids, states = arrived.digests[order], states[order]
+    return _Arrivals(
+        ids=ids,
+        states=states,
+        positions=arrived.positions[order],
+        again=ids.repeats(),
+        of_syncs=states.heads == heads.OF_SYNC,
+    )
+
+
+def _find_changes(arrivals: _Arrivals, before: Digests, updated: Counters) -> Mask:
+    """The arrivals whose state differs from that of the version before them.
+
+    Args:
+        before: by first arrival, the state that the log has of its entity.
+        updated: by first arrival, the place of that version; 0: the entity is unknown.
+    """
+    first, states = arrivals.first, arrivals.states
+    changed = ~(arrivals.again & states.repeats())
     first_states = states[first]
     changed[first] = (
         (updated == 0) | (before.heads != first_states.heads) | (before.tails != first_states.tails)
     )
-    changed[first] &= ~(of_syncs[first] & (updated == 0))  # deleting an unknown entity makes no version
-    before_first = updated[np.cumsum(~again) - 1]
-    unchanged = parquet_files.by_partition(positions[~changed]) if not changed.all() else {}
-    if not changed.any():
-        return unchanged, None
+    changed[first] &= ~(arrivals.of_syncs[first] & (updated == 0))  # deleting an unknown entity is no version
+    return changed
+
+
+def _append(
+    connection: postgres.Connection,
+    dataset: Dataset,
+    arrivals: _Arrivals,
+    changed: Mask,
+    log: Log,
+    updated: Counters,
+) -> Append:
+    """The versions that the changed arrivals add to the log, and to its indexes."""
+    ids, states, positions = arrivals.ids, arrivals.states, arrivals.positions
     landing = positions[changed]
-    places = known.updated + 1 + np.searchsorted(np.sort(landing), landing)
-    added = heads.append(known, Heads(ids[changed], states[changed], places), landing)
+    places = log.updated + 1 + np.searchsorted(np.sort(landing), landing)
+    added = heads.append(log, Heads(ids[changed], states[changed], places), landing)
     new = np.zeros(len(ids), np.bool_)
-    new[first] = updated == 0
-    deleted = states.is_zero()
-    swept = changed & of_syncs
-    by_sync = (
-        {int(each): positions[swept & (sync_ids == each)] for each in np.unique(sync_ids[swept])}
-        if swept.any()
-        else {}
-    )
-    indexed = index_entries.current(connection, dataset, known.updated)
+    new[arrivals.first] = updated == 0
+    indexed = index_entries.current(connection, dataset, log.updated)
+    before_first = updated[np.cumsum(~arrivals.again) - 1]
     previous = _previous(places, ids[changed].repeats(), before_first[changed]) if indexed else NOWHERE
-    earlier = np.where(previous > known.updated, 0, previous)
-    return unchanged, replace(
+    earlier = np.where(previous > log.updated, 0, previous)
+    return replace(
         added,
-        indexes=[Indexed(each, index_runs.values_at(connection, each.index_id, earlier)) for each in indexed],
+        indexes=[
+            Indexed(index, index_runs.values_at(connection, index.index_id, earlier)) for index in indexed
+        ],
         previous=previous,
-        created=positions[changed & new & ~deleted],
-        gone=positions[changed & deleted & ~swept],
-        swept=by_sync,
+        created=positions[changed & new & ~states.is_zero()],
     )
 
 
@@ -105,41 +163,45 @@ def _previous(places: Counters, again: Mask, before: Counters) -> Counters:
     return previous[np.argsort(places)]
 
 
-def _decided(
+def _resolve_deletions(
     connection: postgres.Connection,
     dataset: Dataset,
+    arrivals: _Arrivals,
     refused: tuple[Sequence[tuple[int, int, str | None]], parquet_files.Positions],
-    ids: Digests,
-    states: Digests,
-    first: "np.ndarray[Any, np.dtype[np.intp]]",
     before: Digests,
 ) -> Digests:
-    """The states of arrived entities, with deletions of full syncs resolved to deleted or unchanged.
+    """The states of the arrivals, with deletions of full syncs resolved to deleted or unchanged.
 
     Args:
         refused: the batch's dead letters, which count as brought, and their positions.
+        before: by first arrival, the state that the log has of its entity.
     """
-    decided = Digests(states.heads.copy(), states.tails.copy())
-    of_syncs = states.heads == heads.OF_SYNC
+    ids, states = arrivals.ids, arrivals.states
+    resolved = Digests(states.heads.copy(), states.tails.copy())
     rows, places = refused
-    at_it = {}
-    for each in sync_progress.unfinished(connection, dataset_id=dataset.dataset_id):
-        if each.state is State.DELETING:
-            since = zip(rows, each.since(places), strict=True)
-            names = [row[2] for row, mine in since if mine and row[2] is not None]
+    arrived_since = {}
+    for sync in sync_progress.unfinished(connection, dataset_id=dataset.dataset_id):
+        if sync.state is State.DELETING:
+            since = zip(rows, sync.since(places), strict=True)
+            names = [row[2] for row, is_since in since if is_since and row[2] is not None]
             late = Digests.of(names, dataset.claim_seed)
-            at_it[each.sync_id] = Digests.joined([sync_progress.ids(connection, each.sync_id), late]).run()
-    heads_of_first = dict(zip(first.tolist(), range(len(first)), strict=True))
-    for place in np.flatnonzero(of_syncs):
-        came = at_it.get(int(states.tails[place]))
+            arrived_since[sync.sync_id] = Digests.joined(
+                [sync_progress.ids(connection, sync.sync_id), late]
+            ).run()
+    heads_of_first = {place: head for head, place in enumerate(arrivals.first.tolist())}
+    for place in np.flatnonzero(arrivals.of_syncs):
+        arrived = arrived_since.get(int(states.tails[place]))
         if place not in heads_of_first:  # an earlier event of the batch is about it
-            decided.heads[place], decided.tails[place] = decided.heads[place - 1], decided.tails[place - 1]
-        elif came is None or ids[place : place + 1].places_in(came)[0] >= 0:
+            resolved.heads[place], resolved.tails[place] = (
+                resolved.heads[place - 1],
+                resolved.tails[place - 1],
+            )
+        elif arrived is None or ids[place : place + 1].places_in(arrived)[0] >= 0:
             head = heads_of_first[place]
-            decided.heads[place], decided.tails[place] = before.heads[head], before.tails[head]
+            resolved.heads[place], resolved.tails[place] = before.heads[head], before.tails[head]
         else:
-            decided.heads[place], decided.tails[place] = 0, 0
-    return decided
+            resolved.heads[place], resolved.tails[place] = 0, 0
+    return resolved
 
 
 def numbered(

@@ -7,6 +7,7 @@ the SQL of a view.
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -16,10 +17,11 @@ from pyiceberg.schema import Schema
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata, namespaces, outline, parsing, paths, updates, writing
 from pulse_pipelines.lake.catalog import Kind
+from pulse_pipelines.lake.catalog_change import CatalogChange, Files, Written, commit_files
 from pulse_pipelines.lake.errors import CommitFailed, IllegalArgument, Malformed
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.requests import Once
-from pulse_pipelines.lake.writing import Files, Name, Written
+from pulse_pipelines.lake.writing import Name
 from pulse_pipelines.tables.commit import Next, SwapLost
 from pulse_resources.iceberg import table_metadata
 
@@ -70,25 +72,37 @@ def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
         CommitFailed: the view does not meet the requirements.
         Malformed: an update is invalid.
     """
-    place = namespaces.place_of(tenant, name.namespace)
+    namespaces.place_of(tenant, name.namespace)
     once.check(tenant)
     given, required = _objects(body, "updates"), _objects(body, "requirements")
-
-    def stage(lost: SwapLost | None) -> Files:
-        current = load(tenant, name)
-        document = current.document()
-        for each in required:
-            if each.get("type") != "assert-view-uuid":
-                raise Malformed(f"a view has no requirement {str(each.get('type'))[:100]}")
-            if each.get("uuid") != document["view-uuid"]:
-                raise CommitFailed("Requirement failed: view UUID does not match")
-        following = _applied(document, given)
-        _check(tenant, following)
-        file = new.write(current.location, (table_metadata.version(current.at) or 0) + 1, following)
-        return Files([Next((place, name.name), current.at, file.at)], [file])
-
     with Written(tenant) as new:
-        return new.hold(writing.commit_files(tenant, stage, [], once).files[0])
+        work = commit_files(_ViewCommit(tenant, once, [], name, given, required, new))
+        return new.hold(work.files[0])
+
+
+@dataclass
+class _ViewCommit(CatalogChange[Files]):
+    """Applies a client's commit to a view."""
+
+    name: Name
+    updates: Sequence[Document]
+    requirements: Sequence[Document]
+    new_files: Written
+
+    def stage(self, lost: SwapLost | None) -> Files:
+        current = load(self.tenant, self.name)
+        document = current.document()
+        for requirement in self.requirements:
+            if requirement.get("type") != "assert-view-uuid":
+                raise Malformed(f"a view has no requirement {str(requirement.get('type'))[:100]}")
+            if requirement.get("uuid") != document["view-uuid"]:
+                raise CommitFailed("Requirement failed: view UUID does not match")
+        following = _applied(document, self.updates)
+        _check(self.tenant, following)
+        version = (table_metadata.version(current.at) or 0) + 1
+        file = self.new_files.write(current.location, version, following)
+        place = namespaces.place_of(self.tenant, self.name.namespace)
+        return Files([Next((place, self.name.name), current.at, file.at)], [file])
 
 
 def _objects(body: Mapping[str, Any], part: str) -> Sequence[Document]:

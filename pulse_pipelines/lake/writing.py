@@ -4,11 +4,10 @@ All changes go through `tables/commit.py`, those of several tables in one transa
 it. A commit is validated against the table's state at that time: after a lost race it is validated again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any
 
-import psycopg
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
@@ -17,19 +16,15 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetLocationUpdate
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata, names, namespaces, outline, parsing, paths, room, updates
-from pulse_pipelines.lake.catalog import ROLE, Kind
+from pulse_pipelines.lake.catalog import Kind
+from pulse_pipelines.lake.catalog_change import CatalogChange, Files, Written, commit_files
 from pulse_pipelines.lake.errors import CommitFailed, Malformed, NameTaken, no_table
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.names import Levels, written
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.updates import Requirements, Updates
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
-from pulse_resources import iceberg, postgres
+from pulse_pipelines.tables.commit import Next, SwapLost, Work
 from pulse_resources.iceberg import table_metadata
-from pulse_resources.iceberg.table_metadata import folder
-
-POINT = "lake"
-W = TypeVar("W", bound=Work)
 
 
 @dataclass(frozen=True)
@@ -41,47 +36,12 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Change:
+class TableCommit:
     """A client's commit to one table."""
 
     table: Name
     requirements: Requirements
     updates: Updates
-
-
-@dataclass(frozen=True)
-class Files(Work):
-    """Tables to commit, and the metadata files that were written for them."""
-
-    files: Sequence[Metadata]
-
-
-class Written:
-    """Metadata files written for a commit; those that were not committed are removed when the block ends."""
-
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
-        self._idle: dict[str, Metadata] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
-        # Files that Postgres may have committed, with an unknown outcome, stay.
-        if not isinstance(error, psycopg.OperationalError):
-            for each in self._idle.values():
-                metadata.remove(self._tenant, each)
-
-    def write(self, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
-        """Write a metadata file. Raises as `metadata.write`."""
-        found = metadata.write(self._tenant, location, version, document)
-        self._idle[found.at] = found
-        return found
-
-    def hold(self, each: Metadata) -> Metadata:
-        """Mark a file as committed."""
-        self._idle.pop(each.at, None)
-        return each
 
 
 def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:
@@ -153,53 +113,49 @@ def enter(
     Args:
         overwrite: in place of one of this name, if there is one.
     """
-    place = namespaces.place_of(tenant, name.namespace)
-
-    def stage(lost: SwapLost | None) -> Work:
-        old = catalog.find(tenant, name.namespace, name.name, kind) if overwrite else None
-        if lost is not None and old is None:
-            check_new(tenant, name, kind)
-        return Work([Next((place, name.name), old, first.at, kind)])
-
-    commit_files(tenant, stage, [name.namespace], once)
+    commit_files(_Entry(tenant, once, [name.namespace], name, first, kind, overwrite))
     return first
 
 
-def commit_files(
-    tenant: Tenant, stage: Callable[[SwapLost | None], W], new_in: Sequence[Levels], once: Once
-) -> W:
-    """Commit staged metadata files.
+@dataclass
+class _Entry(CatalogChange[Work]):
+    """Enters a table or view whose first metadata file is written."""
 
-    Args:
-        new_in: namespaces in which something is created; locked against drops until the commit.
-    """
+    name: Name
+    first: Metadata
+    kind: Kind
+    overwrite: bool
 
-    def before(connection: postgres.Connection, work: W) -> None:
-        once.record(connection)
-        moves = [table for table in work.tables if not table.old or folder(table.old) != folder(table.new)]
-        if moves:
-            new = sum(move.old is None for move in moves)
-            room.admit(connection, tenant, [folder(move.new) for move in moves], new)
-        for namespace in sorted(set(new_in)):
-            namespaces.hold(connection, namespace, namespaces.place_of(tenant, namespace))
-
-    done = commit(tenant, stage, lambda work: _done(tenant, work), before=before, role=ROLE, point=POINT)
-    assert done is not None  # noqa: S101 - there always is something to commit
-    return done
+    def stage(self, lost: SwapLost | None) -> Work:
+        tenant, name, old = self.tenant, self.name, None
+        place = namespaces.place_of(tenant, name.namespace)
+        if self.overwrite:
+            old = catalog.find(tenant, name.namespace, name.name, self.kind)
+        if lost is not None and old is None:
+            check_new(tenant, name, self.kind)
+        return Work([Next((place, name.name), old, self.first.at, self.kind)])
 
 
-def _done(tenant: Tenant, work: Work) -> bool:
-    """Whether a commit whose answer was lost was carried out."""
-    following = work.tables[0]
-    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-        at = iceberg.find_location(connection, following.table)
-    if at is None or at == following.new:
-        return at is not None
-    with parsing.only_small(False):  # carried out again, a commit would seem to have failed
-        return following.new in table_metadata.log(metadata.read(tenant, at).document())
+@dataclass
+class _TableCommits(CatalogChange[Files]):
+    """Applies commits to tables, all or none."""
+
+    commits: Sequence[TableCommit]
+    new_files: Written
+
+    def stage(self, lost: SwapLost | None) -> Files:
+        tenant, weight = self.tenant, _CommitWeight()
+        # All are checked before any is written.
+        following = [_next_document(tenant, item, weight) for item in self.commits]
+        files = [self.new_files.write(*document[1:]) for document in following]
+        tables = [
+            Next((namespaces.place_of(tenant, item.table.namespace), item.table.name), old, file.at)
+            for item, (old, *_), file in zip(self.commits, following, files, strict=True)
+        ]
+        return Files(tables, files)
 
 
-def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Metadata]:
+def change(tenant: Tenant, changes: Sequence[TableCommit], once: Once) -> Sequence[Metadata]:
     """Apply commits to one or more tables, atomically.
 
     Raises:
@@ -217,19 +173,10 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
     if any(isinstance(update, AddSnapshotUpdate) for each in changes for update in each.updates):
         room.admit_bytes(tenant)
 
-    def stage(lost: SwapLost | None) -> Files:
-        weight = _CommitWeight()
-        following = [_next_document(tenant, each, weight) for each in changes]  # all before any is written
-        files = [new.write(*each[1:]) for each in following]
-        tables = [
-            Next((namespaces.place_of(tenant, each.table.namespace), each.table.name), old, file.at)
-            for each, (old, *_), file in zip(changes, following, files, strict=True)
-        ]
-        return Files(tables, files)
-
-    new_in = [each.table.namespace for each in changes if updates.creates(each.requirements)]
+    new_in = [item.table.namespace for item in changes if updates.creates(item.requirements)]
     with Written(tenant) as new:
-        return [new.hold(file) for file in commit_files(tenant, stage, new_in, once).files]
+        work = commit_files(_TableCommits(tenant, once, new_in, changes, new))
+        return [new.hold(file) for file in work.files]
 
 
 @dataclass
@@ -248,7 +195,7 @@ class _CommitWeight:
 
 
 def _next_document(
-    tenant: Tenant, requested: Change, weight: _CommitWeight
+    tenant: Tenant, requested: TableCommit, weight: _CommitWeight
 ) -> tuple[str | None, str, int, dict[str, Any]]:
     """The table's metadata location (None: it is created), its folder, the next version and its metadata."""
     name = requested.table

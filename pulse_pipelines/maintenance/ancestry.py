@@ -86,7 +86,7 @@ def _rolled_back(
     kept = [snapshot.snapshot_id for snapshot in history(table.metadata)]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = [tenant.tenant_id, dataset.dataset_id, kept, SHOWN]
-        candidates = [Landing(*row) for row in connection.execute(LANDINGS, values)]
+        candidates = postgres.select(connection, Landing, LANDINGS, values)
     if missing <= 0:  # the lost commit changed no rows, such as a compaction
         what = f"snapshot {ancestor} is no part of its history any more; no rows are missing"
         return RolledBack(f"the table was rolled back: {what}", tenant=tenant.slug, dataset=dataset.slug)

@@ -5,6 +5,7 @@ rules as any other orphan.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pyiceberg.table import Table
@@ -16,7 +17,8 @@ from pulse_pipelines.maintenance import remove_orphan_files, state
 from pulse_pipelines.maintenance.history import Done, check_none_abandoned, recorded
 from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.query.snapshots import history
-from pulse_pipelines.tables import commit, live_table
+from pulse_pipelines.tables import live_table
+from pulse_pipelines.tables.commit import DatasetChange, commit
 from pulse_resources import iceberg
 from pulse_resources.errors import Transient
 from pulse_resources.iceberg import Staged, table_metadata
@@ -57,7 +59,7 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
     with recorded(tenant, dataset.dataset_id, done):
         check_none_abandoned(tenant, dataset)
         # Manifest entries of removed files carry the column bounds of their rows.
-        live_only = commit.commit_dataset(tenant, dataset, iceberg.stage_live_only)
+        live_only = commit(_LiveOnly(tenant, dataset))
         _forget(tenant, dataset, older, done, with_log=False)
         snapshots = done.before["snapshots"] - (live_only is not None)
         remove_orphan_files.remove_orphan_files(tenant, dataset, done, min_age=timedelta(0), with_log=False)
@@ -94,22 +96,38 @@ def _forget(
     *,
     with_log: bool = True,
 ) -> None:
-    expired: set[int] = set()
-
-    def stage(table: Table) -> Staged | None:
-        nonlocal expired
-        current, expired = table.metadata.current_snapshot_id, choose(table.metadata)
-        done.before = {"snapshots": len(table.metadata.snapshots)}
-        done.after = {"snapshots": len(table.metadata.snapshots) - len(expired)}
-        done.snapshot_id = current
-        if current is None or (with_log and not expired):
-            return None
-        document = table_metadata.read(table.metadata_location)
-        following = table_metadata.without_snapshots(document, expired)
-        new = table_metadata.write_next(following, table.metadata_location, with_log=with_log)
-        return Staged(table.metadata_location, new, current)
-
-    commit.commit_dataset(tenant, dataset, stage)
+    expiry = _Expiry(tenant, dataset, choose, done, with_log)
+    commit(expiry)
     left = {snapshot.snapshot_id for snapshot in live_table.current(tenant, dataset).metadata.snapshots}
-    if left & expired:  # the answer to the commit was lost, and it had failed
+    if left & expiry.expired:  # the answer to the commit was lost, and it had failed
         raise Transient("the snapshots were not expired", fix="Run it again", dataset=dataset.slug)
+
+
+@dataclass
+class _LiveOnly(DatasetChange):
+    """Rewrites the current snapshot's manifests without entries of removed files."""
+
+    def stage_on(self, table: Table) -> Staged | None:
+        return iceberg.stage_live_only(table)
+
+
+@dataclass
+class _Expiry(DatasetChange):
+    """Drops the chosen snapshots from a table's metadata."""
+
+    choose: Callable[[TableMetadata], set[int]]
+    done: Done
+    with_log: bool
+    expired: set[int] = field(default_factory=set)
+
+    def stage_on(self, table: Table) -> Staged | None:
+        metadata = table.metadata
+        current, self.expired = metadata.current_snapshot_id, self.choose(metadata)
+        self.done.before = {"snapshots": len(metadata.snapshots)}
+        self.done.after = {"snapshots": len(metadata.snapshots) - len(self.expired)}
+        self.done.snapshot_id = current
+        if current is None or (self.with_log and not self.expired):
+            return None
+        old = table.metadata_location
+        following = table_metadata.without_snapshots(table_metadata.read(old), self.expired)
+        return Staged(old, table_metadata.write_next(following, old, with_log=self.with_log), current)

@@ -41,8 +41,8 @@ SELECT EXISTS (SELECT 1 FROM upkeep_log WHERE dataset_id = %s AND outcome = 'aba
     AND ended_at > now() - make_interval(mins => %s) AND task = ANY(%s))
 """
 READ = """
-SELECT t.slug, l.slug, l.day, l.task, l.reason, l.outcome, l.detail, l.before, l.after, l.seconds,
-    l.snapshot_id, l.run_id, l.started_at
+SELECT t.slug AS tenant, l.slug AS dataset, l.day, l.task, l.reason, l.outcome, l.detail, l.before, l.after,
+    l.seconds, l.snapshot_id, l.run_id, l.started_at
 FROM upkeep_log l JOIN pdm_tenants t USING (tenant_id)
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR l.slug = %(slug)s)
 ORDER BY l.started_at DESC LIMIT %(limit)s
@@ -164,5 +164,5 @@ def check_none_abandoned(tenant: Tenant, dataset: Dataset) -> None:
 def read(tenant: str | None = None, slug: str | None = None, limit: int = 100) -> list[Done]:
     """Completed tasks, newest first: of a tenant, of a dataset, or of all."""
     with postgres.transaction("pulse_pipeline") as connection:
-        rows = connection.execute(READ, {"tenant": tenant, "slug": slug, "limit": limit}).fetchall()
-    return [Done(*row) for row in rows]
+        values = {"tenant": tenant, "slug": slug, "limit": limit}
+        return postgres.select(connection, Done, READ, values)

@@ -26,7 +26,7 @@ from pulse_pipelines.lake import own
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.lake.own import NotRewritten, Seen
 from pulse_pipelines.tables import foreign_files
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Shape, Unfit
 from pulse_pipelines.tables.orphan_files import Access
 from pulse_resources.iceberg import table_metadata
@@ -102,43 +102,52 @@ def merge(tenant: Tenant, table: OwnTable, budget: Budget) -> Merged:
         errors of `UNREADABLE`: its files cannot be read; nothing was changed.
     """
     merged = Merged()
-    made: list[Group] | None = None
-
-    def stage(lost: SwapLost | None) -> _Merge | None:
-        nonlocal made
-        seen = own.see(tenant, table)
-        _check(seen.metadata)
-        live = own.live_files(seen)
-        if made is None:
-            made = list(_groups(seen, live, budget, merged))
-        spec_id, standing = seen.metadata.default_spec_id, list[Group]()
-        for each in made:
-            if each.stands(live, spec_id):
-                standing.append(each)
-            else:
-                merged.left["was replaced meanwhile"] += len(each.before)
-        made = standing
-        if not made:
-            return None
-        count = sum(len(each.before) for each in made)
-        following = seen.foreign.replaced(
-            (file for each in made for file in each.before),
-            (each.after for each in made),
-            {PROPERTY: str(count)},
-            same_rows=True,
-        )
-        at = seen.table.metadata_location
-        new = table_metadata.write_next(following.document, at, store=seen.store.store)
-        return _Merge([Next(table.row, at, new)], made, following.snapshot_id)
-
-    def committed(work: _Merge) -> bool:
-        return own.see(tenant, table).metadata.snapshot_by_id(work.snapshot_id) is not None
-
-    work = commit(tenant, stage, committed, role=ROLE, point="own.merge")
+    work = commit(_FileMerge(tenant, table, budget, merged))
     if work is not None:
         merged.files = sum(len(group.before) for group in work.groups)
         merged.into = len(work.groups)
     return merged
+
+
+@dataclass
+class _FileMerge(Change[_Merge]):
+    """Replaces groups of small files of a table by merged ones."""
+
+    table: OwnTable
+    budget: Budget
+    merged: Merged
+    groups: list[Group] | None = None
+    """Merged files that the table can still take; None before the first try."""
+    point = "own.merge"
+    role = ROLE
+
+    def stage(self, lost: SwapLost | None) -> _Merge | None:
+        seen = own.see(self.tenant, self.table)
+        _check(seen.metadata)
+        live = own.live_files(seen)
+        if self.groups is None:
+            self.groups = list(_groups(seen, live, self.budget, self.merged))
+        spec_id, standing = seen.metadata.default_spec_id, list[Group]()
+        for group in self.groups:
+            if group.stands(live, spec_id):
+                standing.append(group)
+            else:
+                self.merged.left["was replaced meanwhile"] += len(group.before)
+        self.groups = standing
+        if not standing:
+            return None
+        following = seen.foreign.replaced(
+            (file for group in standing for file in group.before),
+            (group.after for group in standing),
+            {PROPERTY: str(sum(len(group.before) for group in standing))},
+            same_rows=True,
+        )
+        old = seen.table.metadata_location
+        new = table_metadata.write_next(following.document, old, store=seen.store.store)
+        return _Merge([Next(self.table.row, old, new)], standing, following.snapshot_id)
+
+    def was_committed(self, work: _Merge) -> bool:
+        return own.see(self.tenant, self.table).metadata.snapshot_by_id(work.snapshot_id) is not None
 
 
 def _check(metadata: TableMetadata) -> None:

@@ -16,8 +16,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +34,7 @@ from pulse_pipelines.maintenance.expire_snapshots import beyond
 from pulse_pipelines.maintenance.history import Done, Skipped
 from pulse_pipelines.sql.confinement import last_words, limit_memory
 from pulse_pipelines.tables import leases, orphan_files
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import Outside, ReachableFiles
 from pulse_resources import object_store
 from pulse_resources.errors import Terminal, Transient, printable
@@ -201,25 +201,9 @@ class Keeper:
         return min((path for path in reached if not path.startswith(folder)), default=None)
 
     def _expire(self, table: OwnTable) -> int:
-        now, gone = state.database_time(), set[int]()
-
-        def stage(lost: SwapLost | None) -> Work | None:
-            nonlocal gone
-            seen = own.see(self._tenant, table)
-            gone = beyond(seen.metadata, now, wishes(seen.metadata, self._settings))
-            if not gone:
-                return None
-            at = seen.table.metadata_location
-            following = table_metadata.without_snapshots(seen.document, gone)
-            new = table_metadata.write_next(following, at, store=seen.store.store)
-            return Work([Next(table.row, at, new)])
-
-        def expired(work: Work) -> bool:
-            seen = own.see(self._tenant, table)
-            return not gone & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
-
-        commit(self._tenant, stage, expired, role=ROLE, point="own.expire")
-        return len(gone)
+        expiry = _OwnExpiry(self._tenant, table, self._settings, state.database_time())
+        commit(expiry)
+        return len(expiry.expired)
 
     def _sweep(self, table: OwnTable) -> int:
         by = own.access(table)
@@ -232,6 +216,32 @@ class Keeper:
 
         # What earlier metadata files reach is not kept: the tenant said how much of the history it wants.
         return orphan_files.remove(self._tenant, look, objects, by_log=False, by=by).objects
+
+
+@dataclass
+class _OwnExpiry(Change[Work]):
+    """Drops the snapshots of a table that are beyond the history to keep."""
+
+    table: OwnTable
+    settings: UpkeepSettings
+    now: datetime
+    expired: set[int] = field(default_factory=set)
+    point = "own.expire"
+    role = ROLE
+
+    def stage(self, lost: SwapLost | None) -> Work | None:
+        seen = own.see(self.tenant, self.table)
+        self.expired = beyond(seen.metadata, self.now, wishes(seen.metadata, self.settings))
+        if not self.expired:
+            return None
+        old = seen.table.metadata_location
+        following = table_metadata.without_snapshots(seen.document, self.expired)
+        new = table_metadata.write_next(following, old, store=seen.store.store)
+        return Work([Next(self.table.row, old, new)])
+
+    def was_committed(self, work: Work) -> bool:
+        seen = own.see(self.tenant, self.table)
+        return not self.expired & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
 
 
 def wishes(metadata: TableMetadata, settings: UpkeepSettings) -> UpkeepSettings:

@@ -25,9 +25,10 @@ FILES_PER_TARGET = 3
 
 # Days with landings since a moment, with the totals of everything ever landed in them.
 DAYS = """
-SELECT t.tenant_id, t.slug, d.dataset_id, d.slug, l.day,
-    sum(l.files)::bigint AS landed_files, sum(l.bytes)::bigint AS landed_bytes, min(l.landed_at),
-    max(l.landed_at), s.level, s.landed_files, s.landed_bytes, s.files, s.bytes, s.compacted_at, now()
+SELECT t.tenant_id, t.slug AS tenant, d.dataset_id, d.slug, l.day, sum(l.files)::bigint AS landed_files,
+    sum(l.bytes)::bigint AS landed_bytes, min(l.landed_at) AS first_at, max(l.landed_at) AS last_at, s.level,
+    s.landed_files AS files_then, s.landed_bytes AS bytes_then, s.files AS files_left, s.bytes AS bytes_left,
+    s.compacted_at, now() AS now
 FROM landings l JOIN pdm_datasets d USING (tenant_id, dataset_id) JOIN pdm_tenants t USING (tenant_id)
 LEFT JOIN upkeep_days s ON s.dataset_id = l.dataset_id AND s.day = l.day
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
@@ -37,8 +38,8 @@ GROUP BY t.tenant_id, d.dataset_id, l.day, s.dataset_id, s.day
 """
 # Tables, with the commits in the ledger since upkeep last recorded each.
 TABLES = """
-SELECT t.tenant_id, t.slug, d.dataset_id, d.slug, coalesce(c.commits, 0), c.first_at, c.last_at,
-    s.seen_at, s.snapshots, s.oldest_at, s.manifests, s.swept_at, now()
+SELECT t.tenant_id, t.slug AS tenant, d.dataset_id, d.slug, coalesce(c.commits, 0) AS commits, c.first_at,
+    c.last_at, s.seen_at, s.snapshots, s.oldest_at, s.manifests, s.swept_at, now() AS now
 FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
 LEFT JOIN upkeep_tables s USING (dataset_id)
 LEFT JOIN (
@@ -59,8 +60,8 @@ WHERE NOT w.built AND (%(tenant)s::text IS NULL OR t.slug = %(tenant)s)
 """
 # Tenants, with the latest batch that settled for each since a moment.
 TENANTS = """
-SELECT t.tenant_id, t.slug, u.swept_at, u.retained_at, b.last_at, u.own_at,
-    %(hours)s::float8 IS NULL AND (u.own_at IS NOT NULL OR n.namespace IS NOT NULL), now()
+SELECT t.tenant_id, t.slug AS tenant, u.swept_at, u.retained_at, b.last_at, u.own_at,
+    %(hours)s::float8 IS NULL AND (u.own_at IS NOT NULL OR n.namespace IS NOT NULL) AS own, now() AS now
 FROM pdm_tenants t LEFT JOIN upkeep_tenants u USING (tenant_id)
 LEFT JOIN (
     SELECT r.tenant_id, max(b.settled_at) AS last_at
@@ -189,9 +190,9 @@ def needs(
     hours = 2 * settings.quiet_hours if recent else None
     values = {"tenant": tenant, "slug": slug, "hours": hours}
     with postgres.transaction("pulse_pipeline") as connection:
-        days = [DayState(*row) for row in connection.execute(DAYS, values)]
-        tables = [TableState(*row) for row in connection.execute(TABLES, values)]
-        tenants = [TenantState(*row) for row in connection.execute(TENANTS, values)]
+        days = postgres.select(connection, DayState, DAYS, values)
+        tables = postgres.select(connection, TableState, TABLES, values)
+        tenants = postgres.select(connection, TenantState, TENANTS, values)
         unbuilt = connection.execute(WINDOWS, values).fetchall()
     due = [need for day in days if (need := of_day(day, settings))]
     due += [need for table in tables for need in of_table(table, settings)]

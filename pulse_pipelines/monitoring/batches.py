@@ -11,9 +11,9 @@ WITH shown AS (
     UNION ALL
     (SELECT * FROM ingest_batches WHERE state = 'settled' ORDER BY settled_at DESC LIMIT %s)
 )
-SELECT s.batch_id, s.state, s.attempt, s.planned_at, s.settled_at, count(DISTINCT r.tenant_id),
-    coalesce(sum(r.end_offset - r.start_offset), 0)::int8, sum(r.landed)::int8, sum(r.duplicates)::int8,
-    sum(r.dead_letters)::int8, s.last_error
+SELECT s.batch_id, s.state, s.attempt, s.planned_at, s.settled_at, count(DISTINCT r.tenant_id) AS tenants,
+    coalesce(sum(r.end_offset - r.start_offset), 0)::int8 AS events, sum(r.landed)::int8 AS landed,
+    sum(r.duplicates)::int8 AS duplicates, sum(r.dead_letters)::int8 AS dead_letters, s.last_error
 FROM shown s LEFT JOIN ingest_ranges r USING (batch_id)
 GROUP BY s.batch_id, s.state, s.attempt, s.planned_at, s.settled_at, s.last_error
 ORDER BY s.state = 'settled', coalesce(s.settled_at, s.planned_at) DESC
@@ -39,4 +39,4 @@ class Batch:
 def batches(limit: int) -> list[Batch]:
     """All batches in flight, then at most `limit` settled ones; newest first."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [Batch(*row) for row in connection.execute(LATELY, [limit])]
+        return postgres.select(connection, Batch, LATELY, [limit])

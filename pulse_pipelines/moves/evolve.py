@@ -31,7 +31,7 @@ from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
 from pulse_pipelines.registry.table_lookup import CurrentTable, current_table
 from pulse_pipelines.states import declared_states
 from pulse_pipelines.tables import dataset_rows, leases, rewrite_file
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.iceberg_schema import Evolved, evolve
 from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter
 from pulse_resources import iceberg, postgres
@@ -106,7 +106,7 @@ def carry_out(
         Transient: the object store failed, or other writers kept committing first; nothing was changed.
     """
     with leases.moving(dataset_id):
-        return _move(tenant, slug, dataset_id, schema_uri, _Files(rewriter), write)
+        return _Move(tenant, slug, dataset_id, schema_uri, _Files(rewriter), write).carry_out()
 
 
 class _Files:
@@ -145,49 +145,66 @@ class _Files:
         return [(before, after) for before, after in pairs if after is not None]
 
 
-def _move(
-    tenant: Tenant,
-    slug: str,
-    dataset_id: UUID,
-    schema_uri: str,
-    files: _Files,
-    write: Callable[[postgres.Connection], None],
-) -> Dataset:
-    def look() -> CurrentTable:
-        return current_table(tenant, slug)
+@dataclass
+class _Move(Change[_Step]):
+    """The move of a dataset to another version of its schema."""
 
-    def stage(lost: SwapLost | None) -> _Step | None:
+    slug: str
+    dataset_id: UUID
+    schema_uri: str
+    files: _Files
+    write_more: Callable[[postgres.Connection], None]
+    point = "move"
+    role = "pulse_api"
+
+    def stage(self, lost: SwapLost | None) -> _Step | None:
+        def load() -> CurrentTable:
+            return current_table(self.tenant, self.slug)
+
         return readable.as_it_is(
-            partial(_step, tenant, dataset_id, schema_uri, files),
-            look(),
-            look,
-            lambda seen: seen.metadata_location,
+            partial(_step, self.tenant, self.dataset_id, self.schema_uri, self.files),
+            load(),
+            load,
+            lambda current: current.metadata_location,
         )
 
-    def write_all(connection: postgres.Connection, step: _Step) -> None:
-        _write(tenant, connection, step)
-        write(connection)
+    def lock(self, connection: postgres.Connection, work: _Step) -> None:
+        dataset = work.dataset
+        row = connection.execute(LOCK, [dataset.dataset_id]).fetchone()
+        if row is None:
+            raise NotFound("no such dataset", tenant=self.tenant.slug, dataset=dataset.slug)
+        if row != (dataset.schema_uri, dataset.table_schema):
+            raise SwapLost
 
-    where = {"tenant": tenant.slug, "dataset": slug}
-    try:
-        commit(
-            tenant,
-            stage,
-            lambda step: find_dataset(tenant, slug).schema_uri == schema_uri,
-            before=partial(_compare, tenant),
-            write=write_all,
-            role="pulse_api",
-            point="move",
-        )
-    except (Gone, FileNotFoundError) as error:
-        raise Gone(f"a file of the table is gone: {error}", **where) from error
-    except pa.ArrowInvalid as error:
-        raise Terminal(f"a file of the table is damaged: {error}", **where) from error
-    except OSError as error:
-        raise Transient(
-            f"the object store did not take the table: {error}", fix="Nothing was changed: try again", **where
-        ) from error
-    return find_dataset(tenant, slug)
+    def write(self, connection: postgres.Connection, work: _Step) -> None:
+        dataset_id, schema = work.dataset.dataset_id, work.schema
+        connection.execute(MOVE, [schema.schema_uri, work.table_schema, dataset_id])
+        for moved in dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]):
+            # A state may have been declared since the move was staged.
+            declared_states.check(connection, self.tenant, work.dataset, moved.columns)
+        version = [self.tenant.tenant_id, dataset_id, schema.version, schema.schema_uri]
+        connection.execute(INSERT_VERSION, version)
+        self.write_more(connection)
+
+    def was_committed(self, work: _Step) -> bool:
+        return find_dataset(self.tenant, self.slug).schema_uri == self.schema_uri
+
+    def carry_out(self) -> Dataset:
+        """Commit the move; returns the moved dataset. Raises as `carry_out`."""
+        where = {"tenant": self.tenant.slug, "dataset": self.slug}
+        try:
+            commit(self)
+        except (Gone, FileNotFoundError) as error:
+            raise Gone(f"a file of the table is gone: {error}", **where) from error
+        except pa.ArrowInvalid as error:
+            raise Terminal(f"a file of the table is damaged: {error}", **where) from error
+        except OSError as error:
+            raise Transient(
+                f"the object store did not take the table: {error}",
+                fix="Nothing was changed: try again",
+                **where,
+            ) from error
+        return find_dataset(self.tenant, self.slug)
 
 
 def _step(
@@ -254,22 +271,3 @@ def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, files
     location, written = iceberg.stage_schema(table, evolved.schema, pairs, summary)
     following = Next(name, current.metadata_location, location)
     return _Step([following], dataset, schema, written.model_dump_json())
-
-
-def _compare(tenant: Tenant, connection: postgres.Connection, step: _Step) -> None:
-    dataset = step.dataset
-    row = connection.execute(LOCK, [dataset.dataset_id]).fetchone()
-    if row is None:
-        raise NotFound("no such dataset", tenant=tenant.slug, dataset=dataset.slug)
-    if row != (dataset.schema_uri, dataset.table_schema):
-        raise SwapLost
-
-
-def _write(tenant: Tenant, connection: postgres.Connection, step: _Step) -> None:
-    dataset_id, schema = step.dataset.dataset_id, step.schema
-    connection.execute(MOVE, [schema.schema_uri, step.table_schema, dataset_id])
-    for moved in dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]):
-        declared_states.check(
-            connection, tenant, step.dataset, moved.columns
-        )  # it may have been declared since
-    connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema.schema_uri])

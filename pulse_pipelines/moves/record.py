@@ -140,10 +140,10 @@ def plan(tenant: Tenant, dataset: Dataset, schema_uri: str) -> Move:
 def none_under_way(tenant: Tenant, dataset: Dataset) -> None:
     """Raise Conflict, with the move's id, if the dataset has an open move."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        row = connection.execute(OPEN_OF, [dataset.dataset_id]).fetchone()
-    if row is None:
+        moves = postgres.select(connection, Move, OPEN_OF, [dataset.dataset_id])
+    if not moves:
         return
-    under_way = Move(*row)
+    under_way = moves[0]
     raise Conflict(
         f"the dataset is moving to {under_way.schema_uri} already",
         fix="Wait until that move has ended",
@@ -160,16 +160,16 @@ def find(tenant: Tenant, move_id: str) -> Move:
         NotFound: the tenant has no move with this id.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        row = connection.execute(FIND, [tenant.tenant_id, move_id]).fetchone()
-    if row is None:
+        moves = postgres.select(connection, Move, FIND, [tenant.tenant_id, move_id])
+    if not moves:
         raise NotFound("no such move", tenant=tenant.slug, move=move_id)
-    return Move(*row)
+    return moves[0]
 
 
 def of_dataset(tenant: Tenant, slug: str) -> list[Move]:
     """List the moves of the datasets that have, or had, a slug: the latest first."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return [Move(*row) for row in connection.execute(OF_DATASET, [tenant.tenant_id, slug])]
+        return postgres.select(connection, Move, OF_DATASET, [tenant.tenant_id, slug])
 
 
 def open_moves() -> list[Open]:

@@ -115,4 +115,4 @@ def existing_slugs(slugs: Collection[str]) -> set[str]:
 def family_owners(slug: str) -> list[Tenant]:
     """The tenants with a dataset of this slug, by tenant slug."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [Tenant(*row) for row in connection.execute(OWNED, [slug])]
+        return postgres.select(connection, Tenant, OWNED, [slug])

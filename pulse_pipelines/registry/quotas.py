@@ -14,9 +14,12 @@ from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import load_settings
 
 LIMITS = """
-SELECT coalesce(q.max_datasets, 0), coalesce(q.max_records_per_month, 0),
-    coalesce(r.requests_per_second, 0), coalesce(r.events_per_second, 0), coalesce(e.max_datasets, 0),
-    coalesce(l.max_datasets, 0), coalesce(l.max_bytes, 0)
+SELECT coalesce(q.max_datasets, 0) AS max_datasets,
+    coalesce(q.max_records_per_month, 0) AS max_records_per_month,
+    coalesce(r.requests_per_second, 0) AS requests_per_second,
+    coalesce(r.events_per_second, 0) AS events_per_second,
+    coalesce(e.max_datasets, 0) AS max_entity_datasets, coalesce(l.max_datasets, 0) AS max_lake_tables,
+    coalesce(l.max_bytes, 0) AS max_lake_bytes
 FROM (SELECT app_tenant() AS tenant_id) t
 LEFT JOIN quotas q ON q.tenant_id = t.tenant_id AND q.kind = %s
 LEFT JOIN quotas e ON e.tenant_id = t.tenant_id AND e.kind = %s
@@ -50,8 +53,8 @@ COUNT_DATASETS = "SELECT count(*) FROM pdm_datasets WHERE kind = %s AND tenant_i
 RECORDS_PER_MONTH = "SELECT max_records_per_month FROM quotas WHERE kind = %s AND tenant_id = app_tenant()"
 _OF = {name: part.format(month="intake.month") for name, part in (("direct", DIRECT), ("rows", ROWS))}
 MONTHS = f"""
-SELECT month, i.places, coalesce(u.records, 0), coalesce(u.bytes, 0),
-    coalesce(u.records, 0) - lag(coalesce(u.records, 0), 1, 0::bigint) OVER (ORDER BY month)
+SELECT month, i.places AS accepted, coalesce(u.records, 0) AS landed, coalesce(u.bytes, 0) AS bytes,
+    coalesce(u.records, 0) - lag(coalesce(u.records, 0), 1, 0::bigint) OVER (ORDER BY month) AS landed_delta
 FROM (SELECT month, greatest(records + {_OF["direct"]}, {_OF["rows"]}) AS places
     FROM intake WHERE kind = %(kind)s AND tenant_id = app_tenant()) i
 FULL JOIN (SELECT month, records, bytes FROM usage
@@ -88,8 +91,8 @@ def records_per_month(connection: postgres.Connection) -> int:
 
 
 def _own_limits(connection: postgres.Connection) -> Limits:
-    (row,) = connection.execute(LIMITS, [EVENTS, ENTITIES, LAKE]).fetchall()
-    return Limits(*row)
+    (limits,) = postgres.select(connection, Limits, LIMITS, [EVENTS, ENTITIES, LAKE])
+    return limits
 
 
 def set_limits(
@@ -180,12 +183,12 @@ def find_usage(tenant: Tenant, months: int = 12) -> Usage:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         (count,) = connection.execute(COUNT_DATASETS, [EVENTS]).fetchone() or (0,)
         ((over, since),) = connection.execute(OPEN_OVER_QUOTA).fetchall()
-        rows = connection.execute(MONTHS, {"kind": EVENTS, "months": months, "batch": None}).fetchall()
+        values = {"kind": EVENTS, "months": months, "batch": None}
         return Usage(
             limits=load_limits(connection),
             datasets=count,
             accepted_this_month=intake.taken(connection),
             over_quota=over,
             over_quota_since=since,
-            months=tuple(MonthUsage(*row) for row in rows),
+            months=tuple(postgres.select(connection, MonthUsage, MONTHS, values)),
         )

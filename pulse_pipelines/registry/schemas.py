@@ -65,13 +65,13 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         # Publishers of one name are serialized, so that versions have no gaps or duplicates.
         locks.wait(connection, Lock.SCHEMA, f"{tenant.tenant_id}/{name}")
-        if known := connection.execute(SAME_DOCUMENT, [name, document]).fetchone():
-            return PublishedSchema(*known)
+        if published := postgres.select(connection, PublishedSchema, SAME_DOCUMENT, [name, document]):
+            return published[0]
         next_version = connection.execute(NEXT_VERSION, [name]).fetchone()
         uri = SchemaUri(tenant.slug, name, next_version[0] if next_version else 1)
         values = [tenant.tenant_id, name, uri.version, str(uri), document]
-        (row,) = connection.execute(INSERT_SCHEMA, values).fetchall()
-        return replace(PublishedSchema(*row), created=True)
+        (schema,) = postgres.select(connection, PublishedSchema, INSERT_SCHEMA, values)
+        return replace(schema, created=True)
 
 
 def find_schema(connection: postgres.Connection, tenant: Tenant, schema_uri: str) -> PublishedSchema:
@@ -82,18 +82,18 @@ def find_schema(connection: postgres.Connection, tenant: Tenant, schema_uri: str
         NotFound: the tenant has not published it, even if another tenant has.
     """
     SchemaUri.parse(schema_uri)
-    row = connection.execute(FIND_SCHEMA, [schema_uri]).fetchone()
-    if row is None:
+    schemas = postgres.select(connection, PublishedSchema, FIND_SCHEMA, [schema_uri])
+    if not schemas:
         raise NotFound(
             "the tenant has not published this schema",
             fix="Publish this version first, or name one that is published",
             tenant=tenant.slug,
             schema=schema_uri,
         )
-    return PublishedSchema(*row)
+    return schemas[0]
 
 
 def list_schemas(tenant: Tenant) -> list[PublishedSchema]:
     """Every version of every schema of the tenant, by name and version."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return [PublishedSchema(*row) for row in connection.execute(LIST_SCHEMAS)]
+        return postgres.select(connection, PublishedSchema, LIST_SCHEMAS)

@@ -45,9 +45,8 @@ def find_tenant(slug: str) -> Tenant:
         row = connection.execute(FIND_TENANT, [slug]).fetchone()
         if row is None:
             slugs = [tenant[1] for tenant in connection.execute(LIST_TENANTS)]
-            possible = SLUG.fullmatch(
-                slug
-            )  # any other, such as a query in the place of a tenant, cannot be created
+            # Any other, such as a query in the place of a tenant, cannot be created.
+            possible = SLUG.fullmatch(slug)
             create = (
                 f"Create it with: pulse tenant create {slug}" if possible else "Look with: pulse tenant list"
             )
@@ -58,4 +57,4 @@ def find_tenant(slug: str) -> Tenant:
 def list_tenants() -> list[Tenant]:
     """All tenants by slug."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [Tenant(*row) for row in connection.execute(LIST_TENANTS)]
+        return postgres.select(connection, Tenant, LIST_TENANTS)

@@ -48,7 +48,7 @@ WHERE event_states.latest_by = excluded.latest_by
 """
 TOTAL = "SELECT coalesce(sum(max_keys), 0) FROM event_states WHERE tenant_id = app_tenant()"
 FULL = """
-SELECT t.slug, d.slug, e.left_out, w.newest - w.dropped_to FROM event_states e
+SELECT t.slug AS tenant, d.slug AS dataset, e.left_out, w.newest - w.dropped_to AS minutes FROM event_states e
 JOIN pdm_datasets d USING (dataset_id) JOIN pdm_tenants t ON t.tenant_id = e.tenant_id
 LEFT JOIN event_windows w ON w.dataset_id = e.dataset_id AND w.dropped_to > w.newest - %s
 WHERE e.left_out > 0 OR w.dataset_id IS NOT NULL ORDER BY 1, 2
@@ -222,7 +222,7 @@ def page(tenant: Tenant, slug: str, after: str | None, limit: int) -> tuple[Decl
 def full() -> list[FullState]:
     """The states of all tenants that had no room for a key, or have too little for windows."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [FullState(*row) for row in connection.execute(FULL, [KEPT])]
+        return postgres.select(connection, FullState, FULL, [KEPT])
 
 
 def check(

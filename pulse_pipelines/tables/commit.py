@@ -5,9 +5,10 @@ that no pointer refers to yet. The pointers are swapped by compare-and-swap; a w
 stages again, on top of the winner's metadata.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import psycopg
 from pyiceberg.table import Table
@@ -59,29 +60,47 @@ class SwapLost(Exception):  # noqa: N818 - what was staged is outdated: stage ag
 W = TypeVar("W", bound=Work)
 
 
-def _nothing(connection: postgres.Connection, work: Work) -> None:
-    pass
+@dataclass
+class Change(ABC, Generic[W]):
+    """A change of a tenant's tables, and of rows that belong to it. `commit` calls its methods.
+
+    `stage` runs first, outside any transaction. `lock`, the swaps of the pointers, and `write` are one
+    transaction. `was_committed` decides if the answer to COMMIT was lost.
+    """
+
+    tenant: Tenant
+
+    @property
+    @abstractmethod
+    def point(self) -> str:
+        """Prefix of the names of the fail points."""
+
+    @property
+    def role(self) -> Role:
+        """The role of Postgres that commits."""
+        return "pulse_pipeline"
+
+    @abstractmethod
+    def stage(self, lost: SwapLost | None) -> W | None:
+        """Stage the tables' next metadata; None: there is nothing to do.
+
+        Args:
+            lost: the swap that another writer won; None at the first call.
+        """
+
+    def lock(self, connection: postgres.Connection, work: W) -> None:
+        """Take locks, and compare rows, before the swaps. Raises SwapLost: stage again."""
+
+    def write(self, connection: postgres.Connection, work: W) -> None:
+        """Write rows after the swaps."""
+
+    @abstractmethod
+    def was_committed(self, work: W) -> bool:
+        """Whether the tables, or the rows, are those that the staged work commits."""
 
 
-def commit(
-    tenant: Tenant,
-    stage: Callable[[SwapLost | None], W | None],
-    committed: Callable[[W], bool],
-    *,
-    before: Callable[[postgres.Connection, W], None] = _nothing,
-    write: Callable[[postgres.Connection, W], None] = _nothing,
-    role: Role = "pulse_pipeline",
-    point: str,
-) -> W | None:
+def commit(change: Change[W]) -> W | None:
     """Commit the next metadata of a tenant's tables, and rows, in one transaction of the tenant's session.
-
-    Args:
-        stage: stages the tables' next metadata; called again with the lost swap. None: nothing to do.
-        committed: whether the staged work was committed; called when the answer to COMMIT was lost.
-        before: takes locks, and compares rows, before the swaps; may raise `SwapLost`.
-        write: writes rows after the swaps.
-        role: of Postgres.
-        point: prefix of the names of the fail points.
 
     Returns:
         The committed work; None when there was nothing to do.
@@ -93,34 +112,39 @@ def commit(
     """
     lost: SwapLost | None = None
     for _ in range(MAX_TRIES):
-        work = stage(lost)
+        work = change.stage(lost)
         if work is None:
             return None
-        fail_point(f"{point}.staged")
+        fail_point(f"{change.point}.staged")
         try:
-            with postgres.tenant_transaction(role, tenant.tenant_id) as connection:
-                before(connection, work)
-                for table in sorted(work.tables, key=lambda item: item.table):  # one order prevents deadlocks
-                    fail_point(f"{point}.before_swap")
-                    _enter(connection, table)
-                    fail_point(f"{point}.after_swap")
-                write(connection, work)
-                fail_point(f"{point}.before_commit")
-            fail_point(f"{point}.after_commit")
-            return work
-        except SwapLost as found:
-            lost = found
+            _carry_out(change, work)
+        except SwapLost as error:
+            lost = error
+            continue
         except psycopg.OperationalError:
-            if committed(work):
-                return work
-            raise
+            if not change.was_committed(work):
+                raise
+        return work
     where = {"table": ".".join(lost.table)} if lost and lost.table else {}
     raise Transient(
         "other writers keep committing first",
         fix="Nothing was changed: try again",
-        tenant=tenant.slug,
+        tenant=change.tenant.slug,
         **where,
     )
+
+
+def _carry_out(change: Change[W], work: W) -> None:
+    point = change.point
+    with postgres.tenant_transaction(change.role, change.tenant.tenant_id) as connection:
+        change.lock(connection, work)
+        for table in sorted(work.tables, key=lambda item: item.table):  # one order prevents deadlocks
+            fail_point(f"{point}.before_swap")
+            _enter(connection, table)
+            fail_point(f"{point}.after_swap")
+        change.write(connection, work)
+        fail_point(f"{point}.before_commit")
+    fail_point(f"{point}.after_commit")
 
 
 def _enter(connection: postgres.Connection, following: Next) -> None:
@@ -134,43 +158,30 @@ def _enter(connection: postgres.Connection, following: Next) -> None:
 
 
 @dataclass(frozen=True)
-class _Change(Work):
+class DatasetWork(Work):
     staged: Staged
 
 
-def commit_dataset(
-    tenant: Tenant,
-    dataset: Dataset,
-    stage: Callable[[Table], Staged | None],
-    *,
-    before: Callable[[postgres.Connection], None] = lambda connection: None,
-    write: Callable[[postgres.Connection, Staged], None] = lambda connection, staged: None,
-) -> Staged | None:
-    """Commit a change of one dataset's table.
+@dataclass
+class DatasetChange(Change[DatasetWork]):
+    """A change of one dataset's table.
 
-    Args:
-        stage: stages the next metadata on top of the table given, as in `commit`.
-
-    Returns:
-        The committed metadata; None when there was nothing to do.
-
-    Raises:
-        Terminal: the table is gone, or another dataset's of the same slug.
-        Transient, OSError, psycopg.OperationalError: as `commit`.
+    `commit` raises Terminal, too: the table is gone, or is another dataset's of the same slug.
     """
 
-    def again(lost: SwapLost | None) -> _Change | None:
-        staged = stage(live_table.current(tenant, dataset))
+    dataset: Dataset
+    point = "rewrite"
+
+    @abstractmethod
+    def stage_on(self, table: Table) -> Staged | None:
+        """Stage the next metadata on top of the current table; None: there is nothing to do."""
+
+    def stage(self, lost: SwapLost | None) -> DatasetWork | None:
+        staged = self.stage_on(live_table.current(self.tenant, self.dataset))
         if staged is None:
             return None
-        return _Change([Next((tenant.namespace, dataset.slug), staged.old, staged.new)], staged)
+        return DatasetWork([Next((self.tenant.namespace, self.dataset.slug), staged.old, staged.new)], staged)
 
-    change = commit(
-        tenant,
-        again,
-        lambda work: live_table.current(tenant, dataset).snapshot_by_id(work.staged.snapshot_id) is not None,
-        before=lambda connection, work: before(connection),
-        write=lambda connection, work: write(connection, work.staged),
-        point="rewrite",
-    )
-    return None if change is None else change.staged
+    def was_committed(self, work: DatasetWork) -> bool:
+        table = live_table.current(self.tenant, self.dataset)
+        return table.snapshot_by_id(work.staged.snapshot_id) is not None

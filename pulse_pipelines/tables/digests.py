@@ -16,7 +16,7 @@ from xxhash import xxh3_128_digest
 BYTES = 16
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp]
+Indices = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Digests:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def __getitem__(self, which: Places | Mask | slice) -> Self:
+    def __getitem__(self, which: Indices | Mask | slice) -> Self:
         return type(self)(self.heads[which], self.tails[which])
 
     def packed(self) -> bytes:
@@ -76,7 +76,7 @@ class Digests:
         of_size = pa.Array.from_buffers(pa.binary(BYTES), len(self), [None, pa.py_buffer(words.tobytes())])
         return of_size.cast(pa.binary())
 
-    def order(self, then: npt.NDArray[np.int64] | None = None) -> Places:
+    def order(self, then: npt.NDArray[np.int64] | None = None) -> Indices:
         """The places of the digests in ascending order; equal ones are ordered by `then`."""
         order = np.argsort(self.heads)
         heads = self.heads[order]
@@ -123,7 +123,7 @@ class Digests:
             mask[first + places[places >= 0]] = True
         return mask
 
-    def places_in(self, run: "Digests") -> Places:
+    def places_in(self, run: "Digests") -> Indices:
         """Per digest its place in a run; -1: not in it."""
         if not len(run):
             return np.full(len(self), -1, np.intp)

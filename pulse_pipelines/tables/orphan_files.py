@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 from pyiceberg.table import Table
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import ReachableFiles
 from pulse_resources import object_store
 from pulse_resources.iceberg import table_metadata
@@ -50,19 +50,19 @@ class Removed:
 
 def remove(
     tenant: Tenant,
-    look: Callable[[], Table],
-    found: Sequence[Object],
+    load: Callable[[], Table],
+    objects: Sequence[Object],
     in_flight: Callable[[], frozenset[str]] = frozenset,
     *,
     with_log: bool = True,
     by_log: bool = True,
     by: Access | None = None,
 ) -> Removed:
-    """Remove those of the `found` objects that are orphans.
+    """Remove those of the objects that are orphans.
 
     Args:
-        look: loads the current table.
-        found: objects listed in its folder before this call, while only batches wrote files for it.
+        load: loads the current table.
+        objects: listed in its folder before this call, while only batches wrote files for it.
         in_flight: reads the batches that may still settle; names of their files begin with the batch id.
         with_log: whether to keep earlier metadata files that the table's log names.
         by_log: whether to keep the files that these reach, too.
@@ -74,14 +74,14 @@ def remove(
     """
     spared = in_flight()
     store = by.store if by else None
-    _fence(tenant, look, by, with_log=with_log)
+    commit(_Fence(tenant, load, by, with_log))
     reached = partial(ReachableFiles(store, by.folder if by else "").of, by_log=by_log)
-    table = look()
-    orphans = _orphans(found, table, reached(table), spared)
+    table = load()
+    orphans = _orphans(objects, table, reached(table), spared)
     fail_point("upkeep.before_delete")
     count = size = 0
     for start in range(0, len(orphans), PAGE):
-        table = look()
+        table = load()
         spared |= in_flight()
         victims = _orphans(orphans[start : start + PAGE], table, reached(table), spared)
         object_store.delete((victim.path for victim in victims), by.key if by else None)
@@ -104,17 +104,26 @@ def _orphans(
     ]
 
 
-def _fence(tenant: Tenant, look: Callable[[], Table], by: Access | None, *, with_log: bool) -> None:
-    """Move the table to identical new metadata, so that metadata staged before can never be committed."""
+@dataclass
+class _Fence(Change[Work]):
+    """Moves a table to identical new metadata, so that metadata staged before can never be committed."""
 
-    def stage(lost: SwapLost | None) -> Work:
-        table = look()
-        at, store = table.metadata_location, by.store if by else None
-        new = table_metadata.write_next(table_metadata.read(at, store), at, with_log=with_log, store=store)
+    load: Callable[[], Table]
+    by: Access | None
+    with_log: bool
+    point = "upkeep.fence"
+
+    @property
+    def role(self) -> Role:
+        return self.by.role if self.by else "pulse_pipeline"
+
+    def stage(self, lost: SwapLost | None) -> Work:
+        table, store = self.load(), self.by.store if self.by else None
+        old = table.metadata_location
+        document = table_metadata.read(old, store)
+        new = table_metadata.write_next(document, old, with_log=self.with_log, store=store)
         namespace, name = table.name()
-        return Work([Next((namespace, name), at, new)])
+        return Work([Next((namespace, name), old, new)])
 
-    def moved(work: Work) -> bool:
-        return look().metadata_location == work.tables[0].new
-
-    commit(tenant, stage, moved, role=by.role if by else "pulse_pipeline", point="upkeep.fence")
+    def was_committed(self, work: Work) -> bool:
+        return self.load().metadata_location == work.tables[0].new

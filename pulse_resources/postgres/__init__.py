@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 from uuid import UUID
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import TupleRow
+from psycopg.rows import TupleRow, class_row
 from psycopg_pool import ConnectionPool
 
 from pulse_resources.errors import Transient
@@ -32,6 +32,7 @@ LOCK_S = 3
 """Seconds that a migration waits for a table, and then leaves it to others, before it tries again."""
 LOCK_TRIES = 40
 Connection = psycopg.Connection[TupleRow]
+R = TypeVar("R")
 TASKS: Role = "pulse_pipeline"
 """Role of Spark's tasks; the only one whose password they get."""
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -88,6 +89,12 @@ def tenant_transaction(role: Role, tenant_id: UUID, *, one_snapshot: bool = Fals
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         set_tenant(connection, tenant_id)
         yield connection
+
+
+def select(connection: Connection, kind: type[R], query: str, values: Any = None) -> list[R]:
+    """The rows of a query as values of a dataclass, of which the query's columns have the fields' names."""
+    with connection.cursor(row_factory=class_row(kind)) as cursor:
+        return cursor.execute(query, values).fetchall()
 
 
 def set_tenant(connection: Connection, tenant_id: UUID) -> None:

@@ -2,7 +2,6 @@
 
 import codecs
 import gzip
-import http.server
 import io
 import json
 import os
@@ -32,19 +31,20 @@ from typer.testing import CliRunner, Result
 
 from chaos.surroundings import PULSE, forget_connections, with_settings
 from chaos.waiting import PATIENCE_S, wait
-from pulse_api import cli, client
+from pulse_api import cli, sending
 from pulse_api.cli import chart, collect as collecting, guard, output
 from pulse_api.cli.arguments import duration, moment
 from pulse_api.cli.complete import complete_names
 from pulse_api.cli.ingestion import Ingestion
 from pulse_api.cli.lake import print_rows
 from pulse_api.cli.parts import Part, imported
+from pulse_client import Retries
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.key import KeyScope, Presented
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
-from pulse_resources.errors import Terminal, Transient, UserError, first_line
+from pulse_resources.errors import UserError, first_line
 from pulse_resources.local.processes import MARK, ProcessId
 from pulse_resources.local.state import StackState
 from pulse_resources.settings import Settings, load_settings
@@ -199,6 +199,7 @@ MORE = {
     ("backfill",): ["--from", "2026-11-01"],
     ("schema", "try"): ["--against", "orders"],
     ("lake", "connect"): ["--engine", "spark"],
+    ("apply",): ["--file", str(Path(__file__).parents[2] / "docs" / "examples" / "acme.yaml")],
     ("erase",): ["--dataset", "orders", "--where", "country=x", "--yes"],
 }
 
@@ -719,7 +720,7 @@ def test_an_api_that_is_down_is_said_on_one_line(
     owner: Owner, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSE_API__PORT", "1")
-    monkeypatch.setattr(client, "ATTEMPTS", 2)
+    monkeypatch.setattr(sending, "RETRIES", Retries(attempts=2))
     load_settings.cache_clear()
     try:
         result = run("collect", owner.tenant.slug, stdin=event("e"), code=1)
@@ -727,132 +728,6 @@ def test_an_api_that_is_down_is_said_on_one_line(
         monkeypatch.undo()
         load_settings.cache_clear()
     assert "the API does not answer" in result.stderr.splitlines()[-1]
-
-
-# The client against an API that misbehaves ---------------------------------------------------------
-
-TAKEN = {"accepted": 1, "dead_lettered": 0, "refused": 0, "verdicts": []}
-BUSY = {"type": "urn:pulse:problem:unavailable", "detail": "slow"}
-Script = list[tuple[int, dict[str, str], Any]]
-
-
-@pytest.fixture
-def answers() -> Iterator[Callable[[Script], tuple[str, list[str]]]]:
-    """A server that gives these answers (status, headers, body) in turn, and remembers what it was sent."""
-    servers: list[http.server.ThreadingHTTPServer] = []
-
-    def serve(script: Script) -> tuple[str, list[str]]:
-        asked: list[str] = []
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                status, headers, body = script[min(len(asked), len(script) - 1)]
-                asked.append(f"{self.client_address[1]} {self.headers['Content-Encoding']}")
-                if status == 0:
-                    self.close_connection = True
-                    return
-                content = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}", asked
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-Serve = Callable[[Script], tuple[str, list[str]]]
-
-
-def collect(url: str, count: int = 1) -> tuple[client.Collected, list[float]]:
-    waits: list[float] = []
-    with client.Client(url, "key", sleep=waits.append) as sender:
-        for _ in range(count - 1):
-            sender.collect([b"{}"])
-        return sender.collect([b"{}"]), waits
-
-
-def test_requests_share_a_connection_and_are_compressed(answers: Serve) -> None:
-    url, asked = answers([(202, {}, TAKEN)])
-    collect(url, 3)
-    assert len(asked) == 3
-    assert len(set(asked)) == 1
-    assert asked[0].endswith(" gzip")
-
-
-def test_it_waits_as_long_as_it_is_told(answers: Serve) -> None:
-    url, asked = answers(
-        [(429, {"Retry-After": "7"}, BUSY), (503, {"Retry-After": "2"}, BUSY), (202, {}, TAKEN)]
-    )
-    found, (first, second) = collect(url)
-    assert found.accepted == 1
-    assert len(asked) == 3
-    assert 7 <= first < 10
-    assert 2 <= second < 4
-
-
-def test_a_broken_connection_is_tried_again(answers: Serve) -> None:
-    url, asked = answers([(0, {}, None), (202, {}, TAKEN)])
-    found, waits = collect(url)
-    assert (found.accepted, len(asked), len(waits)) == (1, 2, 1)
-
-
-def test_whatever_is_in_between_may_be_busy_in_its_own_words(answers: Serve) -> None:
-    url, asked = answers([(503, {}, b"Service Unavailable"), (202, {}, TAKEN)])
-    found, waits = collect(url)
-    assert (found.accepted, len(asked), len(waits)) == (1, 2, 1)
-
-
-def test_it_gives_up_in_the_end(answers: Serve) -> None:
-    url, asked = answers([(503, {}, BUSY)])
-    with pytest.raises(Transient, match="slow"):
-        collect(url)
-    assert len(asked) == client.ATTEMPTS
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        ((401, {}, {"type": "t", "detail": "no key"}), UserError),
-        ((429, {}, {"type": "t", "detail": "the month is over"}), UserError),
-        ((429, {"Retry-After": "86400"}, {"type": "t", "detail": "tomorrow"}), Transient),
-        ((500, {}, {"type": "t", "detail": "oops"}), Transient),
-        ((502, {}, b"<html>a proxy</html>"), Terminal),
-        ((202, {}, b"[]"), Terminal),
-        ((202, {}, TAKEN | {"accepted": 2}), Terminal),
-    ],
-)
-def test_what_cannot_get_better_is_not_tried_again(
-    answer: tuple[int, dict[str, str], Any], error: type[Exception], answers: Serve
-) -> None:
-    url, asked = answers([answer])
-    with pytest.raises(error):
-        collect(url)
-    assert len(asked) == 1
-
-
-def test_requests_are_bounded_by_events_and_bytes() -> None:
-    small = list(client.requests([b"{}"] * 1_234))
-    assert [len(group) for group in small] == [500, 500, 234]
-    large = [b"x" * (client.MAX_BYTES // 2 - 1)] * 3 + [b"y" * (client.MAX_BYTES * 2)]
-    assert [len(group) for group in client.requests(large)] == [2, 1, 1]
-    assert list(client.requests([])) == []
 
 
 def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "language.json"
-FOLDERS = ("pulse_api", "pulse_pipelines", "pulse_resources", "chaos", "benchmarks", "docs")
+FOLDERS = ("clients", "pulse_api", "pulse_pipelines", "pulse_resources", "chaos", "benchmarks", "docs")
 
 THING = "the noun of the thing: row, snapshot, definition, missing_ids"
 ACTION = "a verb and a noun: read_row, close_pool"

@@ -14,7 +14,7 @@ from pulse_pipelines.lake import catalog, metadata, moving, tables, updates, wri
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.requests import Repeated
-from pulse_pipelines.lake.writing import Change, Name
+from pulse_pipelines.lake.writing import Name, TableCommit
 
 MOST = 100
 """Maximum tables of a transaction."""
@@ -62,7 +62,7 @@ def _register(request: CatalogRequest) -> Response:
 
 def _commit(request: CatalogRequest) -> Response:
     name = request.name
-    change = Change(name, *updates.parsed(request.json()))
+    change = TableCommit(name, *updates.parsed(request.json()))
     metadata = _now(request, name, lambda: writing.change(request.caller.tenant, [change], request.once)[0])
     return committed(request, name, metadata)
 
@@ -75,7 +75,7 @@ def _transaction(request: CatalogRequest) -> Response:
     for each in documents:
         if not isinstance(each, dict):
             raise refused(400, "a commit is an object")
-        changes.append(Change(named(each, "identifier"), *updates.parsed(each)))
+        changes.append(TableCommit(named(each, "identifier"), *updates.parsed(each)))
     return nothing(lambda: writing.change(request.caller.tenant, changes, request.once))
 
 

@@ -1,6 +1,7 @@
 """Job `ingest`: one run takes all due datasets of all due tenants along the path of an event."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -9,7 +10,7 @@ from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.resources import Catalog, Kafka, ObjectStore, Postgres
 from pulse_pipelines.ingest import priority, steps
-from pulse_pipelines.ingest.stages import Drained, Failure, Gated, Landed, Plan, Settled
+from pulse_pipelines.ingest.stages import Drained, Failure, Gated, Landed, Plan, Positions, Settled
 from pulse_resources.errors import Terminal
 
 
@@ -51,8 +52,7 @@ def drain_and_conform(
 )
 def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postgres) -> Gated:
     gated = steps.dedup_gate(drained)
-    copies = sum(len(offsets) for duplicate in gated.duplicates.values() for offsets in duplicate.values())
-    over = sum(len(offsets) for found in gated.over_quota.values() for offsets in found.values())
+    copies, over = _count(gated.verdicts.duplicates), _count(gated.verdicts.over_quota)
     context.add_output_metadata(
         {"duplicates": copies, "over_quota": over} | _failed(gated.plan, gated.failures)
     )
@@ -176,6 +176,10 @@ def plan_next_attempt(context: dg.HookContext) -> None:
 )
 def ingest() -> None:
     report(route_dead_letters(send_deletions(settle_batch(land(dedup_gate(drain_and_conform()))))))
+
+
+def _count(positions: Mapping[UUID, Positions]) -> int:
+    return sum(len(offsets) for partitions in positions.values() for offsets in partitions.values())
 
 
 def _failed(plan: Plan, failures: Sequence[Failure]) -> dict[str, str]:

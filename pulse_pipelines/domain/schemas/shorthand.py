@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
 from pulse_pipelines.domain.schemas.schema import DEFAULT_DRAFT
 from pulse_resources.errors import UserError
@@ -22,6 +24,15 @@ _KEYS = {"fields", "required", *_COPIED}
 def is_shorthand(document: object) -> bool:
     """Whether a document is in the shorthand, not a JSON Schema."""
     return isinstance(document, dict) and "fields" in document and "type" not in document
+
+
+def write_out(content: bytes) -> str:
+    """The JSON Schema in a file: as it is, or expanded from the shorthand. Raises UserError."""
+    try:
+        document = orjson.loads(content)
+        return orjson.dumps(expand(document)).decode() if is_shorthand(document) else content.decode()
+    except ValueError as error:
+        raise UserError(f"the schema is not JSON: {error}") from error
 
 
 def expand(short: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""The client for services that run on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import httpx
+
+from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch, batches
+from pulse_client.client import as_events
+from pulse_client.delivery import (
+    REQUEST_TIMEOUT_S,
+    TIMEOUT_S,
+    Deadline,
+    Delivery,
+    Retries,
+    address,
+    headers,
+    with_refusals,
+)
+from pulse_client.encoding import Event
+from pulse_client.errors import PulseClientError
+from pulse_client.results import SendResult
+
+_SHORT_BYTES = 64 * 1024
+"""Up to here a body is compressed in the event loop; a thread would cost more."""
+
+
+class AsyncClient:
+    """Connections to one Pulse API with one tenant's key; the tasks of one event loop may share it.
+
+    Arguments, results and errors are those of `Client`; `http` is an `httpx.AsyncClient`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        timeout: float = TIMEOUT_S,
+        request_timeout: float = REQUEST_TIMEOUT_S,
+        retries: Retries = Retries(),  # noqa: B008 - it is frozen
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
+        http: httpx.AsyncClient | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._address = address(url)
+        self._headers = headers(key)
+        self._timeout = timeout
+        self._request_timeout = request_timeout
+        self._retries = retries
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._http = http or httpx.AsyncClient()
+        self._sleep = sleep
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def send(self, events: Event | Iterable[Event], *, timeout: float | None = None) -> SendResult:
+        """Send one event or many; see `Client.send`. A cancelled call may have sent some of them."""
+        deadline = Deadline(self._timeout if timeout is None else timeout)
+        results: list[SendResult] = []
+        try:
+            for batch in batches(as_events(events), max_events=self._max_events, max_bytes=self._max_bytes):
+                results.append(await self._deliver(batch, deadline))
+        except PulseClientError as error:
+            error.partial = SendResult.total(results)
+            raise
+        return SendResult.total(results)
+
+    async def send_batch(self, batch: Batch, *, timeout: float | None = None) -> SendResult:
+        """Send the events of one request; see `Client.send_batch`."""
+        return await self._deliver(batch, Deadline(self._timeout if timeout is None else timeout))
+
+    async def _deliver(self, batch: Batch, deadline: Deadline) -> SendResult:
+        if not batch.events:
+            return with_refusals(SendResult(), [], batch)
+        body = batch.body() if batch.size <= _SHORT_BYTES else await asyncio.to_thread(batch.body)
+        delivery = Delivery(batch, self._retries, deadline)
+        content_type = {"Content-Type": batch.media_type}
+        while True:
+            try:
+                answer = await self._http.post(
+                    self._address,
+                    content=body,
+                    headers={**self._headers, **content_type},
+                    timeout=delivery.request_timeout(self._request_timeout),
+                )
+            except httpx.TransportError as error:
+                outcome: SendResult | float = delivery.after_silence(error)
+            else:
+                outcome = delivery.after_answer(answer)
+            if isinstance(outcome, SendResult):
+                return outcome
+            await self._sleep(outcome)

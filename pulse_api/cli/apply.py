@@ -1,0 +1,113 @@
+"""`pulse apply`: a tenant's set-up from a manifest."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulse_api.cli.arguments import read
+from pulse_api.cli.guard import FAILED
+from pulse_api.cli.output import AsJson, emit, remark, say
+from pulse_pipelines.manifest import document, plan as planning, steps as manifest_steps
+from pulse_resources.errors import UserError
+
+app = typer.Typer()
+
+_SIGNS = {"create": "+", "change": "~", "remove": "-", "conflict": "!"}
+"""What stands before a step, by its action."""
+
+
+@app.command("apply")
+def apply_manifest(
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--file", "-f", help="The manifest, in YAML or JSON; - for standard input.", allow_dash=True
+        ),
+    ],
+    only_plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Show the steps and change nothing. Exit code 1 if there are any."),
+    ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Also delete datasets and pipes, and revoke keys, that the manifest does not name.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before removing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set a tenant up as a manifest says: its limits, schemas, datasets, keys and pipes.
+
+    Only what differs is done, so a repeated command changes nothing. A difference that cannot be changed is a
+    conflict, and nothing is done at all. New keys are printed once. Paths in the manifest are relative to it.
+
+    Example: pulse apply -f docs/examples/acme.yaml --plan
+    """
+    manifest = document.parse(read(file, "manifest"), lambda path: read(file.parent / path, "file"))
+    steps = planning.plan(manifest, prune=prune)
+    pending = [step for step in steps if step.changes]
+    if only_plan:
+        _show_plan(manifest.tenant, steps, as_json)
+        if pending:
+            raise typer.Exit(FAILED)
+        return
+    removals = [step for step in pending if step.action is manifest_steps.Action.REMOVE]
+    if removals and not yes:
+        _confirm(manifest.tenant, removals)
+    done: list[dict[str, object]] = []
+    for step, outcome in planning.carry_out(manifest, steps):
+        done.append(_as_document(step, outcome))
+        if not as_json:
+            _show_done(step, outcome)
+    if as_json:
+        emit({"tenant": manifest.tenant, "steps": done})
+    elif not done:
+        say(f"tenant {manifest.tenant} is as the manifest says: {len(steps)} checked, nothing to do")
+
+
+def _confirm(tenant: str, removals: "Sequence[manifest_steps.Step]") -> None:
+    if not sys.stdin.isatty():
+        raise UserError("removing needs a confirmation", fix="Check with --plan, then add --yes")
+    for step in removals:
+        say(str(step))
+    typer.confirm(f"Remove these {len(removals)} from {tenant}?", abort=True, err=True)
+
+
+def _show_plan(tenant: str, steps: "Sequence[manifest_steps.Step]", as_json: bool) -> None:
+    pending = [step for step in steps if step.changes]
+    if as_json:
+        nothing_yet = manifest_steps.Outcome()
+        emit({"tenant": tenant, "steps": [_as_document(step, nothing_yet) for step in pending]})
+        return
+    for step in pending:
+        detail = f": {step.detail}" if step.detail else ""
+        say(f"{_SIGNS[step.action]} {step.kind} {step.name}{detail}")
+    counts = Counter(step.action for step in steps)
+    remark(", ".join(f"{counts[action]} to {action}" for action in manifest_steps.Action if counts[action]))
+
+
+def _show_done(step: "manifest_steps.Step", outcome: "manifest_steps.Outcome") -> None:
+    say(f"{_SIGNS[step.action]} {step.kind} {step.name}")
+    if outcome.key is not None:
+        say(f"  {outcome.key}")
+        remark("The key is shown once.")
+    elif outcome.remark and outcome.remark != step.name:
+        remark(f"  {outcome.remark}")
+
+
+def _as_document(step: "manifest_steps.Step", outcome: "manifest_steps.Outcome") -> dict[str, object]:
+    members = {
+        "action": step.action,
+        "kind": step.kind,
+        "name": step.name,
+        "detail": step.detail,
+        "remark": outcome.remark,
+        "key": outcome.key,
+    }
+    return {name: value for name, value in members.items() if value}

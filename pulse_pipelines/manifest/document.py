@@ -1,0 +1,137 @@
+"""The document of a manifest: a tenant with its limits, schemas, datasets, keys and pipes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import orjson
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pulse_pipelines.domain.dataset import DatasetKind, OnInvalid
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.pipes import Definition, definition
+from pulse_pipelines.domain.quota import MOST, UNLIMITED
+from pulse_pipelines.domain.schemas import shorthand
+from pulse_resources.errors import UserError
+
+Count = Annotated[int, Field(ge=UNLIMITED, le=MOST)]
+Rate = Annotated[float, Field(ge=UNLIMITED, le=MOST)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LimitsPart(_Part):
+    """Limits of the tenant. One that is left out is not changed; 0 means the installation's default."""
+
+    max_datasets: Count | None = None
+    max_records_per_month: Count | None = None
+    requests_per_second: Rate | None = None
+    events_per_second: Rate | None = None
+    max_entity_datasets: Count | None = None
+    max_lake_tables: Count | None = None
+    max_lake_bytes: Count | None = None
+
+
+class DatasetPart(_Part):
+    schema_name: str = Field(alias="schema")
+    """Name of a schema of the manifest, of which the dataset follows the last version, or an address."""
+    name: str | None = None
+    on_invalid: OnInvalid = OnInvalid.REFUSE
+    kind: DatasetKind = DatasetKind.EVENTS
+
+
+class KeyPart(_Part):
+    scopes: frozenset[KeyScope] = Field(min_length=1)
+
+
+class _Document(_Part):
+    tenant: str
+    name: str | None = None
+    limits: LimitsPart = LimitsPart()
+    schemas: dict[str, Any] = {}
+    datasets: dict[str, DatasetPart] = {}
+    keys: dict[str, KeyPart] = {}
+    pipes: list[Any] = []
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A parsed manifest."""
+
+    tenant: str
+    name: str | None
+    limits: LimitsPart
+    schemas: Mapping[str, tuple[str, ...]]
+    """By name, the JSON Schema of each version, the oldest first."""
+    datasets: Mapping[str, DatasetPart]
+    keys: Mapping[str, KeyPart]
+    pipes: tuple[Definition, ...]
+
+
+def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
+    """Parse a manifest in YAML or JSON.
+
+    Args:
+        read: reads a file that the manifest names, by its path there. Raises UserError.
+
+    Raises:
+        UserError: the manifest, or a file that it names, is not valid; the error names the place.
+    """
+    document = _load(content, "the manifest")
+    if not isinstance(document, dict):
+        raise UserError("the manifest is not a mapping", fix="It begins with: tenant: <slug>")
+    try:
+        parts = _Document.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the manifest"
+        raise UserError(f"{place}: {first['msg']}") from None
+    pipes = tuple(_pipe(number, entry, read) for number, entry in enumerate(parts.pipes, start=1))
+    names = [pipe.pipe for pipe in pipes]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"pipes: {repeated[0]} is defined twice")
+    return Manifest(
+        tenant=parts.tenant,
+        name=parts.name,
+        limits=parts.limits,
+        schemas={name: _versions(name, entry, read) for name, entry in parts.schemas.items()},
+        datasets=parts.datasets,
+        keys=parts.keys,
+        pipes=pipes,
+    )
+
+
+def _load(content: bytes, noun: str) -> Any:
+    try:
+        return yaml.safe_load(content)
+    except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{noun} is neither YAML nor JSON: {error}") from None
+
+
+def _versions(name: str, entry: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:
+    """The versions of a schema: a document or a path, or a list of these."""
+    entries = entry if isinstance(entry, list) else [entry]
+    if not entries:
+        raise UserError(f"schemas.{name}: it has no version")
+    return tuple(_schema(f"schemas.{name}", item, read) for item in entries)
+
+
+def _schema(place: str, entry: Any, read: Callable[[str], bytes]) -> str:
+    if isinstance(entry, str):
+        return shorthand.write_out(read(entry))
+    if isinstance(entry, dict):
+        try:
+            return shorthand.write_out(orjson.dumps(entry))
+        except TypeError as error:
+            raise UserError(f"{place}: the schema is not JSON: {error}") from None
+    raise UserError(f"{place}: a schema is a path, a document, or a list of these")
+
+
+def _pipe(number: int, entry: Any, read: Callable[[str], bytes]) -> Definition:
+    document = _load(read(entry), f"pipes: {entry}") if isinstance(entry, str) else entry
+    if not isinstance(document, dict):
+        raise UserError(f"pipes: number {number} is neither a path nor a definition")
+    return definition(document)

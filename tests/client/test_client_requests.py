@@ -1,0 +1,309 @@
+"""pulse_client over a transport that answers from a script: requests, retries, verdicts and errors."""
+
+import asyncio
+import gzip
+import json
+import math
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from support.client import accepted, event, problem, verdict
+
+import pulse_client
+from pulse_client import AsyncClient, Client, Retries, SendResult, batches, batching, new_event_id, with_ids
+from pulse_client.batching import compress
+
+Answer = httpx.Response | Exception
+
+
+class Server:
+    """Answers requests from a script, then accepts everything; keeps the requests."""
+
+    def __init__(self, *script: Answer) -> None:
+        self.script = list(script)
+        self.requests: list[httpx.Request] = []
+        self.pauses: list[float] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        if not self.script:
+            return accepted(len(self.events(-1)))
+        answer = self.script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+    def events(self, number: int) -> list[Any]:
+        """The events of a request."""
+        request = self.requests[number]
+        body = gzip.decompress(request.content)
+        if request.headers["content-type"] == "application/x-ndjson":
+            return [json.loads(line) for line in body.split(b"\n")]
+        return list(json.loads(body))
+
+    def client(self, **options: Any) -> Client:
+        http = httpx.Client(transport=httpx.MockTransport(self))
+        return Client("http://pulse", "the-key", http=http, sleep=self.pauses.append, **options)
+
+    def async_client(self, **options: Any) -> AsyncClient:
+        async def sleep(seconds: float) -> None:
+            self.pauses.append(seconds)
+
+        http = httpx.AsyncClient(transport=httpx.MockTransport(self))
+        return AsyncClient("http://pulse", "the-key", http=http, sleep=sleep, **options)
+
+
+Send = Callable[..., SendResult]
+
+
+@pytest.fixture(params=["sync", "async"])
+def send(request: pytest.FixtureRequest) -> Send:
+    """Sends events with a client of a server; both clients promise the same."""
+
+    def wait(server: Server, events: Any, **options: Any) -> SendResult:
+        with server.client(**options) as client:
+            return client.send(events)
+
+    def run(server: Server, events: Any, **options: Any) -> SendResult:
+        async def main() -> SendResult:
+            async with server.async_client(**options) as client:
+                return await client.send(events)
+
+        return asyncio.run(main())
+
+    return wait if request.param == "sync" else run
+
+
+def test_a_request_carries_key_and_events_compressed(send: Send) -> None:
+    server = Server()
+    moment = datetime(2026, 11, 19, tzinfo=UTC)
+    result = send(server, [event("a", text="ü\n"), event("b") | {"timestamp": moment}])
+    assert result == SendResult(accepted=2)
+    (request,) = server.requests
+    assert request.url == "http://pulse/v1/collect"
+    assert request.headers["authorization"] == "Bearer the-key"
+    assert [line["event_id"] for line in server.events(0)] == ["a", "b"]
+    assert server.events(0)[0]["data"] == {"text": "ü\n"}
+    assert server.events(0)[1]["timestamp"] == "2026-11-19T00:00:00+00:00"
+
+
+def test_an_id_is_made_once_for_all_attempts(send: Send) -> None:
+    server = Server(httpx.ConnectError("down"), problem(503))
+    send(server, event(None))
+    ids = [server.events(number)[0]["event_id"] for number in range(3)]
+    assert len(set(ids)) == 1
+    assert len(ids[0]) == 36
+
+
+def test_ids_are_ordered_by_time_and_can_be_made_before() -> None:
+    (first, second) = with_ids([event(None), event("own")])
+    assert second["event_id"] == "own"
+    assert first["event_id"][14] == "7"
+    assert first["event_id"][:13] <= new_event_id()[:13]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sizes"),
+    [({"max_events": 2}, [2, 2, 1]), ({"max_bytes": 200}, [2, 2, 1]), ({"max_bytes": 1}, [1] * 5), ({}, [5])],
+)
+def test_requests_are_bounded_by_events_and_bytes(
+    bounds: dict[str, int], sizes: list[int], send: Send
+) -> None:
+    server = Server()
+    assert send(server, (event(f"e-{n}") for n in range(5)), **bounds).accepted == 5
+    assert [len(server.events(number)) for number in range(len(sizes))] == sizes
+    assert len(server.requests) == len(sizes)
+    for number in range(len(sizes)):
+        size = len(gzip.decompress(server.requests[number].content))
+        assert sizes[number] == 1 or size <= bounds.get("max_bytes", math.inf)
+
+
+def test_verdicts_count_in_the_list_of_the_caller(send: Send) -> None:
+    """Over three requests, with an event that cannot be sent among those that were."""
+    server = Server(accepted(2, refused=[1]), accepted(2, refused=[0, 1]))
+    events = [event("0"), event("1"), event("nan", x=float("nan")), event("3"), event("4"), event("5")]
+    result = send(server, events, max_events=2)
+    assert (result.accepted, result.refused, result.events) == (2, 4, 6)
+    assert [entry.index for entry in result.verdicts] == [1, 2, 3, 4]
+    assert [entry.reason for entry in result.verdicts][:2] == ["schema_violation", "undecodable"]
+    assert [server.events(n)[0]["event_id"] for n in range(3)] == ["0", "3", "5"]
+
+
+def test_when_all_are_refused_the_answer_is_a_result_all_the_same(send: Send) -> None:
+    body = {"type": "urn:pulse:problem:events-refused", "verdicts": [verdict(0)]}
+    result = send(Server(problem(422, body)), event())
+    assert (result.refused, result.verdicts[0].pointer) == (1, "/data")
+
+
+def test_members_that_pulse_ignores_are_summed(send: Send) -> None:
+    entry = {"member": "contxt", "events": 1, "detail": "d", "fix": "f"}
+    result = send(Server(*(accepted(1, ignored=[entry]) for _ in range(2))), [event()] * 2, max_events=1)
+    assert [(ignored.member, ignored.events) for ignored in result.ignored] == [("contxt", 2)]
+
+
+class SdkEvent:
+    """An event as the package `cloudevents` has them, of 1.12 and 2."""
+
+    def __init__(self, attributes: dict[str, Any], data: Any) -> None:
+        self.get_attributes = lambda: attributes
+        self.get_data = lambda: data
+
+
+def test_cloudevents_go_in_requests_of_their_own(send: Send) -> None:
+    server = Server()
+    cloud = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "orders", "data": {"a": 1}}
+    moment = datetime(2026, 11, 19, tzinfo=UTC)
+    objects = [
+        SdkEvent({"id": "2", "source": "/shop", "type": "orders", "time": moment, "subject": None}, {"a": 2}),
+        SdkEvent({"specversion": "1.0", "source": "/shop", "type": "orders"}, b'{"a": 3}'),
+    ]
+    assert send(server, [event(), cloud, *objects, event()]).accepted == 5
+    assert [len(server.events(number)) for number in range(3)] == [1, 3, 1]
+    assert server.requests[1].headers["content-type"] == "application/cloudevents-batch+json"
+    first, second, third = server.events(1)
+    assert first == cloud
+    assert second["time"] == "2026-11-19T00:00:00+00:00"
+    assert "subject" not in second
+    assert third["data_base64"] == "eyJhIjogM30="
+    assert third["id"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b" \n",
+        7,
+        event(n=float("inf")),
+        event(n="\ud800"),
+        event(n=object()),
+        {"specversion": "0.3", "id": "1", "source": "s", "type": "t", "data": {}},
+        {"specversion": "1.0", "id": "1", "type": "t", "data": {}},
+        SdkEvent({"id": "1", "source": "s", "type": "t"}, b"no JSON"),
+    ],
+    ids=repr,
+)
+def test_an_event_that_cannot_be_sent_keeps_no_other_out(wrong: Any) -> None:
+    server = Server()
+    with server.client() as client:
+        result = client.send([wrong, event()])
+    assert (result.accepted, result.refused, result.verdicts[0].index) == (1, 1, 0)
+    assert Server().client().send([wrong]) == SendResult(refused=1, verdicts=result.verdicts)
+
+
+def test_bytes_are_sent_as_they_are_on_one_line() -> None:
+    (batch,) = batches([b'{"n": 9007199254740993.0,\n "a": 1}', b"no JSON"])
+    assert gzip.decompress(batch.body()) == b'{"n": 9007199254740993.0,  "a": 1}\nno JSON'
+
+
+def test_compression_is_gzip_with_and_without_isal(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b"events" * 1_000
+    fast = compress(body)
+    monkeypatch.setattr(batching, "igzip", None)
+    assert gzip.decompress(fast) == gzip.decompress(compress(body)) == body
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        httpx.ConnectError("down"),
+        httpx.ReadTimeout("slow"),
+        problem(503),
+        problem(503, b"Service Unavailable"),
+        problem(502, b"<html>a proxy</html>"),
+        problem(429, **{"Retry-After": "0"}),
+    ],
+    ids=str,
+)
+def test_what_may_get_better_is_sent_again(busy: Answer, send: Send) -> None:
+    server = Server(busy, busy)
+    assert send(server, event()).accepted == 1
+    assert len(server.requests) == 3
+    first, second = server.pauses
+    assert 0.5 <= first <= 0.75
+    assert 1.0 <= second <= 1.5
+
+
+def test_it_waits_at_least_for_retry_after(send: Send) -> None:
+    server = Server(problem(429, **{"Retry-After": "7"}), problem(503, **{"Retry-After": "2"}))
+    send(server, event())
+    assert 7 <= server.pauses[0] < 11
+    assert 2 <= server.pauses[1] <= 3
+
+
+FINAL = [
+    (problem(400), pulse_client.InvalidRequest),
+    (problem(401), pulse_client.Unauthorized),
+    (problem(403), pulse_client.Forbidden),
+    (problem(404), pulse_client.InvalidRequest),
+    (problem(413, b"<html>a proxy</html>"), pulse_client.TooLarge),
+    (problem(429), pulse_client.OverQuota),
+    (problem(429, **{"Retry-After": "901"}), pulse_client.OverRate),
+    (problem(500), pulse_client.Unavailable),
+    (problem(200, b"<html>"), pulse_client.UnexpectedAnswer),
+    (problem(202, b"[]"), pulse_client.UnexpectedAnswer),
+    (problem(202, {}), pulse_client.UnexpectedAnswer),
+    (accepted(2), pulse_client.UnexpectedAnswer),
+    (accepted(1, refused=[7]), pulse_client.UnexpectedAnswer),
+]
+
+
+@pytest.mark.parametrize(("answer", "error"), FINAL, ids=str)
+def test_what_cannot_get_better_is_an_error_at_once(
+    answer: httpx.Response, error: type[pulse_client.PulseClientError], send: Send
+) -> None:
+    server = Server(accepted(1), answer)
+    with pytest.raises(pulse_client.PulseClientError) as caught:
+        send(server, [event("sent"), event()], max_events=1)
+    assert type(caught.value) is error
+    assert len(server.requests) == 2
+    assert caught.value.partial == SendResult(accepted=1)
+    assert caught.value.retry_after == (901 if error is pulse_client.OverRate else None)
+    assert caught.value.fix or answer.status_code == 413
+    assert "the-key" not in repr(caught.value)
+
+
+def test_an_error_tells_what_the_server_does_and_survives_pickling() -> None:
+    with pytest.raises(pulse_client.Unauthorized) as caught:
+        Server(problem(401)).client().send(event())
+    error = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own
+    assert str(error) == "slow. later"
+    assert (error.status, error.problem, error.request_id) == (401, "urn:pulse:problem:unavailable", "r-1")
+
+
+def test_attempts_end(send: Send) -> None:
+    server = Server(*[problem(503)] * 9)
+    with pytest.raises(pulse_client.Unavailable, match="slow"):
+        send(server, event(), retries=Retries(attempts=3))
+    assert len(server.requests) == 3
+
+
+def test_a_pause_beyond_the_time_of_the_caller_is_an_error_at_once(send: Send) -> None:
+    server = Server(problem(429, **{"Retry-After": "60"}))
+    with pytest.raises(pulse_client.OverRate):
+        send(server, event(), timeout=30)
+    assert server.pauses == []
+
+
+def test_the_time_of_the_caller_bounds_an_attempt() -> None:
+    server = Server()
+    server.client().send(event(), timeout=5)
+    assert 0 < server.requests[0].extensions["timeout"]["read"] <= 5
+    server.client(timeout=math.inf, request_timeout=7).send(event())
+    assert server.requests[1].extensions["timeout"]["read"] == 7
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    retries = replace(Retries(), longest_pause_s=3)
+    assert [round(retries.pause(attempt, 0.0) // 0.5) for attempt in (1, 2)] in ([1, 2], [1, 3])
+    assert all(3 <= retries.pause(attempt, 0.0) <= 4.5 for attempt in (4, 40, 4_000))
+
+
+@pytest.mark.parametrize("url", ["pulse.example.com", "localhost:8000", "ftp://pulse", ""])
+def test_what_is_not_an_address_is_an_error_before_anything_is_sent(url: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        Client(url, "key")

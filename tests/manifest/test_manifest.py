@@ -1,0 +1,167 @@
+"""Manifests: a plan names what differs, applying it does only that, and conflicts change nothing."""
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import docs
+from support.docs import blocks
+from typer.testing import CliRunner, Result
+
+from pulse_api import cli
+from pulse_pipelines import registry
+from pulse_pipelines.manifest import document
+from pulse_resources.errors import NotFound, UserError
+from pulse_resources.settings import Settings
+
+FIRST = {"type": "object", "properties": {"country": {"type": "string"}}}
+SECOND = {"type": "object", "properties": {"country": {"type": "string"}, "amount": {"type": "number"}}}
+ANOTHER_TYPE = {"type": "object", "properties": {"country": {"type": "integer"}}}
+
+
+@pytest.fixture
+def manifest(stack: Settings) -> dict[str, Any]:
+    return {
+        "tenant": f"m_{uuid.uuid4().hex[:12]}",
+        "limits": {"max_datasets": 5},
+        "schemas": {"orders": FIRST},
+        "datasets": {"orders": {"schema": "orders"}},
+        "keys": {"shop": {"scopes": ["collect"]}},
+    }
+
+
+def apply(folder: Path, manifest: Mapping[str, Any], *options: str, code: int = 0) -> Result:
+    file = folder / "manifest.yaml"
+    file.write_text(yaml.safe_dump(manifest))
+    result = CliRunner().invoke(cli.app, ["apply", "-f", str(file), *options])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def steps(folder: Path, manifest: Mapping[str, Any], *options: str, code: int = 0) -> list[str]:
+    listed = json.loads(apply(folder, manifest, *options, "--json", code=code).stdout)["steps"]
+    return [f"{step['action']} {step['kind']} {step['name']}" for step in listed]
+
+
+def test_a_manifest_sets_a_tenant_up_once(manifest: dict[str, Any], tmp_path: Path) -> None:
+    slug = manifest["tenant"]
+    everything = [
+        f"create tenant {slug}",
+        "change limits max_datasets",
+        f"create schema pulse://{slug}/orders/1",
+        "create dataset orders",
+        "create key shop",
+    ]
+    assert steps(tmp_path, manifest, "--plan", code=1) == everything
+    with pytest.raises(NotFound):
+        registry.find_tenant(slug)
+    applied = json.loads(apply(tmp_path, manifest, "--json").stdout)["steps"]
+    assert [f"{step['action']} {step['kind']} {step['name']}" for step in applied] == everything
+    tenant = registry.find_tenant(slug)
+    (key,) = registry.keys.list_keys(tenant)
+    assert applied[-1]["key"].split("_")[2] == key.key_id
+    assert registry.quotas.find_own_limits(tenant).max_datasets == 5
+    assert steps(tmp_path, manifest) == steps(tmp_path, manifest, "--plan") == []
+    assert "nothing to do" in apply(tmp_path, manifest).stdout
+
+
+def test_a_later_version_of_a_schema_moves_its_dataset(manifest: dict[str, Any], tmp_path: Path) -> None:
+    slug = manifest["tenant"]
+    apply(tmp_path, manifest)
+    (tmp_path / "second.json").write_text(json.dumps(SECOND))
+    manifest["schemas"] = {"orders": [FIRST, "second.json"]}
+    moving = [f"create schema pulse://{slug}/orders/2", "change dataset orders"]
+    assert steps(tmp_path, manifest, "--plan", code=1) == moving
+    assert steps(tmp_path, manifest) == moving
+    tenant = registry.find_tenant(slug)
+    assert registry.find_dataset(tenant, "orders").schema_uri == f"pulse://{slug}/orders/2"
+    assert steps(tmp_path, manifest) == []
+    manifest["datasets"]["orders"]["schema"] = f"pulse://{slug}/orders/1"
+    assert "can only move to a later version" in apply(tmp_path, manifest, code=2).output
+
+
+@pytest.mark.parametrize(
+    ("member", "changed", "words"),
+    [
+        ("schemas", {"orders": [FIRST, ANOTHER_TYPE]}, "not compatible"),
+        ("datasets", {"orders": {"schema": "orders", "kind": "entities"}}, "one of events"),
+        ("datasets", {"orders": {"schema": "orders", "on_invalid": "dead_letter"}}, "on_invalid is refuse"),
+        ("keys", {"shop": {"scopes": ["read"]}}, "its scopes are collect, not read"),
+    ],
+)
+def test_what_cannot_change_is_a_conflict_and_nothing_is_done(
+    manifest: dict[str, Any], tmp_path: Path, member: str, changed: object, words: str
+) -> None:
+    apply(tmp_path, manifest)
+    manifest |= {"limits": {"max_datasets": 7}, member: changed}
+    assert words in apply(tmp_path, manifest, code=2).output
+    assert any(step.startswith("conflict") for step in steps(tmp_path, manifest, "--plan", code=1))
+    tenant = registry.find_tenant(manifest["tenant"])
+    assert registry.quotas.find_own_limits(tenant).max_datasets == 5
+
+
+def test_pruning_removes_what_the_manifest_does_not_name(manifest: dict[str, Any], tmp_path: Path) -> None:
+    query = "SELECT country AS id, count(*) AS n FROM orders GROUP BY country"
+    pipe = {"pipe": "totals", "dataset": "totals", "transform": query}
+    manifest["pipes"] = [pipe]
+    assert steps(tmp_path, manifest)[-1] == "create pipe totals"
+    assert steps(tmp_path, manifest, "--prune", "--yes") == [], "the dataset of a pipe is not pruned"
+    tenant = registry.find_tenant(manifest["tenant"])
+    smaller = {"tenant": manifest["tenant"]}
+    assert steps(tmp_path, smaller) == []
+    assert "--plan, then add --yes" in apply(tmp_path, smaller, "--prune", code=2).output
+    removed = ["remove pipe totals", "remove key shop", "remove dataset orders", "remove dataset totals"]
+    assert steps(tmp_path, smaller, "--prune", "--plan", code=1) == removed
+    assert steps(tmp_path, smaller, "--prune", "--yes") == removed
+    assert registry.list_datasets(tenant) == []
+    assert steps(tmp_path, smaller, "--prune", "--yes") == []
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ("- a list", "not a mapping"),
+        ("tenant: {", "neither YAML nor JSON"),
+        ("name: Acme", "tenant: Field required"),
+        ("tenant: acme\ndataset: {}", "dataset: Extra inputs"),
+        ("tenant: acme\nlimits: {max_datasets: -2}", "limits.max_datasets"),
+        ("tenant: acme\nschemas: {orders: 7}", "schemas.orders: a schema is a path"),
+        ("tenant: acme\nschemas: {orders: []}", "schemas.orders: it has no version"),
+        ("tenant: acme\nschemas: {orders: {a: 2026-11-19}}", ""),
+        ("tenant: acme\ndatasets: {orders: {}}", "datasets.orders.schema: Field required"),
+        ("tenant: acme\nkeys: {shop: {scopes: [all]}}", "keys.shop.scopes"),
+        ("tenant: acme\npipes: [7]", "pipes: number 1 is neither"),
+        ("tenant: acme\npipes: [{pipe: a}]", "the pipe says no"),
+    ],
+)
+def test_a_manifest_that_is_not_valid_is_refused_with_the_place(manifest: str, words: str) -> None:
+    def read(path: str) -> bytes:
+        raise UserError(f"cannot read {path}")
+
+    if words:
+        with pytest.raises(UserError, match=words):
+            document.parse(manifest.encode(), read)
+    else:
+        assert document.parse(manifest.encode(), read).schemas["orders"] == ('{"a":"2026-11-19"}',)
+
+
+def test_the_commands_of_the_page_work(stack: Settings, tmp_path: Path) -> None:
+    slug = f"m_{uuid.uuid4().hex[:12]}"
+    example = (docs.DOCS / "examples" / "acme.yaml").read_text()
+    assert blocks("manifest.md", "yaml")[0] == example
+    (tmp_path / "docs" / "examples").mkdir(parents=True)
+    (tmp_path / "docs" / "examples" / "acme.yaml").write_text(example.replace("acme", slug))
+    (tmp_path / "docs" / "examples" / "orders.json").write_bytes(
+        (docs.DOCS / "examples" / "orders.json").read_bytes()
+    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    commands = blocks("manifest.md")[0].replace("show acme", f"show {slug}")
+    shown = docs.run(commands, tmp_path, KEY="", PATH=path)
+    assert shown.count("dataset orders") == 2, "in the plan, and when it is done"
+    assert f"tenant {slug} is as the manifest says" in shown
