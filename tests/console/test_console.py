@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from console.conftest import BIG, HOSTILE, OpenTab, Shop, Tab
@@ -173,10 +174,20 @@ def test_sql_and_questions(shop: Shop, tab: Tab) -> None:
     with page.expect_download() as saved:
         page.get_by_role("button", name="CSV", exact=True).click()
     assert f"DE,{BIG}" in Path(saved.value.path()).read_text()
+    field.fill("SELECT country, count(*) AS orders FROM orders GROUP BY ALL ORDER BY ALL")
+    field.press("Control+Enter")
+    chart = page.get_by_role("img", name="orders by country, 2 bars")
+    expect(chart.locator("rect")).to_have_count(2)
+    expect(chart.locator("title").first).to_have_text(f"{SHOWN_HOSTILE}: 1")
+    field.fill(
+        "SELECT day::date::text AS day, n FROM (VALUES ('2026-11-19', 3), ('2026-11-20', 1)) t(day, n)"
+    )
+    field.press("Control+Enter")
+    expect(page.get_by_role("img", name="n by day, from 2026-11-19 to 2026-11-20")).to_be_visible()
     field.fill("How many orders were there by country?")
     field.press("Control+Enter")
     expect(page.get_by_text("Understood:")).to_be_visible()
-    expect(page.locator(".history li")).to_have_count(2)
+    expect(page.locator(".history li")).to_have_count(4)
     field.fill("SELECT nothing FROM orders")
     field.press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text("DESCRIBE")
@@ -292,6 +303,13 @@ DETAILS = PIPE | {
     "deliveries": [],
     "syncs": [{"sync_id": 7, "state": "settled", "sent": 1213, "begun_at": "2026-11-28T09:00:00Z"}],
 }
+STATE = {
+    "events_landed_last": None,
+    "snapshot_id": None,
+    "committed_at": None,
+    "rows": 0,
+    "problem": None,
+}
 SUMMARY = {
     "from": "2026-11-19",
     "to": "2026-11-20",
@@ -317,3 +335,24 @@ def test_pipes_and_days(shop: Shop, tab: Tab) -> None:
     days = page.get_by_role("img", name="Events by day, from 2026-11-19 to 2026-11-20")
     expect(days.locator("rect")).to_have_count(2)
     assert violations(page) == []
+
+
+def test_two_thousand_datasets_are_read_by_page(shop: Shop, tab: Tab) -> None:
+    """By answers in the form of the API's."""
+    slugs = [f"set_{number:04}" for number in range(2_000)]
+
+    def answer(route: Route) -> None:
+        parameters = parse_qs(urlsplit(route.request.url).query)
+        after, limit = parameters.get("after", [""])[0], int(parameters.get("limit", ["50"])[0])
+        later = [slug for slug in slugs if slug > after]
+        states = [STATE | {"dataset": slug} for slug in later[:limit]]
+        following = later[limit - 1] if len(later) > limit else None
+        route.fulfill(json={"as_of": "2026-11-28T09:00:00Z", "datasets": states, "next_after": following})
+
+    tab.page.route("**/v1/freshness*", answer)
+    page = tab.open("", shop.key())
+    rows = page.get_by_role("region", name="Datasets").get_by_role("row")
+    expect(rows).to_have_count(51)
+    page.get_by_role("button", name="More datasets").click()
+    expect(rows).to_have_count(151)
+    expect(page.get_by_role("link", name="set_0149")).to_be_visible()

@@ -1,8 +1,9 @@
 // A dataset: newest rows, columns with their meaning, events by day, snapshots, and how engines connect.
 
 import { read } from "./api.js";
-import { foreign, h, put, svg } from "./dom.js";
-import { count, exact, number, time, withSeparators } from "./format.js";
+import { barsOverTime } from "./chart.js";
+import { foreign, h, put } from "./dom.js";
+import { exact, number, time, withSeparators } from "./format.js";
 import { grid } from "./values.js";
 import { address, code, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
 
@@ -99,24 +100,13 @@ function days(summary) {
     const why = summary.days.length ? "Pulse is computing the summary." : "No events have a timestamp in the last days.";
     return h("p", { class: "quiet" }, why, " Summaries follow a landing by about a minute.");
   }
-  const values = daysWithRows.map((day) => ({ day: day.day, events: Number(day.rows[0].events), text: String(day.rows[0].events) }));
+  const values = daysWithRows.map(({ day, rows: [{ events }] }) => ({ label: day, amount: Number(events), text: `${withSeparators(events)} events` }));
   const newest = daysWithRows.map((day) => day.computed_at).sort().at(-1);
   const stale = summary.days.some((day) => day.changed_since);
   return [
-    bars(values),
+    barsOverTime("Events by day", values),
     h("p", { class: "fresh" }, `${exact(summary.from)} to ${exact(summary.to)} · computed `, time(newest), stale ? " · some days have changed since" : null),
   ];
-}
-
-/** Bars of events by day; the table beside it is for screen readers. */
-function bars(values) {
-  const most = Math.max(...values.map(({ events }) => events), 1);
-  const width = 100 / Math.max(values.length, 12);
-  const shapes = values.map(({ day, events, text }, at) =>
-    svg("rect", { x: `${at * width + width * 0.1}%`, y: 60 - (events / most) * 58, width: `${width * 0.8}%`, height: Math.max((events / most) * 58, 1) }, svg("title", {}, `${day}: ${withSeparators(text)} events`)),
-  );
-  const label = `Events by day, from ${values[0].day} to ${values.at(-1).day}, at most ${count(most, "event")}`;
-  return h("figure", { class: "chart" }, svg("svg", { role: "img", "aria-label": label, height: 60, width: "100%" }, shapes), h("figcaption", {}, h("span", {}, values[0].day), h("span", {}, `at most ${withSeparators(most)}`), h("span", {}, values.at(-1).day)));
 }
 
 function history(slug, { snapshots }, current) {

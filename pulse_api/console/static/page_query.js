@@ -1,6 +1,7 @@
 // Query: SQL or a question in plain language; the result with its snapshots, as a grid or as CSV.
 
 import { change, read } from "./api.js";
+import { chartOfRows } from "./chart.js";
 import { foreign, h, put } from "./dom.js";
 import { count, exact, time } from "./format.js";
 import { grid } from "./values.js";
@@ -104,6 +105,7 @@ function resultOf(sql, { columns, rows, query_id: id }) {
   return [
     h("div", { class: "actions" }, h("strong", {}, count(rows.length, "row")), save("CSV", "text/csv", again), save("For a spreadsheet", "text/csv;for=spreadsheet", `${again}, without text that a spreadsheet takes for a formula`), h("span", { class: "quiet" }, "Query ", h("code", {}, foreign(id)))),
     failure,
+    chartOfRows(names, rows),
     rows.length ? grid("Result", names, rows) : h("p", { class: "quiet" }, "The query has no rows."),
   ];
 }

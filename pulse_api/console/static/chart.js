@@ -1,0 +1,59 @@
+// Charts: bars over time, and bars by name. The numbers stand in a table beside them, for screen readers, too.
+
+import { h, plain, svg } from "./dom.js";
+import { isNumber, withSeparators } from "./format.js";
+
+const HEIGHT = 60;
+const LINE = 22;
+const MAX_NAMES = 40;
+const LONGEST_NAME = 24;
+const DAY = /^\d{4}-\d\d-\d\d/;
+
+/** Upright bars in the order of `values`: objects of a label, an amount, and the amount's text. */
+export function barsOverTime(title, values) {
+  const most = Math.max(...values.map(({ amount }) => amount), 1);
+  const width = 100 / Math.max(values.length, 12);
+  const shapes = values.map(({ label, amount, text }, at) => {
+    const height = Math.max((amount / most) * (HEIGHT - 2), 1);
+    const box = { x: `${at * width + width * 0.1}%`, y: HEIGHT - height, width: `${width * 0.8}%`, height };
+    return svg("rect", box, svg("title", {}, `${plain(label)}: ${text}`));
+  });
+  const ends = [values[0].label, `at most ${withSeparators(most)}`, values.at(-1).label].map(plain);
+  return figure(`${title}, from ${ends[0]} to ${ends[2]}, ${ends[1]}`, HEIGHT, shapes, ends);
+}
+
+function barsByName(title, values) {
+  const most = Math.max(...values.map(({ amount }) => amount), Number.MIN_VALUE);
+  const shapes = values.flatMap(({ label, amount, text }, at) => {
+    const name = [...plain(label)];
+    const shown = name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1).join("")}…` : name.join("");
+    const hover = svg("title", {}, `${name.join("")}: ${text}`);
+    return [
+      svg("text", { x: 0, y: at * LINE + 15 }, shown),
+      svg("rect", { x: "30%", y: at * LINE + 3, width: `${(amount / most) * 55}%`, height: LINE - 6 }, hover),
+      svg("text", { x: "100%", y: at * LINE + 15, "text-anchor": "end" }, text),
+    ];
+  });
+  return figure(`${title}, ${values.length} bars`, values.length * LINE, shapes, []);
+}
+
+/** A chart of rows with a name or a time and an amount; null if they have another shape. */
+export function chartOfRows(columns, rows) {
+  if (columns.length !== 2 || rows.length < 2) return null;
+  const [nameColumn, amountColumn] = columns;
+  const amounts = rows.map((row) => row[amountColumn]);
+  const names = rows.map((row) => row[nameColumn]);
+  const isAmount = (value) => isNumber(value) && Number.isFinite(Number(value)) && Number(value) >= 0;
+  if (!amounts.every(isAmount) || !names.every((name) => typeof name === "string")) return null;
+  const values = names.map((label, at) => ({ label, amount: Number(amounts[at]), text: withSeparators(amounts[at]) }));
+  const title = `${plain(amountColumn)} by ${plain(nameColumn)}`;
+  const isOverTime = names.every((name, at) => DAY.test(name) && (at === 0 || names[at - 1] < name));
+  if (isOverTime) return barsOverTime(title, values);
+  return values.length <= MAX_NAMES ? barsByName(title, values) : null;
+}
+
+function figure(label, height, shapes, captions) {
+  const caption = captions.length ? h("figcaption", {}, captions.map((text) => h("span", {}, text))) : null;
+  const image = svg("svg", { role: "img", "aria-label": label, height, width: "100%" }, shapes);
+  return h("figure", { class: "chart" }, image, caption);
+}
