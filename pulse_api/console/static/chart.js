@@ -4,9 +4,9 @@ import { h, plain, svg } from "./dom.js";
 import { isNumber, withSeparators } from "./format.js";
 
 const HEIGHT = 60;
-const LINE = 22;
+const LINE = 36;
 const MAX_NAMES = 40;
-const LONGEST_NAME = 24;
+const LONGEST_NAME = 36;
 const DAY = /^\d{4}-\d\d-\d\d/;
 
 /** Upright bars in the order of `values`: objects of a label, an amount, and the amount's text. */
@@ -29,9 +29,9 @@ function barsByName(title, values) {
     const shown = name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1).join("")}…` : name.join("");
     const hover = svg("title", {}, `${name.join("")}: ${text}`);
     return [
-      svg("text", { x: 0, y: at * LINE + 15 }, shown),
-      svg("rect", { x: "30%", y: at * LINE + 3, width: `${(amount / most) * 55}%`, height: LINE - 6 }, hover),
-      svg("text", { x: "100%", y: at * LINE + 15, "text-anchor": "end" }, text),
+      svg("text", { x: 0, y: at * LINE + 13 }, shown),
+      svg("text", { x: "100%", y: at * LINE + 13, "text-anchor": "end" }, text),
+      svg("rect", { x: 0, y: at * LINE + 18, width: `${(amount / most) * 100}%`, height: 8 }, hover),
     ];
   });
   return figure(`${title}, ${values.length} bars`, values.length * LINE, shapes, []);
