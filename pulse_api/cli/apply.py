@@ -16,6 +16,7 @@ from pulse_resources.errors import UserError
 
 app = typer.Typer()
 
+MAX_FILE_BYTES = 4 * 1024 * 1024
 _SIGNS = {"create": "+", "change": "~", "remove": "-", "conflict": "!"}
 """What stands before a step, by its action."""
 
@@ -49,7 +50,7 @@ def apply_manifest(
 
     Example: pulse apply -f docs/examples/acme.yaml --plan
     """
-    manifest = document.parse(read(file, "manifest"), lambda path: read(file.parent / path, "file"))
+    manifest = document.parse(read(file, "manifest"), lambda path: _read_named(file.parent / path))
     steps = planning.plan(manifest, prune=prune)
     pending = [step for step in steps if step.changes]
     if only_plan:
@@ -69,6 +70,15 @@ def apply_manifest(
         emit({"tenant": manifest.tenant, "steps": done})
     elif not done:
         say(f"tenant {manifest.tenant} is as the manifest says: {len(steps)} checked, nothing to do")
+
+
+def _read_named(path: Path) -> bytes:
+    """The content of a file that a manifest names. Raises UserError: it is not a file, or is too large."""
+    if not path.is_file():  # a device or a pipe may never end
+        raise UserError("the manifest names a file that does not exist", file=str(path))
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise UserError(f"the file has more than {MAX_FILE_BYTES:,} bytes", file=str(path))
+    return read(path, "file")
 
 
 def _confirm(tenant: str, removals: "Sequence[manifest_steps.Step]") -> None:

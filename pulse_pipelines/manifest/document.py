@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pulse_pipelines.domain.dataset import DatasetKind, OnInvalid
 from pulse_pipelines.domain.key import KeyScope
@@ -15,12 +15,19 @@ from pulse_pipelines.domain.quota import MOST, UNLIMITED
 from pulse_pipelines.domain.schemas import shorthand
 from pulse_resources.errors import UserError
 
-Count = Annotated[int, Field(ge=UNLIMITED, le=MOST)]
-Rate = Annotated[float, Field(ge=UNLIMITED, le=MOST)]
-
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _no_flag(value: object) -> object:
+    if isinstance(value, bool | str):
+        raise ValueError("must be a number")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=UNLIMITED, le=MOST)]
+Rate = Annotated[float, BeforeValidator(_no_flag), Field(ge=UNLIMITED, le=MOST)]
 
 
 class LimitsPart(_Part):
@@ -104,9 +111,31 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
     )
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml has no types
+    """Refuses repeated members and aliases: the first hide a mistake, the second can become gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise _problem("an alias; write its value in place", self.peek_event())
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = set[str]()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in names:
+                raise _problem(f"{name!r} is there twice", key)
+            names.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def _problem(text: str, at: Any) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=text, problem_mark=at.start_mark)
+
+
 def _load(content: bytes, noun: str) -> Any:
     try:
-        return yaml.safe_load(content)
+        return yaml.load(content, _Loader)  # noqa: S506 - a safe one
     except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{noun} is neither YAML nor JSON: {error}") from None
 
@@ -120,13 +149,15 @@ def _versions(name: str, entry: Any, read: Callable[[str], bytes]) -> tuple[str,
 
 
 def _schema(place: str, entry: Any, read: Callable[[str], bytes]) -> str:
-    if isinstance(entry, str):
-        return shorthand.write_out(read(entry))
-    if isinstance(entry, dict):
-        try:
+    try:
+        if isinstance(entry, str):
+            return shorthand.write_out(read(entry))
+        if isinstance(entry, dict):
             return shorthand.write_out(orjson.dumps(entry))
-        except TypeError as error:
-            raise UserError(f"{place}: the schema is not JSON: {error}") from None
+    except TypeError as error:
+        raise UserError(f"{place}: the schema is not JSON: {error}") from None
+    except UserError as error:
+        raise UserError(f"{place}: {error.message}", fix=error.fix, **error.where) from None
     raise UserError(f"{place}: a schema is a path, a document, or a list of these")
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.key import ApiKey
+from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.domain.schemas.compatibility import incompatibilities
@@ -43,7 +44,11 @@ def plan(manifest: Manifest, *, prune: bool = False) -> list[Step]:
     Raises:
         UserError: a name, a schema or a reference of the manifest is not valid.
     """
-    existing = _find_existing(check_slug("tenant", manifest.tenant))
+    check_slug("tenant", manifest.tenant)
+    check_name("tenant", manifest.name or manifest.tenant)
+    for name in manifest.keys:
+        check_name("key", name)
+    existing = _find_existing(manifest.tenant)
     addresses, schema_steps = _plan_schemas(manifest, existing)
     # A pipe to a sink may read the dataset that another pipe creates.
     inbound_first = sorted(manifest.pipes, key=lambda definition: definition.delivers)

@@ -130,7 +130,12 @@ def test_pruning_removes_what_the_manifest_does_not_name(manifest: dict[str, Any
         ("tenant: {", "neither YAML nor JSON"),
         ("name: Acme", "tenant: Field required"),
         ("tenant: acme\ndataset: {}", "dataset: Extra inputs"),
+        ("tenant: acme\n? [a, b]\n: c", "neither YAML nor JSON"),
+        ("tenant: acme\ntenant: b", "'tenant' is there twice"),
+        ("tenant: acme\nschemas: {a: &a {b: 1}, c: *a}", "an alias"),
         ("tenant: acme\nlimits: {max_datasets: -2}", "limits.max_datasets"),
+        ("tenant: acme\nlimits: {max_datasets: true}", "limits.max_datasets: Value error, must be a number"),
+        ("tenant: acme\nschemas: {orders: a.json}", "schemas.orders: cannot read a.json"),
         ("tenant: acme\nschemas: {orders: 7}", "schemas.orders: a schema is a path"),
         ("tenant: acme\nschemas: {orders: []}", "schemas.orders: it has no version"),
         ("tenant: acme\nschemas: {orders: {a: 2026-11-19}}", ""),
@@ -165,3 +170,20 @@ def test_the_commands_of_the_page_work(stack: Settings, tmp_path: Path) -> None:
     shown = docs.run(commands, tmp_path, KEY="", PATH=path)
     assert shown.count("dataset orders") == 2, "in the plan, and when it is done"
     assert f"tenant {slug} is as the manifest says" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schemas": {"orders": "/dev/zero"}}, "names a file that does not exist"),
+        ({"schemas": {"orders": "large.json"}}, "has more than"),
+        ({"name": "x\u202ey"}, "not a valid name"),
+        ({"keys": {"\x1b[31mx": {"scopes": ["read"]}}}, "not a valid name"),
+    ],
+)
+def test_a_plan_refuses_what_could_not_be_applied(
+    manifest: dict[str, Any], tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with (tmp_path / "large.json").open("wb") as large:
+        large.truncate(5 * 1024 * 1024)
+    assert words in apply(tmp_path, manifest | changes, "--plan", code=2).output

@@ -172,7 +172,7 @@ document.addEventListener("click", (click) => {
 });
 addEventListener("popstate", show);
 addEventListener("hashchange", () => {
-  if (!location.hash.startsWith("#key=")) return;
+  if (!location.hash.includes("pulse_")) return;
   takeKeyFromAddress();
   identity = null;
   show();

@@ -5,10 +5,10 @@ const PATTERN = /pulse_(?:[0-9a-f]{32}|operator)_[0-9a-f]{12}_[A-Za-z0-9_-]{43}/
 
 /** Take the key out of the address's fragment, before anything else looks at the address. */
 export function takeKeyFromAddress() {
-  const match = /[#&]key=([^&]*)/.exec(location.hash);
-  if (!location.hash.startsWith("#key=")) return;
+  const match = PATTERN.exec(location.hash);
+  if (!match && !location.hash.startsWith("#key=")) return;
   history.replaceState(null, "", location.pathname + location.search);
-  if (match && PATTERN.test(match[1])) keepKey(match[1]);
+  if (match) keepKey(match[0]);
 }
 
 export function keepKey(text) {

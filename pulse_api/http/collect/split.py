@@ -45,6 +45,7 @@ class Item(NamedTuple):
     """The reason why it cannot be one, where that shows before it is validated."""
 
 
+_UNDECODED = Item(b"")
 Make = Callable[[Any, bool], Item]
 """Makes an item of a decoded element, and of whether its bytes are plain; RecursionError if too deep."""
 
@@ -187,17 +188,21 @@ def _array(body: bytes, limits: _Limits, make: Make) -> list[Item]:
     _counted(pieces, limits.max_events)
     if b"" in pieces:
         raise _no_json(body, f"element {pieces.index(b'')} is empty")
-    return [_piece(piece, limits, make) for piece in pieces]
+    items = [_piece(piece, limits, make) for piece in pieces]
+    for number, item in enumerate(items):
+        if item is _UNDECODED and not values.is_delimited(pieces[number]):
+            raise _no_json(body, f"where element {number} ends is unclear: a quote or a comma is missing")
+    return [Item(piece) if item is _UNDECODED else item for item, piece in zip(items, pieces, strict=True)]
 
 
 def _piece(piece: bytes, limits: _Limits, make: Make) -> Item:
-    """The item of an array's element, not decoded where it is too large, too deep or not JSON."""
+    """The item of an array's element; `_UNDECODED` where it is too large, or not JSON."""
     if len(piece) > limits.max_bytes:
-        return Item(piece)
+        return _UNDECODED
     try:
         return make(*_exact(piece, limits.max_depth))
     except orjson.JSONDecodeError:
-        return Item(piece)
+        return _UNDECODED
     except RecursionError:
         return limits.too_deep(piece)
 

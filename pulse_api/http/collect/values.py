@@ -4,6 +4,7 @@ Decoded, the smallest value takes thirty times as much memory as was sent, and d
 requests.
 """
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TypeAlias
@@ -23,6 +24,12 @@ SPACE = b" \t\n\r"
 """JSON white space."""
 _SMALLEST = 2
 """Minimum bytes of a value, with its comma."""
+
+_TOKENS = re.compile(
+    rb"""(?:[\s{\[,:]++|(?:"(?:[^"\\]++|\\.)*+"|[}\]]|[^\s"{}\[\],:]++)(?=\s*+(?:[:,}\]]|\Z))){1,1000}+""",
+    re.DOTALL,
+)
+"""Up to a thousand tokens: after a value, or its end, is a colon, a comma, a closing bracket or nothing."""
 
 
 def bound(body: bytes, most: int) -> None:
@@ -91,6 +98,18 @@ def elements(body: bytes, most: int) -> list[bytes] | None:
         return None
     values = [body[start + 1 : end].strip(SPACE) for start, end in pairwise(cuts)]
     return [] if values == [b""] else values
+
+
+def is_delimited(element: bytes) -> bool:
+    """Whether an array's element, valid JSON or not, surely ends where it seems to.
+
+    A missing quote moves the limits of all strings after it, so that other elements become a part of this
+    one. Then a string, a word or a closing bracket stands right before something that cannot follow it.
+    """
+    at = 0
+    while (step := _TOKENS.match(element, at)) is not None:  # other threads run between two steps
+        at = step.end()
+    return at == len(element)
 
 
 def _outside_strings(body: bytes, enough: int) -> int:
