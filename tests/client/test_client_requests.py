@@ -5,7 +5,8 @@ import gzip
 import json
 import math
 import pickle
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -305,3 +306,28 @@ def test_pauses_double_up_to_the_longest() -> None:
 def test_what_is_not_an_address_is_an_error_before_anything_is_sent(url: str) -> None:
     with pytest.raises(ValueError, match="address"):
         Client(url, "key")
+
+
+class _Drip(httpx.SyncByteStream):
+    def __init__(self, pieces: int, size: int, pause_s: float) -> None:
+        self._pieces, self._size, self._pause_s = pieces, size, pause_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        for _ in range(self._pieces):
+            time.sleep(self._pause_s)
+            yield b" " * self._size
+
+
+@pytest.mark.parametrize(
+    ("drip", "timeout", "words"),
+    [
+        (_Drip(10_000, 1, 0.05), 0.3, "takes too long"),
+        (_Drip(10_000, 1024 * 1024, 0.0), 60.0, "more than 8,388,608"),
+    ],
+    ids=["slow", "endless"],
+)
+def test_an_answer_is_read_in_bounded_time_and_memory(drip: _Drip, timeout: float, words: str) -> None:
+    http = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(202, stream=drip)))
+    client = Client("http://p", "k", timeout=timeout, retries=Retries(attempts=1), http=http)
+    with client, pytest.raises(pulse_client.Unavailable, match=words):
+        client.send(event())

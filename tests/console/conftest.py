@@ -62,8 +62,9 @@ def shop(api: Api) -> Shop:
     return Shop(api, owner, newcomer)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """A browser for one file: while it is open, no other test can run an event loop."""
     with chromium() as browser:
         yield browser
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import httpx
 
 from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch
-from pulse_client.delivery import Deadline, Retries, with_refusals
+from pulse_client.delivery import Deadline, Delivery, Retries, with_refusals
 from pulse_client.encoding import Event
 from pulse_client.errors import PulseClientError
 from pulse_client.plan import REQUEST_TIMEOUT_S, TIMEOUT_S, Plan
@@ -82,7 +83,7 @@ class AsyncClient:
         delivery = self._plan.delivery(batch, deadline)
         while True:
             try:
-                answer = await self._http.post(**self._plan.arguments(batch, body, delivery))
+                answer = await self._post(delivery, self._plan.arguments(batch, body, delivery))
             except httpx.TransportError as error:
                 outcome: SendResult | float = delivery.after_silence(error)
             else:
@@ -90,3 +91,10 @@ class AsyncClient:
             if isinstance(outcome, SendResult):
                 return outcome
             await self._sleep(outcome)
+
+    async def _post(self, delivery: Delivery, arguments: dict[str, Any]) -> httpx.Response:
+        body = delivery.answer_body()
+        async with self._http.stream("POST", **arguments) as answer:
+            async for piece in answer.aiter_bytes():
+                body.add(piece)
+        return body.response(answer)

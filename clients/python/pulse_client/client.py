@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import httpx
 
 from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch
-from pulse_client.delivery import Deadline, Retries, with_refusals
+from pulse_client.delivery import Deadline, Delivery, Retries, with_refusals
 from pulse_client.encoding import Event
 from pulse_client.errors import PulseClientError
 from pulse_client.plan import REQUEST_TIMEOUT_S, TIMEOUT_S, Plan
@@ -100,7 +101,7 @@ class Client:
         body, delivery = batch.body(), self._plan.delivery(batch, deadline)
         while True:
             try:
-                answer = self._http.post(**self._plan.arguments(batch, body, delivery))
+                answer = self._post(delivery, self._plan.arguments(batch, body, delivery))
             except httpx.TransportError as error:
                 outcome: SendResult | float = delivery.after_silence(error)
             else:
@@ -108,3 +109,10 @@ class Client:
             if isinstance(outcome, SendResult):
                 return outcome
             self._sleep(outcome)
+
+    def _post(self, delivery: Delivery, arguments: dict[str, Any]) -> httpx.Response:
+        body = delivery.answer_body()
+        with self._http.stream("POST", **arguments) as answer:
+            for piece in answer.iter_bytes():
+                body.add(piece)
+        return body.response(answer)

@@ -31,6 +31,9 @@ _OVER_RATE = 429
 _BUSY = (408, _OVER_RATE, 502, 503, 504)
 """Answers after which the same request may succeed; 502 and 504 come from proxies in between."""
 _KINDS: Mapping[int, type[PulseClientError]] = {401: Unauthorized, 403: Forbidden, 413: TooLarge}
+_OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""Bytes of an answer, decompressed; 10,000 verdicts have 3 MB."""
 _AGAIN = "Send the same events again later: an event id lands once"
 
 
@@ -62,6 +65,27 @@ class Deadline:
         return self._end - time.monotonic()
 
 
+class AnswerBody:
+    """The body of an answer, which is read piece by piece, in bounded memory and time."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._body = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        """Raises httpx.TransportError: the answer is too large, or takes too long."""
+        self._body += piece
+        if len(self._body) > MAX_ANSWER_BYTES:
+            raise httpx.RemoteProtocolError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
+        if self._deadline.remaining() <= 0:
+            raise httpx.ReadTimeout("its answer takes too long")
+
+    def response(self, answer: httpx.Response) -> httpx.Response:
+        """The answer with this body."""
+        headers = [item for item in answer.headers.multi_items() if item[0] not in _OF_THE_BODY]
+        return httpx.Response(answer.status_code, headers=headers, content=bytes(self._body))
+
+
 class Delivery:
     """Attempts at one batch. After each, one of the methods below is called; it returns or raises.
 
@@ -74,6 +98,9 @@ class Delivery:
         self._retries = retries
         self._deadline = deadline
         self._attempt = 0
+
+    def answer_body(self) -> AnswerBody:
+        return AnswerBody(self._deadline)
 
     def request_timeout(self, longest: float) -> float:
         """Seconds for the next attempt."""

@@ -55,6 +55,7 @@ class Plan:
     def arguments(self, batch: Batch, body: bytes, delivery: Delivery) -> dict[str, Any]:
         """Arguments of httpx for the next attempt; the headers hold the key."""
         headers = {
+            "Accept-Encoding": "identity",
             "Authorization": f"Bearer {self.key.strip()}",
             "Content-Encoding": "gzip",
             "Content-Type": batch.media_type,

@@ -43,10 +43,11 @@ listeners.away = (isAway, reason) => {
   if (isAway) put(away, notice("warn", reason ? foreign(reason) : "The API does not answer. The console asks again every 2 seconds."));
   else if (away.firstChild) put(away);
 };
-listeners.refused = (refusal) => {
+listeners.refused = () => {
   forgetKey();
   identity = null;
-  showSignIn(problem(refusal));
+  const what = h("p", {}, "This key is not in force.");
+  showSignIn(notice("error", what, h("p", { class: "fix" }, "It is mistyped, was revoked, or has expired. An operator issues another: pulse key create")));
 };
 
 function frame(segments) {

@@ -1,7 +1,7 @@
 // Dead letters: groups by reason and place, the letters of one group, one letter; dry run, replay, discard.
 
 import { change, read } from "./api.js";
-import { foreign, h, put } from "./dom.js";
+import { foreign, h, plain, put } from "./dom.js";
 import { bytes, count, number, time, withSeparators } from "./format.js";
 import { groupQuery } from "./page_overview.js";
 import { jsonTree } from "./values.js";
@@ -9,6 +9,7 @@ import { address, button, confirm, copyButton, empty, facts, fillWith, freshLine
 
 const MOST = 10_000; // letters that one request replays or discards
 const LISTED = 50;
+const LONGEST_ID = 60;
 
 export function showDeadLetters(main, context) {
   const [, letter] = context.segments;
@@ -59,12 +60,18 @@ function card(group, context, asOf, isOpen = false) {
   );
 }
 
+/** An event id, which a sender may have made as long as the columns beside it. */
+function shortened(text) {
+  const characters = [...text];
+  return characters.length > LONGEST_ID ? foreign(`${characters.slice(0, LONGEST_ID).join("")}…`, { title: plain(text) }) : foreign(text);
+}
+
 async function letters(options) {
   const box = h("tbody", {});
   const more = h("p", { class: "more" });
   const add = async (cursor) => {
     const page = await read("/v1/dead-letters", { ...options, parameters: { ...options.parameters, limit: LISTED, cursor } });
-    box.append(...page.dead_letters.map((letter) => h("tr", {}, h("td", {}, link(["dead-letters", letter.id], foreign(letter.id))), h("td", {}, letter.event_id === null ? "–" : foreign(letter.event_id)), h("td", {}, foreign(letter.detail)), h("td", {}, time(letter.set_aside_at)))));
+    box.append(...page.dead_letters.map((letter) => h("tr", {}, h("td", {}, link(["dead-letters", letter.id], foreign(letter.id))), h("td", {}, letter.event_id === null ? "–" : shortened(letter.event_id)), h("td", {}, foreign(letter.detail)), h("td", {}, time(letter.set_aside_at)))));
     put(more, page.next_cursor ? button("More", () => add(page.next_cursor)) : null);
   };
   await add(null);
