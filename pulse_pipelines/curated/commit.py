@@ -105,7 +105,7 @@ class _Rollups(tables.Change[_Staged]):
         if isinstance(lost, _Outdated):
             for following in self.following:  # the files may hold data of erased rows
                 following.discard()
-            self.results = [left for result in self.results if (left := _without(result, lost.days))]
+            self.results = [current for result in self.results if (current := _without(result, lost.days))]
         if not self.results:
             return None
         pinned = self.results[0].pinned

@@ -173,13 +173,13 @@ class OwnErasure:
 
     def _stage(self, erasure_id: str, outcome: Outcome) -> _Erased:
         """Stage the next commit: without a part of the files, and with the last part without history."""
-        summary, seen = {PROPERTY: erasure_id}, self._see(outcome)
-        live = own.live_files(seen)
-        hit = self._matching(seen, live)
+        summary, current = {PROPERTY: erasure_id}, self._see(outcome)
+        live = own.live_files(current)
+        hit = self._matching(current, live)
         part = _part(hit)
-        rewritten = [self._rewritten(seen, file) for file in part]
-        following = replace(seen.foreign, mark=erasure_id)
-        number = seen.metadata.current_snapshot_id
+        rewritten = [self._rewritten(current, file) for file in part]
+        following = replace(current.foreign, mark=erasure_id)
+        number = current.metadata.current_snapshot_id
         if part:
             added = [again.file for again in rewritten if again.file is not None]
             step = following.replaced(part, added, summary, same_rows=False)
@@ -190,14 +190,14 @@ class OwnErasure:
                 following, number = replace(following, document=alone.document), alone.snapshot_id
             dropped = {item["snapshot-id"] for item in following.document.get("snapshots") or ()} - {number}
         document = table_metadata.without_snapshots({"snapshots": []} | following.document, dropped)
-        old = seen.table.metadata_location
-        new = table_metadata.write_next(document, old, with_log=not last, store=seen.store.store)
+        old = current.table.metadata_location
+        new = table_metadata.write_next(document, old, with_log=not last, store=current.store.store)
         self._written.add(new)
         return _Erased(
             tables=[Next(self.own.row, old, new)],
             rows=sum(again.dropped for again in rewritten),
             files=len(part),
-            snapshots=len(dropped & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}),
+            snapshots=len(dropped & {snapshot.snapshot_id for snapshot in current.metadata.snapshots}),
             snapshot_id=number,
             last=last,
             sequence=int(document.get("last-sequence-number") or 0),
@@ -281,10 +281,10 @@ class _Commit(Change[_Erased]):
         return self.stage_next()
 
     def was_committed(self, work: _Erased) -> bool:
-        seen = own.see(self.tenant, self.own)
-        if seen.table.metadata_location == work.tables[0].new:
+        current = own.see(self.tenant, self.own)
+        if current.table.metadata_location == work.tables[0].new:
             return True
-        snapshot_ids = {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
+        snapshot_ids = {snapshot.snapshot_id for snapshot in current.metadata.snapshots}
         return work.files > 0 and work.snapshot_id in snapshot_ids
 
 

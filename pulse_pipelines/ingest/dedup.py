@@ -37,14 +37,14 @@ def gate(drained: Drained) -> Gated:
     verdicts = Verdicts()
     failures = list(drained.failures)
 
-    def judge_safely(tenant_id: UUID) -> Verdicts | Failure:
+    def reach_verdicts_safely(tenant_id: UUID) -> Verdicts | Failure:
         try:
-            return _judge(drained.plan, tenant_id, topics[tenant_id])
+            return _reach_verdicts(drained.plan, tenant_id, topics[tenant_id])
         except Exception as error:  # an error of any kind must not fail the other tenants
             return Failure(tenant_id, "dedup_gate", f"{type(error).__name__}: {error}")
 
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="gate") as tenants:
-        for outcome in tenants.map(judge_safely, list(topics)):
+        for outcome in tenants.map(reach_verdicts_safely, list(topics)):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:
@@ -52,7 +52,7 @@ def gate(drained: Drained) -> Gated:
     return Gated(drained.plan, drained.topics, verdicts, tuple(failures))
 
 
-def _judge(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> Verdicts:
+def _reach_verdicts(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> Verdicts:
     of_entities = {
         dataset.dataset_id: dataset for dataset in plan.scopes[tenant_id].datasets if dataset.of_entities
     }

@@ -81,11 +81,13 @@ def judge(
     unchanged = parquet_files.by_partition(arrivals.positions[~changed]) if not changed.all() else {}
     if not changed.any():
         return unchanged, None
-    swept, positions = changed & arrivals.of_syncs, arrivals.positions
+    by_sync, positions = changed & arrivals.of_syncs, arrivals.positions
     return unchanged, replace(
         _append(connection, dataset, arrivals, changed, log, updated),
-        gone=positions[changed & arrivals.states.is_zero() & ~swept],
-        swept={int(number): positions[swept & (sync_ids == number)] for number in np.unique(sync_ids[swept])},
+        gone=positions[changed & arrivals.states.is_zero() & ~by_sync],
+        swept={
+            int(number): positions[by_sync & (sync_ids == number)] for number in np.unique(sync_ids[by_sync])
+        },
     )
 
 
@@ -118,7 +120,7 @@ def _find_changes(arrivals: _Arrivals, before: Digests, updated: Counters) -> Ma
     changed[first] = (
         (updated == 0) | (before.heads != first_states.heads) | (before.tails != first_states.tails)
     )
-    changed[first] &= ~(arrivals.of_syncs[first] & (updated == 0))  # deleting an unknown entity is no version
+    changed[first] &= ~(arrivals.of_syncs[first] & (updated == 0))  # deleting an unknown entity makes none
     return changed
 
 

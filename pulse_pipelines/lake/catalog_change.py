@@ -40,19 +40,19 @@ class Written:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
         # Files that Postgres may have committed, with an unknown outcome, stay.
         if not isinstance(error, psycopg.OperationalError):
-            for each in self._idle.values():
-                metadata.remove(self._tenant, each)
+            for file in self._idle.values():
+                metadata.remove(self._tenant, file)
 
     def write(self, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
         """Write a metadata file. Raises as `metadata.write`."""
-        found = metadata.write(self._tenant, location, version, document)
-        self._idle[found.at] = found
-        return found
+        file = metadata.write(self._tenant, location, version, document)
+        self._idle[file.at] = file
+        return file
 
-    def hold(self, each: Metadata) -> Metadata:
+    def hold(self, file: Metadata) -> Metadata:
         """Mark a file as committed."""
-        self._idle.pop(each.at, None)
-        return each
+        self._idle.pop(file.at, None)
+        return file
 
 
 @dataclass

@@ -122,12 +122,12 @@ class _FileMerge(Change[_Merge]):
     role = ROLE
 
     def stage(self, lost: SwapLost | None) -> _Merge | None:
-        seen = own.see(self.tenant, self.table)
-        _check(seen.metadata)
-        live = own.live_files(seen)
+        current = own.see(self.tenant, self.table)
+        _check(current.metadata)
+        live = own.live_files(current)
         if self.groups is None:
-            self.groups = list(_groups(seen, live, self.budget, self.merged))
-        spec_id, standing = seen.metadata.default_spec_id, list[Group]()
+            self.groups = list(_groups(current, live, self.budget, self.merged))
+        spec_id, standing = current.metadata.default_spec_id, list[Group]()
         for group in self.groups:
             if group.stands(live, spec_id):
                 standing.append(group)
@@ -136,14 +136,14 @@ class _FileMerge(Change[_Merge]):
         self.groups = standing
         if not standing:
             return None
-        following = seen.foreign.replaced(
+        following = current.foreign.replaced(
             (file for group in standing for file in group.before),
             (group.after for group in standing),
             {PROPERTY: str(sum(len(group.before) for group in standing))},
             same_rows=True,
         )
-        old = seen.table.metadata_location
-        new = table_metadata.write_next(following.document, old, store=seen.store.store)
+        old = current.table.metadata_location
+        new = table_metadata.write_next(following.document, old, store=current.store.store)
         return _Merge([Next(self.table.row, old, new)], standing, following.snapshot_id)
 
     def was_committed(self, work: _Merge) -> bool:

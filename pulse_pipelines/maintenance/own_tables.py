@@ -230,18 +230,18 @@ class _OwnExpiry(Change[Work]):
     role = ROLE
 
     def stage(self, lost: SwapLost | None) -> Work | None:
-        seen = own.see(self.tenant, self.table)
-        self.expired = beyond(seen.metadata, self.now, wishes(seen.metadata, self.settings))
+        current = own.see(self.tenant, self.table)
+        self.expired = beyond(current.metadata, self.now, wishes(current.metadata, self.settings))
         if not self.expired:
             return None
-        old = seen.table.metadata_location
-        following = table_metadata.without_snapshots(seen.document, self.expired)
-        new = table_metadata.write_next(following, old, store=seen.store.store)
+        old = current.table.metadata_location
+        following = table_metadata.without_snapshots(current.document, self.expired)
+        new = table_metadata.write_next(following, old, store=current.store.store)
         return Work([Next(self.table.row, old, new)])
 
     def was_committed(self, work: Work) -> bool:
-        seen = own.see(self.tenant, self.table)
-        return not self.expired & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
+        current = own.see(self.tenant, self.table)
+        return not self.expired & {snapshot.snapshot_id for snapshot in current.metadata.snapshots}
 
 
 def wishes(metadata: TableMetadata, settings: UpkeepSettings) -> UpkeepSettings:

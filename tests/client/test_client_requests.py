@@ -184,7 +184,7 @@ def test_cloudevents_go_in_requests_of_their_own(send: Send) -> None:
         event(n=object()),
         SdkEvent({"id": "1", "source": "s", "type": "t"}, object()),
     ],
-    ids=repr,
+    ids=["empty", "number", "infinity", "surrogate", "object", "cloud event"],
 )
 def test_an_event_that_cannot_be_sent_keeps_no_other_out(wrong: Any) -> None:
     server = Server()
