@@ -62,6 +62,8 @@ def test_a_mark_more_or_less_changes_no_other_event(
         (b'{"a": NaN, "b": -Infinity, "c": 1e400, "d": 01}', True),
         (b'{"a": "\xff\x01\n", "b": "\\"quoted\\"", }', True),
         (b'{a: 1, "b": [1, 2,,]}', True),
+        (b'{/* a comment */ "a": 1}', False),
+        (b'{"a": 1 /* a comment */}', True),
         (b'{"a": "x}, {"b": "y"}', False),
         (b'{"a": 1} {"b": 2}', False),
         (b'{"a": "x" "b"}', False),

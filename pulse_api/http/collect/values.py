@@ -25,8 +25,11 @@ SPACE = b" \t\n\r"
 _SMALLEST = 2
 """Minimum bytes of a value, with its comma."""
 
+_WORDS = rb"""[^\s"{}\[\],:]++(?:\s++[^\s"{}\[\],:]++)*+"""
 _TOKENS = re.compile(
-    rb"""(?:[\s{\[,:]++|(?:"(?:[^"\\]++|\\.)*+"|[}\]]|[^\s"{}\[\],:]++)(?=\s*+(?:[:,}\]]|\Z))){1,1000}+""",
+    rb"""(?:[\s{\[,:]++|(?:"(?:[^"\\]++|\\.)*+"|[}\]]|"""
+    + _WORDS
+    + rb""")(?=\s*+(?:[:,}\]]|\Z))){1,1000}+""",
     re.DOTALL,
 )
 """Up to a thousand tokens: after a value, or its end, is a colon, a comma, a closing bracket or nothing."""
