@@ -1,9 +1,9 @@
 """Splitting an array of which one element is not JSON: the others are as they were, or nothing is taken."""
 
 import json
+from itertools import product
 
 import pytest
-from hypothesis import example, given, strategies as st
 
 from pulse_api.http.collect import values
 from pulse_api.http.collect.split import split
@@ -32,28 +32,24 @@ def items(elements: list[str]) -> list[bytes] | None:
 WHOLE = items(EVENTS)
 
 
-@given(
-    at=st.integers(0, len(EVENTS[2]) - 1),
-    mark=st.sampled_from(MARKS),
-    removed=st.integers(0, 1),
-    other=st.none() | st.integers(0, len(EVENTS[3]) - 1),
-)
-@example(at=EVENTS[2].index("e2") + 2, mark="", removed=1, other=EVENTS[3].index("e3") + 2)
-@example(at=EVENTS[2].index('"x"') + 2, mark="", removed=1, other=None)
-def test_a_mark_more_or_less_changes_no_other_event(
-    at: int, mark: str, removed: int, other: int | None
-) -> None:
-    elements = list(EVENTS)
-    elements[2] = elements[2][:at] + mark + elements[2][at + removed :]
-    if other is not None:
-        elements[3] = elements[3][:other] + elements[3][other + 1 :]
-    payloads = items(elements)
-    if payloads is not None:
-        assert WHOLE is not None
-        assert len(payloads) == len(WHOLE)
-        assert (payloads[:2], payloads[4:]) == (WHOLE[:2], WHOLE[4:])
-        if other is None:
-            assert payloads[3] == WHOLE[3]
+def test_a_mark_more_or_less_changes_no_other_event() -> None:
+    """At each place of an element."""
+    assert WHOLE is not None
+    for at, mark, removed in product(range(len(EVENTS[2])), ("", *MARKS), (0, 1)):
+        odd = EVENTS[2][:at] + mark + EVENTS[2][at + removed :]
+        payloads = items([*EVENTS[:2], odd, *EVENTS[3:]])
+        if payloads is not None:
+            assert payloads[:2] + payloads[3:] == WHOLE[:2] + WHOLE[3:], odd
+
+
+def test_quotes_that_are_missing_twice_swallow_no_event() -> None:
+    """Between them, what is a string and what is not is exchanged."""
+    places = [at for at, character in enumerate(EVENTS[1]) if character == '"']
+    for first, second in product(places, places):
+        odd = EVENTS[1][:first] + EVENTS[1][first + 1 :]
+        other = EVENTS[3][:second] + EVENTS[3][second + 1 :]
+        payloads = items([EVENTS[0], odd, EVENTS[2], other, EVENTS[4]])
+        assert payloads is None or len(payloads) == len(EVENTS), (odd, other)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +59,7 @@ def test_a_mark_more_or_less_changes_no_other_event(
         (b'{"a": "\xff\x01\n", "b": "\\"quoted\\"", }', True),
         (b'{a: 1, "b": [1, 2,,]}', True),
         (b'{/* a comment */ "a": 1}', False),
+        (b'{{"a": 1}, "b": 2}', False),
         (b'{"a": 1 /* a comment */}', True),
         (b'{"a": "x}, {"b": "y"}', False),
         (b'{"a": 1} {"b": 2}', False),
