@@ -70,7 +70,7 @@ function quota(usage, open) {
     ["Open dead letters", number(open)],
     ["Landed this month", month ? number(month.landed) : "0"],
     ["Monthly quota", limit > 0 ? [number(usage.remaining_records), " of ", number(limit), " left"] : "unlimited"],
-    ["Datasets", usage.remaining_datasets === null ? number(usage.datasets) : [number(usage.datasets), " of ", number(usage.limits.maxDatasets)]],
+    ["Datasets of events", usage.remaining_datasets === null ? number(usage.datasets) : [number(usage.datasets), " of ", number(usage.limits.maxDatasets)]],
   ]);
 }
 
