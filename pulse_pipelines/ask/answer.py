@@ -122,16 +122,16 @@ async def answer(
     await asyncio.to_thread(record.begin, tenant, question_id, key_id, stored, provider.name)
 
     async def recorded(sql: str) -> Ran:
-        found = await run(sql)
-        ids.append(found.query_id)
-        return found
+        result = await run(sql)
+        ids.append(result.query_id)
+        return result
 
     state, error = "failed", None
     try:
         meanings = await asyncio.to_thread(meaning.of_tenant, tenant)
         budget = Budget(tenant, question_id, tokens_per_day)
-        found = await provider.understand(meanings, stored, now or datetime.now(UTC), recorded, budget)
-        fresh = await asyncio.to_thread(record.freshness, tenant, list(found.ran.snapshots))
+        reading = await provider.understand(meanings, stored, now or datetime.now(UTC), recorded, budget)
+        fresh = await asyncio.to_thread(record.freshness, tenant, list(reading.ran.snapshots))
         state = "answered"
     except asyncio.CancelledError:
         error = "whoever asked has left before the answer"
@@ -145,17 +145,17 @@ async def answer(
     finally:
         await asyncio.to_thread(record.spent, tenant, question_id, ids)
         await asyncio.to_thread(record.end, tenant, question_id, state, time.monotonic() - began, error)
-    ran = found.ran
+    ran = reading.ran
     return Answer(
         question_id,
         stored,
         provider.name,
-        found.said,
-        found.sql,
+        reading.said,
+        reading.sql,
         ran.query_id,
         ran.snapshots,
         fresh,
         ran.columns,
         ran.rows,
-        found.tries,
+        reading.tries,
     )

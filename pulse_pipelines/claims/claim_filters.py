@@ -33,7 +33,7 @@ class Torn(ValueError):  # noqa: N818 - nothing fails: the run itself is searche
 class Candidates:
     """Indices where digests can be in several runs, as columns."""
 
-    wanted: Indices
+    digest: Indices
     """Index of the digest among those that were looked up."""
     run: Indices
     """Index of the run, in the order of the filters."""
@@ -43,10 +43,10 @@ class Candidates:
     """... and the number of places."""
 
     def __len__(self) -> int:
-        return len(self.wanted)
+        return len(self.digest)
 
-    def __getitem__(self, which: Indices | Mask | slice) -> Self:
-        return type(self)(self.wanted[which], self.run[which], self.start[which], self.count[which])
+    def __getitem__(self, rows: Indices | Mask | slice) -> Self:
+        return type(self)(self.digest[rows], self.run[rows], self.start[rows], self.count[rows])
 
 
 def make(run: Digests) -> bytes:

@@ -75,12 +75,12 @@ def _filtered(
         fail_point("claims.filtered")
         unread = np.ones(len(candidates), np.bool_)
         for index in np.unique(candidates.run):
-            run, own = runs[index], candidates.run == index
-            if own.sum() * IDS_PER_RANGE > run.ids or claim_cache.mapped(run) is not None:
-                at = candidates.wanted[own]
-                there = digests[at].within(claim_cache.digests(connection, run))
-                holders[at[there]] = run.run
-                unread &= ~own
+            run, of_run = runs[index], candidates.run == index
+            if of_run.sum() * IDS_PER_RANGE > run.ids or claim_cache.mapped(run) is not None:
+                at = candidates.digest[of_run]
+                claimed = digests[at].within(claim_cache.digests(connection, run))
+                holders[at[claimed]] = run.run
+                unread &= ~of_run
         _read(connection, runs, digests, candidates[unread], holders)
 
 
@@ -98,7 +98,7 @@ def _read(
         there = Digests.joined(_ranges(connection, runs[0], numbers, some))
         if len(there) != some.count.sum():
             raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
-        at, of = np.repeat(some.wanted, some.count), np.repeat(numbers, some.count)
+        at, of = np.repeat(some.digest, some.count), np.repeat(numbers, some.count)
         same = (there.heads == digests.heads[at]) & (there.tails == digests.tails[at])
         holders[at[same]] = of[same]
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from psycopg.rows import class_row
-
 from pulse_pipelines.domain.syncs import Part, State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import sync_progress
@@ -172,8 +170,7 @@ def list_syncs(tenant: Tenant, slug: str, limit: int = LISTED) -> list[Sync]:
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         _dataset(connection, tenant, slug, of_any_kind=True)
-        with connection.cursor(row_factory=class_row(Sync)) as cursor:
-            return cursor.execute(LIST, [slug, limit]).fetchall()
+        return postgres.select(connection, Sync, LIST, [slug, limit])
 
 
 def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
@@ -195,8 +192,7 @@ def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
                 dataset=slug,
                 sync=sync_id,
             )
-        with connection.cursor(row_factory=class_row(Sync)) as cursor:
-            return cursor.execute(ONE, [sync_id]).fetchall()[0]
+        return postgres.select(connection, Sync, ONE, [sync_id])[0]
 
 
 def allow(tenant: Tenant, slug: str, share: float) -> None:

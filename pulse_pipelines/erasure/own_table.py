@@ -272,7 +272,7 @@ class OwnErasure:
 
 @dataclass
 class _Commit(Change[_Erased]):
-    own: OwnTable
+    table: OwnTable
     stage_next: Callable[[], _Erased]
     point = "own.erase"
     role = ROLE
@@ -281,7 +281,7 @@ class _Commit(Change[_Erased]):
         return self.stage_next()
 
     def was_committed(self, work: _Erased) -> bool:
-        current = own.see(self.tenant, self.own)
+        current = own.see(self.tenant, self.table)
         if current.table.metadata_location == work.tables[0].new:
             return True
         snapshot_ids = {snapshot.snapshot_id for snapshot in current.metadata.snapshots}

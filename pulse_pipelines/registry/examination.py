@@ -32,5 +32,5 @@ def examine_schema(tenant: Tenant, document: str, slug: str | None = None) -> Ex
     examination, obstacles = examine(document, bound), None
     if slug is not None:
         current = check_document(find_dataset(tenant, slug).document)
-        obstacles = incompatibilities(current, check_document(document))
+        obstacles = incompatibilities(current, examination.document)
     return ExaminedSchema(examination, bound, obstacles)

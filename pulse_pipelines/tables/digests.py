@@ -63,8 +63,8 @@ class Digests:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def __getitem__(self, which: Indices | Mask | slice) -> Self:
-        return type(self)(self.heads[which], self.tails[which])
+    def __getitem__(self, places: Indices | Mask | slice) -> Self:
+        return type(self)(self.heads[places], self.tails[places])
 
     def packed(self) -> bytes:
         """All heads, then all tails, little-endian."""

@@ -39,9 +39,9 @@ def found(filters: Filters, pieces: list[Digests], wanted: Digests) -> Mask:
     """Which digests are in a piece, as it is at the places that the filters name."""
     mask = np.zeros(len(wanted), np.bool_)
     candidates = filters.candidates(wanted)
-    assert (np.diff(candidates.wanted) > 0).all(), "each digest is in one piece at most"
+    assert (np.diff(candidates.digest) > 0).all(), "each digest is in one piece at most"
     for at, piece, start, count in zip(
-        candidates.wanted, candidates.run, candidates.start, candidates.count, strict=True
+        candidates.digest, candidates.run, candidates.start, candidates.count, strict=True
     ):
         assert count > 0
         there = pieces[piece][slice(start, start + count)]
@@ -113,7 +113,7 @@ def test_with_filters_as_without_where_digests_are_as_they_come(
     said = np.zeros(len(drawn), np.bool_)
     for index, piece in enumerate(pieces):
         own = candidates[candidates.run == index]
-        at, places = np.repeat(own.wanted, own.count), own.start
+        at, places = np.repeat(own.digest, own.count), own.start
         places = np.concatenate(
             [place + np.arange(n) for place, n in zip(places, own.count, strict=True)] or [at]
         )

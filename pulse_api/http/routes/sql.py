@@ -127,7 +127,7 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
     query has limits of time, memory, rows and bytes: 422 says which was reached. It ends when its caller
     leaves.
     """
-    here, tenant = app_state(request), principal.tenant
+    state, tenant = app_state(request), principal.tenant
     query_request = QueryRequest(
         tenant=tenant,
         sql=body.sql,
@@ -136,20 +136,20 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
         media_type=chosen(request, list(ENCODERS)),
         travel=Travel(dict(body.snapshots), body.as_of),
     )
-    with here.results.of(tenant.tenant_id) as before:
+    with state.results.of(tenant.tenant_id) as before:
         before.add(0)  # nothing more is computed while too many result bytes wait to be fetched
-    with here.queries.reserve(query_request):
-        result = await unless_left(request.receive, _run_query(here, query_request))
-    holding = here.results.of(tenant.tenant_id)
+    with state.queries.reserve(query_request):
+        result = await unless_left(request.receive, _run_query(state, query_request))
+    holding = state.results.of(tenant.tenant_id)
     holding.count(len(result.content))
     headers = {"Vary": "Accept", QUERY_ID: query_request.query_id}
     return _HeldResponse(result.content, holding, media_type=query_request.media_type, headers=headers)
 
 
-async def _run_query(here: AppState, query_request: QueryRequest) -> Result:
-    async with here.turns[Kind.SQL].take(query_request.tenant.tenant_id):
+async def _run_query(state: AppState, query_request: QueryRequest) -> Result:
+    async with state.turns[Kind.SQL].take(query_request.tenant.tenant_id):
         try:
-            return await here.queries.run(query_request)
+            return await state.queries.run(query_request)
         except UserError as error:
             error.fix = error.fix or CORRECT
             raise

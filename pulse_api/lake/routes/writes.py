@@ -72,10 +72,10 @@ def _transaction(request: CatalogRequest) -> Response:
     if not isinstance(documents, list) or not documents or len(documents) > MOST:
         raise refused(400, f"table-changes is a list of 1 to {MOST} commits")
     changes = []
-    for each in documents:
-        if not isinstance(each, dict):
+    for document in documents:
+        if not isinstance(document, dict):
             raise refused(400, "a commit is an object")
-        changes.append(TableCommit(named(each, "identifier"), *updates.parsed(each)))
+        changes.append(TableCommit(named(document, "identifier"), *updates.parsed(document)))
     return nothing(lambda: writing.change(request.caller.tenant, changes, request.once))
 
 

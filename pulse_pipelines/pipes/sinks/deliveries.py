@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from pulse_pipelines.domain.tenant import Tenant
@@ -199,8 +198,5 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
 
 def of_pipe(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:
     """The latest runs of a pipe, the latest first."""
-    with (
-        postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection,
-        connection.cursor(row_factory=class_row(Delivery)) as cursor,
-    ):
-        return cursor.execute(LIST, [pipe, limit]).fetchall()
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return postgres.select(connection, Delivery, LIST, [pipe, limit])
