@@ -1,7 +1,9 @@
 """The plan of a manifest: the steps from what a tenant has to what the manifest says."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +21,11 @@ from pulse_pipelines.manifest import steps
 from pulse_pipelines.manifest.document import DatasetPart, KeyPart, LimitsPart, Manifest
 from pulse_pipelines.manifest.steps import Action, Outcome, Step
 from pulse_resources.errors import Conflict, NotFound, UserError
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
+
+MOST_NAMED = 3
+"""Conflicts that an error names."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,42 @@ def plan(manifest: Manifest, *, prune: bool = False) -> list[Step]:
     return [*listed, *_plan_removals(manifest, existing)] if prune else listed
 
 
+@contextmanager
+def exclusively(slug: str, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Keep other manifests of the tenant from being applied while the block runs; waits for one that is.
+
+    Args:
+        slug: the tenant's, which need not exist.
+        on_wait: called once, before it waits.
+
+    Raises:
+        UserError: it is not a slug.
+    """
+    check_slug("tenant", slug)
+    with ExitStack() as held:
+        if held.enter_context(locks.session(Lock.MANIFEST, slug)) is None:
+            on_wait()
+            held.enter_context(locks.session(Lock.MANIFEST, slug, wait_seconds=math.inf))
+        yield
+
+
+def refuse_conflicts(manifest: Manifest, listed: Sequence[Step]) -> None:
+    """Refuse a plan that cannot be carried out as a whole. Raises Conflict, which names what differs."""
+    conflicts = [step for step in listed if step.action is Action.CONFLICT]
+    if not conflicts:
+        return
+    named = [
+        f"the {step.kind} {step.name} differs from the manifest: {step.detail}"
+        for step in conflicts[:MOST_NAMED]
+    ]
+    more = len(conflicts) - len(named)
+    raise Conflict(
+        "; ".join(named) + (f"; and {more} more, which --plan shows" if more else ""),
+        fix="Nothing was changed: change the manifest, or what it conflicts with",
+        tenant=manifest.tenant,
+    )
+
+
 def carry_out(manifest: Manifest, listed: Sequence[Step]) -> Iterator[tuple[Step, Outcome]]:
     """Carry the steps out, in order; yields each that changes something once it is done.
 
@@ -72,14 +115,7 @@ def carry_out(manifest: Manifest, listed: Sequence[Step]) -> Iterator[tuple[Step
         Conflict: the plan has a conflict; nothing was changed.
         PulseError: as the registry's functions.
     """
-    if conflicts := [step for step in listed if step.action is Action.CONFLICT]:
-        first, more = conflicts[0], len(conflicts) - 1
-        raise Conflict(
-            f"the {first.kind} {first.name} differs from the manifest: {first.detail}"
-            + (f", and {more} more" if more else ""),
-            fix="Nothing was changed: change the manifest, or what it conflicts with",
-            tenant=manifest.tenant,
-        )
+    refuse_conflicts(manifest, listed)
     tenant: Tenant | None = None
     for step in listed:
         if step.kind == "tenant" and step.changes:

@@ -4,7 +4,8 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,14 @@ from support.docs import blocks
 from typer.testing import CliRunner, Result
 
 from pulse_api import cli
+from pulse_api.cli import apply as command
 from pulse_pipelines import registry
-from pulse_pipelines.manifest import document
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.manifest import document, plan as planning
+from pulse_pipelines.manifest.steps import Step
 from pulse_resources.errors import NotFound, UserError
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import Settings
 
 FIRST = {"type": "object", "properties": {"country": {"type": "string"}}}
@@ -121,6 +127,54 @@ def test_pruning_removes_what_the_manifest_does_not_name(manifest: dict[str, Any
     assert steps(tmp_path, smaller, "--prune", "--yes") == removed
     assert registry.list_datasets(tenant) == []
     assert steps(tmp_path, smaller, "--prune", "--yes") == []
+
+
+def test_conflicts_are_named_before_removals_are_asked_for(manifest: dict[str, Any], tmp_path: Path) -> None:
+    apply(tmp_path, manifest | {"keys": {"shop": {"scopes": ["collect"]}, "old": {"scopes": ["read"]}}})
+    manifest["keys"] = {"shop": {"scopes": ["read"]}}
+    manifest["datasets"] = {"orders": {"schema": "orders", "kind": "entities"}}
+    output = apply(tmp_path, manifest, "--prune", code=2).output
+    assert "the dataset orders differs" in output
+    assert "the key shop differs" in output
+    assert "confirmation" not in output
+
+
+def test_two_commands_for_one_tenant_follow_each_other(
+    manifest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remarks = []
+
+    def end_of_the_first(remark: str) -> None:
+        remarks.append(remark)
+        parsed = document.parse(yaml.safe_dump(manifest).encode(), lambda path: b"")
+        list(planning.carry_out(parsed, planning.plan(parsed)))
+        first.close()
+
+    monkeypatch.setattr(command, "remark", end_of_the_first)
+    with ExitStack() as first:
+        first.enter_context(locks.session(Lock.MANIFEST, manifest["tenant"]))
+        assert "nothing to do" in apply(tmp_path, manifest).output
+    assert remarks == [
+        f"Another command applies a manifest of {manifest['tenant']}: waiting until it has ended."
+    ]
+
+
+def test_what_is_added_during_the_question_is_asked_for_again(
+    manifest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(tmp_path, manifest)
+    tenant = registry.find_tenant(manifest["tenant"])
+    asked = []
+
+    def add_a_key_once(slug: str, removals: Sequence[Step]) -> None:
+        asked.append([step.name for step in removals])
+        if len(asked) == 1:
+            registry.keys.issue_key(tenant, "late", [KeyScope.READ])
+
+    monkeypatch.setattr(command, "_confirm", add_a_key_once)
+    removed = steps(tmp_path, {"tenant": manifest["tenant"]}, "--prune")
+    assert asked == [["shop", "orders"], ["late", "shop", "orders"]]
+    assert removed == ["remove key late", "remove key shop", "remove dataset orders"]
 
 
 @pytest.mark.parametrize(
