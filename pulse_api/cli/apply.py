@@ -51,7 +51,10 @@ def apply_manifest(
 
     Example: pulse apply -f docs/examples/acme.yaml --plan
     """
-    manifest = document.parse(read(file, "manifest"), lambda path: _read_named(file.parent / path))
+    content = read(file, "manifest")
+    if len(content) > MAX_FILE_BYTES:
+        raise UserError(f"the manifest has more than {MAX_FILE_BYTES:,} bytes", fix="Name schemas by a path")
+    manifest = document.parse(content, lambda path: _read_named(file.parent / path))
     if only_plan:
         steps = planning.plan(manifest, prune=prune)
         _show_plan(manifest.tenant, steps, as_json)

@@ -1,5 +1,6 @@
 """The document of a manifest: a tenant with its limits, schemas, datasets, keys and pipes."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,7 +14,10 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import Definition, definition
 from pulse_pipelines.domain.quota import MOST, UNLIMITED
 from pulse_pipelines.domain.schemas import shorthand
-from pulse_resources.errors import UserError
+from pulse_resources.errors import UserError, some_of
+
+MAX_DEPTH = 100
+"""Maximum nesting of a manifest: a schema in place may have its own levels."""
 
 
 class _Part(BaseModel):
@@ -97,9 +101,9 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
         place = ".".join(map(str, first["loc"])) or "the manifest"
         raise UserError(f"{place}: {first['msg']}") from None
     pipes = tuple(_pipe(number, entry, read) for number, entry in enumerate(parts.pipes, start=1))
-    names = [pipe.pipe for pipe in pipes]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"pipes: {repeated[0]} is defined twice")
+    repeated = [name for name, count in Counter(pipe.pipe for pipe in pipes).items() if count > 1]
+    if repeated:
+        raise UserError(f"pipes: {some_of(repeated)}: a pipe is defined once")
     return Manifest(
         tenant=parts.tenant,
         name=parts.name,
@@ -111,13 +115,8 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
     )
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml has no types
-    """Refuses repeated members and aliases: the first hide a mistake, the second can become gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise _problem("an alias; write its value in place", self.peek_event())
-        return super().compose_node(parent, index)
+class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # yaml has no types
+    """Refuses repeated members, which hide a mistake."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         names = set[str]()
@@ -129,12 +128,24 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml has no types
         return super().construct_mapping(node, deep)
 
 
+def _check_events(content: bytes) -> None:
+    """Refuse aliases, which can become gigabytes, and depths that a recursive loader does not survive."""
+    depth = 0
+    for event in yaml.parse(content, yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise _problem("an alias; write its value in place", event)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _problem(f"more than {MAX_DEPTH} levels of mappings and lists", event)
+
+
 def _problem(text: str, at: Any) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=text, problem_mark=at.start_mark)
 
 
 def _load(content: bytes, noun: str) -> Any:
     try:
+        _check_events(content)
         return yaml.load(content, _Loader)  # noqa: S506 - a safe one
     except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{noun} is neither YAML nor JSON: {error}") from None

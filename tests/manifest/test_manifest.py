@@ -30,6 +30,9 @@ FIRST = {"type": "object", "properties": {"country": {"type": "string"}}}
 SECOND = {"type": "object", "properties": {"country": {"type": "string"}, "amount": {"type": "number"}}}
 ANOTHER_TYPE = {"type": "object", "properties": {"country": {"type": "integer"}}}
 
+A_PIPE = "{{pipe: p{}, dataset: d, transform: SELECT 1}}"
+TWICE = f"tenant: acme\npipes: [{', '.join(A_PIPE.format(number % 4) for number in range(8))}]"
+
 
 @pytest.fixture
 def manifest(stack: Settings) -> dict[str, Any]:
@@ -187,6 +190,7 @@ def test_what_is_added_during_the_question_is_asked_for_again(
         ("tenant: acme\n? [a, b]\n: c", "neither YAML nor JSON"),
         ("tenant: acme\ntenant: b", "'tenant' is there twice"),
         ("tenant: acme\nschemas: {a: &a {b: 1}, c: *a}", "an alias"),
+        ("tenant: acme\nschemas: {a: " + "[" * 100_000, "more than 100 levels"),
         ("tenant: acme\nlimits: {max_datasets: -2}", "limits.max_datasets"),
         ("tenant: acme\nlimits: {max_datasets: true}", "limits.max_datasets: Value error, must be a number"),
         ("tenant: acme\nschemas: {orders: a.json}", "schemas.orders: cannot read a.json"),
@@ -197,6 +201,7 @@ def test_what_is_added_during_the_question_is_asked_for_again(
         ("tenant: acme\nkeys: {shop: {scopes: [all]}}", "keys.shop.scopes"),
         ("tenant: acme\npipes: [7]", "pipes: number 1 is neither"),
         ("tenant: acme\npipes: [{pipe: a}]", "the pipe says no"),
+        (TWICE, "pipes: p0, p1, p2, and 1 more: a pipe is defined once"),
     ],
 )
 def test_a_manifest_that_is_not_valid_is_refused_with_the_place(manifest: str, words: str) -> None:
@@ -208,6 +213,14 @@ def test_a_manifest_that_is_not_valid_is_refused_with_the_place(manifest: str, w
             document.parse(manifest.encode(), read)
     else:
         assert document.parse(manifest.encode(), read).schemas["orders"] == ('{"a":"2026-11-19"}',)
+
+
+def test_undefined_schemas_are_named_together() -> None:
+    slugs = [f"d{number}" for number in range(60)]
+    sets = ", ".join(f"{slug}: {{schema: of_{slug}}}" for slug in slugs)
+    many = document.parse(f"tenant: acme\ndatasets: {{{sets}}}".encode(), lambda path: b"")
+    with pytest.raises(UserError, match=r"d0 \('of_d0'\), d1 \('of_d1'\), d2 \('of_d2'\), and 57 more"):
+        planning.plan(many)
 
 
 def test_the_commands_of_the_page_work(stack: Settings, tmp_path: Path) -> None:
