@@ -290,6 +290,8 @@ def _show(result: "dead_letters.Result", as_json: bool) -> None:
         if odd:
             rows = ((v.letter_id, v.outcome, v.reason, v.pointer, _short(v.detail or "")) for v in odd)
             show_table(("id", "outcome", "reason", "pointer", "detail"), rows, empty="")
+            if more := sum(result.counts.get(outcome, 0) for outcome in dead_letters.UNRESOLVED) - len(odd):
+                remark(f"… and {more:,} more, beyond the first {dead_letters.SHOWN:,} letters")
         for outcome, meaning in _sentences().items():
             if count := result.counts.get(outcome):
                 say(f"{count:,} {meaning}")
