@@ -1,8 +1,10 @@
 """The document of a manifest: a tenant with its limits, schemas, datasets, keys and pipes."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -10,7 +12,9 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pulse_pipelines.domain.dataset import DatasetKind, OnInvalid
+from pulse_pipelines.domain.event import nesting
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.pipes import Definition, definition
 from pulse_pipelines.domain.quota import MOST, UNLIMITED
 from pulse_pipelines.domain.schemas import shorthand
@@ -91,7 +95,7 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
     Raises:
         UserError: the manifest, or a file that it names, is not valid; the error names the place.
     """
-    document = _load(content, "the manifest")
+    document = load(content, "the manifest")
     if not isinstance(document, dict):
         raise UserError("the manifest is not a mapping", fix="It begins with: tenant: <slug>")
     try:
@@ -116,7 +120,13 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
 
 
 class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # yaml has no types
-    """Refuses repeated members, which hide a mistake."""
+    """Refuses repeated members, which hide a mistake; says where a value is that cannot be read."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            raise _problem(str(clearer(b"", error)), node) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         names = set[str]()
@@ -143,12 +153,36 @@ def _problem(text: str, at: Any) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=text, problem_mark=at.start_mark)
 
 
-def _load(content: bytes, noun: str) -> Any:
+def load(content: bytes, noun: str) -> Any:
+    """The document of a file in YAML or JSON.
+
+    Raises:
+        UserError: it is neither, has a member twice, an alias, or more than `MAX_DEPTH` levels.
+    """
+    if content.lstrip()[:1] == b"{" and _is_json(content):  # YAML lacks its escapes of surrogate pairs
+        return json.loads(content, object_pairs_hook=partial(_members, noun))
     try:
         _check_events(content)
         return yaml.load(content, _Loader)  # noqa: S506 - a safe one
-    except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
+    except ValueError as error:
+        raise UserError(f"{noun} is neither YAML nor JSON: {clearer(content, error)}") from None
+    except (yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{noun} is neither YAML nor JSON: {error}") from None
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return False
+    return nesting(content) <= MAX_DEPTH
+
+
+def _members(noun: str, members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises UserError: it has a member twice."""
+    if repeated := [name for name, count in Counter(name for name, _ in members).items() if count > 1]:
+        raise UserError(f"{noun}: {repeated[0]!r} is there twice")
+    return dict(members)
 
 
 def _versions(name: str, entry: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:
@@ -173,7 +207,7 @@ def _schema(place: str, entry: Any, read: Callable[[str], bytes]) -> str:
 
 
 def _pipe(number: int, entry: Any, read: Callable[[str], bytes]) -> Definition:
-    document = _load(read(entry), f"pipes: {entry}") if isinstance(entry, str) else entry
+    document = load(read(entry), f"pipes: {entry}") if isinstance(entry, str) else entry
     if not isinstance(document, dict):
         raise UserError(f"pipes: number {number} is neither a path nor a definition")
     return definition(document)

@@ -18,6 +18,7 @@ from pulse_api.http.collect import cloudevents, values
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.event import Rejected, nesting
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.tables.arrow_columns import unusual
 
@@ -149,7 +150,7 @@ def _one(body: bytes, limits: _Limits) -> Item:
     except orjson.JSONDecodeError as error:
         if nesting(body) > limits.max_depth:
             return limits.too_deep(body)
-        raise _no_json(body, str(error)) from error
+        raise _no_json(body, str(clearer(body, error))) from error
 
 
 def _alone(body: bytes, limits: _Limits, make: Make) -> Item:
@@ -159,7 +160,7 @@ def _alone(body: bytes, limits: _Limits, make: Make) -> Item:
     except orjson.JSONDecodeError as error:
         if nesting(body) > limits.max_depth:
             return limits.too_deep()
-        raise _no_json(body, str(error)) from error
+        raise _no_json(body, str(clearer(body, error))) from error
     except RecursionError:
         return limits.too_deep()
 
@@ -179,7 +180,7 @@ def _array(body: bytes, limits: _Limits, make: Make) -> list[Item]:
             decoded, plain = _exact(body, limits.max_depth + LEVELS_OF_AN_ARRAY, decoded)
             return [make(element, plain) for element in decoded]
         except orjson.JSONDecodeError as error:
-            problem = str(error)
+            problem = str(clearer(body, error))
         except RecursionError:  # the elements show which one is too deep
             pass
     pieces = values.elements(body, limits.max_events)
