@@ -85,13 +85,15 @@ def _apply(
         if confirmed is not None and not confirmed.issuperset(map(_named, removals)):
             return removals
         done: list[dict[str, object]] = []
-        for step, outcome in planning.carry_out(manifest, steps):
-            done.append(_as_document(step, outcome))
-            if not as_json:
-                _show_done(step, outcome)
-    if as_json:
-        emit({"tenant": manifest.tenant, "steps": done})
-    elif not done:
+        try:
+            for step, outcome in planning.carry_out(manifest, steps):
+                done.append(_as_document(step, outcome))
+                if not as_json:
+                    _show_done(step, outcome)
+        finally:
+            if as_json:  # after an error, too: a key is shown once
+                emit({"tenant": manifest.tenant, "steps": done})
+    if not as_json and not done:
         say(f"tenant {manifest.tenant} is as the manifest says: {len(steps)} checked, nothing to do")
     return []
 

@@ -162,6 +162,13 @@ def test_two_commands_for_one_tenant_follow_each_other(
     ]
 
 
+def test_a_key_is_printed_even_if_a_later_step_fails(manifest: dict[str, Any], tmp_path: Path) -> None:
+    manifest["pipes"] = [{"pipe": "planes", "dataset": "planes", "source": "nowhere", "table": "planes"}]
+    listed = json.loads(apply(tmp_path, manifest, "--json", code=2).stdout)["steps"]
+    (key,) = registry.keys.list_keys(registry.find_tenant(manifest["tenant"]))
+    assert [step["key"].split("_")[2] for step in listed if "key" in step] == [key.key_id]
+
+
 def test_what_is_added_during_the_question_is_asked_for_again(
     manifest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
