@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from pulse_api.console.pages import KINDS, release
 
+pytestmark = pytest.mark.long  # each opens a page of a browser
 ORIGIN = "http://pulse.test"
 KEY = f"pulse_{'0' * 32}_{'1' * 12}_{'a' * 43}"
 IDENTITY = {
