@@ -103,7 +103,8 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the manifest"
-        raise UserError(f"{place}: {first['msg']}") from None
+        more = f"; and {error.error_count() - 1:,} more" if error.error_count() > 1 else ""
+        raise UserError(f"{place}: {first['msg']}{more}") from None
     pipes = tuple(_pipe(number, entry, read) for number, entry in enumerate(parts.pipes, start=1))
     repeated = [name for name, count in Counter(pipe.pipe for pipe in pipes).items() if count > 1]
     if repeated:

@@ -24,6 +24,9 @@ TEXTS: dict[bytes | str, str] = {
     '["\ud800"]': "it is not UTF-8: half of a surrogate pair, which is not a character: "
     "line 1 column 3 (char 2)",
     f"[{LONG}]": "it has an integer of more than 4,300 digits",
+    b'{"\xc3\xa4":\n "\\ud800"}': "the text has half of a surrogate pair, which is not a character: "
+    "line 2 column 3 (char 8)",
+    f"[{'9' * 400}]": "the number is beyond the largest double, 1.8e308: line 1 column 2 (char 1)",
     "[01]": "number with leading zero is not allowed: line 1 column 2 (char 1)",
 }
 

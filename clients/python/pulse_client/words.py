@@ -9,6 +9,8 @@ MAX_TEXT = 500
 """Characters of a text of the server, or of a library, in an error."""
 _MOST_DIGITS = 4_300
 """Digits of an integer that Python writes as text; so it is by default."""
+_MOST_BITS = 14_284
+"""Bits of the largest integers with so many digits."""
 
 
 def clean(text: object, most: int = MAX_TEXT) -> str:
@@ -34,7 +36,7 @@ def unwritable(document: Any) -> tuple[str, str] | None:
         pointer, value = pending.pop()
         if isinstance(value, str) and (at := _half(value)) is not None:
             return pointer, f"character {at} of the text is half of a surrogate pair, not a character"
-        if isinstance(value, int) and value.bit_length() > _MOST_DIGITS * 3.4:
+        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
             return pointer, f"the integer has more than {_MOST_DIGITS:,} digits"
         if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             return pointer, f"{value} is not a number of JSON"
