@@ -141,7 +141,10 @@ class Judging:
         foreign = verdict.rejected.reason in (Reason.WRONG_TENANT, Reason.OVERSIZE)
         kept = target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
         if target is not None and kept:
-            self._outgoing[index] = Outgoing(target.dataset.slug, verdict.event_id, item.payload)
+            text = None if item.texts is None else item.texts.of(index)
+            if text is None or len(text) > judge.limits.max_bytes:
+                text = item.payload
+            self._outgoing[index] = Outgoing(target.dataset.slug, verdict.event_id, text)
         self._notable.append((index, verdict, kept))
 
     def verdicts(self) -> Verdicts:
