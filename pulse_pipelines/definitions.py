@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import dagster as dg
+import psycopg
 
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.curated import rollups
@@ -35,6 +36,7 @@ from pulse_pipelines.registry import Family
 from pulse_pipelines.runtime import run_scope
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 from pulse_pipelines.runtime.parts import Parts
+from pulse_resources.errors import Transient, first_line
 
 registry.import_all()  # runs are forks of a process that has imported this module
 
@@ -54,7 +56,15 @@ def defs() -> dg.Definitions:
         return PARTS.build_assets(assets)
     if run is not None and run.job == PIPES:
         return _definitions((), pipes.names())
-    loaded = {LOADED: registry_fingerprint()}  # before the families: what changes in between makes it stale
+    try:
+        loaded = {
+            LOADED: registry_fingerprint()
+        }  # before the families: what changes in between makes it stale
+    except psycopg.OperationalError as error:
+        raise Transient(
+            f"Postgres does not answer, and the assets are those of the datasets in it: {first_line(error)}",
+            fix="Start the stack with `pulse up`, in this folder or in that of PULSE_HOME",
+        ) from None
     families = [MODEL] if run_scope.parted() else registry.list_families()
     sources = sources_by_name()
     slugs = registry.existing_slugs(set[str]().union(*sources.values())) if sources else set()

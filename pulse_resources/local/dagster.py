@@ -20,7 +20,7 @@ SERVICES = ("dagster-code", "dagster-webserver", "dagster-daemon")
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Environment read by `dagster_home/dagster.yaml` and `workspace.yaml`."""
+    """Environment read by `dagster.yaml` and `workspace.yaml` in `dagster_home/`."""
     data = str(settings.home / "dagster")
     return {
         "DAGSTER_HOME": data,
@@ -38,7 +38,7 @@ def environment(settings: Settings) -> dict[str, str]:
 def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
     _link_instance(layout)
     env = environment(settings) | {"MALLOC_ARENA_MAX": "2"}
-    workspace = str(repository() / "workspace.yaml")
+    workspace = str(repository() / "dagster_home" / "workspace.yaml")
     code = settings.code_server_socket
     quiet = ("--log-level", "warning")
     started = time.time()

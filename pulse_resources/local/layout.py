@@ -56,7 +56,7 @@ class Layout:
 
 
 def repository() -> Path:
-    """Checkout that holds `workspace.yaml` and `dagster_home/`."""
+    """Checkout that holds `dagster_home/`."""
     return Path(pulse_resources.__file__).resolve().parent.parent
 
 

@@ -383,7 +383,8 @@ def test_a_proxy_is_believed_where_it_is_trusted() -> None:
 
 @pytest.mark.long
 def test_a_room_that_nobody_could_enter_does_not_open(tmp_path: Path) -> None:
-    server = [sys.executable, "-m", "pulse_pipelines.defs.control_room.server", "-w", "workspace.yaml"]
+    workspace = "dagster_home/workspace.yaml"
+    server = [sys.executable, "-m", "pulse_pipelines.defs.control_room.server", "-w", workspace]
     done = subprocess.run(
         server, env=os.environ | {"PULSE_HOME": str(tmp_path)}, capture_output=True, text=True
     )

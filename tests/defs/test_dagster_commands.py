@@ -1,0 +1,43 @@
+"""Dagster's own commands in a checkout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pulse_resources.local.layout import repository
+from pulse_resources.settings import Settings
+
+DAGSTER = str(Path(sys.executable).parent / "dagster")
+
+
+def dagster(home: Path, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """A command of Dagster, without the variables of `pulse up`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DAGSTER_")}
+    return subprocess.run(
+        [DAGSTER, *words],
+        cwd=repository(),
+        env=kept | {"PULSE_HOME": str(home)} | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.long
+def test_without_a_stack_a_command_says_that_one_is_missing(tmp_path: Path) -> None:
+    done = dagster(tmp_path, "definitions", "validate")
+    assert done.returncode == 1
+    assert f"Pulse has never run in {tmp_path}. Start it there with `pulse up`" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_work_with_a_stack(stack: Settings) -> None:
+    """The commands of docs/control-room.md."""
+    validated = dagster(stack.home, "definitions", "validate")
+    assert "Validation successful for code location pulse" in validated.stdout + validated.stderr
+    jobs = dagster(stack.home, "job", "list")
+    assert "Job: ingest" in jobs.stdout, jobs.stderr
+    assets = dagster(stack.home, "asset", "list", "-m", "pulse_pipelines.definitions")
+    assert assets.returncode == 0, assets.stderr
