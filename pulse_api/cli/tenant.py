@@ -166,7 +166,7 @@ def accept_loss(
     Example: pulse tenant accept-loss acme --dry-run
     """
     owner = registry.find_tenant(tenant)
-    losses = data_loss.look(owner)
+    losses = data_loss.find_losses(owner)
     if losses and not dry_run:
         if not yes:
             if not sys.stdin.isatty():

@@ -64,7 +64,7 @@ def credential(here: LakeState, text: str) -> Credential | None:
 async def known(request: Request, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
     """The tenant and its key, if the key is in force."""
     here = lake_state(request)
-    found = here.views.kept(presented) or await here.views.coming(presented)
+    found = here.views.cached(presented) or await here.views.coming(presented)
     if found is None:
         async with here.lookups.take(here.asking(request, presented)):
             found = await here.views.tenant(presented)

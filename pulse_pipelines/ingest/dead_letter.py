@@ -57,7 +57,7 @@ def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
     count = 0
     failures: list[Failure] = []
     tenants = (settled.plan.scopes[tenant.tenant_id].tenant for tenant in settled.tenants)
-    for tenant, outcome in publish_each(tenants):
+    for tenant, outcome in publish_by_tenant(tenants):
         if isinstance(outcome, Exception):
             failures.append(Failure(tenant.tenant_id, "route_dead_letters", str(outcome)))
         else:
@@ -65,7 +65,7 @@ def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
     return count, tuple(failures)
 
 
-def publish_each(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
+def publish_by_tenant(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
     """Publish the tenants' unpublished dead letters; yields their number or the error, tenant by tenant."""
     for tenant in tenants:
         outcome: int | Exception

@@ -89,11 +89,11 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
     tenants = {row.tenant_id: Tenant(row.tenant_id, row.slug) for row in rows}
     counts = kafka.partition_counts(None if chosen is None else [t.topic for t in tenants.values()])
     rows += _new_partitions(rows, tenants, counts)
-    asked = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
-    bases = dict(zip(asked, (row.base for row in rows), strict=True))
-    ends = _positions(kafka.offsets(asked, "latest"), bases)
+    partitions = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
+    bases = dict(zip(partitions, (row.base for row in rows), strict=True))
+    ends = _positions(kafka.offsets(partitions, "latest"), bases)
     # Without a backlog, retention cannot have removed events that were still to be ingested.
-    waits = [pair for row, pair in zip(rows, asked, strict=True) if _beyond(ends[pair], row.planned)]
+    waits = [pair for row, pair in zip(rows, partitions, strict=True) if _beyond(ends[pair], row.planned)]
     starts = _positions(kafka.offsets(waits, "earliest"), bases)
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
     alarms: list[Alarm] = []
@@ -119,7 +119,7 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
     backlogs = tuple(
         Backlog(tenant_id, tuple(due)) for tenant_id, due in ranges.items() if tenant_id not in stopped
     )
-    waiting = frozenset(row.tenant_id for row, pair in zip(rows, asked, strict=True) if pair in starts)
+    waiting = frozenset(row.tenant_id for row, pair in zip(rows, partitions, strict=True) if pair in starts)
     lag = _lag(rows, tenants, ends)
     return IngestStatus(backlogs, waiting, sent_whole, tenants, ids, bases, tuple(alarms), lag)
 
@@ -169,7 +169,7 @@ def _lag(
 
 def _lost(tenant: Tenant, row: _Position, problem: str) -> Alarm:
     command = f"pulse tenant accept-loss {tenant.slug}"
-    fix = f"Restore the topic; or, to go on without what is lost: {command}"
+    fix = f"Restore the topic; or, to continue without what is lost: {command}"
     return Alarm(tenant, row.partition, problem, fix)
 
 

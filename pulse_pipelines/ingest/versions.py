@@ -57,7 +57,7 @@ class _Arrivals:
         return np.flatnonzero(~self.again)
 
 
-def judge(
+def compare_versions(
     connection: postgres.Connection, plan: Plan, dataset: Dataset, topics: Sequence[TopicDrained]
 ) -> tuple[Positions, Append | None]:
     """Find the unchanged among a dataset's arrived entities, and the changes that the others make to its log.

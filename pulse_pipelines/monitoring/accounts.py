@@ -15,7 +15,7 @@ from pulse_pipelines.domain.quota import EVENTS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring import raw_duplicates
 from pulse_pipelines.monitoring.claimed_rows import Claims, copy_claims
-from pulse_pipelines.monitoring.raw_duplicates import Wanted
+from pulse_pipelines.monitoring.raw_duplicates import DuplicatePlan
 from pulse_resources import postgres
 
 POSITIONS = """
@@ -100,7 +100,7 @@ class Accounts:
     ranges: Sequence[SettledRange]
     tables: Sequence[Table]
     """Tables of deleted datasets come last."""
-    duplicates: Wanted
+    duplicates: DuplicatePlan
     dead_letters: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
     erased_rows: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
     """Offsets of erased events that had been rows."""
@@ -152,7 +152,7 @@ def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
                 *tables,
                 *(Table(slug, place, True, None, kind != EVENTS) for slug, place, kind in deleted),
             ],
-            duplicates=raw_duplicates.wanted(connection, tenant, everything=raw),
+            duplicates=raw_duplicates.find_duplicates(connection, tenant, everything=raw),
         )
         for partition, offsets in connection.execute(DEAD_LETTERS, values):
             accounts.dead_letters[partition].append(np.array(offsets, np.int64))

@@ -81,7 +81,7 @@ def tables(
 def _location(connection: postgres.Connection, tenant: Tenant, name: str) -> str:
     """The location of the current metadata of one of the tenant's own tables."""
     namespace, _, table = name.rpartition(".")
-    place = names.stored_own(tenant, tuple(namespace.split(".")))
+    place = names.encoded_namespace(tenant, tuple(namespace.split(".")))
     row = None
     if place is not None and names.usable(table):
         row = connection.execute(catalog.FIND, [iceberg.CATALOG, place, table, Kind.TABLE]).fetchone()

@@ -24,7 +24,7 @@ from pulse_pipelines.runtime.parts import shows_check
     "try it with `pulse alerts test`.",
 )
 def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-    found, waiting = issues.look(json.loads(context.cursor or "{}"), time.time())
+    found, waiting = issues.find_issues(json.loads(context.cursor or "{}"), time.time())
     sources: dict[Kind, Callable[[], Iterable[Issue]]] = {
         Kind.RUN_FAILED: lambda: failed_runs(context.instance, attempts.open_batches()),
         Kind.CHECK_FAILING: lambda: failing_checks(context.instance, partial(_is_shown, context)),

@@ -10,7 +10,7 @@ import orjson
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
 from pulse_pipelines.domain.table_columns import mark_of
 from pulse_pipelines.registry import Family, Member, Outline
-from pulse_pipelines.tables.iceberg_schema import OWN_DOCS
+from pulse_pipelines.tables.iceberg_schema import PULSE_DOCS
 from pulse_resources import iceberg
 from pulse_resources.settings import load_settings
 
@@ -157,7 +157,7 @@ def _fields(table_schema: str) -> list[dict[str, Any]]:
 
 
 def _column_description(doc: str | None, tenants: Sequence[str], of: int) -> str:
-    if (doc := mark_of(doc)) not in OWN_DOCS:  # a tenant's words are not for the control room
+    if (doc := mark_of(doc)) not in PULSE_DOCS:  # a tenant's words are not for the control room
         doc = "A property of the events' data, as the schema declares it"
     if len(tenants) == of:
         return doc

@@ -120,7 +120,7 @@ def run_config(batch_id: str, attempt: int) -> dict[str, object]:
 
 def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch) -> None:
     if batch.state == "running":
-        if not attempts.lease_held(batch.batch_id):
+        if not attempts.is_leased(batch.batch_id):
             _give_up(context, batch, "the run died: its lease on the batch is gone")
     elif batch.state == "planned" and batch.ready:
         if (status := vanished(context.instance, run_key(batch), batch.attempt)) is not None:
@@ -138,4 +138,4 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch)
 
 def _give_up(context: dg.SensorEvaluationContext, batch: OpenBatch, why: str) -> None:
     context.log.warning("batch %s, attempt %s: %s", batch.batch_id, batch.attempt, why)
-    attempts.next_attempt(batch.batch_id, batch.attempt, why, known=False)
+    attempts.next_attempt(batch.batch_id, batch.attempt, why, is_cause=False)
