@@ -21,7 +21,7 @@ from pulse_api.demo import source
 from pulse_api.demo.run import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.ask import local
-from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.pipes import Definition, PostgresTable, Transform
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
@@ -196,7 +196,7 @@ def compare(tenant: Tenant) -> dict[str, tuple[int, int]]:
 
 
 def _rows(query: local.Query, text: str) -> Sequence[Mapping[str, Any]]:
-    async def ran() -> Ran:
+    async def ran() -> QueryResult:
         return await query(text)
 
     return asyncio.run(ran()).rows

@@ -4,7 +4,7 @@ import asyncio
 
 from pulse_api.http.app_state import AppState, Kind
 from pulse_api.http.auth import Principal, check_still_in_force, take
-from pulse_pipelines.ask.read import Ran, Run
+from pulse_pipelines.ask.read import QueryResult, Run
 from pulse_pipelines.sql.encoders import of_json
 from pulse_pipelines.sql.pinned import Travel
 from pulse_pipelines.sql.run import QueryRequest
@@ -13,7 +13,7 @@ from pulse_pipelines.sql.run import QueryRequest
 def runner(state: AppState, principal: Principal) -> Run:
     """SQL runner for a caller's tenant: gated, rate limited, in the tenant's turn, recorded for its key."""
 
-    async def run(sql: str) -> Ran:
+    async def run(sql: str) -> QueryResult:
         return await run_query(state, principal, sql)
 
     return run
@@ -25,7 +25,7 @@ async def run_query(
     sql: str,
     *,
     travel: Travel | None = None,
-) -> Ran:
+) -> QueryResult:
     """Result of a query. Raises PulseError as `Queries.run`, and ProblemError beyond the tenant's rate.
 
     A question may have waited for a model since it presented its key, which may have been revoked meanwhile.
@@ -40,4 +40,4 @@ async def run_query(
             result = await state.queries.run(request)
         holding.count(len(result.content))
         document = await asyncio.to_thread(of_json, result.content)
-    return Ran(request.query_id, document["columns"], document["rows"], result.snapshots)
+    return QueryResult(request.query_id, document["columns"], document["rows"], result.snapshots)

@@ -28,7 +28,7 @@ from pulse_api.http.problems import ProblemError
 from pulse_api.http.routing import MAX_BYTES
 from pulse_api.mcp.server import Context, server
 from pulse_api.mcp.session import Session
-from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import PulseError
@@ -147,7 +147,7 @@ def _session(context: Context) -> Session:
     state = app_state(request)
     principal: Principal = request.state.principal
 
-    async def query(text: str, travel: Travel | None = None) -> Ran:
+    async def query(text: str, travel: Travel | None = None) -> QueryResult:
         return await run_query(state, principal, text, travel=travel)
 
     return Session(principal.tenant, query, state.previews.run, may_trace=KeyScope.READ in principal.scopes)

@@ -83,7 +83,7 @@ class _RowErasure(DatasetChange):
 
     def write(self, connection: postgres.Connection, work: DatasetWork) -> None:
         dataset_id, hit = self.dataset.dataset_id, self.hit
-        heads.begin_anew(connection, dataset_id)
+        heads.start_generation(connection, dataset_id)
         versions = [number for cleaned in hit for number in cleaned.versions]
         index_entries.forget(connection, dataset_id, versions, self.following)
         places = [place for cleaned in hit for place in cleaned.places]

@@ -69,7 +69,9 @@ def find_losses(tenant: Tenant) -> list[Loss]:
     try:
         count = kafka.partition_counts().get(tenant.topic)
     except KafkaException as error:
-        raise Transient(f"the broker does not answer: {kafka.said(error)}", tenant=tenant.slug) from error
+        raise Transient(
+            f"the broker does not answer: {kafka.error_text(error)}", tenant=tenant.slug
+        ) from error
     current = kafka.topic_ids([tenant.topic]).get(tenant.topic)
     existing = [(tenant.topic, partition) for partition, *_ in positions if partition < (count or 0)]
     starts, ends = kafka.offsets(existing, "earliest"), kafka.offsets(existing, "latest")
@@ -85,7 +87,7 @@ def find_losses(tenant: Tenant) -> list[Loss]:
         start, end = starts[tenant.topic, partition], ends[tenant.topic, partition]
         if not isinstance(start, int) or not isinstance(end, int):
             raise Transient(
-                f"the broker does not answer: {kafka.said(start if isinstance(end, int) else end)}",
+                f"the broker does not answer: {kafka.error_text(start if isinstance(end, int) else end)}",
                 tenant=tenant.slug,
                 partition=partition,
             )

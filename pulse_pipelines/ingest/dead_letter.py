@@ -191,8 +191,9 @@ def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
             delivered(letter, error.args[0])
     waiting = kafka.flush(producer, FLUSH_S)
     if waiting or refused:
+        why = kafka.error_text(refused[0]) if refused else "time-out"
         raise Transient(
-            f"Kafka did not acknowledge dead letters: {kafka.said(refused[0]) if refused else 'time-out'}",
+            f"Kafka did not acknowledge dead letters: {why}",
             topic=tenant.dead_letter_topic,
         )
     return too_large

@@ -189,7 +189,7 @@ def _problem(row: _Position, count: int | None, start: object, end: object) -> s
     if count is not None and row.partition >= count:
         return missing_partition(count)
     if not isinstance(start, int) or not isinstance(end, int):
-        return f"the broker does not answer: {kafka.said(start if isinstance(end, int) else end)}"
+        return f"the broker does not answer: {kafka.error_text(start if isinstance(end, int) else end)}"
     if end < row.planned:
         return f"the topic ends at {end}, before the position {row.planned}: it was recreated, or cut"
     if start > row.planned:

@@ -90,7 +90,9 @@ def _by_month(
     for (_, partition), first in firsts.items():
         if not isinstance(first, int):
             raise Transient(
-                f"the broker does not answer: {kafka.said(first)}", tenant=tenant.slug, partition=partition
+                f"the broker does not answer: {kafka.error_text(first)}",
+                tenant=tenant.slug,
+                partition=partition,
             )
         end = position(partition + 1, 0) if first < 0 else position(partition, first + bases[partition])
         early[np.searchsorted(new, position(partition, 0)) : np.searchsorted(new, end)] = True

@@ -118,13 +118,13 @@ def _of_entities(
     created = changed = deleted_count = 0
     if added is not None:
         created = int(sync.within(added.created).sum())
-        deleted_count = int(sync.within(added.gone).sum())
+        deleted_count = int(sync.within(added.deletions).sum())
         sent = np.setdiff1d(added.positions, deletions, assume_unique=True)
         changed = int(sync.within(sent).sum()) - created - deleted_count
-        deleted = added.swept.get(sync.sync_id, NOWHERE)
+        deleted = added.sync_deletions.get(sync.sync_id, NOWHERE)
         deleted_count += len(deleted)
     unchanged = int(sync.within(arrived.positions).sum()) - created - changed
-    unchanged -= 0 if added is None else int(sync.within(added.gone).sum())
+    unchanged -= 0 if added is None else int(sync.within(added.deletions).sum())
     return Counts(created, changed, unchanged, deleted_count)
 
 

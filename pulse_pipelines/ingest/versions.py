@@ -84,8 +84,8 @@ def compare_versions(
     by_sync, positions = changed & arrivals.of_syncs, arrivals.positions
     return unchanged, replace(
         _append(connection, dataset, arrivals, changed, log, updated),
-        gone=positions[changed & arrivals.states.is_zero() & ~by_sync],
-        swept={
+        deletions=positions[changed & arrivals.states.is_zero() & ~by_sync],
+        sync_deletions={
             int(number): positions[by_sync & (sync_ids == number)] for number in np.unique(sync_ids[by_sync])
         },
     )

@@ -17,7 +17,7 @@ from pulse_pipelines.maintenance import history
 from pulse_pipelines.maintenance.history import REWRITE, Done
 from pulse_pipelines.tables import rewrite_file
 from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter, RewrittenFile
-from pulse_resources.errors import Gone, Terminal
+from pulse_resources.errors import FileGone, Terminal
 from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import noted, run_tasks
@@ -119,7 +119,7 @@ def rewrite_task(file: Rewrite) -> Iterator[RewrittenFile | NotRewritten]:
 def _error(failure: NotRewritten, tenant: Tenant, slug: str) -> Terminal:
     where = {"tenant": tenant.slug, "dataset": slug, "file": failure.path}
     if failure.missing:
-        return Gone(f"a file of the table is gone: {failure.error}", **where)
+        return FileGone(f"a file of the table is gone: {failure.error}", **where)
     return Terminal(
         f"a file of the table is damaged: {failure.error}",
         fix="`pulse reconcile` tells what is wrong with it",

@@ -35,7 +35,7 @@ from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.iceberg_schema import Evolved, evolve
 from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter
 from pulse_resources import iceberg, postgres
-from pulse_resources.errors import Conflict, Gone, Incompatible, NotFound, Terminal, Transient
+from pulse_resources.errors import Conflict, FileGone, Incompatible, NotFound, Terminal, Transient
 from pulse_resources.iceberg import readable
 from pulse_resources.process.faults import fail_point
 
@@ -194,8 +194,8 @@ class _Move(Change[_Step]):
         where = {"tenant": self.tenant.slug, "dataset": self.slug}
         try:
             commit(self)
-        except (Gone, FileNotFoundError) as error:
-            raise Gone(f"a file of the table is gone: {error}", **where) from error
+        except (FileGone, FileNotFoundError) as error:
+            raise FileGone(f"a file of the table is gone: {error}", **where) from error
         except pa.ArrowInvalid as error:
             raise Terminal(f"a file of the table is damaged: {error}", **where) from error
         except OSError as error:

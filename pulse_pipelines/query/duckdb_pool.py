@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from pulse_resources.errors import Gone, Terminal, Transient, UserError
+from pulse_resources.errors import FileGone, Terminal, Transient, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import store_key
 
@@ -121,7 +121,7 @@ def _explained(limits: Limits, store: _Store) -> Iterator[None]:
         ) from error
     except duckdb.IOException as error:
         if getattr(error, "status_code", None) == _NOT_FOUND:
-            raise Gone(f"a file of the table is gone: {_first_line(error)}") from error
+            raise FileGone(f"a file of the table is gone: {_first_line(error)}") from error
         raise Transient(
             f"the object store does not answer: {_first_line(error)}", endpoint=store.endpoint
         ) from error

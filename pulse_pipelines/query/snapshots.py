@@ -19,7 +19,7 @@ from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.registry import CurrentTable
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
 from pulse_resources import iceberg
-from pulse_resources.errors import Gone, NotFound, PulseError, Terminal, Transient
+from pulse_resources.errors import FileGone, NotFound, PulseError, Terminal, Transient
 from pulse_resources.iceberg import readable
 from pulse_resources.settings import load_settings
 
@@ -110,7 +110,7 @@ def store_errors_explained() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise Gone(f"a file of the table is gone: {error}") from error
+        raise FileGone(f"a file of the table is gone: {error}") from error
     except TimeoutError:
         raise
     except OSError as error:

@@ -13,7 +13,7 @@ from pulse_pipelines.sql.confinement import ca_file
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import PinnedTable, Travel
 from pulse_pipelines.sql.processes import CancelledError, Process, Processes, TimeUpError
-from pulse_resources.errors import Conflict, Gone, PulseError, UserError
+from pulse_resources.errors import Conflict, FileGone, PulseError, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import vended
 
@@ -102,7 +102,7 @@ def _tried(
                 started(process)
             try:
                 return _ran(process, limits, request, pin, until)
-            except Gone:  # an erasure deleted an old snapshot's files, or a tenant revoked its keys
+            except FileGone:  # an erasure deleted an old snapshot's files, or a tenant revoked its keys
                 if look == _LOOKS - 1:
                     raise
     raise AssertionError
@@ -116,7 +116,7 @@ def _ran(process: Process, limits: Limits, request: QueryRequest, pin: Pin, unti
     job = _job(limits, request, tables, snapshots, until)
     try:
         head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
-    except Gone:
+    except FileGone:
         vended.drop({table.view.access_key for table in tables})
         raise
     return Result(content, int(head["rows"]), snapshots)

@@ -209,5 +209,5 @@ def test_the_same_ranges_are_planned_again_after_a_loss_beside_them(owner: Owner
 
 def test_what_a_client_of_kafka_says_comes_without_its_code() -> None:
     error = KafkaError(KafkaError._NOENT, "No leaders found")
-    assert kafka.said(KafkaException(error)) == kafka.said(error) == "No leaders found"
-    assert kafka.said("time-out") == "time-out"
+    assert kafka.error_text(KafkaException(error)) == kafka.error_text(error) == "No leaders found"
+    assert kafka.error_text("time-out") == "time-out"

@@ -143,4 +143,4 @@ def get(principal: LakeReader, slug: DatasetSlug) -> MeaningInfo:
 
     It is complete with none of them given in the schema, and follows the version that the dataset follows.
     """
-    return MeaningInfo.model_validate(meaning.of_one(principal.tenant, slug), from_attributes=True)
+    return MeaningInfo.model_validate(meaning.find_meaning(principal.tenant, slug), from_attributes=True)

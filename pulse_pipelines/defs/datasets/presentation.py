@@ -72,13 +72,13 @@ def _description(family: Family) -> str:
     slug, members = family.slug, family.members
     names = sorted({member.name for member in members if member.name != slug})
     title = f"**{', '.join(names[:5])}**\n\n" if names else ""
-    whose = (
+    owners = (
         f"of tenant `{members[0].tenant.slug}`"
         if len(members) == 1
         else f"of {len(members)} tenants, a table for each"
     )
     return (
-        f"{title}The dataset `{slug}` {whose}: Iceberg, partitioned by day(timestamp). "
+        f"{title}The dataset `{slug}` {owners}: Iceberg, partitioned by day(timestamp). "
         "The job `ingest` lands rows exactly once and reports every day that it touched. "
         "Materialize a partition to rebuild that tenant's day from the raw zone; the rows that were there "
         "come out again.\n\n"

@@ -71,15 +71,15 @@ def publish_dead_letters() -> None:
 def overdue_dead_letters(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     overdue = dead_letter.overdue(PATIENCE_S)
     waiting = {each.work.tenant for each in failed_work.standing(JOB) if each.held}
-    left = {
+    overdue_by_tenant = {
         tenant.slug: batches
         for tenant, batches in overdue.items()
         if tenant not in waiting and not any(is_leased(batch) for batch in batches)
     }
-    if not left or unfinished(context.instance, publish_dead_letters):
+    if not overdue_by_tenant or unfinished(context.instance, publish_dead_letters):
         yield dg.SkipReason("every settled dead letter is published, being published, or tried again later")
         return
     yield dg.RunRequest(
-        run_config={"ops": {"publish_overdue": {"config": {"tenants": sorted(left)}}}},
-        tags=tenant_tags(left),
+        run_config={"ops": {"publish_overdue": {"config": {"tenants": sorted(overdue_by_tenant)}}}},
+        tags=tenant_tags(overdue_by_tenant),
     )

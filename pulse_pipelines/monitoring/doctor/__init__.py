@@ -18,8 +18,8 @@ from pulse_pipelines.monitoring.doctor import (
 )
 from pulse_pipelines.monitoring.doctor.finding import Finding
 from pulse_resources.errors import PulseError, first_line
-from pulse_resources.settings import Settings, given, setting_faults
-from pulse_resources.settings.setting_faults import Found
+from pulse_resources.settings import Settings, override_settings, setting_faults
+from pulse_resources.settings.setting_faults import ParsedSettings
 
 __all__ = ["SERVICES", "SETTINGS", "Finding", "examine"]
 
@@ -55,7 +55,7 @@ def examine(name: str) -> Iterator[Finding]:
 
     Invalid settings are findings of `settings`; only services that need an invalid section are skipped.
     """
-    parsed = setting_faults.look()
+    parsed = setting_faults.parse_settings()
     service = SERVICES[name]
     if service is None:
         yield from _settings(parsed)
@@ -65,7 +65,7 @@ def examine(name: str) -> Iterator[Finding]:
         fix = f"Correct the settings of {', '.join(wrong) or 'the file'} that are named above, then ask again"
         yield Finding(name, "settings", False, "not looked at: its settings are wrong", fix)
         return
-    with given(parsed.settings):
+    with override_settings(parsed.settings):
         try:
             yield from service.check(parsed.settings)
         except _ERRORS as error:
@@ -73,7 +73,7 @@ def examine(name: str) -> Iterator[Finding]:
             yield Finding(name, "works", False, first_line(error), fix)
 
 
-def _settings(parsed: Found) -> Iterator[Finding]:
+def _settings(parsed: ParsedSettings) -> Iterator[Finding]:
     for fault in parsed.faults:
         yield Finding(SETTINGS, fault.name, False, fault.said, fault.fix)
     if not parsed.faults:

@@ -20,7 +20,7 @@ from pulse_pipelines.query.snapshots import store_errors_explained
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import postgres
-from pulse_resources.errors import Gone, NotFound, Terminal, Transient
+from pulse_resources.errors import FileGone, NotFound, Terminal, Transient
 from pulse_resources.process.faults import fail_point
 
 MAX_RAW_BYTES = 64 * 1024 * 1024
@@ -263,7 +263,7 @@ def _raw(tenant: Tenant, place: Place, partition: int, offset: int, omissions: l
         if remaining < 0:
             omissions.append(f"{MAX_RAW_BYTES >> 20} MB of the raw objects of batch {place.batch_id}")
             return None
-        with contextlib.suppress(Gone), store_errors_explained():
+        with contextlib.suppress(FileGone), store_errors_explained():
             if (message := raw_zone.find(raw_zone.part(path, start, length), partition, offset)) is not None:
                 return message
     return None

@@ -41,7 +41,9 @@ def ends(tenant: Tenant, positions: Mapping[int, Position]) -> dict[int, int]:
     for (_, partition), answer in kafka.offsets(partitions, "latest").items():
         if not isinstance(answer, int):
             raise Transient(
-                f"the broker does not answer: {kafka.said(answer)}", tenant=tenant.slug, partition=partition
+                f"the broker does not answer: {kafka.error_text(answer)}",
+                tenant=tenant.slug,
+                partition=partition,
             )
         offsets[partition] = answer + positions[partition].base
     return offsets
