@@ -47,7 +47,7 @@ class LakeState(Keyring):
         self.large_turns = turns("requests about large metadata", running=LARGE, running_of_one=1)
         self.workers = Workers(LARGE, os.getpid, CHANGES, memory_bytes=LARGE_BYTES)
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
-        self.readiness = Readiness(_look)
+        self.readiness = Readiness(_check_postgres)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -60,7 +60,7 @@ class LakeState(Keyring):
             await asyncio.to_thread(self.workers.stop)
 
 
-def _look() -> CheckResult:
+def _check_postgres() -> CheckResult:
     """Check Postgres; blocking, so call it in a thread."""
     began, missing = time.monotonic(), None
     url = load_settings().postgres.url(ROLE)

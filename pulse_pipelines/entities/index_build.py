@@ -111,7 +111,7 @@ def _read(tenant: Tenant, log: CurrentLog, index: Index, after: int, predecessor
         rows = _rows(tenant, current, after, last, (IS_DELETED, *by.columns))
         return _Piece(log, after, predecessors.of(after, last), index_entries.values(rows, by, log.dataset))
 
-    return readable.as_it_is(read, log, reload, lambda seen: seen.metadata_location)
+    return readable.as_it_is(read, log, reload, lambda current: current.metadata_location)
 
 
 def _write(connection: postgres.Connection, tenant: Tenant, index: Index, piece: _Piece) -> None:

@@ -102,7 +102,7 @@ def current(connection: postgres.Connection, dataset: Dataset, updated: int) -> 
 
     An index by a property of a newer schema than the dataset is seen with is left out: it falls behind.
     """
-    indexes = [Index(*row) for row in connection.execute(CURRENT, [dataset.dataset_id, updated])]
+    indexes = postgres.select(connection, Index, CURRENT, [dataset.dataset_id, updated])
     return tuple(each for each in indexes if each.fits(dataset))
 
 

@@ -32,7 +32,7 @@ class Deleted(NamedTuple):
 def deleted(tenant: Tenant, slug: str) -> list[Deleted]:
     """Deleted datasets of the tenant that had a slug, in order of deletion."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        return [Deleted(*row) for row in connection.execute(DELETED, [tenant.tenant_id, slug])]
+        return postgres.select(connection, Deleted, DELETED, [tenant.tenant_id, slug])
 
 
 def deleted_slugs(tenant: Tenant) -> list[str]:

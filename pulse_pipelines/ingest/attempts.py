@@ -26,7 +26,7 @@ from pulse_resources.settings import load_settings
 PATIENCE = 5
 """A later attempt may take as many times longer, up to this: the machine may be too busy for the first."""
 OPEN_BATCHES = """
-SELECT batch_id, attempt, state, not_before <= now(), last_error
+SELECT batch_id, attempt, state, not_before <= now() AS ready, last_error
 FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at
 """
 BEGIN = """
@@ -52,7 +52,7 @@ FENCE = """
 SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
 """
 UNSETTLED_RANGES = """
-SELECT tenant_id, partition, start_offset, end_offset FROM ingest_ranges
+SELECT tenant_id, partition, start_offset AS start, end_offset AS "end" FROM ingest_ranges
 WHERE batch_id = %s AND settled_at IS NULL
 """
 WAITING_IN = """
@@ -84,7 +84,7 @@ class OpenBatch:
 def open_batches() -> list[OpenBatch]:
     """Batches that are not settled, oldest first."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [OpenBatch(*row) for row in connection.execute(OPEN_BATCHES).fetchall()]
+        return postgres.select(connection, OpenBatch, OPEN_BATCHES)
 
 
 def waiting_in(batch: str) -> dict[str, int]:
@@ -100,7 +100,7 @@ def is_leased(batch: str) -> bool:
 
 
 @contextlib.contextmanager
-def own_attempt(batch: str, number: int) -> Iterator[Plan]:
+def hold_attempt(batch: str, number: int) -> Iterator[Plan]:
     """Own one attempt at a batch while the block runs.
 
     Raises:
@@ -137,8 +137,7 @@ def bounded(batch: str, number: int) -> Iterator[None]:
 def load_plan(batch: str, number: int) -> Plan:
     """The unsettled ranges of a batch and the datasets of their tenants, as they are now."""
     with postgres.transaction("pulse_pipeline") as connection:
-        rows = connection.execute(UNSETTLED_RANGES, [batch]).fetchall()
-        ranges = tuple(OffsetRange(*row) for row in rows)
+        ranges = tuple(postgres.select(connection, OffsetRange, UNSETTLED_RANGES, [batch]))
         tenant_ids = list({r.tenant_id for r in ranges})
         tenants = connection.execute(TENANTS, [tenant_ids]).fetchall()
         owned: dict[UUID, list[Dataset]] = defaultdict(list)

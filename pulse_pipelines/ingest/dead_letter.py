@@ -29,8 +29,8 @@ WITH first AS (
 page AS (
     SELECT *, coalesce(sum(size) OVER (ORDER BY partition, event_offset
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM first)
-SELECT d.partition, d.event_offset, d.dataset, d.event_id, d.reason, d.pointer, d.detail, d.payload,
-    d.received_at, d.batch_id
+SELECT d.partition, d.event_offset AS "offset", d.dataset, d.event_id, d.reason, d.pointer, d.detail,
+    d.payload, d.received_at, d.batch_id AS batch
 FROM dead_letters d JOIN page USING (partition, event_offset)
 WHERE d.tenant_id = %(tenant)s AND d.published_at IS NULL AND page.before < %(bytes)s
 ORDER BY d.partition, d.event_offset FOR UPDATE OF d
@@ -103,7 +103,7 @@ def overdue(seconds: float) -> dict[Tenant, list[str]]:
 def _publish_page(producer: Producer, tenant: Tenant) -> int:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         page = {"tenant": tenant.tenant_id, "rows": PAGE_ROWS, "bytes": PAGE_BYTES}
-        letters = [_Letter(*row) for row in connection.execute(UNPUBLISHED, page)]
+        letters = postgres.select(connection, _Letter, UNPUBLISHED, page)
         fail_point("route_dead_letters.before_publish")
         _publish(producer, tenant, letters)
         fail_point("route_dead_letters.before_mark")

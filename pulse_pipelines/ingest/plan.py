@@ -25,9 +25,11 @@ _log = logging.getLogger("pulse.plan")
 
 # The last column: a ledger range at or beyond the planned position, which must not exist (an alarm).
 POSITIONS = """
-SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.topic_id, p.base_offset, (
+SELECT t.tenant_id, t.slug, p.partition, p.planned_offset AS planned, p.settled_offset AS settled, p.topic_id,
+    p.base_offset AS base, (
     SELECT min(r.start_offset) FROM ingest_ranges r
-    WHERE (r.tenant_id, r.partition) = (p.tenant_id, p.partition) AND r.start_offset >= p.planned_offset)
+    WHERE (r.tenant_id, r.partition) = (p.tenant_id, p.partition) AND r.start_offset >= p.planned_offset
+    ) AS ahead
 FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
 WHERE %(tenants)s::uuid[] IS NULL OR t.tenant_id = ANY (%(tenants)s)
 ORDER BY t.tenant_id, p.partition
@@ -84,7 +86,7 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
     """
     chosen = None if tenant_ids is None else list(tenant_ids)
     with postgres.transaction("pulse_pipeline") as connection:
-        rows = [_Position(*row) for row in connection.execute(POSITIONS, {"tenants": chosen})]
+        rows = postgres.select(connection, _Position, POSITIONS, {"tenants": chosen})
         sent_whole = frozenset(tenant_id for (tenant_id,) in connection.execute(SENT_WHOLE))
     tenants = {row.tenant_id: Tenant(row.tenant_id, row.slug) for row in rows}
     counts = kafka.partition_counts(None if chosen is None else [t.topic for t in tenants.values()])

@@ -61,7 +61,7 @@ UPDATE entity_syncs SET state = %(state)s, reason = %(reason)s, entities = %(ent
 WHERE sync_id = %(sync)s AND state = %(before)s
 """
 AWAITING_APPROVAL = """
-SELECT t.slug, d.slug, s.sync_id, s.reason
+SELECT t.slug AS tenant, d.slug AS dataset, s.sync_id, s.reason
 FROM entity_syncs s JOIN pdm_tenants t USING (tenant_id) JOIN pdm_datasets d USING (dataset_id)
 WHERE s.state = 'held' ORDER BY s.sync_id
 """
@@ -94,13 +94,13 @@ class Absent:
 def due() -> list[Tenant]:
     """Tenants with syncs that may have to be advanced."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [Tenant(*row) for row in connection.execute(DUE, [load_settings().ingest.sync_seconds])]
+        return postgres.select(connection, Tenant, DUE, [load_settings().ingest.sync_seconds])
 
 
-def held_syncs() -> list[HeldSync]:
+def syncs_awaiting_approval() -> list[HeldSync]:
     """The full syncs of all tenants that await an operator's decision."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [HeldSync(*row) for row in connection.execute(AWAITING_APPROVAL)]
+        return postgres.select(connection, HeldSync, AWAITING_APPROVAL)
 
 
 def send(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:

@@ -23,8 +23,8 @@ SELECT partition, settled_offset, claims_from FROM ingest_positions
 WHERE tenant_id = %(tenant)s ORDER BY partition
 """
 RANGES = """
-SELECT partition, start_offset, end_offset, drained, landed, duplicates, dead_letters,
-    duplicate_offsets, absent_offsets
+SELECT partition, start_offset AS start, end_offset AS "end", drained, landed, duplicates, dead_letters,
+    duplicate_offsets AS copies, absent_offsets AS absent
 FROM ingest_ranges WHERE tenant_id = %(tenant)s AND settled_at IS NOT NULL ORDER BY partition, start_offset
 """
 # Dead letters that a backfill landed count as rows.
@@ -147,7 +147,7 @@ def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
         accounts = Accounts(
             settled={partition: settled for partition, settled, _ in positions},
             claims_from={partition: first for partition, _, first in positions},
-            ranges=[SettledRange(*row) for row in connection.execute(RANGES, values)],
+            ranges=postgres.select(connection, SettledRange, RANGES, values),
             tables=[
                 *tables,
                 *(Table(slug, place, True, None, kind != EVENTS) for slug, place, kind in deleted),

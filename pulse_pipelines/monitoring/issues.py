@@ -10,7 +10,7 @@ from itertools import groupby
 
 from pulse_pipelines.ingest import attempts, dead_letter
 from pulse_pipelines.ingest.attempts import OpenBatch
-from pulse_pipelines.ingest.sync_deletions import HeldSync, held_syncs as syncs_held
+from pulse_pipelines.ingest.sync_deletions import HeldSync, syncs_awaiting_approval as syncs_held
 from pulse_pipelines.monitoring import status
 from pulse_pipelines.monitoring.status import Status
 from pulse_pipelines.pipes import Pipe

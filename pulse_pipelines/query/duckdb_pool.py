@@ -137,11 +137,11 @@ def _interrupted(
     if until is None:
         yield
         return
-    left = until - time.monotonic()
+    remaining = until - time.monotonic()
     done, late = threading.Event(), threading.Event()
 
     def watch() -> None:
-        if not done.wait(left):
+        if not done.wait(remaining):
             late.set()
             while not done.wait(_NAG_S):  # repeated: one interrupt may fall between two queries
                 connection.interrupt()
@@ -174,8 +174,8 @@ class _Pool:
     @contextmanager
     def lend(self, until: float | None) -> Iterator[duckdb.DuckDBPyConnection]:
         fixed = self._limits.instances
-        left = None if until is None else max(0.0, until - time.monotonic())
-        if fixed and not self._free.acquire(timeout=left):
+        remaining = None if until is None else max(0.0, until - time.monotonic())
+        if fixed and not self._free.acquire(timeout=remaining):
             raise Transient(
                 f"{self._limits.purpose} are busy: all {fixed} instances are in use", fix="Try again later"
             )

@@ -79,13 +79,13 @@ def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str)
         as `snapshots`, and what `use` does.
     """
 
-    def read(seen: CurrentTable) -> _Made:
+    def read(current: CurrentTable) -> _Made:
         with store_errors_explained():
-            metadata = metadata_at((tenant.namespace, slug), seen.metadata_location)
+            metadata = metadata_at((tenant.namespace, slug), current.metadata_location)
         return use(metadata)
 
-    look = partial(registry.current_table, tenant, slug)
-    return readable.as_it_is(read, look(), look, lambda seen: seen.metadata_location)
+    read_current = partial(registry.current_table, tenant, slug)
+    return readable.as_it_is(read, read_current(), read_current, lambda current: current.metadata_location)
 
 
 @lru_cache(maxsize=128)

@@ -43,15 +43,15 @@ def serve(
 def gate_opens(channel: Connection, gate: Gate) -> Query | None:
     """Check the query; answers with the names in it and returns it, or answers with why it is refused."""
     sql = orjson.loads(channel.recv_bytes())["sql"]
-    found: list[Query] = []
+    checked: list[Query] = []
 
-    def look() -> tuple[dict[str, Any], bytes]:
+    def check() -> tuple[dict[str, Any], bytes]:
         query = gate.check(sql)
-        found.append(query)
+        checked.append(query)
         return {"tables": sorted(query.tables), "maybe": sorted(query.maybe)}, b""
 
-    _answer(channel, look)
-    return found[0] if found else None
+    _answer(channel, check)
+    return checked[0] if checked else None
 
 
 def run(

@@ -196,7 +196,7 @@ def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer:
     dropped = own_tables.folders_without_table(writer.tenant)
     assert (table.location() in dropped, purged.location() in dropped) == (True, False)
     code, done = run(writer, "--yes")
-    (named,) = (each for each in done["datasets"][0]["remains"] if "no table's now" in each["where"])
+    (named,) = (each for each in done["datasets"][0]["remains"] if "to no table now" in each["where"])
     assert (code, named["where"].split()[0]) == (0, str(len(dropped)))
     own_engine.register_table(table.name()[-2:], table.metadata_location)
     run(writer, "--yes")

@@ -271,7 +271,7 @@ def test_a_table_that_is_damaged_between_land_and_settle_keeps_nobody_else_from_
         plan_batch([harmed, healthy]),
         f"{table(harmed).location()}/metadata/00009-x.metadata.json",
     )
-    with attempts.own_attempt(batch, 1) as plan, staging.tables(plan):
+    with attempts.hold_attempt(batch, 1) as plan, staging.tables(plan):
         landed = land.land(spark(), dedup.gate(drain.drain(spark(), plan, 2)), 2)
         put(object_store.key(broken), b"{")
         with pointing_at(harmed, broken):

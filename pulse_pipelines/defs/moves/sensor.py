@@ -66,7 +66,7 @@ def run_config(tenant: str, move_id: str, attempt: int) -> dict[str, object]:
 def _give_up_dead_attempt(context: dg.SensorEvaluationContext, open_move: Open) -> None:
     why = None
     if open_move.move.state == State.RUNNING:
-        if not record.lease_held(open_move.move.move_id):
+        if not record.is_leased(open_move.move.move_id):
             why = "the run died"
     elif open_move.ready:
         status = vanished(context.instance, run_key(open_move), open_move.move.attempt)

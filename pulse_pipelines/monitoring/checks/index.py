@@ -67,7 +67,7 @@ def index_equals_log(subject: Subject) -> CheckResult:
     if not subject.dataset.of_entities or subject.scope.batch_id is not None:
         return CheckResult()
     read = partial(_read, subject)
-    return readable.as_it_is(partial(_compare, subject), read(), read, lambda seen: seen.location)
+    return readable.as_it_is(partial(_compare, subject), read(), read, lambda snapshot: snapshot.location)
 
 
 def _read(subject: Subject) -> _IndexSnapshot:

@@ -129,7 +129,7 @@ def run(name: str, tenant: Tenant, slug: str, batch_id: str | None = None) -> Ch
 
 def _checked(check: Callable[[Subject], CheckResult], subject: Subject) -> CheckResult:
     load_subject = partial(load, subject.tenant, subject.dataset.slug, subject.scope)
-    return readable.as_it_is(check, subject, load_subject, lambda seen: seen.table.metadata_location)
+    return readable.as_it_is(check, subject, load_subject, lambda loaded: loaded.table.metadata_location)
 
 
 def _or_problem(work: Callable[..., T], *arguments: Any) -> T | CheckResult:

@@ -65,7 +65,7 @@ def state_equals_table(subject: Subject) -> CheckResult:
     if dataset.of_entities or dataset.state is None or subject.scope.batch_id is not None:
         return CheckResult()
     read = partial(_read, subject)
-    return readable.as_it_is(partial(_compare, dataset), read(), read, lambda seen: seen.location)
+    return readable.as_it_is(partial(_compare, dataset), read(), read, lambda snapshot: snapshot.location)
 
 
 def _read(subject: Subject) -> _StateSnapshot:

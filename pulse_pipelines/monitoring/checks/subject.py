@@ -123,7 +123,7 @@ def load(tenant: Tenant, slug: str, scope: Scope) -> Subject:
         return Subject(tenant, records.dataset, table, scope, records.landed, records.ends)
 
     read = partial(_read_records, tenant, slug)
-    return readable.as_it_is(subject, read(), read, lambda seen: seen.location)
+    return readable.as_it_is(subject, read(), read, lambda records: records.location)
 
 
 def _read_records(tenant: Tenant, slug: str) -> _DatasetRecords:

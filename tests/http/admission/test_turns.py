@@ -198,7 +198,7 @@ def test_what_is_long_is_done_in_a_process_and_so_is_what_follows_what_was_dear(
             assert await here.in_worker(A, os.getpid) != os.getpid()
             assert await here.in_worker(A, os.getpriority, os.PRIO_PROCESS, 0) == NICENESS
             assert here.short(A, SHORT_BYTES)
-            assert await here.here(A, os.getpid) == os.getpid()
+            assert await here.in_loop(A, os.getpid) == os.getpid()
             assert not here.short(A, 100), "the one before was dear"
             assert here.short(B, 100)
             here._rounds._dear_until[A] = time.monotonic() - 1
