@@ -6,8 +6,6 @@ from datetime import datetime
 from pulse_pipelines.ask.meaning import Field, Meaning
 
 GRAINS = ("minute", "hour", "day", "week", "month", "quarter", "year")
-CYCLES = ("weekday", "hour of day", "month of year")
-"""Cyclic parts of time."""
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,6 @@ class Once:
         except psycopg.errors.UniqueViolation:  # a concurrent repeat
             self._check_recorded(connection)
 
-    def was_recorded(self, tenant: Tenant) -> bool:
-        """Whether it was carried out: for a COMMIT whose answer was lost."""
-        with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-            return self.key is not None and bool(connection.execute(RECORDED, [self.key]).fetchone())
-
     def _check_recorded(self, connection: postgres.Connection) -> None:
         row = connection.execute(RECORDED, [self.key]).fetchone()
         if row is None:
