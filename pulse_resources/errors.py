@@ -19,7 +19,7 @@ The class decides between retry and dead letter; nothing parses messages.
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 _NOTE = "Pulse's own error: "
@@ -44,6 +44,12 @@ def first_line(error: BaseException) -> str:
     if message.startswith("<_") and (details := _OF_GRPC.search(message)):
         message = details[1]
     return message.strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+def some_of(names: Collection[str], most: int = 3) -> str:
+    """Names for an error, of which there may be many: the first, and how many more."""
+    more = len(names) - most
+    return ", ".join(list(names)[:most]) + (f", and {more:,} more" if more > 0 else "")
 
 
 def printable(text: str, besides: str = "") -> str:

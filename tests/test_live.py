@@ -180,6 +180,7 @@ def graphql(query: str, variables: dict[str, object]) -> dict[str, Any]:
     return dagster.ask(load_settings(), query, variables, timeout=PATIENCE_S)
 
 
+@pytest.mark.slow  # tests/defs works in a browser, and tests/backfill rebuilds by the UI's mutations
 def test_a_person_rebuilds_a_day_in_the_browser(demo: dict[str, Any], page: Page, picture: Picture) -> None:
     """From the asset graph to a verified backfill of one tenant and day, with nothing but the mouse."""
     ui, (tenant, day) = dagster.url(load_settings()), largest_day("departures")

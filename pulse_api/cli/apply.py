@@ -19,6 +19,7 @@ app = typer.Typer()
 MAX_FILE_BYTES = 4 * 1024 * 1024
 _SIGNS = {"create": "+", "change": "~", "remove": "-", "conflict": "!"}
 """What stands before a step, by its action."""
+_WAITS = "Another command applies a manifest of {}: waiting until it has ended."
 
 
 @app.command("apply")
@@ -50,26 +51,55 @@ def apply_manifest(
 
     Example: pulse apply -f docs/examples/acme.yaml --plan
     """
-    manifest = document.parse(read(file, "manifest"), lambda path: _read_named(file.parent / path))
-    steps = planning.plan(manifest, prune=prune)
-    pending = [step for step in steps if step.changes]
+    content = read(file, "manifest")
+    if len(content) > MAX_FILE_BYTES:
+        raise UserError(f"the manifest has more than {MAX_FILE_BYTES:,} bytes", fix="Name schemas by a path")
+    manifest = document.parse(content, lambda path: _read_named(file.parent / path))
     if only_plan:
+        steps = planning.plan(manifest, prune=prune)
         _show_plan(manifest.tenant, steps, as_json)
-        if pending:
+        if any(step.changes for step in steps):
             raise typer.Exit(FAILED)
         return
-    removals = [step for step in pending if step.action is manifest_steps.Action.REMOVE]
-    if removals and not yes:
+    confirmed: set[tuple[str, str, str]] = set()
+    while removals := _apply(manifest, prune, None if yes else confirmed, as_json):
+        # Others need not wait for the answer. What they change meanwhile, the next plan contains.
         _confirm(manifest.tenant, removals)
-    done: list[dict[str, object]] = []
-    for step, outcome in planning.carry_out(manifest, steps):
-        done.append(_as_document(step, outcome))
-        if not as_json:
-            _show_done(step, outcome)
-    if as_json:
-        emit({"tenant": manifest.tenant, "steps": done})
-    elif not done:
+        confirmed.update(map(_named, removals))
+
+
+def _apply(
+    manifest: document.Manifest, prune: bool, confirmed: set[tuple[str, str, str]] | None, as_json: bool
+) -> "list[manifest_steps.Step]":
+    """Plan and carry out, while no other command applies a manifest of this tenant.
+
+    Args:
+        confirmed: what may be removed; None: everything.
+
+    Returns the removals that need a confirmation first; if there are any, nothing was done.
+    """
+    with planning.exclusively(manifest.tenant, lambda: remark(_WAITS.format(manifest.tenant))):
+        steps = planning.plan(manifest, prune=prune)
+        planning.refuse_conflicts(manifest, steps)
+        removals = [step for step in steps if step.action is manifest_steps.Action.REMOVE]
+        if confirmed is not None and not confirmed.issuperset(map(_named, removals)):
+            return removals
+        done: list[dict[str, object]] = []
+        try:
+            for step, outcome in planning.carry_out(manifest, steps):
+                done.append(_as_document(step, outcome))
+                if not as_json:
+                    _show_done(step, outcome)
+        finally:
+            if as_json:  # after an error, too: a key is shown once
+                emit({"tenant": manifest.tenant, "steps": done})
+    if not as_json and not done:
         say(f"tenant {manifest.tenant} is as the manifest says: {len(steps)} checked, nothing to do")
+    return []
+
+
+def _named(step: "manifest_steps.Step") -> tuple[str, str, str]:
+    return step.kind, step.name, step.detail
 
 
 def _read_named(path: Path) -> bytes:

@@ -24,6 +24,7 @@ from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, counted, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import Presented
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import settings
 from pulse_resources.errors import PulseError, UserError
@@ -207,7 +208,8 @@ def _elements(text: bytes) -> Iterator[bytes]:
     try:
         array = json.loads(text)  # unlike faster decoders it keeps all digits of an integer
     except (ValueError, RecursionError) as error:
-        raise UserError(f"the events are not a JSON array: {error}") from error
+        why = clearer(text, error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise UserError(f"the events are not a JSON array: {why}") from error
     for element in array:
         yield json.dumps(element).encode()
 

@@ -30,7 +30,6 @@ app = typer.Typer(
     help="Dead letters: events that could not land. Inspect them, remove the cause, replay them.",
 )
 
-
 Dataset = Annotated[
     str | None,
     typer.Option(help="Only of this dataset, as the event named it.", autocompletion=complete.datasets),
@@ -290,6 +289,8 @@ def _show(result: "dead_letters.Result", as_json: bool) -> None:
         if odd:
             rows = ((v.letter_id, v.outcome, v.reason, v.pointer, _short(v.detail or "")) for v in odd)
             show_table(("id", "outcome", "reason", "pointer", "detail"), rows, empty="")
+            if more := result.unresolved - len(odd):
+                remark(f"… and {more:,} more, beyond the first {dead_letters.SHOWN:,} letters")
         for outcome, meaning in _sentences().items():
             if count := result.counts.get(outcome):
                 say(f"{count:,} {meaning}")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-import yaml
 
 from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import TenantSlug, read
@@ -18,6 +17,7 @@ from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import syncs
+from pulse_pipelines.manifest.document import load
 from pulse_resources.errors import UserError
 
 app = typer.Typer(
@@ -47,10 +47,7 @@ def create_pipe(
     Example: pulse pipe create acme planes.yaml
     """
     owner = registry.find_tenant(tenant)
-    try:
-        document = yaml.safe_load(read(file, "pipe"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"the file is not YAML: {error}", file=str(file)) from error
+    document = load(read(file, "pipe"), f"the file {file}")
     if not isinstance(document, dict):
         raise UserError("the file does not define a pipe", file=str(file))
     pipe = pipes.create(owner, definition(document))

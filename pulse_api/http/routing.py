@@ -15,6 +15,7 @@ from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Gate, Principal, take
 from pulse_api.http.collect.body import received
 from pulse_api.http.problems import ProblemError
+from pulse_pipelines.domain.not_json import clearer
 from pulse_resources.errors import meant
 
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -43,7 +44,11 @@ class _ExactRequest(Request):
     """Request whose JSON decoding refuses NaN, lone surrogates and numbers outside the range of a float."""
 
     async def json(self) -> Any:
-        return orjson.loads(await self.body())
+        body = await self.body()
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise clearer(body, error) from None
 
 
 class _ExactRoute(APIRoute):

@@ -19,9 +19,10 @@ from pulse_pipelines.dead_letters.letters import (
     summary,
 )
 from pulse_pipelines.dead_letters.replay import replay
-from pulse_pipelines.dead_letters.verdicts import UNRESOLVED, DeadLetterOutcome, Result, Verdict
+from pulse_pipelines.dead_letters.verdicts import SHOWN, UNRESOLVED, DeadLetterOutcome, Result, Verdict
 
 __all__ = [
+    "SHOWN",
     "UNRESOLVED",
     "DeadLetter",
     "DeadLetterOutcome",

@@ -62,7 +62,12 @@ class Result:
     @property
     def complete(self) -> bool:
         """Whether every letter was, or would be, replayed or discarded as asked."""
-        return not any(self.counts.get(outcome) for outcome in UNRESOLVED)
+        return not self.unresolved
+
+    @property
+    def unresolved(self) -> int:
+        """Number of letters that were not, or would not be, replayed or discarded as asked."""
+        return sum(self.counts.get(outcome, 0) for outcome in UNRESOLVED)
 
 
 Progress = Callable[[int], None]

@@ -87,6 +87,7 @@ class _Reader:
         token = self._next()
         if token is None:
             self.fail("a property, a value or a function")
+        self._limit(self.at)
         if (number := token["number"]) is not None:
             return Literal(float(number) if token["fraction"] else int(number))
         if (text := token["text"]) is not None:

@@ -1,7 +1,10 @@
 """The document of a manifest: a tenant with its limits, schemas, datasets, keys and pipes."""
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -9,11 +12,16 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pulse_pipelines.domain.dataset import DatasetKind, OnInvalid
+from pulse_pipelines.domain.event import nesting
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.pipes import Definition, definition
 from pulse_pipelines.domain.quota import MOST, UNLIMITED
 from pulse_pipelines.domain.schemas import shorthand
-from pulse_resources.errors import UserError
+from pulse_resources.errors import UserError, some_of
+
+MAX_DEPTH = 100
+"""Maximum nesting of a manifest: a schema in place may have its own levels."""
 
 
 class _Part(BaseModel):
@@ -87,7 +95,7 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
     Raises:
         UserError: the manifest, or a file that it names, is not valid; the error names the place.
     """
-    document = _load(content, "the manifest")
+    document = load(content, "the manifest")
     if not isinstance(document, dict):
         raise UserError("the manifest is not a mapping", fix="It begins with: tenant: <slug>")
     try:
@@ -95,11 +103,12 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the manifest"
-        raise UserError(f"{place}: {first['msg']}") from None
+        more = f"; and {error.error_count() - 1:,} more" if error.error_count() > 1 else ""
+        raise UserError(f"{place}: {first['msg']}{more}") from None
     pipes = tuple(_pipe(number, entry, read) for number, entry in enumerate(parts.pipes, start=1))
-    names = [pipe.pipe for pipe in pipes]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"pipes: {repeated[0]} is defined twice")
+    repeated = [name for name, count in Counter(pipe.pipe for pipe in pipes).items() if count > 1]
+    if repeated:
+        raise UserError(f"pipes: {some_of(repeated)}: a pipe is defined once")
     return Manifest(
         tenant=parts.tenant,
         name=parts.name,
@@ -111,13 +120,14 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
     )
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml has no types
-    """Refuses repeated members and aliases: the first hide a mistake, the second can become gigabytes."""
+class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # yaml has no types
+    """Refuses repeated members, which hide a mistake; says where a value is that cannot be read."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise _problem("an alias; write its value in place", self.peek_event())
-        return super().compose_node(parent, index)
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            raise _problem(str(clearer(b"", error)), node) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         names = set[str]()
@@ -129,15 +139,51 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml has no types
         return super().construct_mapping(node, deep)
 
 
+def _check_events(content: bytes) -> None:
+    """Refuse aliases, which can become gigabytes, and depths that a recursive loader does not survive."""
+    depth = 0
+    for event in yaml.parse(content, yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise _problem("an alias; write its value in place", event)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _problem(f"more than {MAX_DEPTH} levels of mappings and lists", event)
+
+
 def _problem(text: str, at: Any) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=text, problem_mark=at.start_mark)
 
 
-def _load(content: bytes, noun: str) -> Any:
+def load(content: bytes, noun: str) -> Any:
+    """The document of a file in YAML or JSON.
+
+    Raises:
+        UserError: it is neither, has a member twice, an alias, or more than `MAX_DEPTH` levels.
+    """
+    if content.lstrip()[:1] == b"{" and _is_json(content):  # YAML lacks its escapes of surrogate pairs
+        return json.loads(content, object_pairs_hook=partial(_members, noun))
     try:
+        _check_events(content)
         return yaml.load(content, _Loader)  # noqa: S506 - a safe one
-    except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
+    except ValueError as error:
+        raise UserError(f"{noun} is neither YAML nor JSON: {clearer(content, error)}") from None
+    except (yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{noun} is neither YAML nor JSON: {error}") from None
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return False
+    return nesting(content) <= MAX_DEPTH
+
+
+def _members(noun: str, members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises UserError: it has a member twice."""
+    if repeated := [name for name, count in Counter(name for name, _ in members).items() if count > 1]:
+        raise UserError(f"{noun}: {repeated[0]!r} is there twice")
+    return dict(members)
 
 
 def _versions(name: str, entry: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:
@@ -162,7 +208,7 @@ def _schema(place: str, entry: Any, read: Callable[[str], bytes]) -> str:
 
 
 def _pipe(number: int, entry: Any, read: Callable[[str], bytes]) -> Definition:
-    document = _load(read(entry), f"pipes: {entry}") if isinstance(entry, str) else entry
+    document = load(read(entry), f"pipes: {entry}") if isinstance(entry, str) else entry
     if not isinstance(document, dict):
         raise UserError(f"pipes: number {number} is neither a path nor a definition")
     return definition(document)

@@ -1,7 +1,9 @@
 """The plan of a manifest: the steps from what a tenant has to what the manifest says."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +20,12 @@ from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.manifest import steps
 from pulse_pipelines.manifest.document import DatasetPart, KeyPart, LimitsPart, Manifest
 from pulse_pipelines.manifest.steps import Action, Outcome, Step
-from pulse_resources.errors import Conflict, NotFound, UserError
+from pulse_resources.errors import Conflict, NotFound, UserError, some_of
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
+
+MOST_NAMED = 3
+"""Conflicts that an error names."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ def plan(manifest: Manifest, *, prune: bool = False) -> list[Step]:
     check_name("tenant", manifest.name or manifest.tenant)
     for name in manifest.keys:
         check_name("key", name)
+    _check_references(manifest)
     existing = _find_existing(manifest.tenant)
     addresses, schema_steps = _plan_schemas(manifest, existing)
     # A pipe to a sink may read the dataset that another pipe creates.
@@ -63,6 +71,42 @@ def plan(manifest: Manifest, *, prune: bool = False) -> list[Step]:
     return [*listed, *_plan_removals(manifest, existing)] if prune else listed
 
 
+@contextmanager
+def exclusively(slug: str, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Keep other manifests of the tenant from being applied while the block runs; waits for one that is.
+
+    Args:
+        slug: the tenant's, which need not exist.
+        on_wait: called once, before it waits.
+
+    Raises:
+        UserError: it is not a slug.
+    """
+    check_slug("tenant", slug)
+    with ExitStack() as turn:
+        if turn.enter_context(locks.session(Lock.MANIFEST, slug)) is None:
+            on_wait()
+            turn.enter_context(locks.session(Lock.MANIFEST, slug, wait_seconds=math.inf))
+        yield
+
+
+def refuse_conflicts(manifest: Manifest, listed: Sequence[Step]) -> None:
+    """Refuse a plan that cannot be carried out as a whole. Raises Conflict, which names what differs."""
+    conflicts = [step for step in listed if step.action is Action.CONFLICT]
+    if not conflicts:
+        return
+    named = [
+        f"the {step.kind} {step.name} differs from the manifest: {step.detail}"
+        for step in conflicts[:MOST_NAMED]
+    ]
+    more = len(conflicts) - len(named)
+    raise Conflict(
+        "; ".join(named) + (f"; and {more} more, which --plan shows" if more else ""),
+        fix="Nothing was changed: change the manifest, or what it conflicts with",
+        tenant=manifest.tenant,
+    )
+
+
 def carry_out(manifest: Manifest, listed: Sequence[Step]) -> Iterator[tuple[Step, Outcome]]:
     """Carry the steps out, in order; yields each that changes something once it is done.
 
@@ -72,14 +116,7 @@ def carry_out(manifest: Manifest, listed: Sequence[Step]) -> Iterator[tuple[Step
         Conflict: the plan has a conflict; nothing was changed.
         PulseError: as the registry's functions.
     """
-    if conflicts := [step for step in listed if step.action is Action.CONFLICT]:
-        first, more = conflicts[0], len(conflicts) - 1
-        raise Conflict(
-            f"the {first.kind} {first.name} differs from the manifest: {first.detail}"
-            + (f", and {more} more" if more else ""),
-            fix="Nothing was changed: change the manifest, or what it conflicts with",
-            tenant=manifest.tenant,
-        )
+    refuse_conflicts(manifest, listed)
     tenant: Tenant | None = None
     for step in listed:
         if step.kind == "tenant" and step.changes:
@@ -88,6 +125,19 @@ def carry_out(manifest: Manifest, listed: Sequence[Step]) -> Iterator[tuple[Step
         elif step.changes:
             tenant = tenant or registry.find_tenant(manifest.tenant)
             yield step, step.carry_out(tenant)
+
+
+def _check_references(manifest: Manifest) -> None:
+    undefined = [
+        f"{slug} ({part.schema_name!r})"
+        for slug, part in manifest.datasets.items()
+        if part.schema_name not in manifest.schemas and not part.schema_name.startswith("pulse://")
+    ]
+    if undefined:
+        raise UserError(
+            f"datasets: the manifest has no such schema: {some_of(undefined)}",
+            fix="Name one of its schemas, or an address: pulse://<tenant>/<name>/<version>",
+        )
 
 
 def _find_existing(slug: str) -> _Existing:
@@ -136,13 +186,15 @@ def _plan_schemas(manifest: Manifest, existing: _Existing) -> tuple[dict[str, tu
     for name, documents in manifest.schemas.items():
         check_slug("schema", name)
         versions = {document: version for version, document in existing.schemas.get(name, {}).items()}
+        latest = max(versions.values(), default=0)
         for document in documents:
             try:
                 registry.checked_schema(document)
             except UserError as error:
                 raise UserError(f"schemas.{name}: {error.message}", fix=error.fix) from None
             action = Action.KEEP if document in versions else Action.CREATE
-            version = versions.setdefault(document, max(versions.values(), default=0) + 1)
+            version = versions.setdefault(document, latest + 1)
+            latest = max(latest, version)
             address = str(SchemaUri(manifest.tenant, name, version))
             carry_out = partial(steps.publish_schema, name, document)
             listed.append(
@@ -189,11 +241,6 @@ def _schema_of(
     name = part.schema_name
     if name in addresses:
         return addresses[name]
-    if not name.startswith("pulse://"):
-        raise UserError(
-            f"datasets.{slug}: the manifest has no schema {name!r}",
-            fix="Name one of its schemas, or an address: pulse://<tenant>/<name>/<version>",
-        )
     address = SchemaUri.parse(name)
     try:
         return name, existing.schemas[address.name][address.version]

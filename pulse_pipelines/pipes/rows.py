@@ -14,6 +14,7 @@ import orjson
 
 from pulse_pipelines.domain.entities import DELETED, DELETION, ID, content
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
+from pulse_pipelines.domain.not_json import clearer
 
 LONGEST = 3 * 1024 * 1024
 """Bytes of an event that is sent whole: beyond Pulse's limit for events it is a dead letter anyway."""
@@ -53,9 +54,7 @@ class Maker:
         try:
             payload = msgspec.json.encode(event)
         except (UnicodeEncodeError, ValueError) as error:
-            return self.refused(
-                as_text(row), file, line, f"the row is not text: {type(error).__name__}", row_key
-            )
+            return self.refused(as_text(row), file, line, _unwritable(row, error), row_key)
         if len(payload) > LONGEST:
             return self.refused(payload, file, line, f"the row has {len(payload):,} bytes", row_key)
         return row_key.encode(), payload
@@ -92,6 +91,20 @@ class Maker:
         return (entity_id or "").encode(), msgspec.json.encode(event)
 
 
+def _unwritable(row: Mapping[str, Any], error: ValueError) -> str:
+    """Why a row cannot be written as JSON in UTF-8."""
+    if not isinstance(error, UnicodeEncodeError):
+        return f"the row cannot be written as JSON: {clearer('', error)}"
+    for name, value in row.items():
+        try:
+            msgspec.json.encode(value)
+        except UnicodeEncodeError:
+            return f"{name} is not UTF-8"
+        except ValueError:
+            continue
+    return "the row is not UTF-8"
+
+
 def as_text(row: Mapping[str, Any]) -> bytes:
     """A row as JSON for people, with bytes escaped that JSON cannot hold."""
     try:
@@ -121,7 +134,7 @@ def _fault(text: bytes, otherwise: str) -> str:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        return str(error)
+        return str(clearer(text, error))
     return otherwise
 
 

@@ -19,6 +19,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, heading, nesting, suspicious, unstorable
 from pulse_pipelines.domain.limits import Budget, EventLimits
 from pulse_pipelines.domain.misspelled import Spellings
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.domain.schemas.cost import cost_of
@@ -179,7 +180,7 @@ class Validator:
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
-            return Refusal(Rejected(Reason.UNDECODABLE, f"not JSON: {error}"))
+            return Refusal(Rejected(Reason.UNDECODABLE, f"not JSON: {clearer(payload, error)}"))
         return self.event(event, payload, plain=plain)
 
     def undecodable(self, payload: bytes) -> Rejected | None:

@@ -182,8 +182,8 @@ def test_the_oracle_notices_dead_letters(stack: Settings) -> None:
 
 
 def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every thirty-sixth step, and at random moments; what is left is as after a run without faults."""
-    monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 36 :: 36])  # `make chaos` has the time for all
+    """At every 72nd step, and at random moments; what is left is as after a run without faults."""
+    monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 72 :: 72])  # `make chaos` has the time for all
     killed = kills.run(None, SEED, len(kills.STEPS) + len(kills.PLANNING) + 2, lambda _: None)
     assert [*killed.findings, *oracle.judge(killed.sent, spark())] == []
     assert {kills.RANDOM, *kills.STEPS, *kills.PLANNING} == killed.places.keys()
@@ -192,8 +192,8 @@ def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("scenario", "amount"),
     [
-        (pauses, 1),
-        (poison, 1),
+        pytest.param(pauses, 1, marks=pytest.mark.slow),  # as tests/ingest/test_faults.py
+        pytest.param(poison, 1, marks=pytest.mark.slow),  # as tests/ingest/test_poison.py
         pytest.param(losses, 1, marks=pytest.mark.slow),
         pytest.param(losses, 2, marks=pytest.mark.slow, id="losses, the second by a topic that begins anew"),
     ],

@@ -248,6 +248,16 @@ FINAL = [
     (problem(202, {}), pulse_client.UnexpectedAnswer),
     (accepted(2), pulse_client.UnexpectedAnswer),
     (accepted(1, refused=[7]), pulse_client.UnexpectedAnswer),
+    (accepted(1, refused=[-1]), pulse_client.UnexpectedAnswer),
+    (accepted(1, verdicts=[verdict(0), verdict(0)]), pulse_client.UnexpectedAnswer),
+    (accepted(1, verdicts=[verdict(True)]), pulse_client.UnexpectedAnswer),
+    (accepted(1, verdicts=7), pulse_client.UnexpectedAnswer),
+    (problem(202, {"accepted": -1, "refused": 2, "verdicts": []}), pulse_client.UnexpectedAnswer),
+    (
+        problem(422, {"type": "urn:pulse:problem:events-refused", "verdicts": 7}),
+        pulse_client.UnexpectedAnswer,
+    ),
+    (problem(301, Location="https://there"), pulse_client.UnexpectedAnswer),
 ]
 
 
@@ -272,6 +282,84 @@ def test_an_error_tells_what_the_server_does_and_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own
     assert str(error) == "slow. later"
     assert (error.status, error.problem, error.request_id) == (401, "urn:pulse:problem:unavailable", "r-1")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (
+            "https://pulse.example.com/v1/collect",
+            "redirects to https://pulse.example.com/v1/collect. If you trust it, use that address: "
+            "https://pulse.example.com",
+        ),
+        ("/login", "redirects to /login. Is this the address"),
+        ("", "does not say where"),
+    ],
+)
+def test_a_redirect_is_named_and_not_followed(target: str, words: str, send: Send) -> None:
+    server = Server(problem(308, b"<html>", Location=target))
+    with pytest.raises(pulse_client.UnexpectedAnswer) as caught:
+        send(server, event())
+    assert words in str(caught.value)
+    assert len(server.requests) == 1
+
+
+def test_text_of_others_is_cut_and_controls_nothing(send: Send) -> None:
+    text = "\x1b[31m\n" + "x" * 100_000
+    for answer in (problem(400, {"detail": text, "fix": text, "type": text}), httpx.ConnectError(text)):
+        with pytest.raises(pulse_client.PulseClientError) as caught:
+            send(Server(*[answer] * 9), event())
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 1_200
+
+
+def test_what_was_sent_before_the_events_fail_is_reported(send: Send) -> None:
+    def events() -> Iterator[dict[str, Any]]:
+        yield from (event("0"), event("1"), event("2"))
+        raise LookupError("the file has ended")
+
+    server = Server()
+    with pytest.raises(LookupError, match="the file has ended") as caught:
+        send(server, events(), max_events=1)
+    assert caught.value.partial == SendResult(accepted=2)  # type: ignore[attr-defined]
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "schlüssel", "key\nX-Other: 1"])
+def test_what_cannot_be_a_key_is_an_error_that_does_not_repeat_it(key: str) -> None:
+    with pytest.raises(ValueError, match="the key is empty, or has") as caught:
+        Client("http://pulse", key)
+    assert not key.strip() or key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "pointer", "words"),
+    [
+        (
+            {"a": [{"b/c": "x\ud800"}]},
+            "/data/a/0/b~1c",
+            "character 2 of the text is half of a surrogate pair",
+        ),
+        ({"a": {"\udfff": 1}}, "/data/a", "the name of a member has half of a surrogate pair"),
+        ({"n": 10**4_300}, "/data/n", "the integer has more than 4,300 digits"),
+        ({"n": math.nan}, "/data/n", "nan is not a number of JSON"),
+        ({"n": object()}, None, "object is not a value of JSON"),
+    ],
+)
+def test_what_cannot_be_written_is_named_with_its_place(
+    data: dict[str, Any], pointer: str | None, words: str
+) -> None:
+    (refused,) = Server().client().send([event(**data)]).verdicts
+    assert refused.pointer == pointer
+    assert words in refused.detail
+    assert refused.detail.isprintable()
+
+
+def test_an_event_that_contains_itself_is_refused() -> None:
+    endless = event()
+    endless["data"]["again"] = endless
+    (refused,) = Server().client().send([endless]).verdicts
+    assert refused.detail == "the event cannot be written as JSON: it contains itself"
 
 
 def test_attempts_end(send: Send) -> None:

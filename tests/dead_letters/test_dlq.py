@@ -9,13 +9,16 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+import typer
 from support.here import ingest_here as ingest
 from support.http import Api
 from support.ingest import SCHEMA, Owner, event, make_owner
 from typer.testing import CliRunner, Result
 
 from pulse_api import cli
+from pulse_api.cli import dlq as command
 from pulse_pipelines import dead_letters, registry
+from pulse_pipelines.dead_letters import DeadLetterOutcome, Verdict, verdicts
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.requests import State
 from pulse_pipelines.registry import keys
@@ -94,6 +97,16 @@ def test_show_gives_the_bytes_and_keeps_the_terminal(read_only: Owner) -> None:
     for told in (dlq(read_only, "show", "0-0"), dlq(read_only, "list")):
         assert "\x1b[31m" not in told.stdout
         assert "\x9b" not in told.stdout
+
+
+def test_letters_beyond_those_that_are_listed_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = verdicts.Tally()
+    tally.add(Verdict(f"0-{number}", DeadLetterOutcome.REJECTED) for number in range(verdicts.SHOWN + 500))
+    with pytest.raises(typer.Exit):
+        command._show(tally.result(None, dry_run=True), as_json=False)
+    shown = capsys.readouterr()
+    assert "1,500 still cannot land" in shown.out
+    assert "… and 500 more, beyond the first 1,000 letters" in shown.err
 
 
 def test_replay_and_discard(letters: Owner) -> None:

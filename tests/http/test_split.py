@@ -3,6 +3,7 @@
 import json
 from itertools import product
 
+import orjson
 import pytest
 
 from pulse_api.http.collect import values
@@ -14,7 +15,7 @@ MARKS = '"{}[],:\\ a1'
 
 
 def items(elements: list[str]) -> list[bytes] | None:
-    """Payloads of the events of an array; None if it is refused."""
+    """Payloads of the events of an array, without spaces if they are JSON; None if it is refused."""
     try:
         events = split(
             f"[{', '.join(elements)}]".encode(),
@@ -26,7 +27,14 @@ def items(elements: list[str]) -> list[bytes] | None:
         )
     except ProblemError:
         return None
-    return [event.payload for event in events]
+    return [compact(event.payload) for event in events]
+
+
+def compact(payload: bytes) -> bytes:
+    try:
+        return orjson.dumps(orjson.loads(payload))
+    except orjson.JSONDecodeError:
+        return payload
 
 
 WHOLE = items(EVENTS)

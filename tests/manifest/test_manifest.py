@@ -4,7 +4,8 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,22 @@ from support.docs import blocks
 from typer.testing import CliRunner, Result
 
 from pulse_api import cli
+from pulse_api.cli import apply as command
 from pulse_pipelines import registry
-from pulse_pipelines.manifest import document
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.manifest import document, plan as planning
+from pulse_pipelines.manifest.steps import Step
 from pulse_resources.errors import NotFound, UserError
+from pulse_resources.postgres import locks
+from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import Settings
 
 FIRST = {"type": "object", "properties": {"country": {"type": "string"}}}
 SECOND = {"type": "object", "properties": {"country": {"type": "string"}, "amount": {"type": "number"}}}
 ANOTHER_TYPE = {"type": "object", "properties": {"country": {"type": "integer"}}}
+
+A_PIPE = "{{pipe: p{}, dataset: d, transform: SELECT 1}}"
+TWICE = f"tenant: acme\npipes: [{', '.join(A_PIPE.format(number % 4) for number in range(8))}]"
 
 
 @pytest.fixture
@@ -123,6 +132,61 @@ def test_pruning_removes_what_the_manifest_does_not_name(manifest: dict[str, Any
     assert steps(tmp_path, smaller, "--prune", "--yes") == []
 
 
+def test_conflicts_are_named_before_removals_are_asked_for(manifest: dict[str, Any], tmp_path: Path) -> None:
+    apply(tmp_path, manifest | {"keys": {"shop": {"scopes": ["collect"]}, "old": {"scopes": ["read"]}}})
+    manifest["keys"] = {"shop": {"scopes": ["read"]}}
+    manifest["datasets"] = {"orders": {"schema": "orders", "kind": "entities"}}
+    output = apply(tmp_path, manifest, "--prune", code=2).output
+    assert "the dataset orders differs" in output
+    assert "the key shop differs" in output
+    assert "confirmation" not in output
+
+
+def test_two_commands_for_one_tenant_follow_each_other(
+    manifest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remarks = []
+
+    def end_of_the_first(remark: str) -> None:
+        remarks.append(remark)
+        parsed = document.parse(yaml.safe_dump(manifest).encode(), lambda path: b"")
+        list(planning.carry_out(parsed, planning.plan(parsed)))
+        first.close()
+
+    monkeypatch.setattr(command, "remark", end_of_the_first)
+    with ExitStack() as first:
+        first.enter_context(locks.session(Lock.MANIFEST, manifest["tenant"]))
+        assert "nothing to do" in apply(tmp_path, manifest).output
+    assert remarks == [
+        f"Another command applies a manifest of {manifest['tenant']}: waiting until it has ended."
+    ]
+
+
+def test_a_key_is_printed_even_if_a_later_step_fails(manifest: dict[str, Any], tmp_path: Path) -> None:
+    manifest["pipes"] = [{"pipe": "planes", "dataset": "planes", "source": "nowhere", "table": "planes"}]
+    listed = json.loads(apply(tmp_path, manifest, "--json", code=2).stdout)["steps"]
+    (key,) = registry.keys.list_keys(registry.find_tenant(manifest["tenant"]))
+    assert [step["key"].split("_")[2] for step in listed if "key" in step] == [key.key_id]
+
+
+def test_what_is_added_during_the_question_is_asked_for_again(
+    manifest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(tmp_path, manifest)
+    tenant = registry.find_tenant(manifest["tenant"])
+    asked = []
+
+    def add_a_key_once(slug: str, removals: Sequence[Step]) -> None:
+        asked.append([step.name for step in removals])
+        if len(asked) == 1:
+            registry.keys.issue_key(tenant, "late", [KeyScope.READ])
+
+    monkeypatch.setattr(command, "_confirm", add_a_key_once)
+    removed = steps(tmp_path, {"tenant": manifest["tenant"]}, "--prune")
+    assert asked == [["shop", "orders"], ["late", "shop", "orders"]]
+    assert removed == ["remove key late", "remove key shop", "remove dataset orders"]
+
+
 @pytest.mark.parametrize(
     ("manifest", "words"),
     [
@@ -133,6 +197,7 @@ def test_pruning_removes_what_the_manifest_does_not_name(manifest: dict[str, Any
         ("tenant: acme\n? [a, b]\n: c", "neither YAML nor JSON"),
         ("tenant: acme\ntenant: b", "'tenant' is there twice"),
         ("tenant: acme\nschemas: {a: &a {b: 1}, c: *a}", "an alias"),
+        ("tenant: acme\nschemas: {a: " + "[" * 100_000, "more than 100 levels"),
         ("tenant: acme\nlimits: {max_datasets: -2}", "limits.max_datasets"),
         ("tenant: acme\nlimits: {max_datasets: true}", "limits.max_datasets: Value error, must be a number"),
         ("tenant: acme\nschemas: {orders: a.json}", "schemas.orders: cannot read a.json"),
@@ -143,6 +208,7 @@ def test_pruning_removes_what_the_manifest_does_not_name(manifest: dict[str, Any
         ("tenant: acme\nkeys: {shop: {scopes: [all]}}", "keys.shop.scopes"),
         ("tenant: acme\npipes: [7]", "pipes: number 1 is neither"),
         ("tenant: acme\npipes: [{pipe: a}]", "the pipe says no"),
+        (TWICE, "pipes: p0, p1, p2, and 1 more: a pipe is defined once"),
     ],
 )
 def test_a_manifest_that_is_not_valid_is_refused_with_the_place(manifest: str, words: str) -> None:
@@ -154,6 +220,14 @@ def test_a_manifest_that_is_not_valid_is_refused_with_the_place(manifest: str, w
             document.parse(manifest.encode(), read)
     else:
         assert document.parse(manifest.encode(), read).schemas["orders"] == ('{"a":"2026-11-19"}',)
+
+
+def test_undefined_schemas_are_named_together() -> None:
+    slugs = [f"d{number}" for number in range(60)]
+    sets = ", ".join(f"{slug}: {{schema: of_{slug}}}" for slug in slugs)
+    many = document.parse(f"tenant: acme\ndatasets: {{{sets}}}".encode(), lambda path: b"")
+    with pytest.raises(UserError, match=r"d0 \('of_d0'\), d1 \('of_d1'\), d2 \('of_d2'\), and 57 more"):
+        planning.plan(many)
 
 
 def test_the_commands_of_the_page_work(stack: Settings, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pulse_client.encoding import EncodedEvent, Event, encode
 from pulse_client.errors import PulseClientError, Unavailable
 from pulse_client.losses import CLOSED, FULL, REJECTED, UNSENT, Loss, Losses, Stats, refusals
 from pulse_client.results import SendResult, Verdict
+from pulse_client.words import clean
 
 _log = logging.getLogger("pulse_client")
 _PAUSE_S = 5.0
@@ -96,7 +97,7 @@ class EventBuffer:
                 self._enqueue(encoded)
         except Exception as error:  # whatever it is, the caller's work continues
             with self._changed:
-                self._losses.add(Loss(1, REJECTED, repr(error)))
+                self._losses.add(Loss(1, REJECTED, clean(repr(error))))
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Send what waits without waiting for its age; False: after so many seconds some still waits."""
@@ -219,7 +220,7 @@ class EventBuffer:
             except PulseClientError as error:
                 outcome = Loss(len(batch.events), REJECTED, str(error))
             except Exception as error:  # the thread must live
-                outcome = Loss(len(batch.events), REJECTED, repr(error))
+                outcome = Loss(len(batch.events), REJECTED, clean(repr(error)))
             self._note(batch, outcome)
             return
 

@@ -11,7 +11,7 @@ import httpx
 from pulse_client.batching import MAX_BYTES, MAX_EVENTS, Batch
 from pulse_client.delivery import Deadline, Delivery, Retries, with_refusals
 from pulse_client.encoding import Event
-from pulse_client.errors import PulseClientError
+from pulse_client.errors import note_partial
 from pulse_client.plan import REQUEST_TIMEOUT_S, TIMEOUT_S, Plan
 from pulse_client.results import SendResult
 
@@ -76,14 +76,16 @@ class Client:
 
         Raises:
             PulseClientError: a request failed as a whole; `partial` is the result of those before it.
+            Exception: what the iterable of events raises, with the same attribute `partial`: so many of the
+                first events were sent, and none after them.
         """
         deadline = self._plan.deadline(timeout)
         results: list[SendResult] = []
         try:
             for batch in self._plan.batches(events):
                 results.append(self._deliver(batch, deadline))
-        except PulseClientError as error:
-            error.partial = SendResult.total(results)
+        except BaseException as error:  # of a request, or of the caller's own iterable
+            note_partial(error, results)
             raise
         return SendResult.total(results)
 

@@ -24,6 +24,7 @@ from pulse_client.errors import (
     UnexpectedAnswer,
 )
 from pulse_client.results import Ignored, SendResult, Verdict
+from pulse_client.words import clean, optional
 
 _ACCEPTED = (202, 207)
 _ALL_REFUSED = "urn:pulse:problem:events-refused"
@@ -34,6 +35,10 @@ _KINDS: Mapping[int, type[PulseClientError]] = {401: Unauthorized, 403: Forbidde
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Bytes of an answer, decompressed; 10,000 verdicts have 3 MB."""
+_REDIRECTS = range(300, 400)
+_PATH = "/v1/collect"
+_ADDRESS = "Is this the address of a Pulse API, without a path?"
+_MOST_OF_A_DETAIL = 2_000
 _AGAIN = "Send the same events again later: an event id lands once"
 
 
@@ -109,17 +114,20 @@ class Delivery:
     def after_silence(self, error: httpx.TransportError) -> float:
         """The connection broke, or no answer came in time."""
         fix = f"Check the address and the network. {_AGAIN}"
-        reason = str(error) or type(error).__name__
+        reason = clean(error) or type(error).__name__
         return self._pause(0.0, Unavailable(f"the API does not answer: {reason}", fix=fix))
 
     def after_answer(self, answer: httpx.Response) -> SendResult | float:
         """The server, or a proxy, has answered."""
+        if answer.status_code in _REDIRECTS:
+            raise _redirected(answer)
         document = _document(answer)
         if answer.status_code in _ACCEPTED:
             return self._checked(answer, _counts(answer, document))
         if document is not None and document.get("type") == _ALL_REFUSED:
-            verdicts = document.get("verdicts", ())
-            return self._checked(answer, {"refused": len(verdicts), "verdicts": verdicts})
+            verdicts = document.get("verdicts")
+            refused = len(verdicts) if isinstance(verdicts, list) else None
+            return self._checked(answer, {"refused": refused, "verdicts": verdicts})
         error, wait = _problem(answer, document), retry_after(answer)
         if wait is None:
             raise error
@@ -138,16 +146,20 @@ class Delivery:
         """The result, with the caller's own indexes."""
         events = self._batch.events
         try:
-            verdicts = [_verdict(entry, events[entry["index"]].index) for entry in counts["verdicts"]]
+            entries = {_count(entry["index"]): entry for entry in counts["verdicts"]}
+            beyond = [index for index in entries if index >= len(events)]
+            if beyond or len(entries) < len(counts["verdicts"]):
+                _unexpected(answer, f"its verdicts are not on {len(events)} events, each on another")
+            verdicts = [_verdict(entry, events[index].index) for index, entry in entries.items()]
             ignored = tuple(
-                Ignored(entry["member"], entry["events"], entry["detail"], entry["fix"])
+                Ignored(entry["member"], _count(entry["events"]), clean(entry["detail"]), clean(entry["fix"]))
                 for entry in counts.get("ignored", ())
             )
-            result = SendResult(
-                counts.get("accepted", 0), counts.get("dead_lettered", 0), counts["refused"], (), ignored
-            )
-        except (KeyError, IndexError, TypeError) as error:
-            _unexpected(answer, f"the answer lacks what a Pulse API returns: {error!r}")
+            numbers = (counts.get("accepted", 0), counts.get("dead_lettered", 0), counts["refused"])
+            accepted, dead_lettered, refused = map(_count, numbers)
+            result = SendResult(accepted, dead_lettered, refused, (), ignored)
+        except (KeyError, TypeError) as error:
+            _unexpected(answer, f"the answer lacks what a Pulse API returns: {clean(repr(error))}")
         if result.events != len(events):
             _unexpected(answer, f"the API accounts for {result.events} of {len(events)} events")
         return with_refusals(result, verdicts, self._batch)
@@ -186,9 +198,26 @@ def _counts(answer: httpx.Response, document: dict[str, Any] | None) -> Mapping[
 
 
 def _verdict(entry: Mapping[str, Any], index: int) -> Verdict:
-    return Verdict(
-        index, entry["event_id"], entry["status"], entry["reason"], entry["pointer"], entry["detail"]
-    )
+    detail = clean(entry["detail"], _MOST_OF_A_DETAIL)
+    return Verdict(index, entry["event_id"], entry["status"], entry["reason"], entry["pointer"], detail)
+
+
+def _count(number: object) -> int:
+    """A count or an index. Raises TypeError: it is neither."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise TypeError(f"{clean(repr(number), 40)} is not a count")
+    return number
+
+
+def _redirected(answer: httpx.Response) -> UnexpectedAnswer:
+    """Requests are not sent elsewhere: whoever redirects would be given the key."""
+    target = clean(answer.headers.get("Location", "").strip())
+    if not target:
+        message = f"the address redirects (HTTP {answer.status_code}), and does not say where"
+        return UnexpectedAnswer(message, status=answer.status_code, fix=_ADDRESS)
+    base = target.removesuffix(_PATH)
+    fix = f"If you trust it, use that address: {base}" if "://" in base else _ADDRESS
+    return UnexpectedAnswer(f"the address redirects to {target}", status=answer.status_code, fix=fix)
 
 
 def _problem(answer: httpx.Response, document: dict[str, Any] | None) -> PulseClientError:
@@ -206,14 +235,13 @@ def _problem(answer: httpx.Response, document: dict[str, Any] | None) -> PulseCl
     elif status >= 500 or wait is not None:
         kind = Unavailable
     return kind(
-        str(members.get("detail") or members.get("title") or f"the API refused the request with {status}"),
-        fix=members.get("fix"),
+        clean(members.get("detail") or members.get("title") or f"the API refused the request with {status}"),
+        fix=optional(members.get("fix")),
         status=status,
-        problem=members.get("type"),
-        request_id=members.get("request_id"),
+        problem=optional(members.get("type")),
+        request_id=optional(members.get("request_id")),
     )
 
 
 def _unexpected(answer: httpx.Response, message: str) -> NoReturn:
-    fix = "Is this the address of a Pulse API, without a path?"
-    raise UnexpectedAnswer(message, status=answer.status_code, fix=fix)
+    raise UnexpectedAnswer(message, status=answer.status_code, fix=_ADDRESS)

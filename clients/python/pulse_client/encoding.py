@@ -17,6 +17,7 @@ from typing import Any, Protocol, Union
 from uuid import UUID
 
 from pulse_client.results import Verdict
+from pulse_client.words import clean, unwritable
 
 LINES = "application/x-ndjson"
 CLOUDEVENTS = "application/cloudevents-batch+json"
@@ -72,8 +73,10 @@ def encode(event: Event, index: int = 0) -> EncodedEvent | Verdict:
         event_id = f"{document.get('source')}#{document['id']}"
     try:
         return EncodedEvent(index, _ENCODER.encode(document).encode(), event_id, media_type)
-    except (TypeError, ValueError, RecursionError) as error:
-        return _refused(index, event_id, _UNDECODABLE, f"the event cannot be written as JSON: {error}")
+    except RecursionError:
+        return _refused(index, _sendable(event_id), _UNDECODABLE, "the event is nested too deeply")
+    except (TypeError, ValueError) as error:
+        return _unwritable(index, _sendable(event_id), document, error)
 
 
 def new_event_id() -> str:
@@ -100,6 +103,21 @@ def _document(event: Any) -> dict[str, Any] | None:
     is_binary = isinstance(data, (bytes, bytearray))
     content = {"data_base64": base64.b64encode(data).decode()} if is_binary else {"data": data}
     return {"specversion": _VERSION, "id": new_event_id(), **attributes, **content}
+
+
+def _unwritable(index: int, event_id: str | None, document: Any, error: Exception) -> Verdict:
+    is_cyclic = "Circular" in str(error)
+    place = None if is_cyclic else unwritable(document)
+    if place is None:
+        why = "it contains itself" if is_cyclic else clean(error)
+        return _refused(index, event_id, _UNDECODABLE, f"the event cannot be written as JSON: {why}")
+    pointer, why = place
+    return Verdict(index, event_id, "refused", _UNDECODABLE, pointer, f"the event cannot be written as JSON: {why}")
+
+
+def _sendable(event_id: str) -> str | None:
+    """The id, if it is text that can be written."""
+    return None if unwritable(event_id) else event_id
 
 
 def _to_json(value: Any) -> Any:

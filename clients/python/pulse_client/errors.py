@@ -13,10 +13,11 @@ PulseClientError        `fix` is the next step, as the server states it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
 
-if TYPE_CHECKING:
-    from pulse_client.results import SendResult
+from pulse_client.results import SendResult
 
 
 class PulseClientError(Exception):
@@ -53,6 +54,12 @@ class PulseClientError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message,), self.__dict__
+
+
+def note_partial(error: BaseException, results: Iterable[SendResult]) -> None:
+    """Give an error the result of the requests before it, whoever raised it."""
+    with suppress(AttributeError):  # its class has no room for it
+        error.partial = SendResult.total(results)  # type: ignore[attr-defined]
 
 
 class InvalidRequest(PulseClientError):  # noqa: N818 - reads as the fact it states

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,9 @@ from pulse_client.batching import Batch, batches
 from pulse_client.delivery import Deadline, Delivery, Retries
 from pulse_client.encoding import Event
 from pulse_client.version import __version__
+from pulse_client.words import clean
 
+_KEY = re.compile(r"[\x21-\x7e]+")
 PATH = "/v1/collect"
 TIMEOUT_S = 120.0
 REQUEST_TIMEOUT_S = 60.0
@@ -31,9 +34,17 @@ class Plan:
     max_bytes: int
 
     def __post_init__(self) -> None:
-        """Raises ValueError: the url is not the address of an API."""
-        if self.address.scheme not in ("http", "https") or not self.address.host:
-            raise ValueError(f"{self.url!r} is not the address of an API, such as https://pulse.example.com")
+        """Raises ValueError: the url is not the address of an API, or the key has what no key has."""
+        try:
+            is_address = self.address.scheme in ("http", "https") and bool(self.address.host)
+        except httpx.InvalidURL:
+            is_address = False
+        if not is_address:
+            address = clean(repr(self.url), 200)
+            raise ValueError(f"{address} is not the address of an API, such as https://pulse.example.com")
+        # A library would quote the header, and the key with it.
+        if not _KEY.fullmatch(self.key.strip()):
+            raise ValueError("the key is empty, or has spaces or characters other than those of ASCII")
 
     @property
     def address(self) -> httpx.URL:

@@ -6,14 +6,47 @@ import { currentKey } from "./session.js";
 const PAUSE_MS = 2_000;
 const MAX_BUSY = 5; // answers 503 in a row, which can mean that the request itself takes too long
 
-/** An answer that is an error: the problem document, with `status`, `detail` and `fix`. */
+const RELOAD = "Reload the page; if it stays, tell the operators of Pulse";
+// Words for the developers of a client of the API, who see requests and headers.
+const OF_REQUESTS = /\b(GET|POST|PUT|PATCH|DELETE) \/|request_id|Retry-After|\bheaders?\b|\/openapi\.json/;
+const FIXES = {
+  404: "Check the address: it may be mistyped, or what it names was deleted",
+  422: "Check the address of this page, and what you typed",
+  429: "Wait a moment, then try again",
+  500: "Tell the operators of Pulse the number of the request",
+};
+const INVALID = [400, 422];
+
+/** An answer that is an error: the problem document, with `status`, and `message` and `fix` for a reader of pages. */
 export class Problem extends Error {
   constructor(document, status) {
-    super(document.detail ?? "the answer is not a document of Pulse");
+    super(wordsOf(document) ?? "The answer is not one of Pulse");
     this.status = status;
     this.document = document;
-    this.fix = document.fix ?? "Reload the page; if it stays, tell the operators of Pulse";
+    this.fix = typeof document.fix === "string" && !OF_REQUESTS.test(document.fix) ? document.fix : (FIXES[status] ?? RELOAD);
   }
+
+  /** Whether there is nothing under a name, or nothing can have it. */
+  get isAbsence() {
+    return this.status === 404 || (INVALID.includes(this.status) && Array.isArray(this.document.errors));
+  }
+}
+
+/** What is wrong, without the places of a request's parameters. */
+function wordsOf({ detail, errors }) {
+  if (Array.isArray(errors) && errors.length) return errors.map(({ at, problem }) => `${String(at).split(".").slice(1).join(".") || at}: ${problem}`).join("; ");
+  return typeof detail === "string" ? detail : null;
+}
+
+/** Whether a path can have the name as a part: browsers take some for steps in it, however they are encoded. */
+export function canBeInPath(name) {
+  return !["", ".", ".."].includes(name);
+}
+
+/** A name as a part of a path of the API. Throws Problem: a path cannot have it. */
+export function segment(name) {
+  if (!canBeInPath(name)) throw new Problem({ detail: `An address cannot have the name “${name}”`, fix: "Use the command line of Pulse for it" }, 404);
+  return encodeURIComponent(name.replace(/\p{Surrogate}/gu, "\ufffd"));
 }
 
 export const listeners = { busy: () => {}, away: () => {}, refused: () => {} };
@@ -68,15 +101,25 @@ async function send(method, path, { body, signal, accept = "application/json" })
       if (response.status === 401) listeners.refused(problem);
       throw problem;
     }
-    return { text, json: accept === "application/json" ? readJson(text) : null };
+    return { text, json: accept === "application/json" ? answerOf(text, response.status) : null };
   } finally {
     listeners.busy((running -= 1));
   }
 }
 
-function documentOf(text) {
+/** The answer as a value. Throws Problem: something between here and Pulse has answered. */
+function answerOf(text, status) {
   try {
     return readJson(text);
+  } catch {
+    throw new Problem({}, status);
+  }
+}
+
+function documentOf(text) {
+  try {
+    const document = readJson(text);
+    return document !== null && typeof document === "object" ? document : {};
   } catch {
     return {};
   }

@@ -1,7 +1,7 @@
 // The console's start: the key, the frame around every page, and which page an address shows.
 
 import { listeners, read } from "./api.js";
-import { foreign, h, put } from "./dom.js";
+import { foreign, h, plain, put } from "./dom.js";
 import { keepTimes, time } from "./format.js";
 import { currentKey, forgetKey, forgetSession, keepKey, looksLikeKey, takeKeyFromAddress } from "./session.js";
 import { address, HOME, notice, pending, problem } from "./ui.js";
@@ -19,6 +19,7 @@ takeKeyFromAddress();
 
 // First segment of an address: the page, the page of one thing, and the label in the navigation.
 const PAGES = {
+  __proto__: null,
   "": { show: showOverview, label: "Overview" },
   "dead-letters": { show: showDeadLetters, showOne: showDeadLetters, label: "Dead letters" },
   trace: { show: showTrace, label: "Trace" },
@@ -137,7 +138,7 @@ async function show() {
   };
   if (render) {
     const name = segments.length > 1 ? segments.slice(1).join("/") : page.label;
-    document.title = `${name} · ${identity.tenant} · Pulse`;
+    document.title = `${plain(name)} · ${identity.tenant} · Pulse`;
     render(main, context);
   } else {
     document.title = "No such page · Pulse";

@@ -1,11 +1,11 @@
 // A dataset: newest rows, columns with their meaning, events by day, snapshots, and how engines connect.
 
-import { read } from "./api.js";
+import { canBeInPath, read, segment } from "./api.js";
 import { barsOverTime } from "./chart.js";
 import { foreign, h, put } from "./dom.js";
 import { exact, number, time, withSeparators } from "./format.js";
 import { grid } from "./values.js";
-import { address, code, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
+import { absent, address, code, empty, facts, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const ROWS = 100;
 const FIRST = ["timestamp", "id"];
@@ -13,7 +13,6 @@ const LAST = ["context", "trace_id", "schema_version", "tenant_id"];
 
 export function showDataset(main, context) {
   const { segments: [, slug], signal, parameters } = context;
-  const path = `/v1/datasets/${encodeURIComponent(slug)}`;
   const snapshot = parameters.get("snapshot");
   const options = { signal };
   const places = Object.fromEntries(["head", "rows", "columns", "days", "snapshots", "connect"].map((name) => [name, h("div", {}, pending(name === "rows" ? 10 : 3))]));
@@ -28,18 +27,21 @@ export function showDataset(main, context) {
     section("Snapshots", places.snapshots),
     section("Connect an engine", places.connect),
   );
+  const show = (error) => put(main, h("p", { class: "path" }, link([], "Datasets"), " / "), h("h1", {}, foreign(slug)), absent("dataset", slug, [[], "All datasets"], error));
+  if (!canBeInPath(slug)) return show();
+  const path = `/v1/datasets/${segment(slug)}`;
   const dataset = read(path, options);
   const snapshots = read(`${path}/snapshots`, options);
   const asOf = new Date().toISOString();
   dataset.catch((error) => {
-    if (error.status === 404) put(main, h("p", { class: "path" }, link([], "Datasets"), " / "), h("h1", {}, foreign(slug)), problem(error));
+    if (error.isAbsence) show(error);
   });
   fillWith(places.head, async () => head(await dataset, await snapshots, asOf, context));
   fillWith(places.rows, async () => rows(await read(`${path}/preview`, { signal, parameters: { limit: ROWS, snapshot_id: snapshot } }), await dataset, context));
   fillWith(places.columns, async () => columns(await dataset, await read(`${path}/meaning`, options)));
   fillWith(places.days, async () => ((await dataset).kind === "events" ? days(await read(`${path}/summary`, options)) : h("p", { class: "quiet" }, "Datasets of entities have no summary of days.")));
   fillWith(places.snapshots, async () => history(slug, await snapshots, snapshot));
-  fillWith(places.connect, async () => connections(await read("/v1/lake/connect", options)));
+  return fillWith(places.connect, async () => connections(await read("/v1/lake/connect", options)));
 }
 
 function past(slug, snapshot) {
@@ -123,7 +125,7 @@ function history(slug, { snapshots }, current) {
   return snapshots.length > 20 ? [table_, h("p", { class: "quiet" }, `The newest 20 of ${withSeparators(snapshots.length)} that the API lists`)] : table_;
 }
 
-const ENGINES = { duckdb: "DuckDB", pyiceberg: "PyIceberg", spark: "Spark", trino: "Trino" };
+const ENGINES = { __proto__: null, duckdb: "DuckDB", pyiceberg: "PyIceberg", spark: "Spark", trino: "Trino" };
 
 function connections({ engines, placeholder }) {
   return [

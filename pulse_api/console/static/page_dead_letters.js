@@ -1,14 +1,15 @@
 // Dead letters: groups by reason and place, the letters of one group, one letter; dry run, replay, discard.
 
-import { change, read } from "./api.js";
+import { change, read, segment } from "./api.js";
 import { foreign, h, plain, put } from "./dom.js";
 import { bytes, count, number, time, withSeparators } from "./format.js";
 import { groupQuery } from "./page_overview.js";
 import { jsonTree } from "./values.js";
-import { address, button, confirm, copyButton, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
+import { absent, address, button, confirm, copyButton, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
 
 const MOST = 10_000; // letters that one request replays or discards
 const LISTED = 50;
+const MOST_REASONS = 5;
 const LONGEST_ID = 60;
 
 export function showDeadLetters(main, context) {
@@ -84,7 +85,7 @@ function showLetter(main, context, id) {
   put(main, h("p", { class: "path" }, link(["dead-letters"], "Dead letters"), " / "), h("h1", {}, "Dead letter ", foreign(id)), body);
   const asOf = new Date().toISOString();
   return fillWith(body, async () => {
-    const letter = await read(`/v1/dead-letters/${encodeURIComponent(id)}`, { signal: context.signal });
+    const letter = await read(`/v1/dead-letters/${segment(id)}`, { signal: context.signal });
     const isOpen = letter.state === "open";
     return [
       freshLine(asOf, context.reload),
@@ -101,7 +102,7 @@ function showLetter(main, context, id) {
       isOpen ? h("div", { class: "actions" }, changes({ ids: [letter.id] }, 1, context)) : null,
       section("The event as it was received", h("div", { class: "actions" }, copyButton(letter.payload ?? letter.payload_base64, letter.payload === null ? "Copy as base64" : "Copy")), letter.payload === null ? notice("info", h("p", {}, "Its bytes are not UTF-8. Copy them as base64.")) : jsonTree(letter.payload, { marked: letter.pointer || null })),
     ];
-  });
+  }, (error) => absent("dead letter", id, [["dead-letters"], "All dead letters"], error));
 }
 
 /** Buttons for what can be done with letters: a dry run, a replay, a discard. */
@@ -138,20 +139,42 @@ function changes(choice, size, context) {
   return [button(`Dry run${label}`, dryRun), button("Replay …", replay), button("Discard …", discard, { class: "danger" }), result];
 }
 
-const OUTCOMES = { would_land: "would land", published: "are on their way to land", duplicate: "have landed before", rejected: "still cannot land", discarded: "are discarded", already_replayed: "were replayed before", already_discarded: "were discarded before", already_landed: "have landed by a backfill", already_erased: "are erased", not_found: "do not exist" };
+const OUTCOMES = { __proto__: null, would_land: "would land", published: "are on their way to land", duplicate: "have landed before", rejected: "still cannot land", discarded: "are discarded", already_replayed: "were replayed before", already_discarded: "were discarded before", already_landed: "have landed by a backfill", already_erased: "are erased", not_found: "do not exist" };
 
 /** What happened to letters, or would, in a sentence, with why some cannot land. */
 function outcome(result) {
   const parts = Object.entries(result.counts).filter(([, many]) => Number(many)).map(([name, many]) => `${withSeparators(many)} ${OUTCOMES[name] ?? name}`);
-  const why = new Map();
-  for (const verdict of result.verdicts) if (verdict.outcome === "rejected") why.set(verdict.detail, (why.get(verdict.detail) ?? 0) + 1);
-  const reasons = [...why].sort((one, other) => other[1] - one[1]).slice(0, 5);
   return h(
     "div",
     {},
     h("p", { class: "what" }, parts.length ? `Of ${count(result.total, "event")}: ${parts.join(", ")}.` : "There is nothing to do: the list has changed."),
-    reasons.length ? h("ul", {}, reasons.map(([detail, many]) => h("li", {}, number(many), " × ", foreign(detail ?? "")))) : null,
+    reasonsOf(result),
     result.next_cursor ? h("p", { class: "quiet" }, "There are more: repeat this afterwards.") : null,
+  );
+}
+
+/** Why letters cannot land, by reason and place with an example, in lines that add up to their number. */
+function reasonsOf(result) {
+  const groups = new Map();
+  for (const { outcome: end, dataset, reason, pointer, detail } of result.verdicts) {
+    if (end !== "rejected") continue;
+    const place = (pointer ?? "").replace(/\/[0-9]+(?=\/|$)/g, "/*");
+    const name = JSON.stringify([dataset, reason, place]);
+    const group = groups.get(name) ?? { count: 0, reason, place, detail };
+    groups.set(name, { ...group, count: group.count + 1 });
+  }
+  if (!groups.size) return null;
+  const sorted = [...groups.values()].sort((one, other) => other.count - one.count);
+  const listed = sorted.slice(0, MOST_REASONS);
+  const ofOthers = sorted.slice(MOST_REASONS).reduce((sum, group) => sum + group.count, 0);
+  const unlisted = Number(result.counts.rejected) - sorted.reduce((sum, group) => sum + group.count, 0);
+  const line = ({ count: many, reason, place, detail }) => h("li", {}, number(many), " × ", h("code", {}, foreign(reason ?? "")), place ? [" at ", h("code", {}, foreign(place))] : null, many > 1 ? ", such as: " : ": ", foreign(detail ?? ""));
+  return h(
+    "ul",
+    {},
+    listed.map(line),
+    ofOthers ? h("li", {}, "… and ", number(ofOthers), ` more in ${count(sorted.length - listed.length, "group")}`) : null,
+    unlisted > 0 ? h("li", {}, "… and ", number(unlisted), " more, beyond the first letters whose reasons are listed") : null,
   );
 }
 

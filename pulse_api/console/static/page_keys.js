@@ -1,6 +1,6 @@
 // Keys: list, issue (shown once), revoke.
 
-import { change, read } from "./api.js";
+import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { time } from "./format.js";
 import { button, code, confirm, fillWith, freshLine, notice, openDialog, pending, problem, section, table } from "./ui.js";
@@ -64,7 +64,7 @@ function revoke(key, context) {
     label: "Revoke",
     danger: true,
     action: async () => {
-      const done = await change("DELETE", `/v1/keys/${encodeURIComponent(key.key_id)}`);
+      const done = await change("DELETE", `/v1/keys/${segment(key.key_id)}`);
       dialog.addEventListener("close", context.reload);
       return h("p", {}, done.revoked_with_it.length ? `Revoked, and with it: ${done.revoked_with_it.join(", ")}` : "Revoked.");
     },

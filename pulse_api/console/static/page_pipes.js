@@ -1,9 +1,9 @@
 // Pipes: their state, and the last runs of one.
 
-import { change, read } from "./api.js";
+import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { number, time } from "./format.js";
-import { button, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
+import { absent, button, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
 
 const COUNTS = ["created", "changed", "unchanged", "deleted", "refused"];
 
@@ -26,11 +26,12 @@ function stateOf(pipe) {
 
 export function showPipe(main, context) {
   const [, name] = context.segments;
-  const path = `/v1/pipes/${encodeURIComponent(name)}`;
   const body = h("div", {}, pending(10));
   put(main, h("p", { class: "path" }, link(["pipes"], "Pipes"), " / "), h("h1", {}, foreign(name)), body);
   const asOf = new Date().toISOString();
+  const missing = (error) => absent("pipe", name, [["pipes"], "All pipes"], error);
   fillWith(body, async () => {
+    const path = `/v1/pipes/${segment(name)}`;
     const pipe = await read(path, { signal: context.signal });
     return [
       freshLine(asOf, context.reload, "Settled last ", time(pipe.settled_at)),
@@ -49,7 +50,7 @@ export function showPipe(main, context) {
       section("Last 24 hours", facts(COUNTS.map((outcome) => [outcome, number(pipe.last_day[outcome])]))),
       section("Last runs", runs(pipe)),
     ];
-  });
+  }, missing);
 }
 
 function actions(path, pipe, context) {

@@ -1,10 +1,10 @@
 // Schemas: their versions, and two versions side by side with the differences marked.
 
-import { change, read } from "./api.js";
+import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { number, time } from "./format.js";
 import { writeJson } from "./json.js";
-import { address, button, code, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
+import { absent, address, button, code, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 export function showSchemas(main, context) {
   const body = h("div", {}, pending(8));
@@ -55,14 +55,15 @@ export function showSchema(main, context) {
   const body = h("div", {}, pending(12));
   put(main, h("p", { class: "path" }, link(["schemas"], "Schemas"), " / "), h("h1", {}, foreign(name)), body);
   const asOf = new Date().toISOString();
-  const get = (version) => read(`/v1/schemas/${encodeURIComponent(name)}/${version}`, { signal: context.signal });
+  const get = (version) => read(`/v1/schemas/${segment(name)}/${version}`, { signal: context.signal });
   fillWith(body, async () => {
     const { schemas } = await read("/v1/schemas", { signal: context.signal });
     const versions = schemas.filter((schema) => schema.name === name).map((schema) => Number(schema.version)).sort((one, other) => other - one);
-    if (!versions.length) return empty("No such schema.", h("p", {}, link(["schemas"], "All schemas")));
+    if (!versions.length) return absent("schema", name, [["schemas"], "All schemas"]);
     const right = Number(context.parameters.get("version") ?? versions[0]);
     const left = Number(context.parameters.get("from") ?? right - 1);
     const select = (label, current, parameter) => h("label", {}, label, " ", h("select", { onchange: (choice) => context.go(`${address("schemas", name)}?${new URLSearchParams({ from: left, version: right, [parameter]: choice.target.value })}`) }, versions.map((version) => h("option", { value: version, selected: version === current }, String(version)))));
+    if (!versions.includes(right)) return absent("version", context.parameters.get("version"), [["schemas", name], `The latest version of ${name}`]);
     const newer = await get(right);
     const text = writeJson(newer.schema);
     const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)))];

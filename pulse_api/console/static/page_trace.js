@@ -1,13 +1,13 @@
 // Trace: what became of one event, as a line of steps with times.
 
-import { read } from "./api.js";
+import { read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { exact, time } from "./format.js";
 import { address, code, facts, fillWith, freshLine, link, notice, pending } from "./ui.js";
 
 const PLACE = /^(.*):(\d+):(\d+)$/s;
 const ENDS = {
-  landed: "Landed", in_batch: "In a batch", waiting: "Waits for a batch", erased: "Erased", dead_lettered: "Dead letter",
+  __proto__: null, landed: "Landed", in_batch: "In a batch", waiting: "Waits for a batch", erased: "Erased", dead_lettered: "Dead letter",
   replayed: "Replayed", discarded: "Discarded", duplicate: "Duplicate", no_message: "No event", lost: "Lost",
 };
 const BAD = ["dead_lettered", "lost"];
@@ -23,17 +23,24 @@ export function showTrace(main, context) {
   const body = h("div", {}, event ? pending(8) : h("p", { class: "quiet" }, "The id is the event_id that its sender gave it. The topic of this tenant is ", h("code", {}, foreign(context.identity.topic)), "."));
   put(main, h("h1", {}, "Trace"), form, body);
   if (!event) return field.focus();
-  return fillWith(body, () => load(event, body, context));
+  return fillWith(body, () => load(event, body, context), unknown);
+}
+
+/** What the page shows where nothing is known of an event. */
+function unknown(error) {
+  const isSearched = error.status === 404 && error.document.type;
+  const fix = isSearched ? "Compare it with what the sender has sent. An event that was refused as it was sent is not kept." : error.fix;
+  return notice("error", h("p", { class: "what" }, foreign(error.message)), h("p", { class: "fix" }, fix));
 }
 
 async function load(event, body, context) {
   const place = PLACE.exec(event);
   const isPlace = place && place[1] === context.identity.topic;
-  const path = isPlace ? `/v1/offsets/${place[2]}/${place[3]}` : `/v1/events/${encodeURIComponent(event)}`;
+  const path = isPlace ? `/v1/offsets/${place[2]}/${place[3]}` : `/v1/events/${segment(event)}`;
   const asOf = new Date().toISOString();
   const trace = await read(path, { signal: context.signal });
   if (!trace.settled) {
-    const timer = setTimeout(() => fillWith(body, () => load(event, body, context)), AGAIN_MS);
+    const timer = setTimeout(() => fillWith(body, () => load(event, body, context), unknown), AGAIN_MS);
     context.signal.addEventListener("abort", () => clearTimeout(timer));
   }
   return [

@@ -8,7 +8,7 @@ export const HOME = "/console";
 
 /** The address of a page, of path segments that need no encoding yet. */
 export function address(...segments) {
-  return [HOME, ...segments.map(encodeURIComponent)].join("/");
+  return [HOME, ...segments.map((text) => encodeURIComponent(text.replace(/\p{Surrogate}/gu, "\ufffd")))].join("/");
 }
 
 export function link(segments, ...children) {
@@ -39,7 +39,7 @@ export function empty(title, ...children) {
 export function problem(error) {
   if (!(error instanceof Problem)) {
     console.error(error);
-    return notice("error", h("p", {}, "The console cannot show this: ", foreign(String(error.message))), h("p", {}, "Reload the page."));
+    return notice("error", h("p", { class: "what" }, "The console cannot show this."), h("p", { class: "fix" }, "Reload the page; if it stays, tell the operators of Pulse: ", h("code", {}, foreign(String(error.message)))));
   }
   const { understood = [], incompatibilities = [], request_id: id } = error.document;
   return notice(
@@ -52,13 +52,21 @@ export function problem(error) {
   );
 }
 
-/** Fill a place with what `load` gives, or with its error. */
-export async function fillWith(place, load) {
+/** What a page shows of a name that the tenant has nothing under: `list` is the page that has all, and its label. */
+export function absent(noun, name, [list, label], error = null) {
+  const fix = error?.document.fix;
+  const guess = typeof fix === "string" && fix.startsWith("Did you mean") ? `${fix} ` : "";
+  const why = "The address is mistyped, or it was deleted, or it belongs to another tenant. ";
+  return notice("error", h("p", { class: "what" }, `There is no ${noun} `, foreign(name), "."), h("p", { class: "fix" }, foreign(guess), why, link(list, label)));
+}
+
+/** Fill a place with what `load` gives, or with its error; where there is nothing, with what `missing` makes of it. */
+export async function fillWith(place, load, missing = problem) {
   try {
     put(place, await load());
   } catch (error) {
     if (error.name === "AbortError") return;
-    put(place, problem(error));
+    put(place, error.isAbsence ? missing(error) : problem(error));
   }
   place.removeAttribute("aria-busy");
 }

@@ -20,6 +20,7 @@ import orjson
 from pulse_api.http.collect import values
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import json_values
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.tables.arrow_columns import unusual
 
 PREFIX = "ce-"
@@ -108,10 +109,14 @@ def identity(cloud: Any) -> dict[str, Any] | None:
 def _data(cloud: Mapping[str, Any], max_values: int) -> Any:
     if "data_base64" not in cloud:
         return cloud.get("data")
+    content = b""
     try:
         content = base64.b64decode(cloud["data_base64"], validate=True)
         values.bound(content, max_values)
         decoded = orjson.loads(content)
         return json_values.exact(content) if unusual([content]) else decoded
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
         raise ProblemError(400, "malformed", f"data_base64 holds no JSON: {error}") from error
+    except ValueError as error:
+        why = clearer(content, error)
+        raise ProblemError(400, "malformed", f"data_base64 holds no JSON: {why}") from error

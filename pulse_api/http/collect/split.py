@@ -1,8 +1,9 @@
 """Splitting a body into events: one object, an array, lines, or CloudEvents.
 
-An event is published as the bytes that were sent where it has bytes of its own (one object, a line); an
-element of an array is serialized again from its decoded value. What is wrong with one event of several is for
-the validator to refuse: the others do not depend on it.
+An event is published as the bytes that were sent where it has bytes of its own: one object, a line, an
+element of a large array. An element of a small array is serialized again from its decoded value, which costs
+less than to find where it ends, unless it is kept as a dead letter (`Texts`). What is wrong with one event of
+several is for the validator to refuse: the others do not depend on it.
 """
 
 import json
@@ -18,6 +19,7 @@ from pulse_api.http.collect import cloudevents, values
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.event import Rejected, nesting
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.tables.arrow_columns import unusual
 
@@ -34,6 +36,21 @@ _VALID = "Send one JSON object, an array of them, or a line each as application/
 _AS_LINES = "If each line is an event, send Content-Type: application/x-ndjson"
 
 
+class Texts:
+    """The elements of a body that is an array, as they were sent; cut out of it when the first is needed."""
+
+    def __init__(self, body: bytes, count: int) -> None:
+        self._body, self._count = body, count
+        self._texts: list[bytes] | None = None
+
+    def of(self, index: int) -> bytes | None:
+        """The text of an element; None if the body has another number of elements."""
+        if self._texts is None:
+            texts = values.elements(self._body, self._count) or []
+            self._texts = texts if len(texts) == self._count else [b""] * self._count
+        return self._texts[index] or None
+
+
 class Item(NamedTuple):
     """One event of a request: its bytes, and the decoded event if it has been decoded."""
 
@@ -43,6 +60,8 @@ class Item(NamedTuple):
     """Whether the payload is known not to be `unusual`."""
     rejected: Rejected | None = None
     """The reason why it cannot be one, where that shows before it is validated."""
+    texts: Texts | None = None
+    """Has its own text, at its index in the request; None: the payload is its own text, or it has none."""
 
 
 _UNDECODED = Item(b"")
@@ -100,7 +119,7 @@ def split(
             fix=f"Send {JSON}, application/x-ndjson, {CLOUDEVENT} or {CLOUDEVENTS}",
         )
     elif _is_array(body):
-        items = _array(body, limits, lambda event, plain: serialize_event(event, plain=plain))
+        items = _array(body, limits)
     else:
         items = [_one(body, limits)]
     if not items:
@@ -149,7 +168,7 @@ def _one(body: bytes, limits: _Limits) -> Item:
     except orjson.JSONDecodeError as error:
         if nesting(body) > limits.max_depth:
             return limits.too_deep(body)
-        raise _no_json(body, str(error)) from error
+        raise _no_json(body, str(clearer(body, error))) from error
 
 
 def _alone(body: bytes, limits: _Limits, make: Make) -> Item:
@@ -159,15 +178,18 @@ def _alone(body: bytes, limits: _Limits, make: Make) -> Item:
     except orjson.JSONDecodeError as error:
         if nesting(body) > limits.max_depth:
             return limits.too_deep()
-        raise _no_json(body, str(error)) from error
+        raise _no_json(body, str(clearer(body, error))) from error
     except RecursionError:
         return limits.too_deep()
 
 
-def _array(body: bytes, limits: _Limits, make: Make) -> list[Item]:
+def _array(body: bytes, limits: _Limits, make: Make | None = None) -> list[Item]:
     """The elements of an array; those that are not JSON, or too deep, are left undecoded.
 
     A large array is decoded element by element, so that other requests run between elements.
+
+    Args:
+        make: None: the elements are the events.
 
     Raises:
         ProblemError: 400, it is not one array; 413, it has too many elements.
@@ -177,9 +199,12 @@ def _array(body: bytes, limits: _Limits, make: Make) -> list[Item]:
         try:
             decoded = _counted(orjson.loads(body), limits.max_events)
             decoded, plain = _exact(body, limits.max_depth + LEVELS_OF_AN_ARRAY, decoded)
-            return [make(element, plain) for element in decoded]
+            if make is not None:
+                return [make(element, plain) for element in decoded]
+            texts = Texts(body, len(decoded))
+            return [serialize_event(element, plain=plain, texts=texts) for element in decoded]
         except orjson.JSONDecodeError as error:
-            problem = str(error)
+            problem = str(clearer(body, error))
         except RecursionError:  # the elements show which one is too deep
             pass
     pieces = values.elements(body, limits.max_events)
@@ -195,12 +220,15 @@ def _array(body: bytes, limits: _Limits, make: Make) -> list[Item]:
     return [Item(piece) if item is _UNDECODED else item for item, piece in zip(items, pieces, strict=True)]
 
 
-def _piece(piece: bytes, limits: _Limits, make: Make) -> Item:
+def _piece(piece: bytes, limits: _Limits, make: Make | None) -> Item:
     """The item of an array's element; `_UNDECODED` where it is too large, or not JSON."""
     if len(piece) > limits.max_bytes:
         return _UNDECODED
     try:
-        return make(*_exact(piece, limits.max_depth))
+        element, plain = _exact(piece, limits.max_depth)
+        if make is not None:
+            return make(element, plain)
+        return Item(piece, element, True) if plain else Item(piece)
     except orjson.JSONDecodeError:
         return _UNDECODED
     except RecursionError:
@@ -246,8 +274,11 @@ def _exact(body: bytes, max_depth: int, decoded: Any = None) -> tuple[Any, bool]
     return json_values.exact(body), False
 
 
-def serialize_event(event: Any, *, plain: bool) -> Item:
-    """Item of an event without bytes of its own, serialized; one that is not plain is decoded again.
+def serialize_event(event: Any, *, plain: bool, texts: Texts | None = None) -> Item:
+    """Item of an event, serialized; one that is not plain is decoded again.
+
+    Args:
+        texts: has its own text; None: it has none, such as an event that was made of something else.
 
     Raises:
         RecursionError: it is nested hundreds of levels deep.
@@ -256,4 +287,4 @@ def serialize_event(event: Any, *, plain: bool) -> Item:
         payload = json_values.written(event)
     except TypeError:  # an integer beyond 64 bits or hundreds of levels: refused by the validator
         payload = json.dumps(event).encode()
-    return Item(payload, event, True) if plain else Item(payload)
+    return Item(payload, event, True, None, texts) if plain else Item(payload, texts=texts)

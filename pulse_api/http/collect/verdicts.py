@@ -143,7 +143,10 @@ class Judging:
             target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
         )
         if target is not None and dead_lettered:
-            self._outgoing[index] = Outgoing(target.dataset.slug, verdict.event_id, item.payload)
+            text = None if item.texts is None else item.texts.of(index)
+            if text is None or len(text) > judge.limits.max_bytes:
+                text = item.payload
+            self._outgoing[index] = Outgoing(target.dataset.slug, verdict.event_id, text)
         self._notable.append((index, verdict, dead_lettered))
 
     def verdicts(self) -> Verdicts:

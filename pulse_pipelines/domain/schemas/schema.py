@@ -10,6 +10,7 @@ import jsonschema_rs
 import orjson
 
 from pulse_pipelines.domain.event import json_pointer, nesting
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.roles import check_roles
 from pulse_pipelines.domain.schemas.bundle import bundled
 from pulse_pipelines.domain.schemas.cheap_checks import guarded
@@ -116,7 +117,7 @@ def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, A
     try:
         document = orjson.loads(encoded)
     except orjson.JSONDecodeError as error:
-        raise UserError(f"the schema is not JSON: {error}") from error
+        raise UserError(f"the schema is not JSON: {clearer(encoded, error)}") from error
     if not isinstance(document, dict):
         raise UserError("the schema is not a JSON object")
     _check_size(len(orjson.dumps(document)), MAX_BYTES)

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
 from pulse_pipelines.domain.schemas.schema import DEFAULT_DRAFT
 from pulse_resources.errors import UserError
@@ -32,7 +33,7 @@ def write_out(content: bytes) -> str:
         document = orjson.loads(content)
         return orjson.dumps(expand(document)).decode() if is_shorthand(document) else content.decode()
     except ValueError as error:
-        raise UserError(f"the schema is not JSON: {error}") from error
+        raise UserError(f"the schema is not JSON: {clearer(content, error)}") from error
 
 
 def expand(short: Mapping[str, Any]) -> dict[str, Any]:

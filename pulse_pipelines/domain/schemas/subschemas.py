@@ -46,9 +46,12 @@ def children(node: Node) -> Iterator[tuple[str, Node]]:
 
 
 def resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    """The target of a JSON pointer reference (`#`, `#/...`) in its document; None if there is none."""
+    """The target of a reference (`#`, `#/...`) or JSON pointer in its document; None if there is none."""
     node: Any = root
-    for part in unquote(reference).split("/")[1:]:
+    first, *parts = unquote(reference).split("/")
+    if first not in ("#", ""):  # an anchor
+        return None
+    for part in parts:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(node, list) and key.isdigit() and int(key) < len(node):
             node = node[int(key)]

@@ -28,6 +28,8 @@ BY_ID = entities.ID
 """The text of the expression that is an entity's id."""
 _PARTS = {"expressions", "from_", "joins", "where"}
 _WITHIN = {exp.Window: "a window function", exp.Query: "a query within it"}
+_MOST_DIGITS = 19
+"""Digits of an integer of 64 bits."""
 _PLAIN = re.compile(r"[^'\\\x00-\x1f]*")
 
 
@@ -186,7 +188,9 @@ class _Reader:
                 return self._node(of.this)
             case exp.Column():
                 return self._path(of)
-            case exp.Literal() if of.is_int or (of.is_string and _PLAIN.fullmatch(of.name)):
+            case exp.Literal() if (of.is_int and len(of.name) <= _MOST_DIGITS) or (
+                of.is_string and _PLAIN.fullmatch(of.name)
+            ):
                 return Literal(of.name if of.is_string else int(of.name))
             case exp.Concat():
                 return Call("concat", tuple(map(self._node, of.expressions)))

@@ -305,6 +305,12 @@ def test_what_is_refused_says_what_to_write(document: Schema, says: str) -> None
     assert refused.value.fix
 
 
+@pytest.mark.parametrize("reference", ["#x", "#/x", "#%78"])
+def test_a_reference_to_nothing_is_named(reference: str) -> None:
+    with pytest.raises(UserError, match=f"nothing is at {reference}"):
+        check_document(json.dumps(schema(properties={"a": {"$ref": reference}})))
+
+
 # choices that are told apart -------------------------------------------------------------------------
 
 NAMES = ["x", "y", "z"]

@@ -1,0 +1,60 @@
+"""Words of errors: text of others, fit for a log, and the values that JSON cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_TEXT = 500
+"""Characters of a text of the server, or of a library, in an error."""
+_MOST_DIGITS = 4_300
+"""Digits of an integer that Python writes as text; so it is by default."""
+_MOST_BITS = 14_284
+"""Bits of the largest integers with so many digits."""
+
+
+def clean(text: object, most: int = MAX_TEXT) -> str:
+    """Text of others, cut, and without characters that control a terminal or begin a line of a log."""
+    words = str(text)
+    cut = words if len(words) <= most else words[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cut)
+
+
+def optional(text: object) -> str | None:
+    """A text that the server need not give, cleaned."""
+    return None if text is None else clean(text)
+
+
+def unwritable(document: Any) -> tuple[str, str] | None:
+    """The first value that JSON in UTF-8 cannot hold: its JSON pointer, and what it is; None: there is none.
+
+    Args:
+        document: without cycles.
+    """
+    pending: list[tuple[str, Any]] = [("", document)]
+    while pending:
+        pointer, value = pending.pop()
+        if isinstance(value, str) and (at := _half(value)) is not None:
+            return pointer, f"character {at} of the text is half of a surrogate pair, not a character"
+        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            return pointer, f"the integer has more than {_MOST_DIGITS:,} digits"
+        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+            return pointer, f"{value} is not a number of JSON"
+        if isinstance(value, Mapping):
+            for name in value:
+                if isinstance(name, str) and _half(name) is not None:
+                    return pointer, "the name of a member has half of a surrogate pair, not a character"
+            items = [(f"{pointer}/{_escaped(name)}", item) for name, item in value.items()]
+            pending.extend(reversed(items))
+        elif isinstance(value, (list, tuple)):
+            pending.extend(reversed([(f"{pointer}/{number}", item) for number, item in enumerate(value)]))
+    return None
+
+
+def _half(text: str) -> int | None:
+    """Position of a lone surrogate, from 1."""
+    return next((at for at, c in enumerate(text, start=1) if "\ud800" <= c <= "\udfff"), None)
+
+
+def _escaped(name: object) -> str:
+    return str(name).replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,219 @@
+"""What the console says in a browser, by answers in the form of the API's: no service runs."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from pulse_api.console.pages import KINDS, release
+
+pytestmark = pytest.mark.long  # each opens a page of a browser
+ORIGIN = "http://pulse.test"
+KEY = f"pulse_{'0' * 32}_{'1' * 12}_{'a' * 43}"
+IDENTITY = {
+    "tenant": "acme",
+    "name": "tests",
+    "key_id": "1" * 12,
+    "scopes": ["read", "manage"],
+    "topic": "pulse.1.events",
+    "expires_at": None,
+}
+NOT_FOUND = {
+    "type": "urn:pulse:problem:not-found",
+    "detail": "no such dataset",
+    "fix": "GET /openapi.json lists the paths; each list, such as GET /v1/datasets, says what there is",
+    "request_id": "r-1",
+}
+INVALID = {
+    "type": "urn:pulse:problem:invalid-request",
+    "detail": "path.slug: string should match pattern '^[a-z][a-z0-9_]{0,62}$'",
+    "errors": [{"at": "path.slug", "problem": "string should match pattern '^[a-z][a-z0-9_]{0,62}$'"}],
+    "fix": "Correct the request: GET /openapi.json says what each path takes",
+    "request_id": "r-1",
+}
+OF_DEVELOPERS = re.compile(r"openapi|pattern|GET /|/v1/|path\.|Retry-After|request_id|undefined|[{}]")
+Answers = dict[str, Any]
+"""JSON of the API by path; an integer with a document is a status."""
+Visit = Callable[..., Page]
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """Opens a page of the console whose API gives these answers, and by default that there is nothing."""
+    with ExitStack() as tabs:
+
+        def open_page(path: str, answers: Answers | None = None, fragment: str = f"#key={KEY}") -> Page:
+            page = browser.new_page()
+            tabs.callback(page.close)
+            page.route("**/*", lambda route: answer(route, {"/v1/keys/current": IDENTITY} | (answers or {})))
+            page.goto(f"{ORIGIN}/console{path}{fragment}")
+            return page
+
+        yield open_page
+
+
+def answer(route: Route, answers: Answers) -> None:
+    path = unquote(urlsplit(route.request.url).path)
+    if path.startswith("/console/static/"):
+        name = path.rpartition("/")[2]
+        kind = KINDS[f".{name.rpartition('.')[2]}"]
+        route.fulfill(body=release().files[name], content_type=kind)
+    elif path.startswith("/console"):
+        route.fulfill(body=release().page, content_type="text/html")
+    else:
+        status, document = 404, NOT_FOUND
+        if path in answers:
+            known = answers[path]
+            status, document = known if isinstance(known, tuple) else (200, known)
+        route.fulfill(status=status, json=document)
+
+
+def alert(page: Page) -> str:
+    """The one error that the page shows."""
+    shown = page.get_by_role("alert")
+    expect(shown).to_have_count(1)
+    return shown.inner_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "way_on"),
+    [
+        ("/datasets/absent", "There is no dataset absent.", "All datasets"),
+        ("/datasets/__proto__", "There is no dataset __proto__.", "All datasets"),
+        ("/datasets/%E0%A4%A", "There is no dataset %E0%A4%A.", "All datasets"),
+        ("/pipes/__proto__", "There is no pipe __proto__.", "All pipes"),
+        ("/dead-letters/0-1", "There is no dead letter 0-1.", "All dead letters"),
+        ("/schemas/__proto__", "There is no schema __proto__.", "All schemas"),
+        ("/trace?event=absent", "no such event was accepted", "Compare it with what the sender has sent"),
+        ("/trace?event=.", "An address cannot have the name “.”", "command line"),
+        ("/trace?event=..", "An address cannot have the name “..”", "command line"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_to_do(path: str, words: str, way_on: str, visit: Visit) -> None:
+    invalid = {
+        f"/v1/{kind}/{name}": (422, INVALID) for kind in ("datasets", "pipes") for name in ("__proto__",)
+    }
+    unknown = {**NOT_FOUND, "detail": "no such event was accepted, or it is older than what is remembered"}
+    page = visit(path, {"/v1/schemas": {"schemas": []}, "/v1/events/absent": (404, unknown), **invalid})
+    text = alert(page)
+    assert words in text
+    assert way_on in text
+    assert not OF_DEVELOPERS.search(text), text
+
+
+@pytest.mark.parametrize("path", ["/__proto__", "/constructor/x", "/%E0%A4%A"])
+def test_an_address_of_no_page_leads_to_the_overview(path: str, visit: Visit) -> None:
+    page = visit(path)
+    expect(page.get_by_role("heading", name="No such page")).to_be_visible()
+    expect(page.get_by_role("link", name="Go to the overview")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "words"),
+    [
+        (422, INVALID, "slug: "),
+        (
+            500,
+            {
+                "detail": "internal error of Pulse",
+                "fix": "Report the request_id: the log",
+                "request_id": "r-9",
+            },
+            "r-9",
+        ),
+        (413, None, "The answer is not one of Pulse"),
+        (200, "{", "The answer is not one of Pulse"),
+    ],
+)
+def test_an_error_is_for_readers_of_pages(status: int, document: Any, words: str, visit: Visit) -> None:
+    page = visit("/usage")
+    page.unroute_all()
+    content = document if isinstance(document, str) else None
+
+    def usage(route: Route) -> None:
+        if content is None:
+            answer(route, {"/v1/keys/current": IDENTITY, "/v1/usage": (status, document)})
+        elif urlsplit(route.request.url).path == "/v1/usage":
+            route.fulfill(status=status, body=content)
+        else:
+            answer(route, {"/v1/keys/current": IDENTITY})
+
+    page.route("**/*", usage)
+    page.reload()
+    text = alert(page)
+    assert words in text
+    assert not re.search(r"GET /|request_id|path\.", text), text
+
+
+def test_the_reasons_of_a_dry_run_add_up(visit: Visit) -> None:
+    """Letters are grouped by place, not by the values in their details."""
+    group = {
+        "dataset": "orders", "reason": "schema_violation", "place": "/data/count", "count": 1_200,
+        "oldest": "2026-11-28T09:00:00Z", "newest": "2026-11-28T09:00:00Z", "example_id": "0-1",
+        "example_detail": "wrong", "advice": "Correct the sender",
+    }  # fmt: skip
+
+    def rejected(pointer: str, value: int) -> dict[str, Any]:
+        detail = f"{value} is not of type text"
+        return {
+            "id": f"0-{value}", "outcome": "rejected", "dataset": "orders", "event_id": None,
+            "reason": "schema_violation", "pointer": pointer, "detail": detail,
+        }  # fmt: skip
+
+    verdicts = [rejected(f"/data/items/{number}/price", number) for number in range(40)]
+    verdicts += [rejected(f"/data/{name}", number) for name in "abcdefg" for number in range(10)]
+    resolved = {
+        "dry_run": True, "total": 1_200, "counts": {"would_land": 200, "rejected": 1_000},
+        "verdicts": verdicts, "next_cursor": None,
+    }  # fmt: skip
+    groups = {"as_of": "2026-11-28T09:00:00Z", "groups": [group]}
+    page = visit("/dead-letters", {"/v1/dead-letters/groups": groups, "/v1/dead-letters/replay": resolved})
+    page.get_by_role("button", name="Dry run").click()
+    lines = page.locator(".result li")
+    expect(lines).to_have_count(7)
+    texts = [line.replace("\u202f", "") for line in lines.all_inner_texts()]
+    assert texts[0] == "40 × schema_violation at /data/items/*/price, such as: 0 is not of type text"
+    assert texts[-2] == "… and 30 more in 3 groups"
+    assert sum(int(re.search(r"\d+", line)[0]) for line in texts) == 1_000  # type: ignore[index]
+
+
+@pytest.mark.parametrize("fragment", [f"#key={KEY}", f"#{KEY}", f"#{KEY}&x"])
+def test_a_key_in_the_address_signs_in_and_leaves_it(fragment: str, visit: Visit) -> None:
+    page = visit("/trace", fragment=fragment)
+    expect(page.get_by_role("heading", level=1, name="Trace")).to_be_visible()
+    assert page.url == f"{ORIGIN}/console/trace"
+    assert page.evaluate("sessionStorage.getItem('pulse.key')") == KEY
+
+
+def test_a_dead_key_is_said_to_be_one(visit: Visit) -> None:
+    refused = {"detail": "the key is not valid", "fix": "Send Authorization: Bearer <key>"}
+    page = visit("/usage", {"/v1/keys/current": (401, refused)})
+    text = alert(page)
+    assert "This key is not in force." in text
+    assert "It is mistyped, was revoked, or has expired." in text
+    assert "Bearer" not in text
+    assert page.evaluate("sessionStorage.getItem('pulse.key')") is None
+
+
+def test_long_ids_of_events_are_shortened(visit: Visit) -> None:
+    long = "\U0001f600" * 512
+    letter = {
+        "id": "0-1", "event_id": long, "detail": "wrong", "set_aside_at": "2026-11-28T09:00:00Z",
+    }  # fmt: skip
+    group = {
+        "dataset": "orders", "reason": "schema_violation", "place": "/data", "count": 1,
+        "oldest": "2026-11-28T09:00:00Z", "newest": "2026-11-28T09:00:00Z", "example_id": "0-1",
+        "example_detail": "wrong", "advice": "Correct the sender",
+    }  # fmt: skip
+    answers = {
+        "/v1/dead-letters/groups": {"as_of": "2026-11-28T09:00:00Z", "groups": [group]},
+        "/v1/dead-letters": {"dead_letters": [letter], "next_cursor": None},
+    }
+    page = visit("/dead-letters?dataset=orders&reason=schema_violation&place=%2Fdata", answers)
+    shown = page.get_by_role("region", name="Dead letters").locator("td").nth(1)
+    expect(shown).to_have_text(f"{chr(0x1F600) * 60}…")
+    assert shown.locator("bdi").get_attribute("title") == long
