@@ -96,10 +96,10 @@ def judge(
     """What becomes of each question: its SQL passes the gate, and gives what the gold SQL gives, or not."""
     gate = Gate()
 
-    async def run(sql: str) -> read.Ran:
+    async def run(sql: str) -> read.QueryResult:
         gate.check(sql)
         found = made.execute(sql).to_arrow_table()
-        return read.Ran("", [], found.to_pylist(), {})
+        return read.QueryResult("", [], found.to_pylist(), {})
 
     return [asyncio.run(_judged(made, known, each, run)) for each in asked]
 

@@ -168,11 +168,11 @@ def _freshness(
             found = versions.after(tenant, PIPE, since, 10_000)
             now = datetime.now(UTC)
             late += [
-                (now - datetime.fromisoformat(each["changed_at"])).total_seconds() for each in found.found
+                (now - datetime.fromisoformat(each["changed_at"])).total_seconds() for each in found.versions
             ]
             since = f"{found.generation}-{found.last}"
             assert time.monotonic() - ended < seconds + PATIENCE_S, "changes do not come"
-            time.sleep(0.05 if found.found else 0.2)
+            time.sleep(0.05 if found.versions else 0.2)
     return late
 
 

@@ -66,7 +66,7 @@ def _bring(tenant: Tenant, count: int) -> Run:
 
 def _read(tenant: Tenant) -> None:
     since = None
-    while (read := versions.after(tenant, load.DATASET, since, 10_000)).found:
+    while (read := versions.after(tenant, load.DATASET, since, 10_000)).versions:
         since = f"{read.generation}-{read.last}"
 
 

@@ -156,9 +156,9 @@ def current(batch: str) -> OpenBatch | None:
     found = _found(batch)
     if found and found.state == "running":
         # The server may notice a lost client with a delay.
-        wait(lambda: not attempts.lease_held(batch), f"the lease on {batch} outlives its process")
+        wait(lambda: not attempts.is_leased(batch), f"the lease on {batch} outlives its process")
         if (found := _found(batch)) and found.state == "running":
-            attempts.next_attempt(found.batch_id, found.attempt, "the run died", known=False)
+            attempts.next_attempt(found.batch_id, found.attempt, "the run died", is_cause=False)
             found = _found(batch)
     return found
 

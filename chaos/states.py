@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.domain.windows import AHEAD_S, KEPT, LENGTHS, Windows, minute
+from pulse_pipelines.domain.windows import AHEAD_S, LENGTHS, RETENTION_MINUTES, Windows, minute
 from pulse_pipelines.states import declared_states, state_build
 from pulse_pipelines.states.declared_states import DeclaredState
 from pulse_pipelines.states.declared_windows import KeyWindows
@@ -100,7 +100,7 @@ def model(table: Sequence[Row], declared: Declared, key: str, as_of: datetime) -
     its first and last moment, and the number of events.
     """
     rows, last = list(filter(_counts, table)), minute(as_of)
-    kept = max(minute(row["timestamp"]) for row in rows) - KEPT
+    kept = max(minute(row["timestamp"]) for row in rows) - RETENTION_MINUTES
     own = [r for r in rows if r[declared.latest_by] == key and kept < minute(r["timestamp"]) <= last]
     own.sort(key=lambda row: row["timestamp"])
     found: Row = {}

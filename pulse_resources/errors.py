@@ -27,9 +27,9 @@ _ALIKE = 0.7
 """Minimum difflib similarity of a name that is suggested for an unknown one."""
 
 
-def meant(given: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
-    """Fix for an unknown name: the known name that was probably meant, else `otherwise`."""
-    near = difflib.get_close_matches(given, list(known), 1, _ALIKE)
+def meant(name: str, names: Iterable[str], otherwise: str | None = None) -> str | None:
+    """Fix for an unknown name: the one of `names` that was probably meant, else `otherwise`."""
+    near = difflib.get_close_matches(name, list(names), 1, _ALIKE)
     return f"Did you mean {near[0]}?" if near else otherwise
 
 
@@ -147,7 +147,7 @@ class Terminal(PulseError):  # noqa: N818
     pass
 
 
-class Gone(Terminal):
+class FileGone(Terminal):
     pass
 
 

@@ -90,9 +90,9 @@ def _arrow(hint: Any) -> pa.DataType:
 @cache
 def _ways(hint: Any) -> tuple[_Way, _Way]:
     """Converters to Arrow and back."""
-    wanted = _needed(hint)
-    to_arrow, from_arrow = _ways_of_needed(wanted)
-    if wanted is hint:
+    required = _needed(hint)
+    to_arrow, from_arrow = _ways_of_needed(required)
+    if required is hint:
         return to_arrow, from_arrow
     return (
         lambda value: None if value is None else to_arrow(value),
@@ -116,10 +116,10 @@ def _ways_of_needed(hint: Any) -> tuple[_Way, _Way]:
             lambda pairs: {key_back(k): item_back(v) for k, v in pairs},
         )
     if origin is tuple and inner[-1] is not ...:
-        each = [_ways(kind) for kind in inner]
+        ways_by_position = [_ways(kind) for kind in inner]
         return (
-            lambda value: {str(n): way[0](value[n]) for n, way in enumerate(each)},
-            lambda row: tuple(way[1](row[str(n)]) for n, way in enumerate(each)),
+            lambda value: {str(n): way[0](value[n]) for n, way in enumerate(ways_by_position)},
+            lambda row: tuple(way[1](row[str(n)]) for n, way in enumerate(ways_by_position)),
         )
     if origin in _LISTS:
         item, item_back = _ways(inner[0])

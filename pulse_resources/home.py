@@ -32,7 +32,7 @@ def code_server_socket() -> Path:
     return Path(tempfile.gettempdir()) / f"pulse-{os.getuid()}-{key}" / "socket"
 
 
-def never_ran(elsewhere: str = "PULSE_HOME=/path") -> UserError:
+def no_installation(elsewhere: str = "PULSE_HOME=/path") -> UserError:
     """The error of whoever asks in a folder that holds no installation.
 
     Args:

@@ -51,8 +51,8 @@ def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Pro
     """Producer whose acknowledgement means that all in-sync replicas hold the event.
 
     What is not acknowledged in time is reported as failed, and may have been written. With `in_bulk`, batches
-    may fill for longer, since nobody waits for a single event, only failures are reported, and no more than
-    64 MiB wait in memory: beyond, `produce` raises BufferError.
+    may fill for longer, since no caller waits for a single event; only failures are reported; and no more
+    than 64 MiB wait in memory: beyond, `produce` raises BufferError.
     """
     return Producer(
         client_settings()
@@ -163,7 +163,7 @@ def create_topics(names: Iterable[str]) -> None:
             future.result()
         except KafkaException as error:
             if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                raise Transient(f"Kafka did not create the topic: {said(error)}", topic=name) from error
+                raise Transient(f"Kafka did not create the topic: {error_text(error)}", topic=name) from error
     _wait_for_leaders([(name, p) for name in names for p in range(settings.partitions_per_topic)])
 
 
@@ -180,7 +180,7 @@ def ensure_partitions(topic: str, count: int) -> None:
         added[topic].result()
     except KafkaException as error:
         raise Transient(
-            f"Kafka did not add partitions: {said(error)}", topic=topic, partitions=count
+            f"Kafka did not add partitions: {error_text(error)}", topic=topic, partitions=count
         ) from error
     _wait_for_leaders([(topic, partition) for partition in range(count)])
 
@@ -190,27 +190,27 @@ def _wait_for_leaders(partitions: list[tuple[str, int]]) -> None:
     while problems := [a for a in offsets(partitions, "latest").values() if isinstance(a, KafkaException)]:
         if time.monotonic() > deadline:
             raise Transient(
-                f"Kafka created topics that have no leader: {said(problems[0])}", topics=partitions
+                f"Kafka created topics that have no leader: {error_text(problems[0])}", topics=partitions
             )
         time.sleep(0.02)
 
 
-Which = Literal["earliest", "latest"] | datetime
+OffsetKind = Literal["earliest", "latest"] | datetime
 """First offset of a partition, its end, or the first offset appended at or after a time (-1: none)."""
 
 
 def offsets(
-    partitions: Iterable[tuple[str, int]], which: Which
+    partitions: Iterable[tuple[str, int]], kind: OffsetKind
 ) -> Mapping[tuple[str, int], int | KafkaException]:
     """One offset for each of many (topic, partition) pairs, in one request.
 
     A pair that the broker cannot answer for maps to its error, so that one lost topic does not hide the
     others.
     """
-    if isinstance(which, datetime):
-        moment = round(which.timestamp() * 1000)
+    if isinstance(kind, datetime):
+        moment = round(kind.timestamp() * 1000)
     else:
-        moment = OFFSET_BEGINNING if which == "earliest" else OFFSET_END
+        moment = OFFSET_BEGINNING if kind == "earliest" else OFFSET_END
     answers = _offsets(list(partitions), moment)
     failed = [where for where, answer in answers.items() if isinstance(answer, KafkaException)]
     try:
@@ -218,7 +218,7 @@ def offsets(
             # librdkafka remembers for long that a topic was there, or that a new one had no leader.
             _reader().list_topics(topic, timeout=TIMEOUT_S)
     except KafkaException:
-        return answers  # nobody answers
+        return answers  # no broker answers
     again = _offsets(failed, moment)
     return answers | {where: found for where, found in again.items() if isinstance(found, int)}
 
@@ -226,9 +226,9 @@ def offsets(
 def _offsets(partitions: list[tuple[str, int]], moment: int) -> dict[tuple[str, int], int | KafkaException]:
     if not partitions:
         return {}
-    asked = [TopicPartition(topic, partition, moment) for topic, partition in partitions]
+    requested = [TopicPartition(topic, partition, moment) for topic, partition in partitions]
     try:
-        answers = _reader().offsets_for_times(asked, timeout=TIMEOUT_S)
+        answers = _reader().offsets_for_times(requested, timeout=TIMEOUT_S)
     except KafkaException as error:
         code = error.args[0].code()
         if len(partitions) == 1 or code <= 0 or code == KafkaError.REQUEST_TIMED_OUT:
@@ -238,7 +238,7 @@ def _offsets(partitions: list[tuple[str, int]], moment: int) -> dict[tuple[str, 
     return {(a.topic, a.partition): KafkaException(a.error) if a.error else a.offset for a in answers}
 
 
-def said(error: object) -> str:
+def error_text(error: object) -> str:
     """What an error of the client says, without the names that its library adds."""
     inner = next(iter(error.args), error) if isinstance(error, KafkaException) else error
     return inner.str() if isinstance(inner, KafkaError) else str(error)
@@ -282,11 +282,11 @@ def topic_ids(topics: Iterable[str]) -> Mapping[str, str]:
 
 def _described(topics: Iterable[str]) -> dict[str, TopicDescription]:
     """Descriptions of the existing topics."""
-    wanted = list(topics)
-    if not wanted:
+    names = list(topics)
+    if not names:
         return {}
     descriptions: dict[str, TopicDescription] = {}
-    described = admin().describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_S)
+    described = admin().describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
     for name, future in described.items():
         with contextlib.suppress(KafkaException):  # missing: the caller sees that it is not there
             descriptions[name] = future.result()

@@ -67,8 +67,8 @@ class LogNotifier:
             ongoing = alert.resolved_at is None
             level = logging.ERROR if ongoing and alert.severity == "error" else logging.WARNING
             place = ", ".join(f"{name}={value}" for name, value in alert.about.items())
-            what = f"{alert.summary}. {alert.fix}" if ongoing else f"resolved: {alert.summary}"
-            log.log(level, "%s [%s] %s", alert.kind, place, what)
+            text = f"{alert.summary}. {alert.fix}" if ongoing else f"resolved: {alert.summary}"
+            log.log(level, "%s [%s] %s", alert.kind, place, text)
 
 
 class WebhookNotifier:

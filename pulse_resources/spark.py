@@ -28,7 +28,7 @@ from pulse_resources.task_settings import TaskSettings
 
 CONNECT_S = 10.0
 Task = TypeVar("Task")
-Given = TypeVar("Given")
+Output = TypeVar("Output")
 
 
 for _name_of_logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -114,7 +114,7 @@ def plan(frame: DataFrame) -> str:
 def noted(next_step: str, **where: object) -> Iterator[None]:
     """Note beside an error of the block what it happened to, what to do, and where the log of tasks is.
 
-    For operators: Dagster shows notes. No message has them, and so nothing that tenants are told.
+    For operators: Dagster shows notes. No message contains them, and so no tenant sees them.
     """
     try:
         yield
@@ -134,9 +134,9 @@ def _log_of_tasks() -> str:
 def run_tasks(
     spark: SparkSession,
     tasks: Sequence[Task],
-    work: Callable[[Task], Iterable[Given]],
-    gives: Sequence[type[Given]],
-) -> list[Given]:
+    work: Callable[[Task], Iterable[Output]],
+    gives: Sequence[type[Output]],
+) -> list[Output]:
     """Run `work` once per task on Spark's executors and collect the small values that it yields.
 
     Tasks use the settings of this process, which are passed to them as an argument.
@@ -152,8 +152,8 @@ def run_tasks(
     leave_at_once(spark)
     fault_variables, kind = faults.variables(), type(tasks[0])
     most = load_settings().spark.task_memory_mb * 1024 * 1024
-    given = frames.frame(tasks, [kind])
-    schema, packed = given.schema, given.serialize().to_pybytes()
+    task_frame = frames.frame(tasks, [kind])
+    schema, packed = task_frame.schema, task_frame.serialize().to_pybytes()
     told_settings = frames.frame([task_settings.of_run(load_settings())], [TaskSettings])
     settings_schema, settings_packed = told_settings.schema, told_settings.serialize().to_pybytes()
     names = [_name(each) for each in (work, kind, *gives)]

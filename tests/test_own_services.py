@@ -153,7 +153,7 @@ def test_all_connections_are_encrypted(tenant: Owner, settings: Settings) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run services under other users")
 def test_no_service_s_account_reads_another_s_key(home: Path, settings: Settings) -> None:
-    layout, postgres_account = Layout(home), accounts.known_account(("postgres", "nobody"))
+    layout, postgres_account = Layout(home), accounts.existing_account(("postgres", "nobody"))
     keys_of = {
         "postgres": (postgres_account, "data/key.pem"),
         "kafka": (accounts.account(layout, "kafka"), "tls.pem"),

@@ -92,8 +92,8 @@ def ingest(tenants: Sequence[Tenant]) -> Answer:
     wanted = {tenant.slug for tenant in tenants}
     mine = [b for b in attempts.open_batches() if wanted & attempts.waiting_in(b.batch_id).keys()]
     for batch in mine:
-        if batch.state == "running" and not attempts.lease_held(batch.batch_id):
-            attempts.next_attempt(batch.batch_id, batch.attempt, "the run died", known=False)
+        if batch.state == "running" and not attempts.is_leased(batch.batch_id):
+            attempts.next_attempt(batch.batch_id, batch.attempt, "the run died", is_cause=False)
     planned = inside.plan_batch({tenant.tenant_id for tenant in tenants})
     known = {batch.batch_id for batch in mine} | ({planned} if planned else set())
     taken = 0
@@ -147,7 +147,7 @@ def erase(tenants: Sequence[Tenant], slug: str, person: str) -> Answer:
 
 
 def accept(tenants: Sequence[Tenant]) -> Answer:
-    return {"losses": len(data_loss.accept(tenants[0], data_loss.look(tenants[0])))}
+    return {"losses": len(data_loss.accept(tenants[0], data_loss.find_losses(tenants[0])))}
 
 
 def limit(tenants: Sequence[Tenant], records: int) -> Answer:

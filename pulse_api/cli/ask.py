@@ -91,7 +91,7 @@ def describe(
     Example: pulse describe acme orders
     """
     owner = registry.find_tenant(tenant)
-    vocabularies = [meaning.of_one(owner, dataset)] if dataset else meaning.of_tenant(owner)
+    vocabularies = [meaning.find_meaning(owner, dataset)] if dataset else meaning.of_tenant(owner)
     if as_json:
         emit(vocabularies)
         return

@@ -80,9 +80,9 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
     scope = everywhere.find(owner, where)
     if dry_run or not yes:
         previews = everywhere.preview(owner, scope)
-        own_tables = everywhere.count_own(owner, scope)
+        own_tables = everywhere.count_tenant_tables(owner, scope)
         if dry_run:
-            omissions = list(everywhere.left_out(owner, scope, own_tables))
+            omissions = list(everywhere.find_omissions(owner, scope, own_tables))
             counted = {each.table: each.rows for each in own_tables if each.has_column and not each.reason}
             if as_json:
                 emit({"datasets": previews, "own_tables": counted, "left_out": omissions})
@@ -97,8 +97,8 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
     with interrupted.leaves(interrupted.ERASURE), working("erasing") as begins:
         receipts = everywhere.erase(owner, scope, lambda step: begins(f"erasing from {step}"))
         begins("searching for data that is not covered")
-        became = everywhere.own_of(owner, receipts)
-        omissions = list(everywhere.left_out(owner, scope, became))
+        became = everywhere.tenant_table_outcomes(owner, receipts)
+        omissions = list(everywhere.find_omissions(owner, scope, became))
     if as_json:
         emit({"datasets": receipts, "left_out": omissions})
     else:
@@ -110,7 +110,7 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
         raise typer.Exit(FAILED)
 
 
-def _show_omissions(omissions: "Iterable[everywhere.LeftOut]") -> None:
+def _show_omissions(omissions: "Iterable[everywhere.Omission]") -> None:
     for omission in omissions:
         remark(f"not covered: {omission.what}. {omission.fix}")
 

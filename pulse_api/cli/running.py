@@ -3,7 +3,7 @@
 import shlex
 
 from pulse_resources.errors import Transient
-from pulse_resources.home import never_ran
+from pulse_resources.home import no_installation
 from pulse_resources.local import ports, state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import load_settings
@@ -19,7 +19,7 @@ def check() -> None:
     settings = load_settings()
     stack_state = state.read(Layout(settings.home))
     if stack_state is None and "postgres" not in settings.model_fields_set:
-        raise never_ran(elsewhere())
+        raise no_installation(elsewhere())
     if (
         stack_state is None
         or stack_state.supervised

@@ -13,7 +13,7 @@ from pulse_api.cli import guard, interrupted, running
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.cli.output import AsJson, emit, harmless, remark, shown
 from pulse_resources.errors import PulseError, Transient
-from pulse_resources.home import never_ran, pulse_home
+from pulse_resources.home import no_installation, pulse_home
 from pulse_resources.local import dagster, stack
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import EVERYTHING, INFRASTRUCTURE
@@ -117,7 +117,7 @@ def bring_up(
                     lost = error.where.get("port")
                     if not lost or not retries:
                         raise
-                    services = stack.with_known(
+                    services = stack.with_recorded(
                         layout, services
                     )  # the failed service has stopped all of them
                     progress.done(f"Another program has taken port {lost}: starting again")
@@ -192,7 +192,7 @@ def show_status(as_json: AsJson = False) -> None:
         document = {"home": str(layout.home)} | current.as_json()
         emit(document | {"ingestion": ingesting and ingesting.as_json()})
     elif not current.rows:
-        remark(str(never_ran(running.elsewhere())))
+        remark(str(no_installation(running.elsewhere())))
     else:
         _print_whole(_table(current.rows))
         _console.print(f"{current.memory_bytes / 2**30:.2f} GiB in all")

@@ -44,7 +44,7 @@ def _pause() -> None:
     """Wait until the next poll. Raises BrokenPipeError as soon as the reader of stdout has ended."""
     reader = select.poll()
     reader.register(sys.stdout, 0)  # its end is reported whatever is asked for
-    if reader.poll(tail.LOOK_S * 1_000):
+    if reader.poll(tail.POLL_S * 1_000):
         raise BrokenPipeError
 
 

@@ -141,11 +141,11 @@ def tenant_limits(
     }
     chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     in_force = registry.quotas.set_limits(owner, **chosen) if chosen else registry.quotas.find_limits(owner)
-    own_limits = registry.quotas.find_own_limits(owner)
+    tenant_limits_set = registry.quotas.find_tenant_limits(owner)
     if as_json:
-        emit({"tenant": owner.slug, "own": asdict(own_limits), "in_force": asdict(in_force)})
+        emit({"tenant": owner.slug, "own": asdict(tenant_limits_set), "in_force": asdict(in_force)})
     else:
-        _show_limits(own_limits, in_force)
+        _show_limits(tenant_limits_set, in_force)
 
 
 @app.command("accept-loss")
@@ -166,7 +166,7 @@ def accept_loss(
     Example: pulse tenant accept-loss acme --dry-run
     """
     owner = registry.find_tenant(tenant)
-    losses = data_loss.look(owner)
+    losses = data_loss.find_losses(owner)
     if losses and not dry_run:
         if not yes:
             if not sys.stdin.isatty():
@@ -198,10 +198,10 @@ def _document(tenant: Tenant) -> dict[str, Any]:
     }
 
 
-def _show_limits(own_limits: Limits, in_force: Limits) -> None:
-    names = {name: name.replace("_", " ") for name in asdict(own_limits)}
+def _show_limits(tenant_limits_set: Limits, in_force: Limits) -> None:
+    names = {name: name.replace("_", " ") for name in asdict(tenant_limits_set)}
     rows = [
-        (shown, limit_text(getattr(own_limits, name)), limit_text(getattr(in_force, name)))
+        (shown, limit_text(getattr(tenant_limits_set, name)), limit_text(getattr(in_force, name)))
         for name, shown in names.items()
     ]
     show_table(("limit", "own", "in force"), rows, empty="")

@@ -21,7 +21,7 @@ from pulse_api.demo import source
 from pulse_api.demo.run import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.ask import local
-from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.pipes import Definition, PostgresTable, Transform
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
@@ -34,7 +34,7 @@ TENANT = "airline_ua"
 SOURCE = "operations"
 DATABASE = "pulse_demo_operations"
 READER = "pulse_demo_reader"
-LOOK_S = 0.5
+POLL_S = 0.5
 
 TABLES: dict[str, LiteralString] = {
     "airlines": "carrier text PRIMARY KEY, name text",
@@ -149,8 +149,8 @@ def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
         names = "id, departures, minutes_late"
         rows = _rows(query, f"SELECT {names} FROM {ROLLUP}__latest ORDER BY departures DESC, id")  # noqa: S608
         expected = _rows(query, rollup("planes__latest"))
-    there, here = ({tuple(row.values()) for row in each} for each in (expected, rows))
-    return [dict(row) for row in rows[:SHOWN]], len(there ^ here)
+    expected_rows, stored_rows = ({tuple(row.values()) for row in each} for each in (expected, rows))
+    return [dict(row) for row in rows[:SHOWN]], len(expected_rows ^ stored_rows)
 
 
 def _bring(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
@@ -166,7 +166,7 @@ def _bring(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
                 f"the pipes {', '.join(missing)} did not end in {PATIENCE_S:.0f} s",
                 fix=f"Look at `pulse pipe status {tenant.slug} {missing[0]}` and the runs in the Dagster UI",
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         for name in missing:
             if (ended := pipes.ended(tenant, name, after=before[name])) is not None:
                 ended_syncs[name] = ended
@@ -196,10 +196,10 @@ def compare(tenant: Tenant) -> dict[str, tuple[int, int]]:
 
 
 def _rows(query: local.Query, text: str) -> Sequence[Mapping[str, Any]]:
-    async def ran() -> Ran:
+    async def run() -> QueryResult:
         return await query(text)
 
-    return asyncio.run(ran()).rows
+    return asyncio.run(run()).rows
 
 
 @contextmanager

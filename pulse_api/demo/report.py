@@ -112,9 +112,9 @@ def answers(tenants: dict[str, Tenant], largest: str) -> list[Answer]:
         PulseError: SQL is off, or the tables cannot be read.
     """
     answers = []
-    for slug, asked in ((largest, AIRLINES_QUESTIONS), (OPERATOR, (OPERATORS_QUESTION,))):
+    for slug, questions in ((largest, AIRLINES_QUESTIONS), (OPERATOR, (OPERATORS_QUESTION,))):
         with local.queries(tenants[slug]) as run:
-            for question in asked:
+            for question in questions:
                 answers.append(asyncio.run(answer.answer(tenants[slug], question, answer.Grammar(), run)))
     return answers
 

@@ -82,8 +82,8 @@ def send(console: Console, url: str, tenants: dict[str, Tenant], events: Sequenc
         PulseError: the API did not accept all of them.
     """
     outgoing = {slug: [event for event in events if event.tenant == slug] for slug in tenants}
-    for own in outgoing.values():
-        own += [event for event in own if event.valid][::REDELIVER_EVERY]
+    for events_of_tenant in outgoing.values():
+        events_of_tenant += [event for event in events_of_tenant if event.valid][::REDELIVER_EVERY]
     stop = Signal()
     with progress(console) as bar, ThreadPoolExecutor(SENDERS) as senders:
         task = bar.add_task("sending", total=sum(map(len, outgoing.values())))
@@ -96,7 +96,7 @@ def send(console: Console, url: str, tenants: dict[str, Tenant], events: Sequenc
             list(senders.map(deliver, sorted(outgoing, key=lambda slug: -len(outgoing[slug]))))
         finally:
             stop.set()
-    return {slug: len(own) for slug, own in outgoing.items()}
+    return {slug: len(events_of_tenant) for slug, events_of_tenant in outgoing.items()}
 
 
 def _deliver(

@@ -17,7 +17,7 @@ from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.collect.running import Running
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.queries import Queries
-from pulse_api.http.readiness import Readiness, look
+from pulse_api.http.readiness import Readiness, check_services
 from pulse_api.http.tenant_accounts import keep_accounts
 from pulse_api.http.without_end import without_end
 from pulse_api.http.workers import CHANGES, CHANGES_BYTES, Result, Workers
@@ -42,7 +42,7 @@ class AppState(Keyring):
         self._rate_shares = RateShares(self.rates)
         self.reservations = Reservations()
         self.publisher = Publisher()
-        self.readiness = Readiness(look)
+        self.readiness = Readiness(check_services)
         self.traced = telemetry.on()
         settings = load_settings()
         api, sql, ask = settings.api, settings.sql, settings.ask

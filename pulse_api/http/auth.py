@@ -76,19 +76,19 @@ def _presented(request: Request) -> Presented:
 
 async def _tenants(request: Request, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
     """The tenant and its key, if the key is in force."""
-    here = app_state(request)
-    found = here.views.kept(presented) or await here.views.coming(presented)
-    if found is None:
-        async with here.lookups.take(here.asking(request, presented)):
-            found = await here.views.tenant(presented)
-    return found
+    state = app_state(request)
+    tenant_and_key = state.views.cached(presented) or await state.views.coming(presented)
+    if tenant_and_key is None:
+        async with state.lookups.take(state.asking(request, presented)):
+            tenant_and_key = await state.views.tenant(presented)
+    return tenant_and_key
 
 
 async def _operators(request: Request, presented: Presented) -> ApiKey | None:
     """The operator's key, if it is in force."""
-    here = app_state(request)
-    async with here.lookups.take(here.asking(request, presented)):
-        return await here.views.operator_key(presented)
+    state = app_state(request)
+    async with state.lookups.take(state.asking(request, presented)):
+        return await state.views.operator_key(presented)
 
 
 async def _of_the_wrong_kind(request: Request, presented: Presented) -> ProblemError:
@@ -110,35 +110,35 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
         ProblemError: 401 without a key in force; 403 without a scope; 429 beyond the tenant's rate; 429 or
             503 when too many requests from this address present a key that has to be looked up.
     """
-    presented, here = _presented(request), app_state(request)
+    presented, state = _presented(request), app_state(request)
     if presented.tenant_id is None:
         raise await _of_the_wrong_kind(request, presented)
-    if (found := await _tenants(request, presented)) is None:
+    if (tenant_and_key := await _tenants(request, presented)) is None:
         raise unauthorized()
-    cached, key = found
+    cached, key = tenant_and_key
     tenant = cached.view.tenant
     request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
     request.state.key_id = key.key_id
-    here.used(tenant.tenant_id, key.key_id)
+    state.used(tenant.tenant_id, key.key_id)
     if key.scopes.isdisjoint(scopes):
         detail = f"the key {key.key_id} lacks the scope {' or '.join(scopes)}"
         raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
-    take(here, tenant, "requests", 1, cached.view.limits.requests_per_second)
+    take(state, tenant, "requests", 1, cached.view.limits.requests_per_second)
     return Principal(cached, key.key_id, frozenset(key.scopes))
 
 
-async def still_in_force(here: AppState, principal: Principal) -> None:
-    """Look at a caller's key again, in work that takes long. Raises ProblemError (401): it is revoked."""
-    key = (await here.views.keys(principal.tenant.tenant_id)).get(principal.key_id)
+async def check_still_in_force(state: AppState, principal: Principal) -> None:
+    """Check a caller's key again, in work that takes long. Raises ProblemError (401): it is revoked."""
+    key = (await state.views.keys(principal.tenant.tenant_id)).get(principal.key_id)
     if key is None or not key.in_force(datetime.now(UTC)):
         raise unauthorized()
 
 
 def take(
-    here: Keyring, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
+    keyring: Keyring, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
 ) -> None:
     """Take `count` from a rate of the tenant. Raises ProblemError (429) beyond the rate."""
-    wait = here.rates.take(tenant.tenant_id, kind, count, per_second, burst_seconds)
+    wait = keyring.rates.take(tenant.tenant_id, kind, count, per_second, burst_seconds)
     if wait > 0:
         raise ProblemError(
             429,
@@ -192,13 +192,13 @@ class _OperatorGate(Gate):
 
 async def operator(request: Request) -> str:
     """The id of the operator's key that this request presents. Raises ProblemError (401)."""
-    presented, here = _presented(request), app_state(request)
+    presented, state = _presented(request), app_state(request)
     if presented.tenant_id is not None:
         raise await _of_the_wrong_kind(request, presented)
     if (key := await _operators(request, presented)) is None:
         raise unauthorized()
     request.state.key_id = key.key_id
-    here.used(None, key.key_id)
+    state.used(None, key.key_id)
     return key.key_id
 
 

@@ -31,6 +31,6 @@ class FastPath:
         request = Request(scope, receive)
         try:
             response = await self.endpoint(request)
-        except problems.KNOWN as error:
+        except problems.EXPECTED as error:
             response = problems.response(request, problems.of(error))
         await response(scope, receive, send)

@@ -10,7 +10,7 @@ from starlette.types import Receive
 Result = TypeVar("Result")
 
 
-async def unless_left(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
     """Do some work, and cancel it when the caller disconnects first.
 
     Args:
@@ -19,7 +19,7 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
     Raises:
         ClientDisconnect: the caller has left; the work has ended. Besides, whatever the work raises.
     """
-    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(receive))
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
@@ -31,6 +31,6 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
         await asyncio.gather(doing, return_exceptions=True)
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -23,12 +23,12 @@ from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.asking import run_query
 from pulse_api.http.auth import Principal, authenticate, take
 from pulse_api.http.collect.body import received
-from pulse_api.http.leaving import unless_left
+from pulse_api.http.leaving import unless_disconnected
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.routing import MAX_BYTES
 from pulse_api.mcp.server import Context, server
 from pulse_api.mcp.session import Session
-from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import PulseError
@@ -65,10 +65,10 @@ class Mcp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        here = app_state(request)
+        state = app_state(request)
         self._refuse_foreign_page(request)
         principal = await authenticate(request, KeyScope.READ, KeyScope.LAKE_READ)
-        take(here, principal.tenant, "calls of tools", 1, here.per_second[Kind.OTHER], here.burst_seconds)
+        take(state, principal.tenant, "calls of tools", 1, state.per_second[Kind.OTHER], state.burst_seconds)
         if request.method != "POST":
             detail = "POST alone is taken here: there are no sessions"
             raise ProblemError(405, "method-not-allowed", detail, headers={"Allow": "POST"})
@@ -76,7 +76,7 @@ class Mcp:
             raise ProblemError(503, "unavailable", "the server is starting, or stopping")
         scope["state"]["principal"] = principal
         whom = principal.tenant.tenant_id
-        with here.held.of(whom) as holding:
+        with state.held.of(whom) as holding:
             body = await received(request, MAX_BYTES, holding)
             if (
                 request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -87,9 +87,9 @@ class Mcp:
             if _has_invalid_id(body):
                 await Response(_INVALID_ID, 400, media_type="application/json")(scope, receive, send)
                 return
-            async with here.turns[Kind.ASK].take(whom):
+            async with state.turns[Kind.ASK].take(whom):
                 handling = self._manager.handle_request(scope, _again(body), send)
-                await unless_left(receive, handling)  # it ends its tool, which ends its query
+                await unless_disconnected(receive, handling)  # it ends its tool, which ends its query
 
     def _refuse_foreign_page(self, request: Request) -> None:
         """Raise ProblemError (403) for a page of another site, as MCP asks; only browsers send an Origin."""
@@ -144,13 +144,13 @@ def _session(context: Context) -> Session:
     request = context.request
     if not isinstance(request, Request):
         raise PulseError("a call without a request")
-    here = app_state(request)
+    state = app_state(request)
     principal: Principal = request.state.principal
 
-    async def query(text: str, travel: Travel | None = None) -> Ran:
-        return await run_query(here, principal, text, travel=travel)
+    async def query(text: str, travel: Travel | None = None) -> QueryResult:
+        return await run_query(state, principal, text, travel=travel)
 
-    return Session(principal.tenant, query, here.previews.run, may_trace=KeyScope.READ in principal.scopes)
+    return Session(principal.tenant, query, state.previews.run, may_trace=KeyScope.READ in principal.scopes)
 
 
 def _explained(context: Context, error: Exception) -> PulseError:

@@ -167,9 +167,11 @@ _PER_PIPE: tuple[tuple[str, str, Callable[[Pipe], float | None]], ...] = (
 
 
 def _of_pipes(pipes: Iterable[tuple[Pipe, LastDay]]) -> Iterator[Metric]:
-    known = list(pipes)
+    of_all_pipes = list(pipes)
     for name, help_text, measure in _PER_PIPE:
-        samples = [((p.tenant.slug, p.name), value) for p, _ in known if (value := measure(p)) is not None]
+        samples = [
+            ((p.tenant.slug, p.name), value) for p, _ in of_all_pipes if (value := measure(p)) is not None
+        ]
         yield _gauge(name, help_text, ["tenant", "pipe"], samples)
     yield _gauge(
         "pulse_pipe_entities",
@@ -177,7 +179,7 @@ def _of_pipes(pipes: Iterable[tuple[Pipe, LastDay]]) -> Iterator[Metric]:
         ["tenant", "pipe", "outcome"],
         [
             ((pipe.tenant.slug, pipe.name, outcome), count)
-            for pipe, counts in known
+            for pipe, counts in of_all_pipes
             for outcome, count in counts._asdict().items()
         ],
     )

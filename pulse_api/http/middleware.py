@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pulse_api.http import logs, measures, problems
 from pulse_api.http.admission.pace import Pace
 
-GONE = 499
+CLIENT_CLOSED_REQUEST = 499
 """Status in logs and metrics: the client left before its request was complete. It is never sent."""
 NOT_TEXT = problems.ProblemError(
     400, "malformed", "the address is not UTF-8", fix="Percent-encode its UTF-8: café is caf%C3%A9"
@@ -71,7 +71,7 @@ class Envelope:
             app = problems.response(Request(scope), NOT_TEXT) if refused else self._app
             await app(scope, bounded, answered)
         except ClientDisconnect:
-            status = GONE
+            status = CLIENT_CLOSED_REQUEST
         finally:
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "unknown")  # the template: no ids, few values

@@ -77,11 +77,11 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _whole_numbers(cls, given: Any) -> Any:
+    def _whole_numbers(cls, values: Any) -> Any:
         """Accept 7.0 as an integer, as JSON Schema does."""
-        if not isinstance(given, dict):
-            return given
+        if not isinstance(values, dict):
+            return values
         return {
             name: int(value) if isinstance(value, float) and value.is_integer() else value
-            for name, value in given.items()
+            for name, value in values.items()
         }

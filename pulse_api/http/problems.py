@@ -118,7 +118,7 @@ _STATUS: tuple[tuple[type[PulseError], int, str], ...] = (
 )
 
 
-KNOWN = (ProblemError, PulseError, psycopg.OperationalError, KafkaException, HTTPException)
+EXPECTED = (ProblemError, PulseError, psycopg.OperationalError, KafkaException, HTTPException)
 """Exceptions that an endpoint may raise and `of` converts."""
 
 
@@ -128,11 +128,11 @@ def of(error: Exception) -> ProblemError:
         case ProblemError():
             return error
         case PulseError():
-            return _own(error)
+            return _of_pulse_error(error)
         case psycopg.OperationalError() | KafkaException():
-            what = "Kafka" if isinstance(error, KafkaException) else "Postgres"
+            service = "Kafka" if isinstance(error, KafkaException) else "Postgres"
             headers = {"Retry-After": str(RETRY_S)}
-            return ProblemError(503, "unavailable", f"{what} does not answer", headers=headers)
+            return ProblemError(503, "unavailable", f"{service} does not answer", headers=headers)
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():
@@ -143,13 +143,13 @@ def of(error: Exception) -> ProblemError:
     return ProblemError(500, "failed", detail, fix="Report the request_id: the server's log has the cause")
 
 
-def _own(error: PulseError) -> ProblemError:
+def _of_pulse_error(error: PulseError) -> ProblemError:
     """The problem of a PulseError, with its attributes and lists."""
     status, kind = next((status, kind) for cls, status, kind in _STATUS if isinstance(error, cls))
     headers = {"Retry-After": str(RETRY_S)} if status == 503 else {}
     more: dict[str, Any] = {name: value for name, value in error.where.items() if name != "status"}
-    if found := getattr(error, "incompatibilities", None):
-        more["incompatibilities"] = [vars(entry) for entry in found]
+    if incompatibilities := getattr(error, "incompatibilities", None):
+        more["incompatibilities"] = [vars(entry) for entry in incompatibilities]
     if isinstance(error, NotUnderstood):
         kind, more = "not-understood", more | {"understood": error.understood, "known": error.known}
     fix = None if _COMMAND.search(error.fix or "") else error.fix
@@ -166,9 +166,9 @@ def _invalid(error: RequestValidationError) -> ProblemError:
     for entry in error.errors():
         if entry["type"] == "json_invalid":
             return _not_json(entry, error.body)
-    found = [{"at": ".".join(_place(entry["loc"])), "problem": _plain(entry)} for entry in error.errors()]
-    detail = "; ".join(f"{entry['at']}: {entry['problem']}" for entry in found)[:2000]
-    return ProblemError(422, "invalid-request", detail, errors=found)
+    problems = [{"at": ".".join(_place(entry["loc"])), "problem": _plain(entry)} for entry in error.errors()]
+    detail = "; ".join(f"{entry['at']}: {entry['problem']}" for entry in problems)[:2000]
+    return ProblemError(422, "invalid-request", detail, errors=problems)
 
 
 def _not_json(entry: Mapping[str, Any], body: object) -> ProblemError:
@@ -186,7 +186,7 @@ def _place(loc: Sequence[int | str]) -> Iterator[str]:
 
 def _plain(entry: Mapping[str, Any]) -> str:
     """What is wrong with a part of a request, without terms of the validation library."""
-    known = {
+    texts = {
         "extra_forbidden": "is unknown",
         "missing": "is missing",
         "model_attributes_type": "must be a JSON object",
@@ -194,7 +194,7 @@ def _plain(entry: Mapping[str, Any]) -> str:
         "dict_type": "must be a JSON object",
         "list_type": "must be an array",
     }
-    if (plain := known.get(entry["type"])) is not None:
+    if (plain := texts.get(entry["type"])) is not None:
         return plain
     message = str(entry["msg"]).removeprefix("Input ").removeprefix("Value error, ")
     return message[:1].lower() + message[1:]
@@ -214,7 +214,7 @@ def install(app: FastAPI) -> None:
     async def answer_unforeseen(request: Request, error: Exception) -> Response:
         return unforeseen(request, await answer(request, error))
 
-    for kind in (*KNOWN, RequestValidationError):
+    for kind in (*EXPECTED, RequestValidationError):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(Exception, answer_unforeseen)
 

@@ -1,7 +1,7 @@
 """Readiness of Postgres and Kafka, checked in a dedicated thread over a dedicated connection.
 
-Load on other requests cannot delay the check, and there is at most one look a second, however many probes.
-During a look probes get the previous result, unless that is stale and was healthy.
+Load on other requests cannot delay the check, and there is at most one check a second, however many probes.
+During a check probes get the previous result, unless that is stale and was healthy.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from pulse_resources import kafka
 from pulse_resources.settings import load_settings
 
 KEEP_S = 1.0
-"""Minimum seconds between the starts of two looks."""
+"""Minimum seconds between the starts of two checks."""
 STALE_S = 2.5
-"""Seconds from the start of a look until its result is stale."""
+"""Seconds from the start of a check until its result is stale."""
 GRACE_S = 0.5
-"""Wait for a look while a service is missing, to notice its recovery: such looks take long."""
+"""Wait for a check while a service is missing, to notice its recovery: such checks take long."""
 PATIENCE_S = 10
 """Timeout of each of the two services: one that is slow, as all on a busy machine, is not missing."""
 
 
-class Seen(NamedTuple):
-    """Result of a look."""
+class CheckResult(NamedTuple):
+    """Result of a check."""
 
     began: float
     """When it began, by the monotonic clock."""
@@ -39,35 +39,35 @@ class Readiness:
     """Cached readiness of both services. Use from the event loop.
 
     Args:
-        look: checks both services; it blocks.
+        check: checks both services; it blocks.
     """
 
-    def __init__(self, look: Callable[[], Seen]) -> None:
-        self._look = look
+    def __init__(self, check: Callable[[], CheckResult]) -> None:
+        self._check = check
         self._thread = ThreadPoolExecutor(1, "readiness")
-        self._looking: asyncio.Future[Seen] | None = None
-        self._last = Seen(float("-inf"), None)
+        self._checking: asyncio.Future[CheckResult] | None = None
+        self._last = CheckResult(float("-inf"), None)
 
     async def missing(self) -> str | None:
         """The service that does not answer; None when both do."""
         now = time.monotonic()
-        if self._looking is not None and self._looking.done():
-            ended, self._looking = self._looking, None
+        if self._checking is not None and self._checking.done():
+            ended, self._checking = self._checking, None
             self._last = ended.result() if ended.exception() is None else self._last
-        if self._looking is None and now - self._last.began >= KEEP_S:
-            self._looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look)
-        looking, last = self._looking, self._last
-        if looking is not None and now - last.began >= STALE_S:
-            await asyncio.wait([looking], timeout=GRACE_S if last.missing else None)
-            if looking.done():
-                return looking.result().missing
+        if self._checking is None and now - self._last.began >= KEEP_S:
+            self._checking = asyncio.get_running_loop().run_in_executor(self._thread, self._check)
+        check, last = self._checking, self._last
+        if check is not None and now - last.began >= STALE_S:
+            await asyncio.wait([check], timeout=GRACE_S if last.missing else None)
+            if check.done():
+                return check.result().missing
         return last.missing
 
     def stop(self) -> None:
         self._thread.shutdown()
 
 
-def look() -> Seen:
+def check_services() -> CheckResult:
     """Check both services; blocking, so call it in a thread."""
     began, missing = time.monotonic(), None
     url = load_settings().postgres.url("pulse_api")
@@ -77,4 +77,4 @@ def look() -> Seen:
         kafka.admin().list_topics(topic="", timeout=PATIENCE_S)
     except (psycopg.Error, KafkaException) as error:
         missing = "Kafka" if isinstance(error, KafkaException) else "Postgres"
-    return Seen(began, missing)
+    return CheckResult(began, missing)

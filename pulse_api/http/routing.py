@@ -68,20 +68,20 @@ class _ExactRoute(APIRoute):
                 await gate.open(request)
             refuse_unknown_parameters(request, self.path_format)
             _count(request, self.kind)
-            exact, here, whom = (
+            exact, state, whom = (
                 _ExactRequest(request.scope, request.receive),
                 app_state(request),
                 _whom(request),
             )
-            with here.held.of(whom) as holding:
+            with state.held.of(whom) as holding:
                 if self.body_field is not None:
                     exact._body = await received(exact, MAX_BYTES, holding)
                 # The turn begins after the body is read: a slow body does not hold a turn.
-                async with here.turns[self.kind].take(whom) if self.takes_turns else nullcontext():
+                async with state.turns[self.kind].take(whom) if self.takes_turns else nullcontext():
                     response = await handler(exact)
             if _changes(request, self.kind):
                 # The caller's next request must see its change; other processes are notified by Postgres.
-                here.views.forget(getattr(request.state, "tenant_id", None))
+                state.views.forget(getattr(request.state, "tenant_id", None))
             return response
 
         return exactly
@@ -113,10 +113,12 @@ def refuse_unknown_parameters(request: Request, path: str) -> None:
     if not request.scope["query_string"]:
         return
     described = request.app.openapi()["paths"].get(path, {}).get(request.method.lower(), {})
-    known = [each["name"] for each in described.get("parameters", ()) if each["in"] == "query"]
+    parameters = [each["name"] for each in described.get("parameters", ()) if each["in"] == "query"]
     for name in request.query_params:
-        if name not in known:
-            fix = meant(name, known, f"The query parameters of this path: {', '.join(known) or 'none'}")
+        if name not in parameters:
+            fix = meant(
+                name, parameters, f"The query parameters of this path: {', '.join(parameters) or 'none'}"
+            )
             raise ProblemError(
                 422, "invalid-request", f"the query parameter {name[:100]!r} is unknown", fix=fix
             )
@@ -125,10 +127,10 @@ def refuse_unknown_parameters(request: Request, path: str) -> None:
 def _count(request: Request, kind: Kind) -> None:
     """Count against the tenant's rates. Raises ProblemError (429) beyond them."""
     if (caller := _principal(request)) is not None:
-        here = app_state(request)
-        take(here, caller.tenant, _RATED[kind], 1, here.per_second[kind], here.burst_seconds)
+        state = app_state(request)
+        take(state, caller.tenant, _RATED[kind], 1, state.per_second[kind], state.burst_seconds)
         if _changes(request, kind):
-            take(here, caller.tenant, "changes", 1, here.changes_per_second, CHANGE_BURST_S)
+            take(state, caller.tenant, "changes", 1, state.changes_per_second, CHANGE_BURST_S)
 
 
 def _changes(request: Request, kind: Kind) -> bool:

@@ -101,9 +101,9 @@ def serve(make: Callable[[], ASGIApp], settings: ApiSettings) -> None:
 def _allow_files(count: int) -> None:
     """Raise the limit of open files as far as allowed: without descriptors no client can be accepted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class TtlCache(Generic[Key, Value]):
             await asyncio.wait([earlier])  # it may have read before the value that this caller needs existed
         return await asyncio.shield(self._reader(key))
 
-    def kept(self, key: Key) -> Value | None:
+    def cached(self, key: Key) -> Value | None:
         """The value, if it is cached; nothing is read."""
         entry = self._entries.get(key)
         return entry.value if entry is not None and self._fresh(entry) else None
@@ -88,8 +88,8 @@ class TtlCache(Generic[Key, Value]):
         """Drop one value, or all; later callers do not get the result of a read under way, either."""
         with self._lock:
             self._generation += 1
-            for known in (self._entries, self._reading):
+            for entries in (self._entries, self._reading):
                 if key is None:
-                    known.clear()
+                    entries.clear()
                 else:
-                    known.pop(key, None)
+                    entries.pop(key, None)

@@ -44,21 +44,21 @@ class CachedTenant:
     view: TenantView
 
     @cached_property
-    def of_events(self) -> "Judge":
+    def of_events(self) -> "ScopedValidator":
         elsewhere = frozenset(dataset.slug for dataset in self.view.datasets if dataset.of_entities)
-        return self._judge(DatasetKind.EVENTS, elsewhere)
+        return self._validator_of(DatasetKind.EVENTS, elsewhere)
 
     @cached_property
-    def of_entities(self) -> "Judge":
-        return self._judge(DatasetKind.ENTITIES)
+    def of_entities(self) -> "ScopedValidator":
+        return self._validator_of(DatasetKind.ENTITIES)
 
-    def _judge(self, kind: DatasetKind, elsewhere: frozenset[str] = frozenset()) -> "Judge":
+    def _validator_of(self, kind: DatasetKind, elsewhere: frozenset[str] = frozenset()) -> "ScopedValidator":
         datasets = tuple(dataset for dataset in self.view.datasets if dataset.kind == kind)
-        return Judge(_judge(self.view.tenant, datasets, elsewhere))
+        return ScopedValidator(_validator_of(self.view.tenant, datasets, elsewhere))
 
 
 @dataclass(frozen=True)
-class Judge:
+class ScopedValidator:
     """Validator of a tenant's datasets of one kind: records for datasets of another kind are refused."""
 
     validator: Validator
@@ -70,7 +70,7 @@ class Judge:
 
 
 @lru_cache(MAX_JUDGES)
-def _judge(tenant: Tenant, datasets: tuple[Dataset, ...], elsewhere: frozenset[str]) -> Validator:
+def _validator_of(tenant: Tenant, datasets: tuple[Dataset, ...], elsewhere: frozenset[str]) -> Validator:
     """Cached by the datasets: reloading a tenant's keys compiles no schema again."""
     return Validator(Scope(tenant, datasets, elsewhere=elsewhere), event_limits())
 
@@ -110,11 +110,11 @@ class Views:
         view = (self._load or load_view)(tenant_id)
         return None if view is None else CachedTenant(view)
 
-    def kept(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
+    def cached(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
         """The tenant that this key opens, and the key, if both are cached."""
         if presented.tenant_id is None or not self._listening:
             return None
-        view = self._tenants.kept(presented.tenant_id)
+        view = self._tenants.cached(presented.tenant_id)
         key = view.view.keys.get(presented.key_id) if view else None
         return (view, key) if presented.opens(key, datetime.now(UTC)) and view and key else None
 
@@ -123,7 +123,7 @@ class Views:
         for _ in range(MAX_SHARED_LOOKS):
             if presented.tenant_id is None or not await self._tenants.coming(presented.tenant_id):
                 return None
-            if (view := self.kept(presented)) is not None:
+            if (view := self.cached(presented)) is not None:
                 return view
         return None
 
@@ -154,8 +154,8 @@ class Views:
         if presented.tenant_id is not None:
             return None
         for afresh in (not self._listening, True):
-            known = await self._operators.get(OPERATOR, afresh=afresh) or {}
-            key = known.get(presented.key_id)
+            operator_keys = await self._operators.get(OPERATOR, afresh=afresh) or {}
+            key = operator_keys.get(presented.key_id)
             if presented.opens(key, datetime.now(UTC)):
                 return key
         return None

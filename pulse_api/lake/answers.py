@@ -18,11 +18,11 @@ MOST = 1_000
 """Maximum names on a page."""
 
 
-def load_result(found: Loaded, metadata: bytes, etag: str | None = None) -> Response:
+def load_result(table: Loaded, metadata: bytes, etag: str | None = None) -> Response:
     """A LoadTableResult. The metadata is copied as bytes, unparsed: it is most of the response."""
-    config, keys = orjson.dumps(dict(found.config)), orjson.dumps([credential(found)])
+    config, keys = orjson.dumps(dict(table.config)), orjson.dumps([credential(table)])
     content = b'{%b,"config":%b,"storage-credentials":%b}' % (
-        _document(found.metadata.at, metadata),
+        _document(table.metadata.at, metadata),
         config,
         keys,
     )

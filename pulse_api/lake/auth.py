@@ -53,22 +53,22 @@ def passwords(header: str) -> list[str]:
     return []
 
 
-def credential(here: LakeState, text: str) -> Credential | None:
+def credential(state: LakeState, text: str) -> Credential | None:
     """A tenant's key, or an access token of this service; None when the text is neither."""
     presented = Presented.parse(text)
     if presented is not None:
         return presented if presented.tenant_id is not None else None  # operators have no lake
-    return token.parse(here.token_secret, text)
+    return token.parse(state.token_secret, text)
 
 
-async def known(request: Request, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
+async def find_caller(request: Request, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
     """The tenant and its key, if the key is in force."""
-    here = lake_state(request)
-    found = here.views.kept(presented) or await here.views.coming(presented)
-    if found is None:
-        async with here.lookups.take(here.asking(request, presented)):
-            found = await here.views.tenant(presented)
-    return found
+    state = lake_state(request)
+    tenant_and_key = state.views.cached(presented) or await state.views.coming(presented)
+    if tenant_and_key is None:
+        async with state.lookups.take(state.asking(request, presented)):
+            tenant_and_key = await state.views.tenant(presented)
+    return tenant_and_key
 
 
 async def identify(request: Request, text: str) -> Caller:
@@ -78,16 +78,16 @@ async def identify(request: Request, text: str) -> Caller:
         ProblemError: 401 where it is not in force; 429 beyond the tenant's rate; 429 or 503 when too many
             requests of this address present a key that has to be looked up.
     """
-    here = lake_state(request)
-    presented = credential(here, text)
-    if presented is None or (found := await known(request, presented)) is None:
+    state = lake_state(request)
+    presented = credential(state, text)
+    if presented is None or (tenant_and_key := await find_caller(request, presented)) is None:
         raise unauthorized()
-    cached, key = found
+    cached, key = tenant_and_key
     tenant = cached.view.tenant
     request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
     request.state.key_id = key.key_id
-    here.used(tenant.tenant_id, key.key_id)
-    take(here, tenant, "requests", 1, cached.view.limits.requests_per_second)
+    state.used(tenant.tenant_id, key.key_id)
+    take(state, tenant, "requests", 1, cached.view.limits.requests_per_second)
     return Caller(tenant, key)
 
 
@@ -97,10 +97,10 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Caller:
     Raises:
         ProblemError: as `identify`, and 403 without one of the scopes.
     """
-    given = passwords(request.headers.get("authorization", ""))
-    if not given:
+    candidates = passwords(request.headers.get("authorization", ""))
+    if not candidates:
         raise unauthorized()
-    caller = await identify(request, given[0])
+    caller = await identify(request, candidates[0])
     for scope in scopes:
         if scope not in caller.key.scopes:
             detail = f"the key {caller.key.key_id} lacks the scope {scope.value}"

@@ -44,7 +44,7 @@ class CatalogRequest:
     query: dict[str, str]
     headers: Headers
     body: bytes
-    what: str
+    target: str
     """Method and path as they were sent."""
 
     @property
@@ -73,7 +73,7 @@ class CatalogRequest:
     @property
     def once(self) -> Once:
         """The idempotency key, if one was sent, and the request's digest. Raises ProblemError (400)."""
-        digest = hashlib.sha256(f"{self.what}\n".encode() + self.body).hexdigest()
+        digest = hashlib.sha256(f"{self.target}\n".encode() + self.body).hexdigest()
         key = self.headers.get("idempotency-key")
         if key is not None and not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
             raise refused(400, f"an Idempotency-Key has 1 to {LONGEST_KEY} characters")
@@ -83,51 +83,51 @@ class CatalogRequest:
         """The body as a JSON object. Raises ProblemError (400), or Large as `parsing.check_small`."""
         parsing.check_small(len(self.body))
         try:
-            found = orjson.loads(self.body)
+            document = orjson.loads(self.body)
         except orjson.JSONDecodeError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise refused(400, "Malformed request: the body must be a JSON object")
-        return found
+        return document
 
 
 def text(document: Mapping[str, Any], name: str) -> str:
     """A string field of a document. Raises ProblemError (400)."""
-    found = document.get(name)
-    if not isinstance(found, str) or not found:
+    value = document.get(name)
+    if not isinstance(value, str) or not value:
         raise refused(400, f"Malformed request: {name} must be a text")
-    return found
+    return value
 
 
 def flag(document: Mapping[str, Any], name: str) -> bool:
     """A boolean field of a document; False where it is missing. Raises ProblemError (400)."""
-    found = document.get(name)
-    if found not in (None, True, False):
+    value = document.get(name)
+    if value not in (None, True, False):
         raise refused(400, f"Malformed request: {name} is true or false")
-    return bool(found)
+    return bool(value)
 
 
 def strings(document: Mapping[str, Any], name: str) -> dict[str, str]:
     """A field of a document that maps strings to strings. Raises ProblemError (400)."""
-    found = document.get(name) or {}
-    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+    mapping = document.get(name) or {}
+    if not isinstance(mapping, dict) or not all(isinstance(each, str) for each in mapping.values()):
         raise refused(400, f"Malformed request: {name} must be an object of texts")
-    return found
+    return mapping
 
 
-def levels(found: object) -> Levels:
+def levels(value: object) -> Levels:
     """The levels of a namespace in a document. Raises ProblemError (400)."""
-    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
         raise refused(400, "Malformed request: a namespace is a list of texts")
-    return tuple(found)
+    return tuple(value)
 
 
 def named(document: Mapping[str, Any], part: str) -> Name:
     """The identifier of a table or view in a document. Raises ProblemError (400)."""
-    found = document.get(part)
-    if not isinstance(found, dict):
+    identifier = document.get(part)
+    if not isinstance(identifier, dict):
         raise refused(400, f"Malformed request: {part} must be an object")
-    return Name(levels(found.get("namespace")), text(found, "name"))
+    return Name(levels(identifier.get("namespace")), text(identifier, "name"))
 
 
 Work = Callable[[CatalogRequest], Response]
@@ -144,20 +144,20 @@ def endpoint(method: str, path: str, scope: KeyScope, work: Work, *, reads_back:
 
     async def answered(request: Request) -> Response:
         caller = await authenticate(request, *scopes)
-        here = lake_state(request)
+        state = lake_state(request)
         tenant_id = caller.tenant.tenant_id
-        with here.held.of(tenant_id) as holding:
+        with state.held.of(tenant_id) as holding:
             content = await received(request, MAX_BYTES, holding) if method == "POST" else b""
-            what = f"{method} {request.scope['path']}?{request.url.query}"
+            target = f"{method} {request.scope['path']}?{request.url.query}"
             catalog_request = CatalogRequest(
-                caller, _names(request), dict(request.query_params), request.headers, content, what
+                caller, _names(request), dict(request.query_params), request.headers, content, target
             )
             with suppress(parsing.Large):
-                async with here.turns.take(tenant_id):
+                async with state.turns.take(tenant_id):
                     with parsing.only_small():
                         return await asyncio.to_thread(work, catalog_request)
-            async with here.large_turns.take(tenant_id):
-                return await here.workers.run(work, catalog_request)
+            async with state.large_turns.take(tenant_id):
+                return await state.workers.run(work, catalog_request)
 
     return _route(method, path, answered)
 
@@ -199,5 +199,5 @@ def _names(request: Request) -> dict[str, str]:
 
 def json_response(document: object, status: int = 200, **headers: str) -> Response:
     """A JSON response of the catalog."""
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(orjson.dumps(document), status, given, media_type="application/json")
+    header_values = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(orjson.dumps(document), status, header_values, media_type="application/json")

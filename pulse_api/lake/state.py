@@ -12,7 +12,7 @@ from starlette.requests import Request
 from pulse_api.http.admission.turns import turns
 from pulse_api.http.collect.held import Held
 from pulse_api.http.keyring import Keyring
-from pulse_api.http.readiness import PATIENCE_S, Readiness, Seen
+from pulse_api.http.readiness import PATIENCE_S, CheckResult, Readiness
 from pulse_api.http.workers import CHANGES, Workers
 from pulse_pipelines.lake.catalog import ROLE
 from pulse_pipelines.registry.tenant_view import load_lake_view
@@ -47,7 +47,7 @@ class LakeState(Keyring):
         self.large_turns = turns("requests about large metadata", running=LARGE, running_of_one=1)
         self.workers = Workers(LARGE, os.getpid, CHANGES, memory_bytes=LARGE_BYTES)
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
-        self.readiness = Readiness(_look)
+        self.readiness = Readiness(_check_postgres)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -60,7 +60,7 @@ class LakeState(Keyring):
             await asyncio.to_thread(self.workers.stop)
 
 
-def _look() -> Seen:
+def _check_postgres() -> CheckResult:
     """Check Postgres; blocking, so call it in a thread."""
     began, missing = time.monotonic(), None
     url = load_settings().postgres.url(ROLE)
@@ -69,7 +69,7 @@ def _look() -> Seen:
             connection.execute("SELECT 1")
     except psycopg.Error:
         missing = "Postgres"
-    return Seen(began, missing)
+    return CheckResult(began, missing)
 
 
 def lake_state(request: Request) -> LakeState:

@@ -19,7 +19,7 @@ class Tool:
     arguments: type[Arguments]
     call: Callable[[Session, Any], Awaitable[Answer]]
 
-    def said(self) -> str:
+    def full_description(self) -> str:
         """The description with an example of the arguments."""
         return f"{self.description} Example: {orjson.dumps(self.example).decode()}"
 

@@ -30,12 +30,12 @@ SHOWN_VALUES = 50
 """Most values of a column that are shown, of those that its schema lists."""
 
 
-async def list_datasets(session: Session, given: OfAll) -> Answer:
+async def list_datasets(session: Session, arguments: OfAll) -> Answer:
     """A page of the datasets, with what each is about."""
 
-    def look() -> tuple[Next, list[dict[str, Any]]]:
+    def read_page() -> tuple[Next, list[dict[str, Any]]]:
         meanings = meaning.of_tenant(session.tenant)
-        page, following = _page(meanings, given, lambda each: each.dataset)
+        page, following = _page(meanings, arguments, lambda each: each.dataset)
         about = [
             {
                 "title": each.title,
@@ -49,18 +49,18 @@ async def list_datasets(session: Session, given: OfAll) -> Answer:
         states = _states(session.tenant, [each.dataset for each in page])
         return following, [state | more for state, more in zip(states, about, strict=True)]
 
-    following, datasets = await asyncio.to_thread(look)
+    following, datasets = await asyncio.to_thread(read_page)
     return Answer({"tenant": session.tenant.slug, "next": following}, {"datasets": datasets})
 
 
-async def describe_dataset(session: Session, given: DescribeArguments) -> Answer:
+async def describe_dataset(session: Session, arguments: DescribeArguments) -> Answer:
     """Contract, meaning of the columns, freshness, checks, rollups, limits, and a few rows."""
 
-    def look() -> tuple[dict[str, Any], Meaning]:
-        dataset = registry.find_dataset(session.tenant, given.dataset)
-        found = meaning.of_one(session.tenant, given.dataset)
+    def describe() -> tuple[dict[str, Any], Meaning]:
+        dataset = registry.find_dataset(session.tenant, arguments.dataset)
+        layer = meaning.find_meaning(session.tenant, arguments.dataset)
         limits = load_settings().sql
-        names = [rollup.name for rollup in found.rollups]
+        names = [rollup.name for rollup in layer.rollups]
         states = tables.states(session.tenant, dataset.slug, names)
         facts = {
             "dataset": dataset.slug,
@@ -82,18 +82,18 @@ async def describe_dataset(session: Session, given: DescribeArguments) -> Answer
                 "bytes": limits.result_bytes,
             },
         }
-        return facts, found
+        return facts, layer
 
-    facts, found = await asyncio.to_thread(look)
-    last = given.offset + given.limit
-    fields = found.fields[given.offset : last]
-    sample = await session.query(samples.sql(found, fields, SAMPLED_ROWS))
+    facts, layer = await asyncio.to_thread(describe)
+    last = arguments.offset + arguments.limit
+    fields = layer.fields[arguments.offset : last]
+    sample = await session.query(samples.sql(layer, fields, SAMPLED_ROWS))
     facts |= await read(session, sample)
     facts |= {
-        "columns_in_all": len(found.fields),
-        "next": {"offset": last} if last < len(found.fields) else None,
+        "columns_in_all": len(layer.fields),
+        "next": {"offset": last} if last < len(layer.fields) else None,
     }
-    shown = asdict(replace(found, fields=tuple(map(_shortened, fields))))
+    shown = asdict(replace(layer, fields=tuple(map(_shortened, fields))))
     return Answer(facts, {"meaning": shown, "sample_rows": [samples.shown(row) for row in sample.rows]})
 
 
@@ -101,25 +101,25 @@ def _shortened(field: Field) -> Field:
     return replace(field, values=field.values[:SHOWN_VALUES])
 
 
-async def freshness(session: Session, given: OfSome) -> Answer:
+async def freshness(session: Session, arguments: OfSome) -> Answer:
     """When events landed last in one dataset, or in a page of all, and with which snapshot."""
 
-    def look() -> dict[str, Any]:
-        if given.dataset:
-            found = registry.find_dataset(session.tenant, given.dataset)
-            return {"datasets": _states(session.tenant, [found.slug]), "next": None}
+    def read_states() -> dict[str, Any]:
+        if arguments.dataset:
+            dataset = registry.find_dataset(session.tenant, arguments.dataset)
+            return {"datasets": _states(session.tenant, [dataset.slug]), "next": None}
         slugs = [dataset.slug for dataset in registry.list_datasets(session.tenant)]
-        page, following = _page(slugs, given, lambda slug: slug)
+        page, following = _page(slugs, arguments, lambda slug: slug)
         return {"datasets": _states(session.tenant, page), "next": following}
 
-    return Answer(await asyncio.to_thread(look))
+    return Answer(await asyncio.to_thread(read_states))
 
 
-def _page(found: Sequence[T], given: OfAll, slug: Callable[[T], str]) -> tuple[list[T], Next]:
+def _page(datasets: Sequence[T], arguments: OfAll, slug: Callable[[T], str]) -> tuple[list[T], Next]:
     """The datasets of a page."""
-    ordered = sorted((each for each in found if slug(each) > (given.after or "")), key=slug)
-    page = ordered[: given.limit]
-    return page, {"after": slug(page[-1])} if len(ordered) > given.limit else None
+    ordered = sorted((each for each in datasets if slug(each) > (arguments.after or "")), key=slug)
+    page = ordered[: arguments.limit]
+    return page, {"after": slug(page[-1])} if len(ordered) > arguments.limit else None
 
 
 def _states(tenant: Tenant, slugs: Sequence[str]) -> list[dict[str, Any]]:
@@ -139,21 +139,23 @@ def _described(state: DatasetState) -> dict[str, Any]:
     }
 
 
-async def letters(session: Session, given: DeadLetterArguments) -> Answer:
+async def letters(session: Session, arguments: DeadLetterArguments) -> Answer:
     """Events that could not land, the latest first, without their bytes."""
     _needs_read(session)
-    look = partial(
+    list_letters = partial(
         dead_letters.list_dead_letters,
         session.tenant,
-        Filter(given.dataset),
+        Filter(arguments.dataset),
         state=State.OPEN,
-        limit=given.limit,
-        after=given.cursor,
+        limit=arguments.limit,
+        after=arguments.cursor,
     )
-    page = await asyncio.to_thread(look)
-    counts = await asyncio.to_thread(dead_letters.summary, session.tenant, Filter(given.dataset))
-    if given.dataset is not None and not counts:  # events to a dataset that never was are dead letters, too
-        await asyncio.to_thread(registry.find_dataset, session.tenant, given.dataset)
+    page = await asyncio.to_thread(list_letters)
+    counts = await asyncio.to_thread(dead_letters.summary, session.tenant, Filter(arguments.dataset))
+    if (
+        arguments.dataset is not None and not counts
+    ):  # events to a dataset that never was are dead letters, too
+        await asyncio.to_thread(registry.find_dataset, session.tenant, arguments.dataset)
     return Answer(
         {
             "as_of": datetime.now(UTC),
@@ -164,20 +166,20 @@ async def letters(session: Session, given: DeadLetterArguments) -> Answer:
     )
 
 
-async def trace_event(session: Session, given: TraceArguments) -> Answer:
+async def trace_event(session: Session, arguments: TraceArguments) -> Answer:
     """What became of one event."""
     _needs_read(session)
-    look = partial(trace.by_id, session.tenant, given.event_id, dataset=given.dataset)
-    found: trace.Trace = await session.look(look)
-    slugs = sorted({fate.dataset for fate in found.fates if fate.dataset})
+    find_event = partial(trace.by_id, session.tenant, arguments.event_id, dataset=arguments.dataset)
+    outcome: trace.Trace = await session.run_blocking(find_event)
+    slugs = sorted({fate.dataset for fate in outcome.fates if fate.dataset})
     return Answer(
         {
-            "state": found.state,
-            "settled": found.settled,
-            "looked_at": list(found.looked_at),
+            "state": outcome.state,
+            "settled": outcome.settled,
+            "looked_at": list(outcome.looked_at),
             "freshness": await asyncio.to_thread(record.freshness, session.tenant, slugs),
         },
-        {"fates": [asdict(fate) for fate in found.fates]},
+        {"fates": [asdict(fate) for fate in outcome.fates]},
     )
 
 

@@ -50,17 +50,17 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         try:
             return _result(await _call(session_of(context), params), is_error=False)
         except Exception as error:
-            known = error if isinstance(error, PulseError) else explain(context, error)
-            otherwise = ELSEWHERE if isinstance(known, NotFound) else MEND
-            content = {"error": known.message, "fix": known.fix or otherwise, "note": QUOTED}
-            return _result(content | known.where, is_error=True)
+            explained = error if isinstance(error, PulseError) else explain(context, error)
+            otherwise = ELSEWHERE if isinstance(explained, NotFound) else MEND
+            content = {"error": explained.message, "fix": explained.fix or otherwise, "note": QUOTED}
+            return _result(content | explained.where, is_error=True)
 
     async def list_resources(
         context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         datasets = defaultdict[str, list[str]](list)
-        for each in await asyncio.to_thread(registry.list_datasets, session_of(context).tenant):
-            datasets[each.schema_uri].append(each.slug)
+        for dataset in await asyncio.to_thread(registry.list_datasets, session_of(context).tenant):
+            datasets[dataset.schema_uri].append(dataset.slug)
         after = _cursor(params, "pulse://")
         page = sorted(uri for uri in datasets if uri > after)
         resources = [
@@ -79,10 +79,10 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         tenant = session_of(context).tenant
-        for each in await asyncio.to_thread(registry.list_datasets, tenant):
-            if each.schema_uri == str(params.uri):
+        for dataset in await asyncio.to_thread(registry.list_datasets, tenant):
+            if dataset.schema_uri == str(params.uri):
                 content = types.TextResourceContents(
-                    uri=each.schema_uri, mime_type="application/schema+json", text=each.document
+                    uri=dataset.schema_uri, mime_type="application/schema+json", text=dataset.document
                 )
                 return types.ReadResourceResult(contents=[content], cache_scope="private")
         raise MCPError(code=types.INVALID_PARAMS, message=f"there is no schema {str(params.uri)[:200]}")
@@ -105,11 +105,11 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         return types.ListPromptsResult(prompts=prompts, cache_scope="private")
 
     async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        prompt, given = PROMPTS.get(params.name), params.arguments or {}
-        if prompt is None or set(given) != set(prompt.takes):
-            known = ", ".join(f"{each.name}({', '.join(each.takes)})" for each in PROMPTS.values())
-            raise MCPError(code=types.INVALID_PARAMS, message=f"prompts are {known}")
-        text = prompt.text.format(**{name: value[:200] for name, value in given.items()})
+        prompt, arguments = PROMPTS.get(params.name), params.arguments or {}
+        if prompt is None or set(arguments) != set(prompt.takes):
+            signatures = ", ".join(f"{each.name}({', '.join(each.takes)})" for each in PROMPTS.values())
+            raise MCPError(code=types.INVALID_PARAMS, message=f"prompts are {signatures}")
+        text = prompt.text.format(**{name: value[:200] for name, value in arguments.items()})
         message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
         return types.GetPromptResult(description=prompt.description, messages=[message])
 
@@ -128,10 +128,10 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
 
 def _cursor(params: types.PaginatedRequestParams | None, begins: str | None) -> str:
     """Where a page begins; empty: at the start. `begins`: how all cursors do, None: there are none."""
-    given = params.cursor if params and params.cursor else ""
-    if given and not (begins and given.startswith(begins)):
+    cursor = params.cursor if params and params.cursor else ""
+    if cursor and not (begins and cursor.startswith(begins)):
         raise MCPError(code=types.INVALID_PARAMS, message="the cursor is none of next_cursor")
-    return given
+    return cursor
 
 
 async def _call(session: Session, params: types.CallToolRequestParams) -> dict[str, Any]:
@@ -141,20 +141,20 @@ async def _call(session: Session, params: types.CallToolRequestParams) -> dict[s
             fix=meant(params.name, TOOLS, f"Use {', '.join(TOOLS)}"),
         )
     try:
-        given = tool.arguments.model_validate(params.arguments or {})
+        arguments = tool.arguments.model_validate(params.arguments or {})
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors()[:5]
         )
         raise UserError(wrong, fix=f"For example {orjson.dumps(tool.example).decode()}") from error
-    return (await tool.call(session, given)).document()
+    return (await tool.call(session, arguments)).document()
 
 
 def _tool(name: str) -> types.Tool:
     tool = TOOLS[name]
     return types.Tool(
         name=name,
-        description=tool.said(),
+        description=tool.full_description(),
         input_schema=tool.arguments.model_json_schema(),
         annotations=types.ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False),
     )

@@ -12,7 +12,7 @@ from pulse_pipelines.domain.tenant import Tenant
 class Session:
     tenant: Tenant
     query: Query
-    look: Callable[[Callable[[], Any]], Awaitable[Any]]
+    run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]]
     """Runs a function that reads many files, without blocking other work."""
     may_trace: bool = True
     """Whether the key may read events and dead letters, not only tables."""

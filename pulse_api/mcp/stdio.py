@@ -15,9 +15,11 @@ from pulse_resources.errors import PulseError
 _log = logging.getLogger("pulse.mcp")
 
 
-async def serve(tenant: Tenant, query: Query, look: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+async def serve(
+    tenant: Tenant, query: Query, run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]]
+) -> None:
     """Serve until the client closes its end."""
-    session = Session(tenant, query, look)
+    session = Session(tenant, query, run_blocking)
     serving = server(lambda _: session, _explained)
     async with stdio_server() as (read, write):
         await serving.run(read, write, serving.create_initialization_options())

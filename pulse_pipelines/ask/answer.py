@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pulse_pipelines.ask import meaning, plan, read, record
 from pulse_pipelines.ask.meaning import Meaning
-from pulse_pipelines.ask.read import NotUnderstood, Ran, Run
+from pulse_pipelines.ask.read import NotUnderstood, QueryResult, Run
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.sql import audit
 from pulse_resources.errors import PulseError, QuotaExceeded
@@ -25,7 +25,7 @@ class Understood:
     sql: str
     said: str
     """The interpretation of the question, in words."""
-    ran: Ran
+    ran: QueryResult
     tries: int = 1
 
 
@@ -72,9 +72,9 @@ class Grammar:
         self, meanings: Sequence[Meaning], question: str, now: datetime, run: Run, budget: Budget
     ) -> Understood:
         """Parse and run a question. Raises NotUnderstood."""
-        found = await read.read(meanings, question, now, run)
-        sql = read.sql_of(found)
-        return Understood(sql, plan.said(found), await run(sql))
+        chosen = await read.read(meanings, question, now, run)
+        sql = read.sql_of(chosen)
+        return Understood(sql, plan.in_words(chosen), await run(sql))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ async def answer(
     ).decode()  # a command line may have bytes that are not valid UTF-8
     await asyncio.to_thread(record.begin, tenant, question_id, key_id, stored, provider.name)
 
-    async def recorded(sql: str) -> Ran:
+    async def recorded(sql: str) -> QueryResult:
         result = await run(sql)
         ids.append(result.query_id)
         return result
@@ -145,17 +145,17 @@ async def answer(
     finally:
         await asyncio.to_thread(record.spent, tenant, question_id, ids)
         await asyncio.to_thread(record.end, tenant, question_id, state, time.monotonic() - began, error)
-    ran = reading.ran
+    result = reading.ran
     return Answer(
         question_id,
         stored,
         provider.name,
         reading.said,
         reading.sql,
-        ran.query_id,
-        ran.snapshots,
+        result.query_id,
+        result.snapshots,
         fresh,
-        ran.columns,
-        ran.rows,
+        result.columns,
+        result.rows,
         reading.tries,
     )

@@ -70,20 +70,20 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 _TO_BE = ("is", "was", "are", "were", "equals", "equal to", "=", "of", ":")
 _NOT = ("is not", "was not", "are not", "were not", "not", "!=")
 _EXCEPT = ("excluding", "except", "except for", "other than", "not from", "not")
-Found = Iterator[tuple[Plan, int]]
+PlanEnds = Iterator[tuple[Plan, int]]
 
 
 class Clauses(Phrases):
     """Parser of clauses, made of phrases."""
 
-    def clauses(self, plan: Plan, i: int) -> Found:
+    def clauses(self, plan: Plan, i: int) -> PlanEnds:
         """Parse any number of clauses, with filler words between them."""
         i = self.skip(i, FILLERS)
         yield plan, i
         for narrowed, end in self._clause(plan, i):
             yield from self.clauses(narrowed, end)
 
-    def _clause(self, plan: Plan, i: int) -> Found:
+    def _clause(self, plan: Plan, i: int) -> PlanEnds:
         yield from self._time(plan, i)
         yield from self._group(plan, i)
         if plan.measures and self.at(i) in ("of", "for"):
@@ -108,7 +108,7 @@ class Clauses(Phrases):
         negated = bool(before) and before[-1].operator == "!=" and condition.operator != "!="
         return negated and self.at(i - 1) in ("and", ",")
 
-    def _in_unit(self, plan: Plan, i: int) -> Found:
+    def _in_unit(self, plan: Plan, i: int) -> PlanEnds:
         """The unit that all measures have: in miles."""
         ends = [
             {end for scale, end in self.unit(measure.field, i + 1) if scale == 1 and end > i + 1}
@@ -118,7 +118,7 @@ class Clauses(Phrases):
         if self.at(i) == "in" and ends and len(ends) == len(plan.measures):
             yield from ((plan, end) for end in set.intersection(*ends))
 
-    def _versus(self, plan: Plan, condition: Condition, i: int) -> Found:
+    def _versus(self, plan: Plan, condition: Condition, i: int) -> PlanEnds:
         """A second value of the same column, to be told apart from the first: JFK vs LGA."""
         field = condition.field
         if (condition.operator, len(condition.values)) != ("=", 1) or not isinstance(field, Field):
@@ -130,7 +130,7 @@ class Clauses(Phrases):
                     compared = (*plan.dimensions, field)
                     yield replace(plan, conditions=(*plan.conditions, both), dimensions=compared), end
 
-    def _time(self, plan: Plan, i: int) -> Found:
+    def _time(self, plan: Plan, i: int) -> PlanEnds:
         if plan.spans:
             return
         for first, end in self.times.spans(i):
@@ -139,7 +139,7 @@ class Clauses(Phrases):
                 for second, last in self.times.plain(start):
                     yield replace(plan, spans=(first, second)), last
 
-    def _group(self, plan: Plan, i: int) -> Found:
+    def _group(self, plan: Plan, i: int) -> PlanEnds:
         if plan.limit or plan.order:
             return
         for start in self.one_of(i, *GROUPERS):
@@ -232,8 +232,8 @@ class Clauses(Phrases):
         if (number := self.number(i)) is not None and i:
             for field, end in self.measure_field(i + 1):
                 yield Condition(field, "=", (number,)), end
-        for operator, said in COMPARATORS.items():
-            for start in self.one_of(i, *said):
+        for operator, phrases in COMPARATORS.items():
+            for start in self.one_of(i, *phrases):
                 if (number := self.number(start)) is None:
                     continue
                 of = next(self.one_of(start + 1, "of"), start + 1)
@@ -242,8 +242,8 @@ class Clauses(Phrases):
                 for unit, fields in self.names.units.items():
                     if len(fields) == 1 and (end := self.is_at(start + 1, unit)):
                         of = next(self.one_of(end, "of"), end)
-                        known = [last for field, last in self.field(of) if field == fields[0]]
-                        yield Condition(fields[0], operator, (number,)), known[0] if known else end
+                        ends = [last for field, last in self.field(of) if field == fields[0]]
+                        yield Condition(fields[0], operator, (number,)), ends[0] if ends else end
 
     def _negated(self, i: int) -> Iterator[tuple[Condition, int]]:
         for start in self.one_of(i, *_EXCEPT):

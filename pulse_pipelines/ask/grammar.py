@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from pulse_pipelines.ask.clauses import VERSUS, Clauses, Found
+from pulse_pipelines.ask.clauses import VERSUS, Clauses, PlanEnds
 from pulse_pipelines.ask.keywords import AMOUNTS, HAVE, LEAD, NEWEST, OLDEST, SHOWN_ROWS
 from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import DIFFERENT, HIGH, LOW, Hit, TooLongError, keys
@@ -33,14 +33,14 @@ def plans(
 
 class _Grammar(Clauses):
     def plans(self) -> set[Plan]:
-        found = set()
+        complete = set()
         empty = Plan(self.names.meaning)
         for before, i in self.clauses(empty, 0):
-            for asked, middle in self._asked(before, i):
-                for plan, end in self.clauses(asked, middle):
+            for middle_plan, middle in self._main_part(before, i):
+                for plan, end in self.clauses(middle_plan, middle):
                     if end == len(self.words) and (whole := checked(plan)) and (counted := self._per(whole)):
-                        found.add(counted)
-        return found
+                        complete.add(counted)
+        return complete
 
     def _per(self, plan: Plan) -> Plan | None:
         """The plan, with the periods of its range for a mean per period; None: their number is not whole."""
@@ -49,11 +49,11 @@ class _Grammar(Clauses):
         periods = self.times.periods(plan.spans[0], plan.per)
         return replace(plan, periods=periods) if periods else None
 
-    def _asked(self, plan: Plan, i: int) -> Found:
+    def _main_part(self, plan: Plan, i: int) -> PlanEnds:
         """The main part of a question, with or without introductory words."""
         lead = self.skip(i, LEAD)
         for start in {i, lead}:
-            yield from self._which(plan, start)
+            yield from self._superlatives(plan, start)
             yield from self._nested(plan, start)
             yield from self._share(plan, start)
             yield from self._compare(plan, start)
@@ -64,14 +64,14 @@ class _Grammar(Clauses):
                 yield from self._count(grouped, at)
                 yield from self._measures(grouped, at)
 
-    def _narrowed_rows(self, plan: Plan, i: int) -> Found:
+    def _narrowed_rows(self, plan: Plan, i: int) -> PlanEnds:
         """A word for rows, with an optional value before it: JFK flights."""
         yield from ((plan, end) for end in self.row(i))
         for field, values, end in self.bare_value(self.skip(i)):
             condition = Condition(field, "=", values)
             yield from ((replace(plan, conditions=(*plan.conditions, condition)), x) for x in self.row(end))
 
-    def _count(self, plan: Plan, i: int) -> Found:
+    def _count(self, plan: Plan, i: int) -> PlanEnds:
         counted = replace(plan, measures=(Measure("count"),))
         name = ("how many", "number of", "total number of", "count of", "count", "total count of", "total")
         for start in self.one_of(self.skip(i), *name):
@@ -96,17 +96,17 @@ class _Grammar(Clauses):
         """Whether one of the clauses that follow adds a dimension."""
         return any(len(found.dimensions) > len(plan.dimensions) for found, _ in self.clauses(plan, i))
 
-    def _measures(self, plan: Plan, i: int) -> Found:
+    def _measures(self, plan: Plan, i: int) -> PlanEnds:
         """Minimum and maximum of one column, or the average of several columns."""
         yield from ((replace(plan, measures=found), end) for found, end in self._some_measures(i))
 
     def _some_measures(
         self, i: int, aggregation: str | None = None
     ) -> Iterator[tuple[tuple[Measure, ...], int]]:
-        said = list(self._aggregations(self.skip(i)))
-        if not said and aggregation:
-            said = [((aggregation,), i)]
-        for aggregations, start in said:
+        aggregations_at = list(self._aggregations(self.skip(i)))
+        if not aggregations_at and aggregation:
+            aggregations_at = [((aggregation,), i)]
+        for aggregations, start in aggregations_at:
             of = self.skip(next(self.one_of(start, "of"), start))
             for field, end in self.measured(of):
                 measures = tuple(Measure(aggregation, field) for aggregation in aggregations)
@@ -114,7 +114,7 @@ class _Grammar(Clauses):
                 for joint in list(self.one_of(end, "and", ", and", ","))[:1]:
                     others = self._some_measures(joint, aggregations[-1])
                     yield from (((*measures, *more), last) for more, last in others)
-        if not said:
+        if not aggregations_at:
             for measure, end in self.target(i):
                 if measure.field is not None:
                     yield (measure,), end
@@ -128,7 +128,7 @@ class _Grammar(Clauses):
             if joint:
                 yield from (((first, *rest), last) for rest, last in self._aggregations(joint))
 
-    def _which(self, plan: Plan, i: int) -> Found:
+    def _superlatives(self, plan: Plan, i: int) -> PlanEnds:
         """Superlative: which carrier has the most flights, which month had the lowest average delay."""
         i += self.at(i) in ("on", "in", "at")
         if self.at(i) not in ("which", "what"):
@@ -147,7 +147,7 @@ class _Grammar(Clauses):
             if number or not self.plural(end):
                 yield from self._extreme(replace(plan, limit=limit), end)
 
-    def _superlative(self, plan: Plan, i: int) -> Found:
+    def _superlative(self, plan: Plan, i: int) -> PlanEnds:
         i = self.skip(self.skip(i, HAVE))
         down = self.at(i) in HIGH
         if not down and self.at(i) not in LOW:
@@ -164,14 +164,14 @@ class _Grammar(Clauses):
         of_end = next(self.one_of(end - 2, "on average"), 0) == end
         return of_end or any(True for _ in self.aggregation(i))
 
-    def _extreme(self, plan: Plan, i: int) -> Found:
+    def _extreme(self, plan: Plan, i: int) -> PlanEnds:
         """Rows with the greatest values of a column."""
         i = self.skip(self.skip(i, HAVE))
         if self.at(i) in HIGH | LOW and self.at(i) not in AMOUNTS:
             for field, end in self.measure_field(i + 1):
                 yield replace(plan, order=(field, self.at(i) in HIGH)), end
 
-    def _top(self, plan: Plan, i: int) -> Found:
+    def _top(self, plan: Plan, i: int) -> PlanEnds:
         """Ranking: top 5 carriers by flights, the 3 origins with the most flights, the busiest day."""
         i = self.skip(i)
         if self.at(i) == "busiest":
@@ -200,7 +200,7 @@ class _Grammar(Clauses):
             for by in self.one_of(end, "by") if ranks else ():
                 yield from ((replace(rows, order=(field, down)), x) for field, x in self.measure_field(by))
 
-    def _listing(self, plan: Plan, i: int) -> Found:
+    def _listing(self, plan: Plan, i: int) -> PlanEnds:
         """Rows, the latest first; or the distinct values of a column."""
         lists = self.at(i) in ("list", "show", "which", "what") or self.at(i - 1) in ("show", "me", "list")
         i = self.skip(i + (self.at(i) in ("list", "show", "which", "what")), keys("the me all are is"))
@@ -224,7 +224,7 @@ class _Grammar(Clauses):
                 limit = number or (SHOWN_ROWS if self.plural(end) else 1)
                 yield replace(plan, newest=newest, limit=limit), end
 
-    def _share(self, plan: Plan, i: int) -> Found:
+    def _share(self, plan: Plan, i: int) -> PlanEnds:
         """Share: what percentage of flights from JFK were delayed by more than an hour."""
         i = self.skip(i, keys("what which the"))
         word = self.at(i)
@@ -242,7 +242,7 @@ class _Grammar(Clauses):
     def _verb_before(self, i: int) -> bool:
         return i > 0 and self.at(i - 1) in keys("was were are is had have has")
 
-    def _counted(self, plan: Plan, i: int) -> Found:
+    def _counted(self, plan: Plan, i: int) -> PlanEnds:
         for condition, end in self.condition(i):
             counted = replace(plan, counted=(*plan.counted, condition))
             yield counted, end
@@ -251,7 +251,7 @@ class _Grammar(Clauses):
                     if not self._swallowed(counted.counted, more.counted[len(counted.counted)], joint):
                         yield more, last
 
-    def _compare(self, plan: Plan, i: int) -> Found:
+    def _compare(self, plan: Plan, i: int) -> PlanEnds:
         """Comparison of the average delay of JFK and LGA: one number per value, or per time range."""
         if self.at(i) != "compare":
             return
@@ -269,7 +269,7 @@ class _Grammar(Clauses):
                     for second, last in self.times.plain(joint):
                         yield replace(measured, spans=(first, second)), last
 
-    def _nested(self, plan: Plan, i: int) -> Found:
+    def _nested(self, plan: Plan, i: int) -> PlanEnds:
         """Mean of counts: the average number of flights per day."""
         i = self.skip(i, keys("the what is was"))
         if self.at(i) not in ("average", "mean", "avg"):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.sql import run as sql
 from pulse_pipelines.sql.encoders import of_json
@@ -17,7 +17,7 @@ from pulse_pipelines.sql.processes import Cancellable, Processes
 class Query(Protocol):
     """Runs SQL as a tenant."""
 
-    def __call__(self, text: str, travel: Travel | None = None) -> Awaitable[Ran]: ...
+    def __call__(self, text: str, travel: Travel | None = None) -> Awaitable[QueryResult]: ...
 
 
 @contextmanager
@@ -32,16 +32,16 @@ def queries(tenant: Tenant) -> Iterator[Query]:
     limits = Limits.of_settings()
     processes = Processes(limits.confinement(), ready=0)
 
-    def ran(text: str, travel: Travel | None, running: Cancellable) -> Ran:
+    def run_query(text: str, travel: Travel | None, running: Cancellable) -> QueryResult:
         request = sql.QueryRequest(tenant, text, travel=travel or Travel())
         result = sql.run(processes, limits, request, running.begun)
         document = of_json(result.content)
-        return Ran(request.query_id, document["columns"], document["rows"], result.snapshots)
+        return QueryResult(request.query_id, document["columns"], document["rows"], result.snapshots)
 
-    async def query(text: str, travel: Travel | None = None) -> Ran:
+    async def query(text: str, travel: Travel | None = None) -> QueryResult:
         running = Cancellable()
         try:
-            return await asyncio.to_thread(ran, text, travel, running)
+            return await asyncio.to_thread(run_query, text, travel, running)
         finally:
             running.cancel()
 

@@ -99,7 +99,7 @@ def of_tenant(tenant: Tenant) -> list[Meaning]:
     return _of(tenant, registry.list_datasets(tenant))
 
 
-def of_one(tenant: Tenant, slug: str) -> Meaning:
+def find_meaning(tenant: Tenant, slug: str) -> Meaning:
     """The semantic layer of one dataset. Raises NotFound, also for a slug that only another tenant has."""
     return _of(tenant, [registry.find_dataset(tenant, slug)])[0]
 
@@ -218,6 +218,6 @@ def _text(value: Any) -> str:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    given = value if isinstance(value, list) else [value]
-    found = (_text(each) for each in given[:MAX_WORDS])
-    return tuple(each for each in found if 0 < len(each) <= MAX_WORD)
+    values = value if isinstance(value, list) else [value]
+    texts = (_text(each) for each in values[:MAX_WORDS])
+    return tuple(each for each in texts if 0 < len(each) <= MAX_WORD)

@@ -17,7 +17,7 @@ import httpx
 from pulse_pipelines.ask import read, samples
 from pulse_pipelines.ask.answer import Budget, Understood
 from pulse_pipelines.ask.meaning import Meaning
-from pulse_pipelines.ask.read import NotUnderstood, Ran, Run
+from pulse_pipelines.ask.read import NotUnderstood, QueryResult, Run
 from pulse_pipelines.ask.words import words
 from pulse_pipelines.domain.json_values import encoded
 from pulse_resources.errors import Conflict, QuotaExceeded, Terminal, Transient, UserError
@@ -45,7 +45,7 @@ SYSTEM = (
 
 
 @dataclass(frozen=True)
-class Said:
+class Completion:
     text: str
     tokens: int
 
@@ -87,13 +87,13 @@ class Model:
             if not sql or sql.upper().startswith("CANNOT"):
                 raise NotUnderstood("the model cannot answer this", fix=_plain(sql[6:]) or None)
             try:
-                ran: Ran = await run(sql)
+                result: QueryResult = await run(sql)
             except (Conflict, QuotaExceeded):  # cancelled or over a limit: no repair helps
                 raise
             except UserError as error:
                 wrong = error
             else:
-                return Understood(sql, f"what {self.name} made of it", ran, number + 1)
+                return Understood(sql, f"what {self.name} made of it", result, number + 1)
             turns += [
                 {"role": "assistant", "content": answer.text[:20_000]},
                 {
@@ -108,14 +108,18 @@ class Model:
 
     async def _rows(self, meanings: Sequence[Meaning], question: str, run: Run) -> str:
         """A few rows of the datasets that a question names, and of no other: rows leave the tenant's lake."""
-        found = {}
+        samples_by_dataset = {}
         named = await asyncio.to_thread(read.named, meanings, words(question))
-        for each in named[:MAX_SAMPLED]:
-            ran = await run(samples.sql(each, each.fields, self.samples))
-            found[each.dataset] = [samples.shown(row) for row in ran.rows]
-        return f"\n\nSome rows: {encoded(found).decode()[:MAX_MEANING]}" if found else ""
+        for meaning in named[:MAX_SAMPLED]:
+            result = await run(samples.sql(meaning, meaning.fields, self.samples))
+            samples_by_dataset[meaning.dataset] = [samples.shown(row) for row in result.rows]
+        return (
+            f"\n\nSome rows: {encoded(samples_by_dataset).decode()[:MAX_MEANING]}"
+            if samples_by_dataset
+            else ""
+        )
 
-    async def _ask(self, turns: Sequence[Mapping[str, str]]) -> Said:
+    async def _ask(self, turns: Sequence[Mapping[str, str]]) -> Completion:
         headers, body = self._request(turns)
         content = bytearray()
         try:
@@ -162,13 +166,13 @@ class Model:
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
         return headers, {"model": self.name, "messages": messages}
 
-    def _read(self, document: Any, sent: int) -> Said:
+    def _read(self, document: Any, sent: int) -> Completion:
         """What an answer says. `sent`: characters that the model has read."""
         if self.form == "anthropic":
             text = _text("".join(part["text"] for part in document["content"] if part["type"] == "text"))
-            return Said(text, _used(document, "input_tokens", "output_tokens", sent, text))
+            return Completion(text, _used(document, "input_tokens", "output_tokens", sent, text))
         text = _text(document["choices"][0]["message"]["content"] or "")
-        return Said(text, _used(document, "prompt_tokens", "completion_tokens", sent, text))
+        return Completion(text, _used(document, "prompt_tokens", "completion_tokens", sent, text))
 
 
 def _used(document: Mapping[str, Any], read: str, wrote: str, sent: int, text: str) -> int:
@@ -178,14 +182,14 @@ def _used(document: Mapping[str, Any], read: str, wrote: str, sent: int, text: s
     return _count(counts.get(read)) + _count(counts.get(wrote)) or -(-(sent + len(text)) // TOKEN)
 
 
-def _count(given: Any) -> int:
+def _count(count: Any) -> int:
     """A token count from an endpoint, which is untrusted; 0: it is none."""
-    return min(max(given, 0), 10_000_000) if type(given) is int else 0
+    return min(max(count, 0), 10_000_000) if type(count) is int else 0
 
 
-def _text(given: Any) -> str:
+def _text(text: Any) -> str:
     """A text of an endpoint, which is untrusted: half a character is none, and no other program takes it."""
-    return str(given).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _plain(text: str) -> str:

@@ -95,8 +95,8 @@ class Phrases:
         """The end of any of some phrases that begins here."""
         yield from (end for text in texts if (end := self.is_at(i, text)))
 
-    def skip(self, i: int, what: frozenset[str] = ARTICLES) -> int:
-        while self.at(i) in what:
+    def skip(self, i: int, words: frozenset[str] = ARTICLES) -> int:
+        while self.at(i) in words:
             i += 1
         return i
 
@@ -108,8 +108,8 @@ class Phrases:
         """A column, by the longest matching name."""
         i = self.skip(i)
         for size in range(MAX_PHRASE, 0, -1):
-            known = tuple(self.at(i + n) for n in range(size))
-            if fields := self.names.fields(known):
+            name = tuple(self.at(i + n) for n in range(size))
+            if fields := self.names.fields(name):
                 yield from ((field, i + size) for field in fields)
                 return
 
@@ -137,9 +137,9 @@ class Phrases:
     def dimension(self, i: int) -> Iterator[tuple[Field | Grain, int]]:
         """A column, or a grain. "By hour" is ambiguous, so it is neither."""
         i = self.skip(i)
-        found = list(self.field(i))
-        yield from found
-        if found:
+        fields = list(self.field(i))
+        yield from fields
+        if fields:
             return
         for unit, *words in (
             ("weekday", "day of the week", "day of week", "weekday"),
@@ -171,8 +171,8 @@ class Phrases:
             yield self.at(i), i + 1
         if self.at(i) in ("90th", "95th", "99th") and self.at(i + 1) == "percentile":
             yield f"p{self.at(i)[:2]}", i + 2
-        if known := AGGREGATIONS.get(self.at(i)):
-            yield known, i + 1
+        if aggregation := AGGREGATIONS.get(self.at(i)):
+            yield aggregation, i + 1
         if self.is_at(i, "number of") and self.at(self.skip(i + 2)) in DIFFERENT:
             yield "count_distinct", self.skip(i + 2) + 1
 
@@ -185,8 +185,8 @@ class Phrases:
             yield Measure("count"), end + (self.at(end) == "count")
         for aggregation, start in self.aggregation(i):
             of = next(self.one_of(start, "of"), start)
-            found = self.field(of) if aggregation == "count_distinct" else self.measured(of)
-            yield from ((Measure(aggregation, field), end) for field, end in found)
+            fields = self.field(of) if aggregation == "count_distinct" else self.measured(of)
+            yield from ((Measure(aggregation, field), end) for field, end in fields)
         for field, end in self.measure_field(i):
             average = next(self.one_of(end, "on average"), 0)
             if average:
@@ -265,13 +265,13 @@ class Phrases:
 
     def unit(self, field: Field, i: int) -> Iterator[tuple[int | float, int]]:
         """The factor that converts a number to the column's unit, and the end of the unit's words."""
-        own = self.unit_of(field)
-        units = tuple(_SAME_UNIT.get(self.at(i + n), self.at(i + n)) for n in range(len(own)))
-        if own and units == own:
-            yield 1, i + len(own)
+        column_unit = self.unit_of(field)
+        units = tuple(_SAME_UNIT.get(self.at(i + n), self.at(i + n)) for n in range(len(column_unit)))
+        if column_unit and units == column_unit:
+            yield 1, i + len(column_unit)
             return
         theirs = _SECONDS.get(_SAME_UNIT.get(self.at(i), self.at(i)))
-        ours = _SECONDS.get(own[0]) if own else None
+        ours = _SECONDS.get(column_unit[0]) if column_unit else None
         if ours and theirs:
             factor = theirs / ours
             yield (int(factor) if factor.is_integer() else factor), i + 1

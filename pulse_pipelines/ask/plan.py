@@ -6,8 +6,6 @@ from datetime import datetime
 from pulse_pipelines.ask.meaning import Field, Meaning
 
 GRAINS = ("minute", "hour", "day", "week", "month", "quarter", "year")
-CYCLES = ("weekday", "hour of day", "month of year")
-"""Cyclic parts of time."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +90,12 @@ def checked(plan: Plan) -> Plan | None:
         return None
     if any(measure.aggregation in ("percent", "ratio") for measure in plan.measures) and not plan.counted:
         return None
-    seen: dict[str, Condition] = {}
+    equalities: dict[str, Condition] = {}
     for condition in plan.conditions:
         name = f"{condition.field}"
-        if condition.operator == "=" and name in seen and seen[name].operator == "=":
+        if condition.operator == "=" and name in equalities and equalities[name].operator == "=":
             return None
-        seen[name] = condition
+        equalities[name] = condition
     if len(set(plan.measures)) < len(plan.measures):
         return None
     if plan.limit and plan.dimensions and len(plan.dimensions) > 1 and plan.order:
@@ -105,7 +103,7 @@ def checked(plan: Plan) -> Plan | None:
     return plan
 
 
-def said(plan: Plan) -> str:
+def in_words(plan: Plan) -> str:
     """The plan in words, to show how a question was understood."""
     parts = []
     if plan.measures:

@@ -16,12 +16,12 @@ from pulse_pipelines.ask.words import MAX_PHRASE, Names, Phrase, Word, lemma, na
 from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_resources.errors import UserError
 
-MAX_LOOKED_AT = 4
+MAX_SEARCHED = 4
 """Datasets whose data is searched for words of a question."""
 MAX_PARSED = 20
 """Datasets for which a question is parsed: those with the most matching names."""
 MAX_COLUMNS = 30
-MAX_SAID = 60
+MAX_LOOKUP_VALUES = 60
 """Limits of the lookup in the data: columns, and words or phrases."""
 _SHOWN = 30
 _MEANT = ("word", "sign", "other")
@@ -29,7 +29,7 @@ _MEANT = ("word", "sign", "other")
 
 
 @dataclass(frozen=True)
-class Ran:
+class QueryResult:
     """The result of a query."""
 
     query_id: str
@@ -38,7 +38,7 @@ class Ran:
     snapshots: Mapping[str, int | None]
 
 
-Run = Callable[[str], Awaitable[Ran]]
+Run = Callable[[str], Awaitable[QueryResult]]
 """Runs SQL as the tenant that asks, with gate, limits and record."""
 
 
@@ -68,47 +68,56 @@ async def read(meanings: Sequence[Meaning], question: str, now: datetime, run: R
     Raises:
         NotUnderstood: no dataset has everything that it names, or it is ambiguous.
     """
-    asked = words(question)
-    if not asked or len(asked) > MAX_WORDS:
-        raise NotUnderstood(f"the question has {len(asked)} words", fix=f"Ask in 1 to {MAX_WORDS} words")
+    question_words = words(question)
+    if not question_words or len(question_words) > MAX_WORDS:
+        raise NotUnderstood(
+            f"the question has {len(question_words)} words", fix=f"Ask in 1 to {MAX_WORDS} words"
+        )
     try:
-        return await _read(meanings, asked, now, run)
+        return await _read(meanings, question_words, now, run)
     except OverflowError as error:
         fix = "Name times of the years 1 to 9998"
         raise NotUnderstood("the question names a time beyond the calendar", fix=fix) from error
 
 
-async def _read(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime, run: Run) -> Plan:
-    near = await asyncio.to_thread(nearest, meanings, asked) or list(meanings)
-    found = await asyncio.to_thread(_plans, near[:MAX_PARSED], asked, now)
+async def _read(meanings: Sequence[Meaning], question_words: Sequence[Word], now: datetime, run: Run) -> Plan:
+    near = await asyncio.to_thread(nearest, meanings, question_words) or list(meanings)
+    plans = await asyncio.to_thread(_plans, near[:MAX_PARSED], question_words, now)
     heard: list[Hit] = []
-    if found and {each.lemma for each in asked} & MONTH_WORDS:  # May is a month, and may be a value
-        fitting = {each.dataset for each in found}
-        found |= await _with_values([each for each in near if each in fitting], asked, now, run, heard)
-    elif not found:
-        found = await _with_values(near, asked, now, run, heard)
-    return _only(found, meanings, asked, heard)
+    if plans and {each.lemma for each in question_words} & MONTH_WORDS:  # May is a month, and may be a value
+        fitting = {each.dataset for each in plans}
+        plans |= await _with_values(
+            [each for each in near if each in fitting], question_words, now, run, heard
+        )
+    elif not plans:
+        plans = await _with_values(near, question_words, now, run, heard)
+    return _only(plans, meanings, question_words, heard)
 
 
 async def _with_values(
-    near: Sequence[Meaning], asked: Sequence[Word], now: datetime, run: Run, heard: list[Hit]
+    near: Sequence[Meaning], question_words: Sequence[Word], now: datetime, run: Run, heard: list[Hit]
 ) -> set[Plan]:
     """Plans with values that are looked up in the data; `heard`: gets those of the nearest dataset."""
-    found: set[Plan] = set()
-    for each in near[:MAX_LOOKED_AT]:
-        if hits := await _values(each, asked, run):
-            found |= {replace(plan, notes=_said(hits)) for plan in grammar.plans(each, asked, now, hits)}
-            heard += [hit for said in hits.values() for hit in said] if each is near[0] else []
-    return found
+    plans: set[Plan] = set()
+    for meaning in near[:MAX_SEARCHED]:
+        if hits := await _values(meaning, question_words, run):
+            plans |= {
+                replace(plan, notes=_values_note(hits))
+                for plan in grammar.plans(meaning, question_words, now, hits)
+            }
+            heard += [hit for said in hits.values() for hit in said] if meaning is near[0] else []
+    return plans
 
 
-def _plans(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime) -> set[Plan]:
-    return {plan for meaning in meanings for plan in grammar.plans(meaning, asked, now, {})}
+def _plans(meanings: Sequence[Meaning], question_words: Sequence[Word], now: datetime) -> set[Plan]:
+    return {plan for meaning in meanings for plan in grammar.plans(meaning, question_words, now, {})}
 
 
-def _only(plans: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence[Hit]) -> Plan:
+def _only(
+    plans: set[Plan], meanings: Sequence[Meaning], question_words: Sequence[Word], heard: Sequence[Hit]
+) -> Plan:
     if len({plan.dataset.dataset for plan in plans}) > 1:
-        rows = named([each.dataset for each in plans], asked)
+        rows = named([each.dataset for each in plans], question_words)
         plans = {each for each in plans if each.dataset in rows} or plans
     if len(plans) == 1:
         (only,) = plans
@@ -118,15 +127,15 @@ def _only(plans: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], 
             raise NotUnderstood(f"{name} has entities, which are asked for as they are now", fix=fix)
         return only
     if plans:
-        readings = sorted(plan.said(each) for each in plans)
+        readings = sorted(plan.in_words(each) for each in plans)
         fix = "Say which of these is meant: " + " | ".join(readings[:4])
         raise NotUnderstood("the question can mean several things", fix=fix, understood=readings)
-    raise _refusal(meanings, asked, heard)
+    raise _refusal(meanings, question_words, heard)
 
 
-def named(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
+def named(meanings: Sequence[Meaning], question_words: Sequence[Word]) -> list[Meaning]:
     """Datasets whose rows a question names, by the slug or a synonym of it."""
-    lemmas = [word.lemma for word in asked]
+    lemmas = [word.lemma for word in question_words]
 
     def has(row: Phrase) -> bool:
         return any(tuple(lemmas[i : i + len(row)]) == row for i in range(len(lemmas)))
@@ -134,70 +143,74 @@ def named(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
     return [meaning for meaning in meanings if any(map(has, names_of(meaning).own_rows))]
 
 
-def nearest(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
+def nearest(meanings: Sequence[Meaning], question_words: Sequence[Word]) -> list[Meaning]:
     """Datasets with names that occur in a question, those with the most first."""
-    shared = [(len(_known_words(meaning, asked)), meaning) for meaning in meanings]
+    shared = [(len(_words_in_names(meaning, question_words)), meaning) for meaning in meanings]
     return [each for count, each in sorted(shared, key=lambda pair: -pair[0]) if count]
 
 
-def _known_words(meaning: Meaning, asked: Sequence[Word]) -> set[str]:
+def _words_in_names(meaning: Meaning, question_words: Sequence[Word]) -> set[str]:
     names = names_of(meaning)
     rows = {part for row in names.own_rows for part in row}
-    return {word.lemma for word in asked if word.kind == "word" and _knows(names, rows, word)}
+    return {word.lemma for word in question_words if word.kind == "word" and _knows(names, rows, word)}
 
 
 def _knows(names: Names, rows: set[str], word: Word) -> bool:
     return word.lemma in rows or bool(names.near(word.lemma))
 
 
-async def _values(meaning: Meaning, asked: Sequence[Word], run: Run) -> dict[str, list[Hit]]:
+async def _values(meaning: Meaning, question_words: Sequence[Word], run: Run) -> dict[str, list[Hit]]:
     """Find values of text columns in the question, by the words as written."""
-    known = (_known_words(meaning, asked) | KEYWORDS) - MONTH_WORDS
-    strange = {n for n, each in enumerate(asked) if each.kind == "word" and each.lemma not in known}
+    familiar = (_words_in_names(meaning, question_words) | KEYWORDS) - MONTH_WORDS
+    strange = {
+        n for n, each in enumerate(question_words) if each.kind == "word" and each.lemma not in familiar
+    }
     values = {
-        " ".join(word.text.lower() for word in asked[i : i + size])
-        for i in range(len(asked))
+        " ".join(word.text.lower() for word in question_words[i : i + size])
+        for i in range(len(question_words))
         for size in range(1, MAX_PHRASE + 1)
-        if i + size <= len(asked) and strange & set(range(i, i + size))
+        if i + size <= len(question_words) and strange & set(range(i, i + size))
     }
     fields = [field for field in meaning.fields if field.kind == Kind.STRING][:MAX_COLUMNS]
     if not values or not fields:
         return {}
-    shortest = sorted(values, key=lambda each: (each.count(" "), each))
-    ran = await run(_lookup(meaning, fields, shortest[:MAX_SAID]))
+    candidates = sorted(values, key=lambda each: (each.count(" "), each))
+    result = await run(_lookup(meaning, fields, candidates[:MAX_LOOKUP_VALUES]))
     hits: dict[str, list[Hit]] = {}
     for n, field in enumerate(fields):
-        for value in (ran.rows[0][f"f{n}"] if ran.rows else None) or ():
+        for value in (result.rows[0][f"f{n}"] if result.rows else None) or ():
             hits.setdefault(str(value).lower(), []).append(Hit(field.name, str(value)))
     return hits
 
 
-def _lookup(meaning: Meaning, fields: Sequence[Field], said: Sequence[str]) -> str:
-    values = ", ".join("'{}'".format(each.replace("'", "''")) for each in said)
-    found = ", ".join(
+def _lookup(meaning: Meaning, fields: Sequence[Field], phrases: Sequence[str]) -> str:
+    values = ", ".join("'{}'".format(each.replace("'", "''")) for each in phrases)
+    columns = ", ".join(
         f"list(DISTINCT {field.sql}) FILTER (lower({field.sql}) IN ({values})) AS f{n}"
         for n, field in enumerate(fields)
     )
-    return f'SELECT {found}\nFROM "{meaning.dataset}"'
+    return f'SELECT {columns}\nFROM "{meaning.dataset}"'
 
 
-def _said(hits: Mapping[str, Sequence[Hit]]) -> tuple[str, ...]:
+def _values_note(hits: Mapping[str, Sequence[Hit]]) -> tuple[str, ...]:
     shown = sorted({f"{hit.value!r} is in {hit.field}" for each in hits.values() for hit in each})
     return (f"in the data, {', '.join(shown[:6])}",)
 
 
-def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence[Hit]) -> NotUnderstood:
+def _refusal(
+    meanings: Sequence[Meaning], question_words: Sequence[Word], heard: Sequence[Hit]
+) -> NotUnderstood:
     """What is not understood: words that neither the names nor the data of the nearest dataset have."""
-    near = nearest(meanings, asked)[:3] or list(meanings)[:3]
+    near = nearest(meanings, question_words)[:3] or list(meanings)[:3]
     if not near:
         return NotUnderstood("the tenant has no datasets", fix="Create one, and send events to it")
     first = near[0]
-    names, known = names_of(first), _known_words(first, asked) | KEYWORDS
-    known |= {part for hit in heard for part in map(lemma, hit.value.split())}
-    known |= {sign for field in first.fields for sign in Phrases.unit_signs(field)}
-    strange = [each.text for each in asked if each.kind in _MEANT and each.lemma not in known]
+    names, familiar = names_of(first), _words_in_names(first, question_words) | KEYWORDS
+    familiar |= {part for hit in heard for part in map(lemma, hit.value.split())}
+    familiar |= {sign for field in first.fields for sign in Phrases.unit_signs(field)}
+    strange = [each.text for each in question_words if each.kind in _MEANT and each.lemma not in familiar]
     understood, unclear = [], []
-    for word in asked:
+    for word in question_words:
         meant = word.kind == "word" and word.lemma not in KEYWORDS
         fields = [each.name for each in names.near(word.lemma)] if meant else []
         if len(fields) > 1:
@@ -212,7 +225,7 @@ def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence
     fix = "Ask for a measure, by a dimension, with conditions, in a range of time; or send SQL"
     if heard and not strange:
         fix = f"Say what {heard[0].value!r} is, as in: where {heard[0].field} is {heard[0].value}"
-    elif any(each.lemma == "hour" for each in asked) and not strange:
+    elif any(each.lemma == "hour" for each in question_words) and not strange:
         fix = "Say hourly, or by hour of the day"
     return NotUnderstood(
         message,

@@ -38,7 +38,7 @@ _NUMBERS = {
     for n, w in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 1)
 }
 _HALVES = {"first": 1, "second": 2, "third": 3, "fourth": 4}
-Found = Iterator[tuple[Span, int]]
+SpanEnds = Iterator[tuple[Span, int]]
 
 
 def start_of(at: datetime, unit: str) -> datetime:
@@ -108,22 +108,22 @@ class Times:
     def _at(self, i: int) -> str:
         return self._words[i].lemma if i < len(self._words) else ""
 
-    def spans(self, i: int) -> Found:
+    def spans(self, i: int) -> SpanEnds:
         """Time ranges that begin at a word, each with its end."""
-        here = self._at(i)
-        if here in ("in", "on", "during", "for", "over", "within", "of", "from", "at"):
+        word = self._at(i)
+        if word in ("in", "on", "during", "for", "over", "within", "of", "from", "at"):
             i += 1
-            yield from self._bounded(i) if here == "from" else ()
+            yield from self._bounded(i) if word == "from" else ()
             yield from self.plain(i)
-        elif here == "between":
+        elif word == "between":
             yield from self._between(i + 1, ("and",))
-        elif here in ("since", "after", "before", "starting", "until"):
+        elif word in ("since", "after", "before", "starting", "until"):
             for span, end in self._date(i + 1 + (self._at(i + 1) == "from")):
-                if here == "before":
+                if word == "before":
                     yield Span(None, span.first), end
-                elif here == "after":
+                elif word == "after":
                     yield Span(span.until, None), end
-                elif here != "until":
+                elif word != "until":
                     yield Span(span.first, None), end
         else:
             yield from self._relative(i)
@@ -132,10 +132,10 @@ class Times:
     def _is_date(self, i: int) -> bool:
         return self._words[i].kind == "date"
 
-    def _bounded(self, i: int) -> Found:
+    def _bounded(self, i: int) -> SpanEnds:
         yield from self._between(i, ("to", "through", "until", "till"))
 
-    def _between(self, i: int, joints: Sequence[str]) -> Found:
+    def _between(self, i: int, joints: Sequence[str]) -> SpanEnds:
         for first, middle in self._date(i):
             if self._at(middle) not in joints:
                 continue
@@ -150,22 +150,22 @@ class Times:
         """Whether a year is among some words."""
         return any(self._year(n) or self._is_date(n) for n in range(i, end))
 
-    def plain(self, i: int) -> Found:
+    def plain(self, i: int) -> SpanEnds:
         """Time ranges without a preposition."""
         yield from self._relative(i)
         yield from self._date(i)
 
-    def _relative(self, i: int) -> Found:
+    def _relative(self, i: int) -> SpanEnds:
         i += self._at(i) == "the"
-        here, following = self._at(i), self._at(i + 1)
+        word, following = self._at(i), self._at(i + 1)
         today = start_of(self._now, "day")
-        if here in ("today", "yesterday"):
-            yield whole(today - timedelta(days=here == "yesterday"), "day"), i + 1
-        if here in ("this", "current") and following in _CALENDAR:
+        if word in ("today", "yesterday"):
+            yield whole(today - timedelta(days=word == "yesterday"), "day"), i + 1
+        if word in ("this", "current") and following in _CALENDAR:
             yield whole(start_of(self._now, following), following), i + 2
-        if here in ("last", "previous") and following in _CALENDAR:
+        if word in ("last", "previous") and following in _CALENDAR:
             yield whole(moved(start_of(self._now, following), following, -1), following), i + 2
-        if here in ("last", "past", "previous"):
+        if word in ("last", "past", "previous"):
             number = self._number(i + 1)
             unit = self._at(i + 2)
             if number and (unit in _SECONDS or unit in ("month", "year")):
@@ -182,7 +182,7 @@ class Times:
         text = self._at(i)
         return int(text) if re.fullmatch(r"(19|20)\d\d", text) else None
 
-    def _date(self, i: int, no_earlier: datetime | None = None) -> Found:
+    def _date(self, i: int, no_earlier: datetime | None = None) -> SpanEnds:
         """A day, month, quarter, half or year, as a time range."""
         i += self._at(i) == "the"
         if i >= len(self._words):
@@ -212,7 +212,7 @@ class Times:
         ):
             yield from self._day_of(month, day, j + 1, no_earlier)
 
-    def _quarter(self, number: int, i: int) -> Found:
+    def _quarter(self, number: int, i: int) -> SpanEnds:
         i += self._at(i) == "of"
         if year := self._year(i):
             yield whole(datetime(year, 3 * number - 2, 1, tzinfo=UTC), "quarter"), i + 1
@@ -220,7 +220,7 @@ class Times:
             first = self._latest(lambda year: datetime(year, 3 * number - 2, 1, tzinfo=UTC), None)
             yield whole(first, "quarter"), i
 
-    def _in_month(self, month: int, i: int, no_earlier: datetime | None) -> Found:
+    def _in_month(self, month: int, i: int, no_earlier: datetime | None) -> SpanEnds:
         after = i + 1 + (self._at(i + 1) == "of")
         if year := self._year(after):
             yield whole(datetime(year, month, 1, tzinfo=UTC), "month"), after + 1
@@ -235,7 +235,7 @@ class Times:
         text = match[1] if match else self._at(i)
         return int(text) if text.isdecimal() and 1 <= len(text) <= 2 and 1 <= int(text) <= 31 else None
 
-    def _day_of(self, month: int, day: int, i: int, no_earlier: datetime | None) -> Found:
+    def _day_of(self, month: int, day: int, i: int, no_earlier: datetime | None) -> SpanEnds:
         after = i + (self._at(i) in (",", "of"))
         try:
             if year := self._year(after):
@@ -249,7 +249,7 @@ class Times:
     def _latest(self, of_year: Callable[[int], datetime], no_earlier: datetime | None) -> datetime:
         """The latest that has begun; for the end of a range the first after its beginning."""
         if no_earlier is not None:
-            found = of_year(no_earlier.year)
-            return found if found >= no_earlier else of_year(no_earlier.year + 1)
-        found = of_year(self._now.year)
-        return found if found <= self._now else of_year(self._now.year - 1)
+            same_year = of_year(no_earlier.year)
+            return same_year if same_year >= no_earlier else of_year(no_earlier.year + 1)
+        same_year = of_year(self._now.year)
+        return same_year if same_year <= self._now else of_year(self._now.year - 1)

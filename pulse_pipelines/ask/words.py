@@ -75,23 +75,23 @@ class Word:
 
 def words(question: str) -> list[Word]:
     """Split a question into words."""
-    found = []
+    tokens = []
     for match in _TOKEN.finditer(_POSSESSIVE.sub("", question)):
         kind, text = str(match.lastgroup), match[str(match.lastgroup)]
         match kind:
             case "single" | "double" | "curly":
-                found.append(Word(text, "", "quoted"))
+                tokens.append(Word(text, "", "quoted"))
             case "word":
-                found.append(Word(text, lemma(text), kind))
+                tokens.append(Word(text, lemma(text), kind))
             case "number":
                 text = text.translate(_MINUS)
-                found.append(Word(text, text, kind))
+                tokens.append(Word(text, text, kind))
             case "sign":
                 plain = "".join(text.split()).lower()
-                found.append(Word(text, _SIGNS.get(plain, plain), kind))
+                tokens.append(Word(text, _SIGNS.get(plain, plain), kind))
             case _:
-                found.append(Word(text, text if kind == "date" else "", kind))
-    return found
+                tokens.append(Word(text, text if kind == "date" else "", kind))
+    return tokens
 
 
 def lemma(word: str) -> str:
@@ -126,18 +126,19 @@ class Names:
 
     def __init__(self, meaning: Meaning) -> None:
         self.meaning = meaning
-        own = (meaning.dataset, *meaning.synonyms)
-        self.own_rows = {found for name in own if (found := phrase(name))}
+        dataset_names = (meaning.dataset, *meaning.synonyms)
+        self.own_rows = {found for name in dataset_names if (found := phrase(name))}
         """Words for rows of this dataset that hardly fit another one."""
         self.rows = self.own_rows | {(word,) for word in ROWS}
         self.rows |= {(*name, word) for name in self.own_rows for word in ROWS if len(name) < MAX_PHRASE}
         self._fields: dict[Phrase, tuple[Field, ...]] = {}
-        for names in (_given, _derived):  # what a schema says means that column, and no other that may
+        # A name that the schema declares means its column, and none that it could be derived for.
+        for names in (_declared_names, _derived_names):
             fields: dict[Phrase, dict[str, Field]] = defaultdict(dict)
             for field in meaning.fields:
-                for known in names(field) - self.rows - self._fields.keys():
-                    fields[known][field.name] = field
-            self._fields |= {known: tuple(field.values()) for known, field in fields.items()}
+                for name in names(field) - self.rows - self._fields.keys():
+                    fields[name][field.name] = field
+            self._fields |= {name: tuple(field.values()) for name, field in fields.items()}
         self.units: dict[str, list[Field]] = defaultdict(list)
         for field in meaning.fields:
             if field.unit:
@@ -154,14 +155,14 @@ class Names:
         )
 
 
-def _given(field: Field) -> set[Phrase]:
+def _declared_names(field: Field) -> set[Phrase]:
     """The names that the schema gives a column."""
     last = field.name.split(".")[-1]
     names = [phrase(name) for name in (field.name, last, field.title, *field.synonyms)]
-    return {known for known in (*names, (lemma(field.name),), (lemma(last),)) if 0 < len(known) <= MAX_PHRASE}
+    return {name for name in (*names, (lemma(field.name),), (lemma(last),)) if 0 < len(name) <= MAX_PHRASE}
 
 
-def _derived(field: Field) -> set[Phrase]:
+def _derived_names(field: Field) -> set[Phrase]:
     """Names that follow from these: without abbreviations, without a unit, and usual words for the same."""
     name = field.name.split(".")[-1].lower()
     before, _, last = name.rpartition("_")
@@ -170,17 +171,17 @@ def _derived(field: Field) -> set[Phrase]:
         plain.add(phrase(before))  # user_id: a user; distance_km: a distance
     if field.kind == Kind.BOOLEAN and name.startswith(_TO_BE):
         plain.add(phrase(name.partition("_")[2]))  # is_gift: what is a gift
-    found = set().union(*map(_spelled_out, _given(field) | plain))
+    names = set().union(*map(_long_forms, _declared_names(field) | plain))
     for word, others in SYNONYMS.items():
-        if (word,) in found:
-            found |= set(map(phrase, others))
-    return {known for known in found if 0 < len(known) <= MAX_PHRASE}
+        if (word,) in names:
+            names |= set(map(phrase, others))
+    return {name for name in names if 0 < len(name) <= MAX_PHRASE}
 
 
-def _spelled_out(known: Phrase) -> set[Phrase]:
+def _long_forms(name: Phrase) -> set[Phrase]:
     """A name with its abbreviations as they are, and spelled out: dep_delay, tailnum."""
     ways = []
-    for part in known:
+    for part in name:
         forms = {(part,), phrase(LONG_FORMS.get(part, part))}
         if len(part) > len(_GLUED) + 2 and part.endswith(_GLUED):
             forms.add((part.removesuffix(_GLUED), "number"))

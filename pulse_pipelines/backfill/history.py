@@ -34,11 +34,11 @@ class Made:
     settled_at: datetime
 
 
-def by_hand(since: datetime, seen: Collection[str], limit: int) -> list[Made]:
+def by_hand(since: datetime, reported: Collection[str], limit: int) -> list[Made]:
     """Backfills made without a Dagster run, settled after `since` (less `OVERLAP`), the oldest first.
 
     Args:
-        seen: ids to leave out.
+        reported: ids to leave out.
     """
     with postgres.transaction("pulse_pipeline") as connection:
-        return postgres.select(connection, Made, BY_HAND, [since - OVERLAP, list(seen), limit])
+        return postgres.select(connection, Made, BY_HAND, [since - OVERLAP, list(reported), limit])

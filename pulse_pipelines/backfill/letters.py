@@ -58,22 +58,22 @@ def passing(
     Of several letters with one id the first, by its position, lands; the others stay dead letters.
     """
     values = {"tenant": dataset.tenant_id, "slug": dataset.slug, "max_bytes": limits.max_bytes}
-    seen: set[str] = set()
+    event_ids: set[str] = set()
     for page in _pages(dataset, OPEN, values):
         table, _ = conformer.conformed(backfill_id, [_message(row) for row in page])
-        found = [
+        landings = [
             Landing(*place)
             for place in zip(
                 *(table.column(name).to_pylist() for name in ("_kafka_partition", "_offset", "id")),
                 strict=True,
             )
         ]
-        claimed = _claimed(dataset, found)
+        claimed = _claimed(dataset, landings)
         lands = []
-        for letter in found:
-            lands.append(letter.event_id not in claimed and letter.event_id not in seen)
-            seen.add(letter.event_id)
-        yield table.filter(pa.array(lands, pa.bool_())), list(compress(found, lands))
+        for letter in landings:
+            lands.append(letter.event_id not in claimed and letter.event_id not in event_ids)
+            event_ids.add(letter.event_id)
+        yield table.filter(pa.array(lands, pa.bool_())), list(compress(landings, lands))
 
 
 def _claimed(dataset: Dataset, letters: Sequence[Landing]) -> set[str]:

@@ -80,8 +80,8 @@ def rebuild(spark: SparkSession, plan: DayPlan, backfill_id: str, version: int, 
         batches = {source.batch_id for source in share} & plan.unlanded.keys()
         unlanded = {batch: plan.unlanded[batch] for batch in batches}
         tasks.append(RebuildTask(*common, tuple(share), unlanded))
-    whose = {"tenant": plan.tenant.slug, "dataset": plan.dataset.slug, "day": plan.day}
-    with noted("Nothing was changed: launch it again once the cause is removed", **whose):
+    context = {"tenant": plan.tenant.slug, "dataset": plan.dataset.slug, "day": plan.day}
+    with noted("Nothing was changed: launch it again once the cause is removed", **context):
         parts = run_tasks(spark, tasks, rebuild_task, [Rebuilt])
     return Rebuilt(
         tuple(file for part in parts for file in part.files),
@@ -128,9 +128,9 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
 
     with lake:
         for batch_id, messages in _landed(task, settings.ingest.chunk_rows):
-            table, by_others, left = conformer.landed(batch_id, messages)
+            table, by_others, invalid = conformer.landed(batch_id, messages)
             rows, others = rows + table.num_rows, others + by_others
-            refused.extend(left[: SHOWN - len(refused)])
+            refused.extend(invalid[: SHOWN - len(refused)])
             add(table)
         if task.sources is None:
             for table, positions in letters.passing(conformer, task.dataset, task.backfill_id, task.limits):

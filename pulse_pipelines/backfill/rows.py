@@ -57,8 +57,8 @@ class DayRows:
         for version in sorted(self._as_of.keys() - {self._version}, reverse=True):
             if not refused:
                 break
-            left = [letter.message for letter in refused]
-            more, refused = self._by(version, batch_id, left, UNLIMITED)
+            pending = [letter.message for letter in refused]
+            more, refused = self._by(version, batch_id, pending, UNLIMITED)
             others += more.num_rows
             parts.append(more)
         return pa.concat_tables(parts), others, refused

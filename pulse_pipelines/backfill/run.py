@@ -56,10 +56,10 @@ def choose_version(dataset: Dataset, version: int | None) -> int:
         NotFound: the dataset never followed it.
     """
     if version is not None and version not in dataset.documents:
-        known = ", ".join(str(number) for number in sorted(dataset.documents))
+        followed = ", ".join(str(number) for number in sorted(dataset.documents))
         raise NotFound(
             f"the dataset never followed version {version} of its schema",
-            fix=f"It followed: {known}",
+            fix=f"It followed: {followed}",
             dataset=dataset.slug,
         )
     return version or dataset.schema_version
@@ -169,7 +169,7 @@ def _compare(plan: DayPlan, rebuilt: Rebuilt) -> None:
     where = {"tenant": plan.tenant.slug, "dataset": plan.dataset.slug, "day": plan.day}
     if rebuilt.refused:
         raise Terminal(
-            f"landed events match no version of the schema any more: {'; '.join(rebuilt.refused)}",
+            f"landed events no longer match any version of the schema: {'; '.join(rebuilt.refused)}",
             fix="The day was not changed; compare these events in the raw zone with the table's rows",
             **where,
         )

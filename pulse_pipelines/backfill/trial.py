@@ -69,7 +69,7 @@ def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -
         NotFound: the tenant has no such dataset.
         OSError: the raw zone cannot be read.
     """
-    wanted = registry.checked_schema(document)
+    candidate = registry.checked_schema(document)
     dataset = registry.find_dataset(tenant, slug)
     now, then = _conformer(tenant, dataset), _conformer(tenant, _following(dataset, document))
     received = _received(tenant, slug, day)
@@ -78,10 +78,12 @@ def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -
     rows = load_settings().ingest.chunk_rows
     while chunk := list(islice(received, min(rows, most - events))):
         events += len(chunk)
-        left = then.chunk(chunk).dead_letters
-        known = {letter.message for letter in now.chunk([letter.message for letter in left]).dead_letters}
-        newly = [letter for letter in left if letter.message not in known]
-        refused, already = refused + len(newly), already + len(known)
+        letters = then.chunk(chunk).dead_letters
+        refused_before = {
+            letter.message for letter in now.chunk([letter.message for letter in letters]).dead_letters
+        }
+        newly = [letter for letter in letters if letter.message not in refused_before]
+        refused, already = refused + len(newly), already + len(refused_before)
         examples += _shown(tenant, newly, SHOWN - len(examples))
     return Trial(
         day=day,
@@ -90,7 +92,7 @@ def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -
         refused_already=already,
         examples=tuple(examples),
         complete=next(received, None) is None,
-        incompatibilities=tuple(incompatibilities(check_document(dataset.document), wanted)),
+        incompatibilities=tuple(incompatibilities(check_document(dataset.document), candidate)),
     )
 
 
@@ -120,11 +122,11 @@ def _received(tenant: Tenant, slug: str, day: date) -> Iterator[Message]:
 
 def _shown(tenant: Tenant, letters: Sequence[DeadLetter], most: int) -> list[Refused]:
     """The first `most` of these, without erased events."""
-    found: list[Refused] = []
+    examples: list[Refused] = []
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         for message, _, event_id, rejected in letters:
-            if len(found) >= most:
+            if len(examples) >= most:
                 break
             if connection.execute(ERASED, [message.partition, message.offset]).fetchone() is None:
-                found.append(Refused(event_id, rejected.reason.value, rejected.pointer, rejected.detail))
-    return found
+                examples.append(Refused(event_id, rejected.reason.value, rejected.pointer, rejected.detail))
+    return examples

@@ -25,7 +25,7 @@ from pulse_resources import postgres
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
-KEPT_IDS = 4_096
+RETAINED_IDS = 4_096
 """A run of fewer ids is stored inline in its row: fetching it takes no longer than opening a file."""
 
 SLICE = 4 * 1024 * 1024
@@ -77,8 +77,8 @@ def digests(connection: postgres.Connection, run: Run) -> Digests:
     """
     if run.digests is not None:
         return Digests.unpacked(run.digests)
-    if (found := mapped(run)) is not None:
-        return found
+    if (cached := mapped(run)) is not None:
+        return cached
     packed = b"".join(_slices(connection, DIGESTS, run, run.ids * BYTES))
     with contextlib.suppress(OSError):  # for example, the disk is full
         _write(_folder(run.dataset_id) / str(run.run), [packed])
@@ -136,16 +136,16 @@ def _filter(connection: postgres.Connection, run: Run) -> bytes:
 
 def _slices(connection: postgres.Connection, query: str, run: Run, size: int) -> Iterator[bytes]:
     for start in range(1, size + 1, SLICE):
-        wanted = [start, SLICE, run.dataset_id, run.run]
-        row = connection.execute(query, wanted, binary=True).fetchone()
+        arguments = [start, SLICE, run.dataset_id, run.run]
+        row = connection.execute(query, arguments, binary=True).fetchone()
         if row is None or row[0] is None:
             raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
         yield row[0]
 
 
-def clean(dataset_id: UUID, left: Iterable[Run]) -> None:
+def clean(dataset_id: UUID, current: Iterable[Run]) -> None:
     """Remove the files of deleted runs and, if the cache exceeds its limit, those of other datasets."""
-    large = [run for run in left if run.digests is None]
+    large = [run for run in current if run.digests is None]
     names = {str(run.run) for run in large}
     names |= {_filters_path(pieces).name for pieces in wholes(run for run in large if run.filter_bytes)}
     if not names:
@@ -196,11 +196,11 @@ def _blocks(parts: Iterable[bytes]) -> Iterator[memoryview]:
     """Regroup the bytes in blocks of `SLICE`, each valid until the next one."""
     block, filled = memoryview(bytearray(SLICE)), 0
     for part in parts:
-        left = memoryview(part)
-        while left:
-            taken = left[: SLICE - filled]
-            block[filled : filled + len(taken)] = taken
-            left, filled = left[len(taken) :], filled + len(taken)
+        remaining = memoryview(part)
+        while remaining:
+            piece = remaining[: SLICE - filled]
+            block[filled : filled + len(piece)] = piece
+            remaining, filled = remaining[len(piece) :], filled + len(piece)
             if filled == SLICE:
                 yield block
                 filled = 0

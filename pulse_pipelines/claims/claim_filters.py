@@ -96,16 +96,16 @@ class Filters:
             raise Torn
         self._words, self._halves = memory.view("<u4"), memory.view("<u2")
 
-    def candidates(self, wanted: Digests) -> Candidates:
+    def candidates(self, digests: Digests) -> Candidates:
         """Find the places where the digests of a run can be.
 
         Raises:
             Torn: the filters are corrupt.
         """
-        run = np.searchsorted(self._first, wanted.heads, "right") - 1
-        inside = np.flatnonzero((run >= 0) & (wanted.heads <= self._last[run]))
+        run = np.searchsorted(self._first, digests.heads, "right") - 1
+        inside = np.flatnonzero((run >= 0) & (digests.heads <= self._last[run]))
         run = run[inside]
-        below, shift = wanted.heads[inside] - self._first[run], self._shift[run]
+        below, shift = digests.heads[inside] - self._first[run], self._shift[run]
         fence = self._fences[run] + (below >> shift).astype(np.intp)
         start, end = (self._words[fence + n].astype(np.intp) for n in (0, 1))
         # The first bucket is never empty: so no fence is 0, as all would be in a file that lost its content.
@@ -115,20 +115,20 @@ class Filters:
         base = self._prints[run]
         start, end = start + base, end + base
         at = self._bound(start, end - start, prints, before=np.less)
-        there = np.flatnonzero((at < end) & (self._halves.take(at, mode="clip") == prints))
-        at, run, prints = at[there], run[there], prints[there]
-        after = self._bound(at, end[there] - at, prints, before=np.less_equal)
-        return Candidates(inside[there], run, at - base[there], after - at)
+        matching = np.flatnonzero((at < end) & (self._halves.take(at, mode="clip") == prints))
+        at, run, prints = at[matching], run[matching], prints[matching]
+        after = self._bound(at, end[matching] - at, prints, before=np.less_equal)
+        return Candidates(inside[matching], run, at - base[matching], after - at)
 
     def _bound(
         self, first: Indices, count: Indices, prints: npt.NDArray[np.uint16], before: np.ufunc
     ) -> Indices:
         """Bisect each range by print: the first place that is not `before` the wanted print, or its end."""
-        at, left = first.copy(), count.copy()
+        at, remaining = first.copy(), count.copy()
         for _ in range(int(count.max(initial=1)).bit_length()):  # the same steps for all, without a branch
-            half = left >> 1
+            half = remaining >> 1
             at += half * before(self._halves.take(at + (half - 1), mode="clip"), prints)
-            left -= half
+            remaining -= half
         beyond: Mask = before(self._halves.take(at, mode="clip"), prints) & (count > 0)
         return at + beyond
 

@@ -37,29 +37,29 @@ JOIN processed_event_ids p ON p.dataset_id = %(dataset)s AND p.run = w.run ORDER
 _log = logging.getLogger(__name__)
 
 
-def holders(connection: postgres.Connection, of: Iterable[Run], wanted: Digests) -> Holders:
+def holders(connection: postgres.Connection, of: Iterable[Run], digests: Digests) -> Holders:
     """Find for each digest of a run which of several runs of a dataset contains it.
 
     Raises:
         Transient: as `claim_files.digests`.
     """
-    holders = np.zeros(len(wanted), np.int64)
+    holders = np.zeros(len(digests), np.int64)
     filtered = []
     for run in of:
         if run.filter_bytes:
             filtered.append(run)
         else:
-            _find_in_run(connection, run, wanted, holders)
+            _find_in_run(connection, run, digests, holders)
     for pieces in claim_cache.wholes(filtered):
         try:
-            _filtered(connection, pieces, wanted, holders)
+            _filtered(connection, pieces, digests, holders)
         except Torn:
             _log.warning(
                 "claims of dataset %s: a filter of run %s is torn", pieces[0].dataset_id, pieces[0].run
             )
             claim_cache.forget_filters(pieces)
             for run in pieces:
-                _find_in_run(connection, run, wanted, holders)
+                _find_in_run(connection, run, digests, holders)
     return holders
 
 
@@ -95,11 +95,11 @@ def _read(
     for first in range(0, len(candidates), RANGES):
         some = candidates[first : first + RANGES]
         numbers = np.array([runs[index].run for index in some.run], np.int64)
-        there = Digests.joined(_ranges(connection, runs[0], numbers, some))
-        if len(there) != some.count.sum():
+        stored = Digests.joined(_ranges(connection, runs[0], numbers, some))
+        if len(stored) != some.count.sum():
             raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
         at, of = np.repeat(some.digest, some.count), np.repeat(numbers, some.count)
-        same = (there.heads == digests.heads[at]) & (there.tails == digests.tails[at])
+        same = (stored.heads == digests.heads[at]) & (stored.tails == digests.tails[at])
         holders[at[same]] = of[same]
 
 

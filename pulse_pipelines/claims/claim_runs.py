@@ -17,7 +17,7 @@ from itertools import zip_longest
 from uuid import UUID
 
 from pulse_pipelines.claims import claim_cache, claim_filters, claim_lookup
-from pulse_pipelines.claims.claim_cache import KEPT_IDS, Run
+from pulse_pipelines.claims.claim_cache import RETAINED_IDS, Run
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.tables.digests import Digests, Mask
 from pulse_pipelines.tables.parquet_files import Positions, ends
@@ -84,15 +84,15 @@ def runs(
     """
     runs: dict[UUID, list[Run]] = defaultdict(list)
     expire = load_settings().upkeep.claim_days >= 0
-    values = {"datasets": list(datasets), "after": after, "kept": KEPT_IDS, "expire": expire}
+    values = {"datasets": list(datasets), "after": after, "kept": RETAINED_IDS, "expire": expire}
     for row in connection.execute(RUNS, values, binary=True):
         runs[row[0]].append(Run(*row))
     return runs
 
 
-def claimed(connection: postgres.Connection, of: Iterable[Run], wanted: Digests) -> Mask:
+def claimed(connection: postgres.Connection, of: Iterable[Run], digests: Digests) -> Mask:
     """Mask of the digests of a run that occur in any of these runs."""
-    return claim_lookup.holders(connection, of, wanted) > 0
+    return claim_lookup.holders(connection, of, digests) > 0
 
 
 def claimed_ids(connection: postgres.Connection, dataset: Dataset, event_ids: Collection[str]) -> set[str]:
@@ -111,10 +111,10 @@ def run_with(connection: postgres.Connection, dataset: Dataset, event_id: str) -
     Args:
         connection: in a transaction with one snapshot, in the tenant's session.
     """
-    wanted = Digests.of([event_id], dataset.claim_seed)
-    own = runs(connection, [dataset.dataset_id])[dataset.dataset_id]
-    (holder,) = claim_lookup.holders(connection, own, wanted)
-    return next((run for run in own if run.run == holder), None)
+    digest = Digests.of([event_id], dataset.claim_seed)
+    candidates = runs(connection, [dataset.dataset_id])[dataset.dataset_id]
+    (holder,) = claim_lookup.holders(connection, candidates, digest)
+    return next((run for run in candidates if run.run == holder), None)
 
 
 def fresh(connection: postgres.Connection, among: Sequence[Run], ids: Digests, at: Positions) -> Fresh:
@@ -207,17 +207,17 @@ def _replaced(added: int, among: Iterable[Run]) -> list[Run]:
     """Choose the runs to merge with a new one of `added` ids: wherever enough of similar size exist."""
     today = datetime.now(UTC).date()
     small = (run for run in among if run.ids < LARGE_IDS and window(run) == window(run, today))
-    left = sorted(small, key=lambda run: run.ids)
+    pending = sorted(small, key=lambda run: run.ids)
     chosen: list[Run] = []
     size = added
     while True:
         level = size.bit_length() // 2
-        alike = [run for run in left if run.ids.bit_length() // 2 <= level]
+        alike = [run for run in pending if run.ids.bit_length() // 2 <= level]
         more = sum(run.ids for run in alike)
         if len(alike) < FAN_IN - 1 or size + more > MERGED_IDS:
             return chosen
         chosen += alike
-        left = left[len(alike) :]
+        pending = pending[len(alike) :]
         size += more
 
 
@@ -229,6 +229,6 @@ def window(run: Run, day: date | None = None) -> int:
     return (day or run.claimed_on).toordinal() // max(1, days // WINDOWS)
 
 
-def latest(*each: Iterable[int]) -> list[int]:
+def latest(*end_offsets: Iterable[int]) -> list[int]:
     """By partition the highest of several end offsets."""
-    return [max(of_partition) for of_partition in zip_longest(*each, fillvalue=0)]
+    return [max(of_partition) for of_partition in zip_longest(*end_offsets, fillvalue=0)]

@@ -177,10 +177,10 @@ def _json(rows: Any) -> str:
 
 
 def _without(result: Result, outdated: set[tuple[str, date]]) -> Result | None:
-    def left(days: Any) -> Any:
+    def up_to_date(days: Any) -> Any:
         return {day: value for day, value in days.items() if (result.rollup.name, day) not in outdated}
 
-    current = replace(result, rows=left(result.rows), errors=left(result.errors))
+    current = replace(result, rows=up_to_date(result.rows), errors=up_to_date(result.errors))
     return current if current.rows or current.errors else None
 
 

@@ -67,10 +67,10 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
     """
     results: list[list[Result]] = []
     failures: list[Failed] = []
-    for look in range(1, LOOKS + 1):
-        found, failed, outdated = _look(spark, due)
-        results.extend(found)
-        failures.extend(failed if look < LOOKS else (*failed, *(each.failure for each in outdated)))
+    for attempt in range(1, LOOKS + 1):
+        computed, failed, outdated = _compute_pass(spark, due)
+        results.extend(computed)
+        failures.extend(failed if attempt < LOOKS else (*failed, *(each.failure for each in outdated)))
         again = {(each.dataset_id, each.day) for each in outdated}
         due = [d for d in due if (d.dataset.dataset_id, d.day) in again]
         if not due:
@@ -78,13 +78,13 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
     return results, failures
 
 
-def _look(
+def _compute_pass(
     spark: SparkSession, due: Sequence[Due]
 ) -> tuple[list[list[Result]], list[Failed], list[_Outdated]]:
     """One pass of `compute`; also returns the days to pin again."""
     failures: list[Failed] = []
     outdated: list[_Outdated] = []
-    wanted: dict[Rollup, list[_Input]] = defaultdict(list)
+    inputs_by_rollup: dict[Rollup, list[_Input]] = defaultdict(list)
     for mine in _by_dataset(due):
         tenant, dataset = mine[0].tenant, mine[0].dataset
         try:
@@ -95,12 +95,12 @@ def _look(
             continue
         if pinned is not None:
             for rollup in {rollup: None for d in mine for rollup in d.rollups}:
-                wanted[rollup].extend(_inputs(pinned, [d for d in mine if rollup in d.rollups]))
+                inputs_by_rollup[rollup].extend(_inputs(pinned, [d for d in mine if rollup in d.rollups]))
     leave_at_once(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     results: dict[UUID, dict[Rollup, Result]] = defaultdict(dict)
     try:
-        for outcome in _outcomes(spark, wanted):
+        for outcome in _outcomes(spark, inputs_by_rollup):
             if isinstance(outcome, Failed):
                 failures.append(outcome)
                 continue
@@ -129,21 +129,23 @@ def _inputs(pinned: Pinned, due: Sequence[Due]) -> Iterator[_Input]:
     yield from ((pinned, (d.day,), d.failures) for d in due if d.failures)
 
 
-def _outcomes(spark: SparkSession, wanted: Mapping[Rollup, Sequence[_Input]]) -> Iterator[_Outcome]:
+def _outcomes(spark: SparkSession, inputs_by_rollup: Mapping[Rollup, Sequence[_Input]]) -> Iterator[_Outcome]:
     """Outcomes of all rollups; inputs that have failed before come last and alone: they may kill Spark."""
     pause = GiveWay()
-    for rollup, inputs in wanted.items():
-        yield from _of_rollup(spark, rollup, [each for each in inputs if not each[2]], pause)
-    again = [(rollup, each) for rollup, inputs in wanted.items() for each in inputs if each[2]]
-    for rollup, each in sorted(again, key=lambda item: item[1][2]):
-        yield from _of_rollup(spark, rollup, [each], pause)
+    for rollup, inputs in inputs_by_rollup.items():
+        yield from _of_rollup(spark, rollup, [input_ for input_ in inputs if not input_[2]], pause)
+    again = [
+        (rollup, input_) for rollup, inputs in inputs_by_rollup.items() for input_ in inputs if input_[2]
+    ]
+    for rollup, input_ in sorted(again, key=lambda item: item[1][2]):
+        yield from _of_rollup(spark, rollup, [input_], pause)
 
 
 def _by_dataset(due: Sequence[Due]) -> Iterable[list[Due]]:
-    found: dict[UUID, list[Due]] = defaultdict(list)
+    by_dataset: dict[UUID, list[Due]] = defaultdict(list)
     for d in due:
-        found[d.dataset.dataset_id].append(d)
-    return found.values()
+        by_dataset[d.dataset.dataset_id].append(d)
+    return by_dataset.values()
 
 
 def _of_rollup(
@@ -154,7 +156,7 @@ def _of_rollup(
             problem = UserError(f"{rollup.source}: {rollup.problem}")
             yield Result(pinned, rollup, errors=dict.fromkeys(days, str(problem)))
         return
-    together: dict[object, list[statements.Asked[Pinned]]] = defaultdict(list)
+    together: dict[object, list[statements.OwnedDays[Pinned]]] = defaultdict(list)
     most = statements.DAYS_OF_TEAM if rollup.source else statements.DAYS
     for pinned, days, _ in inputs:
         if pinned.snapshot_id is None:
@@ -170,7 +172,7 @@ def _of_rollup(
 
 
 def _of_chunk(
-    spark: SparkSession, rollup: Rollup, chunk: Sequence[statements.Asked[Pinned]]
+    spark: SparkSession, rollup: Rollup, chunk: Sequence[statements.OwnedDays[Pinned]]
 ) -> Iterator[_Outcome]:
     parts = [_part(number, pinned, days) for number, (pinned, days) in enumerate(chunk)]
     try:

@@ -122,22 +122,24 @@ def answer_task(several: Several) -> Iterator[Answer | NotAnswered]:
         yield NotAnswered(str(error))
 
 
-def _of_table(asked: Days) -> Iterator[pa.Table]:
+def _of_table(request: Days) -> Iterator[pa.Table]:
     with store_errors_explained():
-        metadata = metadata_at(asked.table, asked.location)
+        metadata = metadata_at(request.table, request.location)
         snapshot = metadata.current_snapshot()
         assert snapshot is not None  # noqa: S101 - without one there is nothing to ask
-        found = _files(metadata, snapshot, asked.days)
+        files_of_days = _files(metadata, snapshot, request.days)
     schema = metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
-    for days, files in [(asked.days, None)] if found is None else _groups(found, asked.days):
+    for days, files in (
+        [(request.days, None)] if files_of_days is None else _groups(files_of_days, request.days)
+    ):
         small = files is not None and sum(file.record_count for file in files) <= ROWS_AT_ONCE
         query = QUERY.format(
             materialized="MATERIALIZED" if small else "NOT MATERIALIZED",
             day=DAY,
-            events=asked.query.events,
+            events=request.query.events,
             scan=duckdb_pool.SCAN,
             within=_within(days),
-            answer=asked.query.answer,
+            answer=request.query.answer,
         )
         with (
             duckdb_pool.connect(LIMITS) as connection,

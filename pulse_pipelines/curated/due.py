@@ -93,24 +93,24 @@ def due_days(team: Sequence[TeamRollup], since: datetime) -> DueDays:
         (now,) = connection.execute("SELECT now()").fetchall()[0]
         rows = connection.execute(CHANGED, {"since": since, "rollups": names, "job": JOB}).fetchall()
         ids = list({row[2] for row in rows})
-        known = {d.dataset_id: d for d in dataset_rows.read(connection, "d.dataset_id = ANY(%s)", [ids])}
-    found = []
-    for tenant_id, slug, dataset_id, day, changed_at, states, waiting, failures, held in rows:
-        if dataset_id not in known:  # deleted just now
+        datasets = {d.dataset_id: d for d in dataset_rows.read(connection, "d.dataset_id = ANY(%s)", [ids])}
+    due = []
+    for tenant_id, slug, dataset_id, day, changed_at, states, waiting, failures, backing_off in rows:
+        if dataset_id not in datasets:  # deleted just now
             continue
-        left = _left(known[dataset_id], team, states or {})
-        if left:
+        missing = _missing(datasets[dataset_id], team, states or {})
+        if missing:
             quiet = (now - changed_at).total_seconds() >= settings.quiet_seconds
             since_then = waiting or changed_at
             waited = (now - since_then).total_seconds() >= settings.max_wait_seconds
             tenant = Tenant(tenant_id, slug)
-            ready = (quiet or waited) and not held
-            common = (tenant, known[dataset_id], day, left, changed_at, since_then)
-            found.append(Due(*common, ready, failures, held))
-    return DueDays(now, tuple(found))
+            ready = (quiet or waited) and not backing_off
+            common = (tenant, datasets[dataset_id], day, missing, changed_at, since_then)
+            due.append(Due(*common, ready, failures, backing_off))
+    return DueDays(now, tuple(due))
 
 
-def _left(dataset: Dataset, team: Sequence[TeamRollup], states: Mapping[str, Any]) -> tuple[Rollup, ...]:
+def _missing(dataset: Dataset, team: Sequence[TeamRollup], states: Mapping[str, Any]) -> tuple[Rollup, ...]:
     try:
         rollups = of_dataset(dataset, team)
         return tuple(r for r in rollups if states.get(r.name) != [r.definition(dataset), True])

@@ -28,9 +28,9 @@ def remove_orphan_files(tenant: Tenant, name: TableName, min_age: timedelta = MI
         Terminal: the table is gone.
     """
 
-    def look() -> Table:
+    def load_table() -> Table:
         return iceberg.load_table(name, live_table.current_location(tenant.tenant_id, name))
 
-    objects = object_store.aged(look().location(), min_age)
+    objects = object_store.aged(load_table().location(), min_age)
     # Earlier snapshots are not queried: of earlier metadata only the files in the log are kept.
-    return orphan_files.remove(tenant, look, objects, by_log=False).objects
+    return orphan_files.remove(tenant, load_table, objects, by_log=False).objects

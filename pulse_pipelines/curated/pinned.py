@@ -37,23 +37,23 @@ class Pinned:
 
 def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None:
     """Pin the current state of a dataset, in the tenant's session; None when it was deleted meanwhile."""
-    look = partial(_look, tenant, dataset_id, days)
+    read = partial(_read_state, tenant, dataset_id, days)
     try:
-        return readable.as_it_is(partial(_pin, tenant), look(), look, lambda seen: seen.location)
+        return readable.as_it_is(partial(_pin, tenant), read(), read, lambda state: state.location)
     except NotFound:
         return None
 
 
 def is_outdated(pinned: Pinned) -> bool:
     """Whether the pinned snapshot is no longer in the table: an erasure or expiry has removed it."""
-    look = partial(_look, pinned.tenant, pinned.dataset.dataset_id, ())
+    read = partial(_read_state, pinned.tenant, pinned.dataset.dataset_id, ())
 
-    def has_snapshot(seen: _Seen) -> bool:
-        table = iceberg.load_table((pinned.tenant.namespace, seen.dataset.slug), seen.location)
+    def has_snapshot(state: _DatasetState) -> bool:
+        table = iceberg.load_table((pinned.tenant.namespace, state.dataset.slug), state.location)
         return pinned.snapshot_id is None or table.snapshot_by_id(pinned.snapshot_id) is not None
 
     try:
-        return not readable.as_it_is(has_snapshot, look(), look, lambda seen: seen.location)
+        return not readable.as_it_is(has_snapshot, read(), read, lambda state: state.location)
     except NotFound:
         return True
     except (PulseError, OSError):  # the cause of the first failure, too
@@ -61,7 +61,7 @@ def is_outdated(pinned: Pinned) -> bool:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _DatasetState:
     """The state of a dataset in Postgres at one moment."""
 
     dataset: Dataset
@@ -69,25 +69,25 @@ class _Seen:
     landed: Mapping[date, datetime]
 
 
-def _look(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> _Seen:
+def _read_state(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> _DatasetState:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         for dataset in dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]):
             location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
             landed = dict(connection.execute(LANDED, [tenant.tenant_id, dataset_id, list(days)]).fetchall())
-            return _Seen(dataset, location, {day: landed.get(day, NEVER) for day in days})
+            return _DatasetState(dataset, location, {day: landed.get(day, NEVER) for day in days})
     raise NotFound("no such dataset", tenant=tenant.slug, dataset=dataset_id)
 
 
-def _pin(tenant: Tenant, seen: _Seen) -> Pinned:
-    table = iceberg.load_table((tenant.namespace, seen.dataset.slug), seen.location)
+def _pin(tenant: Tenant, state: _DatasetState) -> Pinned:
+    table = iceberg.load_table((tenant.namespace, state.dataset.slug), state.location)
     readable.check_snapshot(table)  # Spark would silently compute from the files that it can read
     snapshot = table.current_snapshot()
     schema = table.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else None
     return Pinned(
         tenant,
-        seen.dataset,
-        seen.location,
+        state.dataset,
+        state.location,
         snapshot.snapshot_id if snapshot else None,
         {column.name: str(column.field_type) for column in (schema or table.schema()).fields},
-        seen.landed,
+        state.landed,
     )

@@ -48,7 +48,7 @@ class Part:
         """The table at its snapshot, as written in Spark's plans."""
         return f"{self.table} VERSION AS OF '{self.snapshot_id}'"
 
-    def select(self, what: str, days: Sequence[date] | None = None) -> str:
+    def select(self, expressions: str, days: Sequence[date] | None = None) -> str:
         """A query of expressions over the events of some of its days (all if not given)."""
         within = " OR ".join(
             # Up to the last microsecond: the last day that a table can hold has no next day.
@@ -56,7 +56,7 @@ class Part:
             f" AND `timestamp` <= TIMESTAMP '{last} 23:59:59.999999Z')"
             for first, last in spans(self.days if days is None else days)
         )
-        return f"SELECT {what} FROM {self.table} VERSION AS OF {self.snapshot_id} WHERE {within}"  # noqa: S608 - names and numbers
+        return f"SELECT {expressions} FROM {self.table} VERSION AS OF {self.snapshot_id} WHERE {within}"  # noqa: S608 - names and numbers
 
     def column(self, name: str | None) -> str:
         """A DuckDB expression for a column as text; null if the snapshot has no column of that name."""

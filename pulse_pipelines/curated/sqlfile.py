@@ -29,7 +29,7 @@ from pulse_resources.settings import load_settings
 
 EVENTS = "events"
 BUILT_IN = ("daily", "behaviour")
-TAKEN = (*BUILT_IN, LATEST)
+RESERVED_NAMES = (*BUILT_IN, LATEST)
 """Names that no team's rollup can have."""
 OURS = frozenset(("day", "part", PARTITION_FIELD, *METADATA))
 """Names of columns that Pulse adds, of the partition field, and of Iceberg's metadata columns."""
@@ -68,12 +68,12 @@ class TeamRollup(Rollup):
         return rows.cast(pa.schema([field.with_type(_plain(field)) for field in rows.schema]))
 
 
-def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
+def read(file: Path, existing: Mapping[tuple[str, str], str]) -> TeamRollup:
     """Read the rollup of a file; a broken file's has a `problem`, and no dataset if its name is not usable.
 
     Args:
         file: it names the rollup: `orders_by_country.sql` is the rollup `by_country` of `orders`.
-        taken: files of the rollups read before, by dataset and name.
+        existing: files of the rollups read before, by dataset and name.
     """
     text, problem, unread = "", None, None
     try:
@@ -84,10 +84,10 @@ def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
     slug = header.get("dataset", "")
     name = file.stem.removeprefix(f"{slug}_")
     grain = tuple(part.strip() for part in header.get("grain", "").split(",") if part.strip())
-    named, query = _is_name(name) and (slug, name) not in taken, ""
+    named, query = _is_name(name) and (slug, name) not in existing, ""
     try:
         _check_header(header, name, grain)
-        if other := taken.get((slug, name)):
+        if other := existing.get((slug, name)):
             raise UserError(f"{other} is the rollup {name!r} of {slug!r} already", fix="Rename one of them")
         query = checked_query(text)
     except UserError as error:
@@ -121,7 +121,7 @@ def _of_day(part: Part, query: str) -> str:
 
 
 def _is_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None and len(name) <= 60 and name not in TAKEN
+    return _NAME.fullmatch(name) is not None and len(name) <= 60 and name not in RESERVED_NAMES
 
 
 def _check_header(header: Mapping[str, str], name: str, grain: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ def _check_header(header: Mapping[str, str], name: str, grain: Sequence[str]) ->
     if not _is_name(name):
         raise UserError(
             f"{name!r} is not a name for a rollup",
-            fix=f"Use a-z, 0-9 and single _, and none of {', '.join(TAKEN)}",
+            fix=f"Use a-z, 0-9 and single _, and none of {', '.join(RESERVED_NAMES)}",
         )
     for column in grain:
         if not COLUMN_NAME.fullmatch(column) or column.lower() in OURS:

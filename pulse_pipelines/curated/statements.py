@@ -10,8 +10,8 @@ DAYS, DAYS_OF_TEAM = 512, 64
 """Maximum days of a statement, whose result is held in memory. A team's rollup may have many rows per day,
 and a subquery for each."""
 
-Whose = TypeVar("Whose")
-Asked = tuple[Whose, tuple[date, ...]]
+Owner = TypeVar("Owner")
+OwnedDays = tuple[Owner, tuple[date, ...]]
 """Days of a dataset, in order, each once."""
 
 
@@ -41,22 +41,24 @@ def pieces(days: Sequence[date], most: int) -> Iterator[tuple[date, ...]]:
         yield tuple(piece)
 
 
-def chunks(inputs: Sequence[Asked[Whose]], most: int) -> Iterator[list[Asked[Whose]]]:
+def chunks(inputs: Sequence[OwnedDays[Owner]], most: int) -> Iterator[list[OwnedDays[Owner]]]:
     """Group pieces of several datasets into statements of at most `most` days and `SPANS` spans."""
-    chunk: list[Asked[Whose]] = []
-    asked = spanned = 0
-    for whose, days in inputs:
+    chunk: list[OwnedDays[Owner]] = []
+    day_count = spanned = 0
+    for owner, days in inputs:
         more = len(spans(days))
-        if chunk and (asked + len(days) > most or spanned + more > SPANS):
+        if chunk and (day_count + len(days) > most or spanned + more > SPANS):
             yield chunk
-            chunk, asked, spanned = [], 0, 0
-        chunk.append((whose, days))
-        asked, spanned = asked + len(days), spanned + more
+            chunk, day_count, spanned = [], 0, 0
+        chunk.append((owner, days))
+        day_count, spanned = day_count + len(days), spanned + more
     if chunk:
         yield chunk
 
 
-def halves(chunk: Sequence[Asked[Whose]]) -> tuple[Sequence[Asked[Whose]], Sequence[Asked[Whose]]]:
+def halves(
+    chunk: Sequence[OwnedDays[Owner]],
+) -> tuple[Sequence[OwnedDays[Owner]], Sequence[OwnedDays[Owner]]]:
     """Halve a group of at least two days, to find the day at fault in few statements."""
     if len(chunk) > 1:
         middle = len(chunk) // 2

@@ -92,7 +92,7 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
     if location is None:
         if not filled:
             return Following(None)
-        table = _new(tenant, dataset.dataset_id, name, _wanted(rollup, filled))
+        table = _new(tenant, dataset.dataset_id, name, _target_columns(rollup, filled))
     else:
         table = iceberg.load_table(name, location)
         if table.properties.get(SOURCE_PROPERTY) != str(dataset.dataset_id):
@@ -103,7 +103,7 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
     removed = [file for file in live.values() if _day(file) in rows]
     if not removed and not filled:
         return Following(None)
-    schema = _following(table, _wanted(rollup, filled)) if filled else table.schema()
+    schema = _following(table, _target_columns(rollup, filled)) if filled else table.schema()
     added = [_write(table, schema, day, found) for day, found in filled.items()]
     written = tuple(file.file_path for file in added)
     if _manifests(table) >= MANIFESTS:  # enter every file again, in one manifest
@@ -116,18 +116,18 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
     return Following(Next(name, old, staged.new), written)
 
 
-def _new(tenant: Tenant, dataset_id: UUID, name: TableName, wanted: Sequence[NestedField]) -> Table:
+def _new(tenant: Tenant, dataset_id: UUID, name: TableName, columns: Sequence[NestedField]) -> Table:
     bucket = load_settings().object_store.bucket
     location, _ = iceberg.write_new_table(
         tenant.table_location(bucket, name[1], dataset_id),
-        Schema(*wanted),
+        Schema(*columns),
         PARTITIONED_BY_DAY,
         PROPERTIES | {"pulse.tenant": tenant.slug, SOURCE_PROPERTY: str(dataset_id)},
     )
     return iceberg.load_table(name, location)
 
 
-def _wanted(rollup: Rollup, rows: Mapping[date, pa.Table]) -> Sequence[NestedField]:
+def _target_columns(rollup: Rollup, rows: Mapping[date, pa.Table]) -> Sequence[NestedField]:
     if rollup.schema is not None:
         return rollup.schema.fields
     types = {field.name: _iceberg(field.type) for table in rows.values() for field in table.schema}
@@ -138,16 +138,16 @@ def _iceberg(kind: pa.DataType) -> IcebergType:
     return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else ICEBERG[kind]
 
 
-def _following(table: Table, wanted: Sequence[NestedField]) -> Schema:
+def _following(table: Table, columns: Sequence[NestedField]) -> Schema:
     """The table's schema, or its successor: a column of the same name and type keeps its field id."""
     current = table.schema()
-    known = {field.name: field for field in current.fields}
+    current_columns = {field.name: field for field in current.fields}
     ids = itertools.count(table.metadata.last_column_id + 1)
     fields = [
-        known[field.name]
-        if field.name in known and _shape(known[field.name]) == _shape(field)
+        current_columns[field.name]
+        if field.name in current_columns and _shape(current_columns[field.name]) == _shape(field)
         else assign_fresh_schema_ids(Schema(field), lambda: next(ids)).fields[0]
-        for field in wanted
+        for field in columns
     ]
     if tuple(fields) == current.fields:
         return current
@@ -163,11 +163,11 @@ def _shape(field: NestedField) -> str:
 def _write(table: Table, schema: Schema, day: date, rows: pa.Table) -> DataFile:
     text = schema.model_dump_json()
     dated = rows.append_column("day", pa.array([day] * len(rows), pa.date32()))
-    wanted = arrow_columns.arrow_schema(text)
-    content = dated.select(wanted.names).cast(wanted)
+    target = arrow_columns.arrow_schema(text)
+    content = dated.select(target.names).cast(target)
     collected: list[pq.FileMetaData] = []
     sink = pa.BufferOutputStream()
-    with parquet_files.parquet_writer(sink, wanted, len(rows), collected) as writer:
+    with parquet_files.parquet_writer(sink, target, len(rows), collected) as writer:
         writer.write_table(content)
     path, encoded = f"{table.location()}/data/day={day}/{parquet_files.token()}.parquet", sink.getvalue()
     object_store.put(path, encoded)

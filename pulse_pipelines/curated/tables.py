@@ -49,13 +49,15 @@ class RollupState:
     computed_at: datetime | None = None
 
 
-def columns(tenant: Tenant, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, ...]]:
+def columns(
+    tenant: Tenant, rollups_of_slugs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[str, ...]]:
     """Columns of the tables of rollups, by slug and rollup; a rollup without rows has no table yet.
 
     Args:
-        wanted: slugs and rollups.
+        rollups_of_slugs: slugs and rollups.
     """
-    slugs, rollups = [slug for slug, _ in wanted], [rollup for _, rollup in wanted]
+    slugs, rollups = [slug for slug, _ in rollups_of_slugs], [rollup for _, rollup in rollups_of_slugs]
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         rows = connection.execute(ROWS, [slugs, rollups]).fetchall()
     return {(slug, rollup): ("day", *row) for slug, rollup, row in rows}

@@ -17,8 +17,8 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound, UserError
 
-FIELDS = """partition, event_offset, dataset, event_id, reason, pointer, detail, octet_length(payload),
-    received_at, settled_at, batch_id, published_at, resolution, resolved_at"""
+FIELDS = """partition, event_offset AS "offset", dataset, event_id, reason, pointer, detail,
+    octet_length(payload) AS size, received_at, settled_at, batch_id, published_at, resolution, resolved_at"""
 # Items of arrays are one place: /data/items/3/price is /data/items/*/price.
 PLACE = r"coalesce(regexp_replace(pointer, '/[0-9]+(?=/|$)', '/*', 'g'), '')"
 MATCHES = f"""
@@ -33,7 +33,7 @@ AND (settled_at, partition, event_offset) < (%(at)s::timestamptz, %(partition)s,
 ORDER BY settled_at DESC, partition DESC, event_offset DESC LIMIT %(limit)s
 """  # noqa: S608 - from constants
 SUMMARY = f"""
-SELECT reason, count(*), min(settled_at), max(settled_at) FROM dead_letters
+SELECT reason, count(*) AS count, min(settled_at) AS oldest, max(settled_at) AS newest FROM dead_letters
 WHERE {{state}} AND {MATCHES} GROUP BY reason ORDER BY count(*) DESC, reason
 """  # noqa: S608
 # The example is the latest of its group, looked up by its time: no group is kept in memory.
@@ -163,8 +163,8 @@ class Cursor(NamedTuple):
     def parse(cls, text: str) -> "Cursor":
         """Decode the text of a cursor. Raises NotFound: `text` is not a cursor."""
         try:
-            found = orjson.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
-            settled_at, partition, offset = found
+            parts = orjson.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
+            settled_at, partition, offset = parts
             zoned = datetime.fromisoformat(settled_at).tzinfo is not None
             whole = type(partition) is type(offset) is int
             if zoned and whole and 0 <= partition < 2**31 and 0 <= offset < 2**63:
@@ -210,16 +210,16 @@ def list_dead_letters(
     values = (where or Filter()).values() | {"limit": limit + 1}
     values |= {"at": begin.settled_at, "partition": begin.partition, "offset": begin.offset}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        rows = connection.execute(LIST.format(state=_STATES[state]), values).fetchall()
-    letters = tuple(DeadLetter(*row) for row in rows[:limit])
-    return Page(letters, str(Cursor.behind(letters[-1])) if len(rows) > limit else None)
+        listed = postgres.select(connection, DeadLetter, LIST.format(state=_STATES[state]), values)
+    letters = tuple(listed[:limit])
+    return Page(letters, str(Cursor.behind(letters[-1])) if len(listed) > limit else None)
 
 
 def dead_letters_of(tenant: Tenant, event_id: str, dataset: str | None = None) -> tuple[DeadLetter, ...]:
     """The latest `MAX_LETTERS` dead letters of the tenant with this event id, in any state."""
     values = {"event_id": event_id, "dataset": dataset, "limit": MAX_LETTERS}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return tuple(DeadLetter(*row) for row in connection.execute(OF_EVENT, values))
+        return tuple(postgres.select(connection, DeadLetter, OF_EVENT, values))
 
 
 @dataclass(frozen=True)
@@ -238,8 +238,7 @@ def summary(
     """Count the tenant's dead letters by reason, the most frequent first."""
     values = (where or Filter()).values()
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        rows = connection.execute(SUMMARY.format(state=_STATES[state]), values)
-        return tuple(ReasonCount(*row) for row in rows)
+        return tuple(postgres.select(connection, ReasonCount, SUMMARY.format(state=_STATES[state]), values))
 
 
 @dataclass(frozen=True)

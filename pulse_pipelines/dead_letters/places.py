@@ -35,7 +35,7 @@ class Places:
         maximum = quotas.records_per_month(connection)
         if not limited(maximum) or not any(map(_released, page)):
             return list(page)
-        room = maximum - intake.taken(connection) - self._promised
+        room = maximum - intake.places_used(connection) - self._promised
         admitted = []
         for checked in page:
             if _released(checked):

@@ -105,7 +105,7 @@ def _publish(producer: Producer, tenant: Tenant, page: Sequence[Revalidated]) ->
 
 def _unacknowledged(tenant: Tenant, why: object) -> Transient:
     return Transient(
-        f"Kafka did not acknowledge replayed events: {kafka.said(why)}",
+        f"Kafka did not acknowledge replayed events: {kafka.error_text(why)}",
         fix="Repeat the replay: what was published already cannot land twice",
         topic=tenant.topic,
     )

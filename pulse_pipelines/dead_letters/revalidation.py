@@ -98,8 +98,8 @@ class Revalidation:
         passed = _passed(conformed)
         claimed = self._claimed(passed.values())
         for letter, _ in page:
-            if (found := passed.get(_place(letter))) is not None:
-                verdicts[_place(letter)] = self._verdict(connection, letter, *found, claimed)
+            if (event := passed.get(_place(letter))) is not None:
+                verdicts[_place(letter)] = self._verdict(connection, letter, *event, claimed)
         return [
             Revalidated(letter, verdicts[_place(letter)], payload)
             for (letter, _), payload in zip(page, payloads, strict=True)
@@ -138,9 +138,9 @@ class Revalidation:
             return payload
         return json_values.written(event | {"schema_version": self._version})
 
-    def _claimed(self, wanted: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    def _claimed(self, events: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         ids: dict[str, list[str]] = defaultdict(list)
-        for slug, event_id in wanted:
+        for slug, event_id in events:
             ids[slug].append(event_id)
         if not ids:
             return set()
@@ -158,8 +158,8 @@ class Revalidation:
         if slug not in self._tables:
             name = (self._tenant.namespace, slug)
             try:
-                look = partial(iceberg.current_location, connection, name)
-                readable.as_it_is(partial(iceberg.load_table, name), look(), look, str)
+                read_location = partial(iceberg.current_location, connection, name)
+                readable.as_it_is(partial(iceberg.load_table, name), read_location(), read_location, str)
                 self._tables[slug] = None
             except Terminal as error:
                 self._tables[slug] = str(error)

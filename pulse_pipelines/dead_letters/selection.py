@@ -95,9 +95,9 @@ class ByFilter:
             return Selected(_open(connection, waited, named, max_bytes)) if named else None
         if self._begun is None:
             ((self._begun,),) = connection.execute("SELECT now()").fetchall()
-        asked = PAGE if self._left is None else min(PAGE, self._left)
+        limit = PAGE if self._left is None else min(PAGE, self._left)
         at, partition, offset = self._cursor
-        values = self._where.values() | {"begun": self._begun, "limit": asked}
+        values = self._where.values() | {"begun": self._begun, "limit": limit}
         values |= {"at": at, "partition": partition, "offset": offset}
         rows = connection.execute(BY_FILTER, values).fetchall()
         named = [(partition, offset) for _, partition, offset in rows]
@@ -111,10 +111,10 @@ class ByFilter:
         if rows:
             settled_at, *place = rows[-1]
             self._cursor = Cursor(settled_at.isoformat(), *place)
-        self._done = len(rows) < asked or self._left == 0
+        self._done = len(rows) < limit or self._left == 0
         if self._done:
             self._skipped.sort()
-        self.next = str(self._cursor) if len(rows) == asked and self._left == 0 else None
+        self.next = str(self._cursor) if len(rows) == limit and self._left == 0 else None
         return Selected(letters)
 
 

@@ -28,7 +28,7 @@ def unfinished(instance: dg.DagsterInstance, job: dg.JobDefinition) -> bool:
 
 
 def vanished(instance: dg.DagsterInstance, run_key: str, attempt: int) -> dg.DagsterRunStatus | None:
-    """Status of the run with this key if it will not begin its attempt, the first or a later one, any more.
+    """Status of the run with this key if it will no longer begin its attempt, the first or a later one.
 
     None: it may still begin, or there is no such run yet.
     """

@@ -86,11 +86,11 @@ def _pyspark(place: str, parallelism: int) -> dg.ResourceDefinition:
     def session(_: dg.InitResourceContext) -> LazyPySparkResource:
         return SharedSpark(spark_config={})
 
-    what = "A session of Spark Connect, which all runs share."
-    about = _described(what, Service(place, {"tasks of a batch at a time": parallelism}))
+    summary = "A session of Spark Connect, which all runs share."
+    about = _described(summary, Service(place, {"tasks of a batch at a time": parallelism}))
     return dg.ResourceDefinition(session, config_schema={}, description=about)
 
 
-def _described(what: str, service: Service) -> str:
+def _described(summary: str, service: Service) -> str:
     rows = {"address": service.address} | dict(service.about)
-    return "\n".join([what, "", *(f"- {name}: `{value}`" for name, value in rows.items())])
+    return "\n".join([summary, "", *(f"- {name}: `{value}`" for name, value in rows.items())])

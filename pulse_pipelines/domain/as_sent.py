@@ -38,9 +38,9 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[
         elif column.type.kind in (Kind.TIMESTAMP, Kind.DATE):
             data[field] = value.isoformat()
         else:
-            found = schema.without_nulls(value, _members(nodes, field))
-            found = _as_sent(found, schema.types.get(field, column.type))
-            data[field] = _whole(found, data.get(field))
+            converted = schema.without_nulls(value, _members(nodes, field))
+            converted = _as_sent(converted, schema.types.get(field, column.type))
+            data[field] = _whole(converted, data.get(field))
     return data
 
 

@@ -82,16 +82,16 @@ def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
     """
     waiting = sorted(backlogs, key=lambda backlog: backlog.pending)
     ranges: list[OffsetRange] = []
-    left = max_rows
+    remaining = max_rows
     for index, backlog in enumerate(waiting):
-        share = max(1, left // (len(waiting) - index))
-        grant = min(share, left)
+        share = max(1, remaining // (len(waiting) - index))
+        grant = min(share, remaining)
         for r in sorted(backlog.ranges, key=lambda r: r.length):
             length = min(r.length, grant)
             if length:
                 ranges.append(OffsetRange(r.tenant_id, r.partition, r.start, r.start + length))
                 grant -= length
-                left -= length
+                remaining -= length
     return ranges
 
 

@@ -35,15 +35,15 @@ EXACT = 2**53
 
 def event(entity: Mapping[str, Any], dataset: str, timestamp: str) -> dict[str, Any]:
     """Build the event of an entity; whether the event is valid is left to its validator."""
-    found = {
+    envelope = {
         "event_id": entity.get(ID),
         "dataset": dataset,
         "timestamp": timestamp,
         "data": content(entity),
     }
     if DELETED in entity:
-        found[DELETION] = entity[DELETED]
-    return found
+        envelope[DELETION] = entity[DELETED]
+    return envelope
 
 
 def deletion_by_sync(entity_id: str, dataset: str, timestamp: str, sync: int) -> dict[str, Any]:
@@ -54,10 +54,10 @@ def deletion_by_sync(entity_id: str, dataset: str, timestamp: str, sync: int) ->
 def sync_of(context: str) -> int | None:
     """The number of the full sync that sent a deletion, from its context as JSON text; else None."""
     try:
-        found = orjson.loads(context)
+        members = orjson.loads(context)
     except orjson.JSONDecodeError:
         return None
-    sync = found.get(SYNC) if isinstance(found, dict) else None
+    sync = members.get(SYNC) if isinstance(members, dict) else None
     return sync if type(sync) is int and 0 < sync < 2**63 else None
 
 

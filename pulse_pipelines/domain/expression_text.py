@@ -99,24 +99,24 @@ class _Reader:
         if token["sign"] != "(":
             self.at = token.start()
             self.fail("a property, a value or a function")
-        left = self.node()
+        lhs = self.node()
         sign = self._next()
         if sign is None or sign["sign"] not in _COMPARISONS:
             self.at = sign.start() if sign else self.at
             self.fail("a comparison")
-        right = self.node()
+        rhs = self.node()
         self.take(")")
-        return Call(sign["sign"], (left, right))
+        return Call(sign["sign"], (lhs, rhs))
 
     def take(self, sign: str) -> None:
         """Read a sign that has to be there."""
         if not self._sees(sign):
             self.fail(repr(sign))
 
-    def fail(self, wanted: str) -> NoReturn:
+    def fail(self, expected: str) -> NoReturn:
         """Raise the error of a text that is not what the grammar has here."""
         raise UserError(
-            f"the expression is not complete: {wanted} was expected at {self._text[self.at :][:40]!r}",
+            f"the expression is not complete: {expected} was expected at {self._text[self.at :][:40]!r}",
             fix="Write a property (address.city), a function of such (lower(name)), or a comparison in "
             "parentheses ((people >= 1000))",
         )

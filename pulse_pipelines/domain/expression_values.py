@@ -44,19 +44,19 @@ def property_at(path: list[str]) -> Value:
     first, *members = path
 
     def value(row: Row) -> Any:
-        found = row[first]
+        current = row[first]
         for name in members:
-            if found is None:
+            if current is None:
                 return None
-            found = found[name]
-        return found
+            current = current[name]
+        return current
 
     return value
 
 
 def number(of: Value) -> Value:
     """A double; NaN is none, as it is in JSON."""
-    return lambda row: found if (found := of(row)) == found else None
+    return lambda row: operand if (operand := of(row)) == operand else None
 
 
 def concatenated(of: list[Value]) -> Value:
@@ -71,29 +71,29 @@ def concatenated(of: list[Value]) -> Value:
 
 def small(of: Value) -> Value:
     """A text in small letters."""
-    return lambda row: None if (found := of(row)) is None else found.translate(SMALL)
+    return lambda row: None if (operand := of(row)) is None else operand.translate(SMALL)
 
 
 def first(of: list[Value]) -> Value:
     """The first value that is one."""
-    return lambda row: next((found for each in of if (found := each(row)) is not None), None)
+    return lambda row: next((operand for each in of if (operand := each(row)) is not None), None)
 
 
 def date_of(of: Value) -> Value:
     """The date of a date or of a timestamp, in UTC."""
-    return lambda row: found.date() if isinstance(found := of(row), datetime) else found
+    return lambda row: operand.date() if isinstance(operand := of(row), datetime) else operand
 
 
 def date_part(part: Callable[[Any], int], of: Value) -> Value:
     """A part of a date."""
-    return lambda row: None if (found := of(row)) is None else part(found)
+    return lambda row: None if (operand := of(row)) is None else part(operand)
 
 
-def compared(sign: Callable[[Any, Any], bool], left: Value, right: Value) -> Value:
+def compared(sign: Callable[[Any, Any], bool], lhs: Value, rhs: Value) -> Value:
     """Whether a comparison holds; none if a side is none."""
 
     def value(row: Row) -> bool | None:
-        a, b = left(row), right(row)
+        a, b = lhs(row), rhs(row)
         return None if a is None or b is None else sign(a, b)
 
     return value

@@ -80,7 +80,7 @@ def subset(text: str, columns: Iterable[Column]) -> Subset:
     expression = _expression(node, columns)
     if not _VALUES[expression.kind].fullmatch(value):
         raise UserError(
-            f"{value!r} is no value of {expression.text}, which is a {expression.kind.value}",
+            f"{value!r} is not a value of {expression.text}, which is a {expression.kind.value}",
             fix="Write an integer without sign and zeros before it, true or false, a date as 2026-11-25",
         )
     return Subset(expression, value)
@@ -173,16 +173,16 @@ class _Compiler:
 
     def _comparison(self, node: Call) -> _Part:
         parts = [self.part(each) for each in node.of]
-        for own, (place, other) in enumerate(zip((1, 0), reversed(parts), strict=True)):
-            if isinstance(node.of[own], Literal) and not isinstance(node.of[place], Literal):
-                parts[own] = _as_kind(node.of[own], parts[own], other.kind)
-        left, right = parts
-        if left.kind is not right.kind:
+        for position, (place, other) in enumerate(zip((1, 0), reversed(parts), strict=True)):
+            if isinstance(node.of[position], Literal) and not isinstance(node.of[place], Literal):
+                parts[position] = _as_kind(node.of[position], parts[position], other.kind)
+        lhs, rhs = parts
+        if lhs.kind is not rhs.kind:
             raise UserError(
-                f"{node} compares a {left.kind.value} with a {right.kind.value}", fix="Compare like with like"
+                f"{node} compares a {lhs.kind.value} with a {rhs.kind.value}", fix="Compare like with like"
             )
-        sql = f"({left.sql} {node.name} {right.sql})"
-        return _Part(Kind.BOOLEAN, sql, values.compared(values.SIGNS[node.name], left.value, right.value))
+        sql = f"({lhs.sql} {node.name} {rhs.sql})"
+        return _Part(Kind.BOOLEAN, sql, values.compared(values.SIGNS[node.name], lhs.value, rhs.value))
 
 
 def _only(
@@ -190,10 +190,12 @@ def _only(
 ) -> None:
     if not least <= len(parts) <= (most or len(parts)):
         raise UserError(f"{node}: {node.name} takes {most or f'{least} or more'}, and has {len(parts)}")
-    for part, own in zip(parts, node.of, strict=True):
+    for part, argument in zip(parts, node.of, strict=True):
         if part.kind not in kinds:
             names = " or ".join(kind.value for kind in kinds)
-            raise UserError(f"{node}: {own} is a {part.kind.value}, and {node.name} takes a {names} there")
+            raise UserError(
+                f"{node}: {argument} is a {part.kind.value}, and {node.name} takes a {names} there"
+            )
 
 
 def _literal(node: Literal) -> _Part:
@@ -209,21 +211,21 @@ def _literal(node: Literal) -> _Part:
     return _Part(Kind.LONG, f"({value})::BIGINT", lambda row: value)
 
 
-def _as_kind(node: Node, part: _Part, wanted: Kind) -> _Part:
+def _as_kind(node: Node, part: _Part, target: Kind) -> _Part:
     """A literal as a value of the kind that it is compared with, where it can be one."""
     value = part.value({})
-    if wanted is Kind.DOUBLE and part.kind is Kind.LONG:
+    if target is Kind.DOUBLE and part.kind is Kind.LONG:
         return _literal(Literal(float(value)))
-    if wanted is Kind.DATE and part.kind is Kind.STRING:
+    if target is Kind.DATE and part.kind is Kind.STRING:
         try:
             day = date.fromisoformat(value)
         except ValueError as error:
-            raise UserError(f"{node} is no date", fix="Write it like '2026-11-25'") from error
+            raise UserError(f"{node} is not a date", fix="Write it like '2026-11-25'") from error
         return _Part(Kind.DATE, f"DATE '{day.isoformat()}'", lambda row: day)
-    if wanted is Kind.TIMESTAMP and part.kind is Kind.STRING:
+    if target is Kind.TIMESTAMP and part.kind is Kind.STRING:
         at = parse_timestamp(value)
         if isinstance(at, Rejected):
-            raise UserError(f"{node} is no timestamp", fix="Write it like '2026-11-25T10:00:00Z'")
+            raise UserError(f"{node} is not a timestamp", fix="Write it like '2026-11-25T10:00:00Z'")
         micros = (at - EPOCH) // timedelta(microseconds=1)
         return _Part(Kind.TIMESTAMP, f"make_timestamptz(({micros})::BIGINT)", lambda row: at)
     return part

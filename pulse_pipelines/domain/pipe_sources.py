@@ -73,12 +73,16 @@ class Files:
         path, key = texts["path"], document.get("key") or ()
         _check_path(path, wild=True)
         name = path.removesuffix(".gz")
-        found = texts.get("format") or next((of for end, of in _ENDINGS.items() if name.endswith(end)), "")
+        format_name = texts.get("format") or next(
+            (of for end, of in _ENDINGS.items() if name.endswith(end)), ""
+        )
         try:
-            form = Format(found)
+            form = Format(format_name)
         except ValueError:
             raise UserError(
-                f"{found!r} is no format of files" if found else "the path does not tell the files' format",
+                f"{format_name!r} is not a format of files"
+                if format_name
+                else "the path does not tell the files' format",
                 fix=f"Say format: {', '.join(Format)}",
             ) from None
         if form is Format.PARQUET and path.endswith(".gz"):
@@ -106,8 +110,8 @@ class Files:
 
     def matches(self, name: str) -> bool:
         """Whether a file has a name that the path stands for."""
-        wanted, found = self.path.split("/"), name.split("/")
-        return len(wanted) == len(found) and all(map(fnmatchcase, found, wanted))
+        patterns, parts = self.path.split("/"), name.split("/")
+        return len(patterns) == len(parts) and all(map(fnmatchcase, parts, patterns))
 
     @property
     def prefix(self) -> str:

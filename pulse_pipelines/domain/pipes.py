@@ -54,7 +54,7 @@ class PostgresTable:
         try:
             mode = Mode(texts.get("mode", Mode.FULL))
         except ValueError:
-            raise UserError(f"{texts['mode']!r} is no mode", fix=f"Say {' or '.join(Mode)}") from None
+            raise UserError(f"{texts['mode']!r} is not a mode", fix=f"Say {' or '.join(Mode)}") from None
         if (mode is Mode.INCREMENTAL) != ("cursor" in texts):
             raise UserError("an incremental pipe has a cursor, and no other has one")
         if "overlap" in texts and "cursor" not in texts:

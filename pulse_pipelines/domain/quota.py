@@ -63,24 +63,24 @@ def checked_rate(value: float) -> float:
     )
 
 
-def part(rate: float, own: float, others: Sequence[float]) -> float:
-    """The share of a rate for one of several processes, by the demand on each (all per second).
+def part(rate: float, demand: float, others: Sequence[float]) -> float:
+    """The share of a rate for one of several processes, by the demand on each of them (all per second).
 
     Max-min fair: each gets its demand, up to an equal part of what processes with less demand leave; any
     remainder is divided equally. So all shares add up to the rate.
     """
-    left, asking = rate, sorted((own, *others))
-    while asking and asking[0] <= left / len(asking):
-        left -= asking.pop(0)
+    remaining, asking = rate, sorted((demand, *others))
+    while asking and asking[0] <= remaining / len(asking):
+        remaining -= asking.pop(0)
     if asking:
-        return min(own, left / len(asking))
-    return own + left / (len(others) + 1)
+        return min(demand, remaining / len(asking))
+    return demand + remaining / (len(others) + 1)
 
 
-def admit(used: int, asked: "list[int]", maximum: int) -> list[bool]:
+def admit(used: int, requests: "list[int]", maximum: int) -> list[bool]:
     """Whether each request, in order, still fits: one that is too large does not exclude later ones."""
     verdicts = []
-    for count in asked:
+    for count in requests:
         fits = used + count <= maximum
         used += count if fits else 0
         verdicts.append(fits)

@@ -28,16 +28,16 @@ def check_roles(document: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
         UserError: a role is not valid; names the keyword by its JSON pointer.
     """
     for keyword in KINDS.keys() & document.keys():
-        field, wanted = document[keyword], " or ".join(_NAMES[kind] for kind in KINDS[keyword])
+        field, expected = document[keyword], " or ".join(_NAMES[kind] for kind in KINDS[keyword])
         if not isinstance(field, str) or field not in kinds:
             raise UserError(
-                f"/{keyword} names {field!r}, which is no declared property with a column",
-                fix=f"Name a property whose type is {wanted}",
+                f"/{keyword} names {field!r}, which is not a declared property with a column",
+                fix=f"Name a property whose type is {expected}",
             )
         if kinds[field] not in KINDS[keyword]:
             raise UserError(
                 f"/{keyword} names {field!r}, whose column is of type {kinds[field]}",
-                fix=f"Name a property whose type is {wanted}",
+                fix=f"Name a property whose type is {expected}",
             )
 
 

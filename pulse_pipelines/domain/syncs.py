@@ -1,8 +1,8 @@
 """Syncs: the parts that make up one, and the chain that says that none is missing.
 
-A sender numbers the parts of a sync by ids of its own: each names the part before it, the first and the last
-say so. A *full* sync brings every entity that there is: once all of it has settled, what it did not bring is
-deleted.
+A sender numbers the parts of a sync by ids of its own: each part names the part before it, and the
+first and the last are marked. A *full* sync contains every entity that exists: once all of it has settled,
+entities missing from it are deleted.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class State(StrEnum):
     SENT = "sent"
     """All of them are on the topic."""
     HELD = "held"
-    """A person decides whether it may delete what it did not bring."""
+    """A person decides whether it may delete the entities missing from it."""
     DELETING = "deleting"
     """Its deletions are on their way."""
     DONE = "done"
@@ -53,22 +53,22 @@ class Part:
             )
 
 
-def held_because(entities: int, absent: int, brought: int, nameless: int, deletes_most: float) -> str | None:
-    """Why a person has to decide about a full sync; None: it may delete what it did not bring.
+def approval_reason(entities: int, absent: int, sent: int, nameless: int, deletes_most: float) -> str | None:
+    """Why a person has to decide about a full sync; None: it may delete the entities missing from it.
 
-    Args:
-        entities: that there are.
-        absent: of these, what it did not bring.
-        brought: entities that came.
-        nameless: refused events without an `_id`, so that their entities are unknown.
-        deletes_most: the share of them that it may delete.
+        Args:
+            entities: number of entities that exist.
+            absent: number of these that are missing from the sync.
+    sent: number of entities in the sync.
+            nameless: refused events without an `_id`, so that their entities are unknown.
+            deletes_most: the share of them that it may delete.
     """
     if not absent:
         return None
-    if not brought:
+    if not sent:
         return f"it brought nothing, and would delete all {entities:,} entities"
     if nameless:
-        return f"{nameless:,} of what it brought was refused and has no _id: it may be among what is absent"
+        return f"{nameless:,} of its entities were refused without an _id: they may be among the absent ones"
     if absent > deletes_most * entities:
         return f"it would delete {absent:,} of {entities:,} entities, and {deletes_most:.0%} is the most"
     return None

@@ -30,18 +30,18 @@ def fitted(
         grow: include columns and members that the table lacks, to be added to it.
     """
     fields = {field["name"]: field for field in orjson.loads(table_schema)["fields"]}
-    found = []
+    columns_of_table = []
     for column in columns:
         if (field := fields.get(column.name)) is None:
             if grow:
-                found.append(column)
+                columns_of_table.append(column)
             continue
         kind = _fitted(column.type, field["type"], grow)
         if kind.kind is Kind.STRING and (mark := mark_of(field.get("doc"))) != TEXT:
             plain = mark is None and _in_so_many_words(document, column.field)
             kind = kind if plain else JSON
-        found.append(replace(column, type=kind, certain=column.certain or kind is JSON))
-    return tuple(found)
+        columns_of_table.append(replace(column, type=kind, certain=column.certain or kind is JSON))
+    return tuple(columns_of_table)
 
 
 def doc(kind: Kind, description: str, before: str | None = None) -> str | None:
@@ -59,19 +59,19 @@ def mark_of(doc: str | None) -> str | None:
     return next((mark for mark in (TEXT, JSON_TEXT) if doc and f"{doc}: ".startswith(f"{mark}: ")), doc)
 
 
-def _fitted(kind: FieldType, held: Any, grow: bool) -> FieldType:
-    if isinstance(held, str):
-        return JSON if held == "string" and kind.kind is not Kind.STRING else kind
+def _fitted(kind: FieldType, stored: Any, grow: bool) -> FieldType:
+    if isinstance(stored, str):
+        return JSON if stored == "string" and kind.kind is not Kind.STRING else kind
     if kind.kind is Kind.LIST and kind.item is not None:
-        return replace(kind, item=_fitted(kind.item, held["element"], grow))
+        return replace(kind, item=_fitted(kind.item, stored["element"], grow))
     if kind.kind is not Kind.STRUCT:
         return kind
-    there = {field["name"]: field["type"] for field in held.get("fields", ())}
+    existing = {field["name"]: field["type"] for field in stored.get("fields", ())}
     members = (
-        (name, _fitted(member, there[name], grow) if name in there else member)
+        (name, _fitted(member, existing[name], grow) if name in existing else member)
         for name, member in kind.fields
     )
-    return replace(kind, fields=tuple(member for member in members if grow or member[0] in there))
+    return replace(kind, fields=tuple(member for member in members if grow or member[0] in existing))
 
 
 def _in_so_many_words(document: Mapping[str, Any], field: str) -> bool:

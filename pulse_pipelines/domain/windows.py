@@ -1,8 +1,9 @@
 """Windows of a state: counts and sums of the last minutes and hours per key, and sessions.
 
-They are kept as buckets: of a key and a minute of event time the number of events, the first and the last,
-and sums. Kept is what a day before now can need: `KEPT` minutes, back from the dataset's newest event.
-Events that claim to be of more than `AHEAD_S` after their receipt have no place: so it is always enough.
+They are stored as buckets: for a key and a minute of event time, the number of events, the first and the last
+of them, and sums. Buckets of the last `RETENTION_MINUTES` minutes, back from the dataset's newest event, are
+kept: any window of a day before now needs no more. Events that claim to be more than `AHEAD_S` later than
+their receipt are in no window, so this is always enough.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ LENGTHS = {"5m": 5, "1h": 60, "24h": 1_440}
 """Minutes of each window."""
 AHEAD_S = 3_600
 """Seconds by which an event's timestamp may be after its receipt; one beyond them is in no window."""
-KEPT = max(LENGTHS.values()) + AHEAD_S // 60
+RETENTION_MINUTES = max(LENGTHS.values()) + AHEAD_S // 60
 """Minutes of buckets that are kept, the newest one included."""
 MAX_SUMS = 8
 MIN_GAP_S, MAX_GAP_S = 60, 86_400

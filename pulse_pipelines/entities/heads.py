@@ -44,7 +44,7 @@ ADVANCE = """
 UPDATE entity_logs SET updated = %(after)s
 WHERE dataset_id = %(dataset)s AND generation = %(generation)s AND updated = %(before)s
 """
-BEGIN_ANEW = """
+NEW_GENERATION = """
 UPDATE entity_logs SET generation = nextval('entity_generations') WHERE dataset_id = %s
 """
 REMOVE = "DELETE FROM entity_heads WHERE dataset_id = %s AND run = ANY(%s)"
@@ -98,15 +98,15 @@ class Log:
     runs: "Sequence[tuple[int, Heads]]"
     """By number; numbers do not order the runs by age."""
 
-    def look_up(self, wanted: Digests) -> tuple[Digests, Counters]:
+    def look_up(self, entity_ids: Digests) -> tuple[Digests, Counters]:
         """Look up the states of entities, and `_updated` of their newest versions: 0 for unknown entities."""
-        count = len(wanted)
+        count = len(entity_ids)
         states = Digests(np.zeros(count, np.uint64), np.zeros(count, np.uint64))
         updated = np.zeros(count, np.int64)
         for _, run in self.runs:
-            places = wanted.places_in(run.ids)
-            known = np.flatnonzero(places >= 0)
-            newer = known[run.updated[places[known]] > updated[known]]
+            places = entity_ids.places_in(run.ids)
+            existing = np.flatnonzero(places >= 0)
+            newer = existing[run.updated[places[existing]] > updated[existing]]
             at = places[newer]
             updated[newer] = run.updated[at]
             states.heads[newer], states.tails[newer] = run.states.heads[at], run.states.tails[at]
@@ -127,9 +127,9 @@ class Append:
     replaces: Sequence[int]
     created: Positions = field(default_factory=lambda: NOWHERE)
     """Positions of versions that are the first of their entity, and no deletions."""
-    gone: Positions = field(default_factory=lambda: NOWHERE)
+    deletions: Positions = field(default_factory=lambda: NOWHERE)
     """Positions of deletions, except ..."""
-    swept: Mapping[int, Positions] = field(default_factory=dict)
+    sync_deletions: Mapping[int, Positions] = field(default_factory=dict)
     """... those of full syncs, by sync number."""
     indexes: Sequence[Indexed] = ()
     """The log's indexes that have all versions before."""
@@ -178,11 +178,11 @@ def log(connection: postgres.Connection, dataset_id: UUID) -> Log | None:
     row = connection.execute(LOG, [dataset_id]).fetchone()
     if row is None:
         return None
-    found: Any = connection.execute(RUNS, [dataset_id], binary=True)
-    return Log(row[0], row[1], [(run, Heads.unpacked(packed)) for run, packed in found])
+    stored_runs: Any = connection.execute(RUNS, [dataset_id], binary=True)
+    return Log(row[0], row[1], [(run, Heads.unpacked(packed)) for run, packed in stored_runs])
 
 
-def append(known: Log, versions: Heads, positions: Positions) -> Append:
+def append(log_before: Log, versions: Heads, positions: Positions) -> Append:
     """Compute the changes that add versions to a log.
 
     Args:
@@ -190,10 +190,10 @@ def append(known: Log, versions: Heads, positions: Positions) -> Append:
         positions: of the versions, in any order.
     """
     added = Heads.newest([versions])
-    replaced = _replaced(len(added), known.runs)
+    replaced = _replaced(len(added), log_before.runs)
     heads = Heads.newest([added, *(run for _, run in replaced)]) if replaced else added
     numbers = [number for number, _ in replaced]
-    return Append(known.generation, known.updated, np.sort(positions), heads, numbers)
+    return Append(log_before.generation, log_before.updated, np.sort(positions), heads, numbers)
 
 
 def advance(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, added: Append) -> bool:
@@ -217,25 +217,25 @@ def advance(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, 
     return True
 
 
-def begin_anew(connection: postgres.Connection, dataset_id: UUID) -> None:
+def start_generation(connection: postgres.Connection, dataset_id: UUID) -> None:
     """Start a new generation of a log, so that readers restart, in the transaction that removes versions.
 
     The heads stay: an erased entity does not reappear when it is sent again unchanged. Events have no log.
     """
-    connection.execute(BEGIN_ANEW, [dataset_id])
+    connection.execute(NEW_GENERATION, [dataset_id])
 
 
 def _replaced(added: int, runs: Sequence[tuple[int, Heads]]) -> list[tuple[int, Heads]]:
     """Choose the runs to merge with a new one of `added` heads: wherever enough of similar size exist."""
-    left = list(runs)
+    candidates = list(runs)
     chosen: list[tuple[int, Heads]] = []
     size = added
     while True:
         level = size.bit_length() // 2
-        alike = [each for each in left if len(each[1]).bit_length() // 2 <= level]
+        alike = [each for each in candidates if len(each[1]).bit_length() // 2 <= level]
         more = sum(len(run) for _, run in alike)
         if len(alike) < FAN_IN - 1 or size + more > MERGED:
             return chosen
         chosen += alike
-        left = [each for each in left if each not in alike]
+        candidates = [each for each in candidates if each not in alike]
         size += more

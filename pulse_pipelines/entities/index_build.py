@@ -52,7 +52,7 @@ def build(
     tenant: Tenant,
     slug: str,
     index_id: int,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
     seconds: float = math.inf,
 ) -> None:
     """Bring an index up to its log; returns early if it is dropped meanwhile, or if time is up.
@@ -67,16 +67,16 @@ def build(
         Terminal: a file of the table is gone or damaged.
         OSError: the object store failed.
     """
-    known, tails, until = _Predecessors(), 0, time.monotonic() + seconds
-    while (seen := _step(tenant, slug, index_id, known, held=tails >= PATIENCE)) is not None:
-        told(*seen)
-        tails += seen[1] - seen[0] <= PIECE
+    predecessors, tails, until = _Predecessors(), 0, time.monotonic() + seconds
+    while (step := _step(tenant, slug, index_id, predecessors, lock_log=tails >= PATIENCE)) is not None:
+        progress(*step)
+        tails += step[1] - step[0] <= PIECE
         if time.monotonic() > until:
             return
 
 
 def _step(
-    tenant: Tenant, slug: str, index_id: int, known: "_Predecessors", *, held: bool
+    tenant: Tenant, slug: str, index_id: int, predecessors: "_Predecessors", *, lock_log: bool
 ) -> tuple[int, int] | None:
     """Add a piece; returns where index and log were before, or None if there was nothing to add.
 
@@ -84,34 +84,34 @@ def _step(
         held: whether the log is held while the piece is read.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        if held:
+        if lock_log:
             connection.execute(HOLD, [index_id])
         row = connection.execute(INDEX, [index_id]).fetchone()
         log = log_of(connection, tenant, slug)
         if row is None or row[1] >= log.updated:
             return None
         index, after = Index(index_id, row[0]), row[1]
-        if held:
-            _write(connection, tenant, index, _read(tenant, log, index, after, known))
+        if lock_log:
+            _write(connection, tenant, index, _read(tenant, log, index, after, predecessors))
             return after, log.updated
-    piece = _read(tenant, log, index, after, known)
+    piece = _read(tenant, log, index, after, predecessors)
     fail_point("index_build.read")
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         _write(connection, tenant, index, piece)
     return after, log.updated
 
 
-def _read(tenant: Tenant, log: CurrentLog, index: Index, after: int, known: "_Predecessors") -> _Piece:
-    look = partial(current_log, tenant, log.dataset.slug)
+def _read(tenant: Tenant, log: CurrentLog, index: Index, after: int, predecessors: "_Predecessors") -> _Piece:
+    reload = partial(current_log, tenant, log.dataset.slug)
 
-    def read(seen: CurrentLog) -> _Piece:
-        known.read(tenant, replace(log, metadata_location=seen.metadata_location))
+    def read(current: CurrentLog) -> _Piece:
+        predecessors.read(tenant, replace(log, metadata_location=current.metadata_location))
         last = min(after + PIECE, log.updated)
         by = index.of(log.dataset)
-        rows = _rows(tenant, seen, after, last, (IS_DELETED, *by.columns))
-        return _Piece(log, after, known.of(after, last), index_entries.values(rows, by, log.dataset))
+        rows = _rows(tenant, current, after, last, (IS_DELETED, *by.columns))
+        return _Piece(log, after, predecessors.of(after, last), index_entries.values(rows, by, log.dataset))
 
-    return readable.as_it_is(read, log, look, lambda seen: seen.metadata_location)
+    return readable.as_it_is(read, log, reload, lambda current: current.metadata_location)
 
 
 def _write(connection: postgres.Connection, tenant: Tenant, index: Index, piece: _Piece) -> None:

@@ -74,11 +74,11 @@ class Indexed:
 
 def digests(values: Sequence[str | None], dataset: Dataset) -> Digests:
     """The digests of values, zeros for none, under the dataset's secret seed: no value can be guessed."""
-    known = np.array([value is not None for value in values], np.bool_)
-    found = index_runs.none(len(values))
+    present = np.array([value is not None for value in values], np.bool_)
+    digests_of_values = index_runs.none(len(values))
     some = Digests.of([value for value in values if value is not None], dataset.claim_seed)
-    found.heads[known], found.tails[known] = some.heads, some.tails
-    return found
+    digests_of_values.heads[present], digests_of_values.tails[present] = some.heads, some.tails
+    return digests_of_values
 
 
 def values(rows: pa.Table, by: Expression, dataset: Dataset) -> Values:
@@ -102,8 +102,8 @@ def current(connection: postgres.Connection, dataset: Dataset, updated: int) -> 
 
     An index by a property of a newer schema than the dataset is seen with is left out: it falls behind.
     """
-    found = [Index(*row) for row in connection.execute(CURRENT, [dataset.dataset_id, updated])]
-    return tuple(each for each in found if each.fits(dataset))
+    indexes = postgres.select(connection, Index, CURRENT, [dataset.dataset_id, updated])
+    return tuple(each for each in indexes if each.fits(dataset))
 
 
 def advance(
@@ -146,8 +146,8 @@ def forget(
         following: of versions that stay, and follow one of these: their old value goes, too.
     """
     for (index_id,) in connection.execute(OF_DATASET, [dataset_id]).fetchall():
-        wanted: Any = connection.execute(WITH_VERSIONS, [index_id, [*erased, *following]], binary=True)
-        for first, packed in wanted.fetchall():
+        runs: Any = connection.execute(WITH_VERSIONS, [index_id, [*erased, *following]], binary=True)
+        for first, packed in runs.fetchall():
             before = Run.unpacked(first, packed)
             after = Run.unpacked(first, bytearray(packed))
             places = np.arange(first, first + len(before))

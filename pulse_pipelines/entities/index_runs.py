@@ -89,8 +89,8 @@ class Run:
     def __len__(self) -> int:
         return len(self.new)
 
-    def __getitem__(self, which: slice) -> "Run":
-        return Run(self.first + (which.start or 0), self.new[which], self.old[which])
+    def __getitem__(self, part: slice) -> "Run":
+        return Run(self.first + (part.start or 0), self.new[part], self.old[part])
 
     def after(self, before: "Run") -> "Run":
         """This run with the one before it."""
@@ -114,8 +114,11 @@ def made(before: int, previous: Counters, old: Digests, added: Iterable[Values])
         at = part.updated - first
         new.heads[at], new.tails[at] = part.digests.heads, part.digests.tails
     had = Digests(old.heads.copy(), old.tails.copy())
-    here = np.flatnonzero(previous > before)  # of an entity with several versions
-    had.heads[here], had.tails[here] = new.heads[previous[here] - first], new.tails[previous[here] - first]
+    later = np.flatnonzero(previous > before)  # of an entity with several versions
+    had.heads[later], had.tails[later] = (
+        new.heads[previous[later] - first],
+        new.tails[previous[later] - first],
+    )
     same = (had.heads == new.heads) & (had.tails == new.tails)
     had.heads[same] = had.tails[same] = 0
     return Run(first, new, had)
@@ -133,24 +136,24 @@ def append(connection: postgres.Connection, tenant_id: UUID, index_id: int, run:
 
 def values_at(connection: postgres.Connection, index_id: int, places: Counters) -> Digests:
     """The values of versions that the index has, by `_updated`; zeros where it has none, as for 0."""
-    found = none(len(places))
+    values = none(len(places))
     some = places[places > 0]
     if not len(some):
-        return found
+        return values
     within = [index_id, int(some.max()), int(some.min())]
     for first, versions in connection.execute(WITHIN, within).fetchall():
-        own = np.flatnonzero((places >= first) & (places < first + versions))
-        if not len(own):
+        selected = np.flatnonzero((places >= first) & (places < first + versions))
+        if not len(selected):
             continue
-        at = places[own] - first
+        at = places[selected] - first
         if len(at) * SPARSE < versions:
             row: Any = connection.execute(NEW_OF_SOME, [at.tolist(), index_id, first], binary=True).fetchone()
             new = Digests.unpacked(row[0])
         else:
             row = connection.execute(NEW, [index_id, first], binary=True).fetchone()
             new = Digests.unpacked(row[0])[at]
-        found.heads[own], found.tails[own] = new.heads, new.tails
-    return found
+        values.heads[selected], values.tails[selected] = new.heads, new.tails
+    return values
 
 
 def read(
@@ -166,25 +169,27 @@ def read(
         Whether the entity is in the subset, else it has left it, by `_updated`, ascending; and the last place
         that was looked at: None if that is all that the index has.
     """
-    found: dict[int, bool] = {}
+    changes: dict[int, bool] = {}
     for count in READ_AT_ONCE:
-        there = runs(connection, index_id, after, count)
-        for run in there:
+        piece = runs(connection, index_id, after, count)
+        for run in piece:
             enters = (run.new.heads == key.heads) & (run.new.tails == key.tails)
             leaves = (run.old.heads == key.heads) & (run.old.tails == key.tails)
             for at in np.flatnonzero(enters | leaves):
                 updated = run.first + int(at)
                 if updated > after:
-                    found[updated] = bool(enters[at])
-                    if len(found) == limit:
-                        return found, updated
+                    changes[updated] = bool(enters[at])
+                    if len(changes) == limit:
+                        return changes, updated
             after = run.first + len(run) - 1
-        if len(there) < count:
-            return found, None
-    return found, after
+        if len(piece) < count:
+            return changes, None
+    return changes, after
 
 
-def with_values(connection: postgres.Connection, index_id: int, wanted: Digests) -> tuple[Counters, Digests]:
+def with_values(
+    connection: postgres.Connection, index_id: int, value_run: Digests
+) -> tuple[Counters, Digests]:
     """The versions that have one of several values, by `_updated`, ascending; and the value of each.
 
     Args:
@@ -192,7 +197,7 @@ def with_values(connection: postgres.Connection, index_id: int, wanted: Digests)
     """
     numbers, values = [np.empty(0, np.int64)], [none(0)]
     for run in _after(connection, index_id, 0):
-        at = np.flatnonzero(run.new.places_in(wanted) >= 0)
+        at = np.flatnonzero(run.new.places_in(value_run) >= 0)
         numbers.append(run.first + at)
         values.append(run.new[at])
     return np.concatenate(numbers), Digests.joined(values)
@@ -204,14 +209,14 @@ def of_changes(connection: postgres.Connection, index_id: int, after: int) -> Di
     for run in _after(connection, index_id, after):
         changed = run[max(0, after + 1 - run.first) :]
         parts += [changed.new, changed.old]
-    found = Digests.joined(parts).run()
-    return found[~found.is_zero()]
+    values = Digests.joined(parts).run()
+    return values[~values.is_zero()]
 
 
 def _after(connection: postgres.Connection, index_id: int, after: int) -> Iterator[Run]:
-    while there := runs(connection, index_id, after, READ_AT_ONCE[-1]):
-        yield from there
-        after = there[-1].first + len(there[-1]) - 1
+    while piece := runs(connection, index_id, after, READ_AT_ONCE[-1]):
+        yield from piece
+        after = piece[-1].first + len(piece[-1]) - 1
 
 
 def runs(connection: postgres.Connection, index_id: int, after: int, count: int) -> list[Run]:

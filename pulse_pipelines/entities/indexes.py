@@ -91,15 +91,15 @@ def declare(tenant: Tenant, slug: str, expression: str, *, pipe: str | None = No
         text = expressions.expression(expression, log.dataset.columns).text
         connection.execute(HOLD, [log.dataset.dataset_id])
         connection.execute(DECLARE, [tenant.tenant_id, log.dataset.dataset_id, text, pipe is not None])
-        found = _listed(connection, log)
-        if len(found) > MAX_INDEXES:
+        declared = _listed(connection, log)
+        if len(declared) > MAX_INDEXES:
             raise QuotaExceeded(
                 f"the dataset has {MAX_INDEXES} indexes, as many as it may have",
-                fix="Drop one: the list says which nobody reads",
+                fix="Drop one: the list shows which are not read",
                 tenant=tenant.slug,
                 dataset=slug,
             )
-        index = next(each for each in found if each.expression == text)
+        index = next(each for each in declared if each.expression == text)
         if pipe is not None:
             connection.execute(READ, [reader_of(pipe), index.index_id])
     return index
@@ -158,7 +158,7 @@ class SubsetLog:
 
 
 def subset_log(
-    tenant: Tenant, slug: str, given: str, after: int, limit: int, reader: str | None = None
+    tenant: Tenant, slug: str, text: str, after: int, limit: int, reader: str | None = None
 ) -> SubsetLog:
     """Read at most `limit` entries of a subset after a place in the log, or as many as a look has.
 
@@ -173,7 +173,7 @@ def subset_log(
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         log = log_of(connection, tenant, slug)
-        subset = expressions.subset(given, log.dataset.columns)
+        subset = expressions.subset(text, log.dataset.columns)
         row = connection.execute(FIND, [log.dataset.dataset_id, subset.expression.text]).fetchone()
         if row is None:
             raise Conflict(

@@ -54,7 +54,7 @@ UPDATE entity_syncs s SET settled_at = now(),
     ended_at = CASE WHEN is_full THEN NULL ELSE now() END
 WHERE tenant_id = %s AND state = 'sent' AND settled_at IS NULL AND {BEYOND.format(ends="s.ends")}
 """  # noqa: S608 - from constants
-SWEPT = f"""
+FINISH_DELETIONS = f"""
 UPDATE entity_syncs s SET state = 'done', ended_at = now()
 WHERE tenant_id = %s AND state = 'deleting' AND {BEYOND.format(ends="s.swept_to")} AND swept_to IS NOT NULL
 """  # noqa: S608 - from constants
@@ -87,23 +87,23 @@ class Unfinished(NamedTuple):
 
     def within(self, positions: Positions) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         """Mask of the positions within the sync; until it is sent, all from its start on."""
-        found = self.since(positions)
+        mask = self.since(positions)
         if self.ends is not None:
-            found &= positions < self.ends[np.clip(positions >> 48, 0, len(self.ends) - 1)]
-        return found
+            mask &= positions < self.ends[np.clip(positions >> 48, 0, len(self.ends) - 1)]
+        return mask
 
     def is_over(self, positions: Positions) -> bool:
         """Whether all of these positions are at or after its end."""
         if self.ends is None:
             return False
-        known = positions[positions >> 48 < len(self.ends)]
-        return bool((known >= self.ends[known >> 48]).all())
+        within = positions[positions >> 48 < len(self.ends)]
+        return bool((within >= self.ends[within >> 48]).all())
 
     def since(self, positions: Positions) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         """Mask of the positions at or after its start."""
         partitions = positions >> 48
-        known = partitions < len(self.starts)
-        return ~known | (positions >= self.starts[np.where(known, partitions, 0)])
+        existing = partitions < len(self.starts)
+        return ~existing | (positions >= self.starts[np.where(existing, partitions, 0)])
 
 
 class Counts(NamedTuple):
@@ -124,25 +124,26 @@ def ends_of(tenant: Tenant, connection: postgres.Connection) -> dict[int, int]:
         Transient: the broker does not answer, or the topic is not the one that is ingested.
     """
     positions = connection.execute(POSITIONS, [tenant.tenant_id]).fetchall()
-    known = {topic_id for _, _, topic_id in positions if topic_id is not None}
+    topic_ids = {topic_id for _, _, topic_id in positions if topic_id is not None}
     current = kafka.topic_ids([tenant.topic]).get(tenant.topic)
-    if current is None or known - {current}:
+    if current is None or topic_ids - {current}:
         raise Transient(
-            "the tenant's topic is gone, or was recreated: nobody can tell where a sync ends",
-            fix=f"See `pulse status`; to go on with what it holds: pulse tenant accept-loss {tenant.slug}",
+            "the tenant's topic is gone, or was recreated: it is unknown where a sync ends",
+            fix=f"See `pulse status`; to continue with what it holds: pulse tenant accept-loss {tenant.slug}",
             tenant=tenant.slug,
         )
     bases = {partition: base for partition, base, _ in positions}
     count = kafka.partition_counts().get(tenant.topic, 0)
     answers = kafka.offsets([(tenant.topic, partition) for partition in range(count)], "latest")
-    found = {}
+    ends = {}
     for (_, partition), answer in answers.items():
         if not isinstance(answer, int):
             raise Transient(
-                f"the broker does not say where the topic ends: {kafka.said(answer)}", tenant=tenant.slug
+                f"the broker does not say where the topic ends: {kafka.error_text(answer)}",
+                tenant=tenant.slug,
             )
-        found[partition] = bases.get(partition, 0) + answer
-    return found
+        ends[partition] = bases.get(partition, 0) + answer
+    return ends
 
 
 def unfinished(
@@ -158,10 +159,10 @@ def unfinished(
         lock: lock the rows until the transaction ends.
     """
     query = UNFINISHED.format(whose="tenant_id" if dataset_id is None else "dataset_id")
-    found = connection.execute(query + ("FOR UPDATE" if lock else ""), [dataset_id or tenant_id])
+    rows = connection.execute(query + ("FOR UPDATE" if lock else ""), [dataset_id or tenant_id])
     return [
         Unfinished(number, owner, is_full, State(state), _packed(starts), ends and _packed(ends))
-        for number, owner, is_full, state, starts, ends in found
+        for number, owner, is_full, state, starts, ends in rows
     ]
 
 
@@ -175,8 +176,8 @@ def failed_lately(connection: postgres.Connection, tenant_id: UUID) -> list[Unfi
 
 def ids(connection: postgres.Connection, sync_id: int) -> Digests:
     """Load the ids that a full sync brought so far, as a run."""
-    found: Any = connection.execute(IDS, [sync_id], binary=True)
-    return Digests.joined(Digests.unpacked(packed) for (packed,) in found).run()
+    rows: Any = connection.execute(IDS, [sync_id], binary=True)
+    return Digests.joined(Digests.unpacked(packed) for (packed,) in rows).run()
 
 
 def add_ids(connection: postgres.Connection, tenant_id: UUID, sync_id: int, added: Digests) -> None:
@@ -193,7 +194,7 @@ def count(connection: postgres.Connection, sync_id: int, counts: Counts) -> None
 def reached(connection: postgres.Connection, tenant_id: UUID) -> None:
     """Advance the syncs whose ends the tenant's positions have passed, in this transaction."""
     connection.execute(REACHED, [tenant_id])
-    if connection.execute(SWEPT, [tenant_id]).rowcount:
+    if connection.execute(FINISH_DELETIONS, [tenant_id]).rowcount:
         connection.execute(FORGET_IDS, [tenant_id])
 
 
@@ -216,6 +217,6 @@ def as_json(ends: Ends) -> Jsonb:
 
 
 def _packed(ends: Mapping[str, int]) -> Positions:
-    known = {int(partition): offset for partition, offset in ends.items()}
-    last = max(known, default=0)
-    return np.array([position(each, known.get(each, 0)) for each in range(last + 1)], np.int64)
+    offsets = {int(partition): offset for partition, offset in ends.items()}
+    last = max(offsets, default=0)
+    return np.array([position(each, offsets.get(each, 0)) for each in range(last + 1)], np.int64)

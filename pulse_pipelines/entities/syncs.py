@@ -203,7 +203,7 @@ def allow(tenant: Tenant, slug: str, share: float) -> None:
         UserError: it is not a share.
     """
     if not 0 <= share <= 1:
-        raise UserError(f"{share} is no share", fix="Give a number between 0 and 1")
+        raise UserError(f"{share} is not a share", fix="Give a number between 0 and 1")
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         dataset_id, _ = _dataset(connection, tenant, slug)
         connection.execute(ALLOW, [share, dataset_id])
@@ -214,8 +214,8 @@ def _dataset(
 ) -> tuple[UUID, int]:
     row = connection.execute(DATASET, {"slug": slug, "any": of_any_kind}).fetchone()
     if row is None:
-        what = "dataset" if of_any_kind else "dataset of entities"
-        raise NotFound(f"no such {what}", tenant=tenant.slug, dataset=slug)
+        kind = "dataset" if of_any_kind else "dataset of entities"
+        raise NotFound(f"no such {kind}", tenant=tenant.slug, dataset=slug)
     return row[0], row[1]
 
 

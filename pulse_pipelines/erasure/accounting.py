@@ -126,9 +126,9 @@ def result(
         summaries: number of summaries that were deleted.
         states: number of events that were removed from the dataset's state.
     """
-    known = {"days": {}, "files": [], "snapshot_id": None, "summaries": 0, "states": 0, **(before or {})}
-    days: dict[str, int] = defaultdict(int, known["days"])
-    objects = list(known["files"])
+    earlier = {"days": {}, "files": [], "snapshot_id": None, "summaries": 0, "states": 0, **(before or {})}
+    days: dict[str, int] = defaultdict(int, earlier["days"])
+    objects = list(earlier["files"])
     for cleaned in hit:
         days[str(cleaned.day)] += len(cleaned.places)
         after = cleaned.after.file_path if cleaned.after else None
@@ -137,7 +137,7 @@ def result(
         "rows": sum(days.values()),
         "days": days,
         "files": objects,
-        "snapshot_id": snapshot_id or known["snapshot_id"],
-        "summaries": known["summaries"] + summaries,
-        "states": known["states"] + states,
+        "snapshot_id": snapshot_id or earlier["snapshot_id"],
+        "summaries": earlier["summaries"] + summaries,
+        "states": earlier["states"] + states,
     }

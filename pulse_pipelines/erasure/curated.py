@@ -53,11 +53,11 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     Raises:
         Transient, OSError, psycopg.OperationalError: run it again.
     """
-    known = {entry["table"]: entry for entry in erasure.steps.get(STEP, ())}
+    entries = {entry["table"]: entry for entry in erasure.steps.get(STEP, ())}
     for name in tables(tenant, subject) if days_of(erasure) else ():
         files, deleted = _erase(tenant, subject, erasure, name)
-        before = known.get(name[1], {"files_removed": 0, "objects_deleted": 0})
-        known[name[1]] = {
+        before = entries.get(name[1], {"files_removed": 0, "objects_deleted": 0})
+        entries[name[1]] = {
             "table": name[1],
             "files_removed": before["files_removed"] + files,
             "objects_deleted": before["objects_deleted"] + deleted,
@@ -67,7 +67,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         stale = connection.execute(DELETE_STALE, [erasure.erasure_id, tenant.tenant_id]).rowcount
         again = erasure.steps.get(SUMMARIES, 0) + stale
         record.done(connection, tenant, erasure.erasure_id, SUMMARIES, again)
-        record.done(connection, tenant, erasure.erasure_id, STEP, list(known.values()))
+        record.done(connection, tenant, erasure.erasure_id, STEP, list(entries.values()))
 
 
 def stale_summaries(tenant: Tenant, erasure: Erasure) -> list[tuple[str, date]]:
@@ -86,8 +86,8 @@ def tables(tenant: Tenant, subject: Subject) -> Iterator[TableName]:
     dataset = subject.dataset
     prefix = tenant.curated_table(dataset.slug, "")[1]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        found = connection.execute(TABLES, [tenant.namespace, prefix]).fetchall()
-    for name, location in found:
+        candidates = connection.execute(TABLES, [tenant.namespace, prefix]).fetchall()
+    for name, location in candidates:
         table = iceberg.load_table((tenant.namespace, name), location)
         if table.properties.get(SOURCE_PROPERTY) == str(dataset.dataset_id):
             yield tenant.namespace, name
@@ -107,13 +107,13 @@ def leftovers(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableNam
     listed = [o for day in days_of(erasure) for o in object_store.listed(f"{location}/data/day={day}/")]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         table = current(connection)
-        left = [file.file_path for file in stale_files(connection, subject, erasure, table)]
+        stale = [file.file_path for file in stale_files(connection, subject, erasure, table)]
     live = live_table.live_files(table)
-    for each in listed:
-        old = erasure.finished_at is None or each.modified <= erasure.finished_at
-        if old and each.path not in live:
-            left.append(each.path)
-    return left
+    for stored in listed:
+        old = erasure.finished_at is None or stored.modified <= erasure.finished_at
+        if old and stored.path not in live:
+            stale.append(stored.path)
+    return stale
 
 
 def stale_files(

@@ -37,13 +37,13 @@ class Everywhere:
     """Datasets whose entities are erased as a whole, by `_id` only."""
 
     @property
-    def known(self) -> frozenset[str]:
+    def all_slugs(self) -> frozenset[str]:
         """Slugs of all datasets of the tenant."""
         return frozenset(each.slug for each in (*self.datasets, *self.entities))
 
     def no_dataset(self, slug: str) -> frozenset[str] | None:
         """For the first dataset the existing slugs: its erasure also covers events for unknown datasets."""
-        return self.known if slug == self.slugs[0] else None
+        return self.all_slugs if slug == self.slugs[0] else None
 
     @property
     def slugs(self) -> list[str]:
@@ -51,7 +51,7 @@ class Everywhere:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class Omission:
     """Data that an erasure from all datasets does not cover, and the remedy."""
 
     what: str
@@ -73,8 +73,8 @@ def find(tenant: Tenant, where: str) -> Everywhere:
             tenant=tenant.slug,
         )
     name, equals, value = where.partition("=")
-    own = name.partition(".")[0] in ("context", "data") and "." in name
-    if equals and name and value and name not in ENVELOPE and not own:
+    is_path = name.partition(".")[0] in ("context", "data") and "." in name
+    if equals and name and value and name not in ENVELOPE and not is_path:
         if not any(_declares(dataset, name) for dataset in owned):
             raise UserError(
                 f"no dataset of the tenant declares a property {name!r}",
@@ -89,17 +89,17 @@ def find(tenant: Tenant, where: str) -> Everywhere:
     return Everywhere(where, of_events, tuple(each for each in owned if each not in of_events))
 
 
-def preview(tenant: Tenant, found: Everywhere) -> dict[str, ErasurePreview]:
+def preview(tenant: Tenant, scope: Everywhere) -> dict[str, ErasurePreview]:
     """Count what the erasure would remove from each dataset now; changes nothing."""
-    return {slug: run.preview(tenant, slug, found.where, found.no_dataset(slug)) for slug in found.slugs}
+    return {slug: run.preview(tenant, slug, scope.where, scope.no_dataset(slug)) for slug in scope.slugs}
 
 
-def count_own(tenant: Tenant, found: Everywhere) -> list[Outcome]:
+def count_tenant_tables(tenant: Tenant, scope: Everywhere) -> list[Outcome]:
     """Count what the erasure would remove now from tables of the tenant's own that ask for it."""
-    return own_tables.count(tenant, subject(found.datasets[0], found.where)) if found.datasets else []
+    return own_tables.count(tenant, subject(scope.datasets[0], scope.where)) if scope.datasets else []
 
 
-def own_of(tenant: Tenant, receipts: Sequence[Mapping[str, Any]]) -> Sequence[Outcome]:
+def tenant_table_outcomes(tenant: Tenant, receipts: Sequence[Mapping[str, Any]]) -> Sequence[Outcome]:
     """What became of the own tables that ask for it, by the record of the first receipt."""
     for receipt in receipts[:1]:
         return own_tables.outcomes(record.find(tenant, receipt["erasure_id"]).steps)
@@ -107,7 +107,7 @@ def own_of(tenant: Tenant, receipts: Sequence[Mapping[str, Any]]) -> Sequence[Ou
 
 
 def erase(
-    tenant: Tenant, found: Everywhere, progress: Callable[[str], None] = lambda step: None
+    tenant: Tenant, scope: Everywhere, progress: Callable[[str], None] = lambda step: None
 ) -> list[dict[str, Any]]:
     """Erase from one dataset after the other; returns their receipts.
 
@@ -115,42 +115,42 @@ def erase(
         as `run.erase`: the datasets before it are erased. Called again, it completes the rest.
     """
     receipts = []
-    for slug in found.slugs:
+    for slug in scope.slugs:
 
         def of_dataset(step: str, slug: str = slug) -> None:
             progress(f"{slug}: {step}")
 
-        receipts.append(run.erase(tenant, slug, found.where, of_dataset, found.no_dataset(slug)))
+        receipts.append(run.erase(tenant, slug, scope.where, of_dataset, scope.no_dataset(slug)))
     return receipts
 
 
-def left_out(tenant: Tenant, found: Everywhere, own: Sequence[Outcome]) -> Iterator[LeftOut]:
+def find_omissions(tenant: Tenant, scope: Everywhere, outcomes: Sequence[Outcome]) -> Iterator[Omission]:
     """Find data that is not erased: entity versions with the value, files of deleted datasets, own tables.
 
-    Args:
-        own: outcomes of the own tables that ask for erasures.
+        Args:
+    outcomes: of the own tables that ask for erasures.
     """
-    for dataset in found.entities:
-        wanted = subject(dataset, found.where).covering(record.settled(tenant, dataset))
-        files = live_table.of_current(partial(_matching, wanted), tenant, dataset)
+    for dataset in scope.entities:
+        covered = subject(dataset, scope.where).covering(record.settled(tenant, dataset))
+        files = live_table.of_current(partial(_matching, covered), tenant, dataset)
         if count := sum(len(places) for _, places in files):
             command = f"pulse erase {tenant.slug} --dataset {dataset.slug} --where event_id=<_id>"
             fix = f"Erase each entity whole: {command}"
-            yield LeftOut(f"{count:,} versions of entities in the dataset {dataset.slug}", fix)
-    if gone := [slug for slug in deleted_slugs(tenant) if slug not in found.known]:
+            yield Omission(f"{count:,} versions of entities in the dataset {dataset.slug}", fix)
+    if deleted := [slug for slug in deleted_slugs(tenant) if slug not in scope.all_slugs]:
         fix = "They were not looked at. To erase from the raw zone, create a dataset of the slug, then erase"
-        yield LeftOut(f"files of deleted datasets: {', '.join(gone)}", fix)
-    for each in own:
-        if each.reason is not None and each.has_column:
+        yield Omission(f"files of deleted datasets: {', '.join(deleted)}", fix)
+    for outcome in outcomes:
+        if outcome.reason is not None and outcome.has_column:
             fix = "Delete the rows there with an engine, then expire its snapshots"
-            yield LeftOut(f"the tenant's own table {each.table}: {each.reason}", fix)
-    if not found.datasets and (asking := own_tables.asking(tenant)):
+            yield Omission(f"the tenant's own table {outcome.table}: {outcome.reason}", fix)
+    if not scope.datasets and (asking := own_tables.asking(tenant)):
         fix = "Create a dataset of events: an erasure from it searches them"
-        yield LeftOut(f"own tables: {', '.join(table.shown for table in asking)}", fix)
+        yield Omission(f"own tables: {', '.join(table.shown for table in asking)}", fix)
 
 
-def _matching(wanted: Subject, table: Table) -> list[tuple[DataFile, Places]]:
-    return rows.matching(table, wanted)
+def _matching(covered: Subject, table: Table) -> list[tuple[DataFile, Places]]:
+    return rows.matching(table, covered)
 
 
 def _declares(dataset: Dataset, name: str) -> bool:

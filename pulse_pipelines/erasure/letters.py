@@ -61,15 +61,15 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     """
     before = erasure.steps.get(STEP, {})
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        found = search(connection, tenant, subject)
-        places = {"partitions": [p for p, _ in found.hit], "offsets": [o for _, o in found.hit]}
+        matches = search(connection, tenant, subject)
+        places = {"partitions": [p for p, _ in matches.hit], "offsets": [o for _, o in matches.hit]}
         emptied = connection.execute(EMPTY, places | {"tenant": tenant.tenant_id}).fetchall()
         replayed = sum(resolution == "replayed" for (resolution,) in emptied)
         result = {
             "emptied": before.get("emptied", 0) + len(emptied),
             "replayed": before.get("replayed", 0) + replayed,
-            "unreadable": len(found.unreadable),
-            "unreadable_ids": [f"{partition}-{offset}" for partition, offset in found.unreadable[:SHOWN]],
+            "unreadable": len(matches.unreadable),
+            "unreadable_ids": [f"{partition}-{offset}" for partition, offset in matches.unreadable[:SHOWN]],
         }
         record.done(connection, tenant, erasure.erasure_id, STEP, result)
         fail_point("erase.letters.before_commit")

@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure.own_subject import Wanted
+from pulse_pipelines.erasure.own_subject import SearchedValue
 from pulse_pipelines.erasure.own_table import OwnErasure
 from pulse_pipelines.lake.catalog import OwnTable
 from pulse_pipelines.sql.confinement import limit_memory
@@ -23,17 +23,19 @@ MEMORY = 1024**3
 def main() -> None:
     """Count, erase, or search again."""
     limit_memory(MEMORY)
-    asked = orjson.loads(sys.stdin.buffer.read())
-    tenant = Tenant(UUID(asked["tenant_id"]), asked["tenant"])
-    table = asked["table"]
-    own = OwnTable(tuple(table["namespace"]), table["name"], (table["row"][0], table["row"][1]), table["at"])
-    wanted = Wanted(tuple(map(tuple, asked["paths"])), asked["value"])
-    erasure = OwnErasure(tenant, own, wanted)
-    match asked["do"]:
+    request = orjson.loads(sys.stdin.buffer.read())
+    tenant = Tenant(UUID(request["tenant_id"]), request["tenant"])
+    table = request["table"]
+    entry = OwnTable(
+        tuple(table["namespace"]), table["name"], (table["row"][0], table["row"][1]), table["at"]
+    )
+    searched = SearchedValue(tuple(map(tuple, request["paths"])), request["value"])
+    erasure = OwnErasure(tenant, entry, searched)
+    match request["do"]:
         case "erase":
-            outcome = erasure.erase(asked["erasure_id"])
+            outcome = erasure.erase(request["erasure_id"])
         case "left":
-            outcome = erasure.left(asked["uuid"], asked["sequence"])
+            outcome = erasure.search_again(request["uuid"], request["sequence"])
         case _:
             outcome = erasure.count()
     print(orjson.dumps(asdict(outcome)).decode(), flush=True)

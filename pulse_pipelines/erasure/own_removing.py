@@ -15,19 +15,19 @@ REMOVING = "own_removing"
 
 def note(tenant: Tenant, erasure_id: str, table: str, reached: Collection[str]) -> set[str]:
     """Note a table's files, with those that an interrupted erasure noted; returns all of them."""
-    known = _known(tenant, erasure_id)
-    found = {*reached, *known.get(table, ())}
-    _write(tenant, erasure_id, known | {table: sorted(found)})
-    return found
+    noted = _noted(tenant, erasure_id)
+    files = {*reached, *noted.get(table, ())}
+    _write(tenant, erasure_id, noted | {table: sorted(files)})
+    return files
 
 
 def forget(tenant: Tenant, erasure_id: str, table: str) -> None:
     """Forget a table's files: they are removed. Paths may have values of partitions in them."""
-    known = _known(tenant, erasure_id)
-    _write(tenant, erasure_id, {name: paths for name, paths in known.items() if name != table})
+    noted = _noted(tenant, erasure_id)
+    _write(tenant, erasure_id, {name: paths for name, paths in noted.items() if name != table})
 
 
-def _known(tenant: Tenant, erasure_id: str) -> dict[str, list[str]]:
+def _noted(tenant: Tenant, erasure_id: str) -> dict[str, list[str]]:
     return record.find(tenant, erasure_id).steps.get(REMOVING) or {}
 
 

@@ -54,7 +54,7 @@ def paths_of(subject: Subject) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SearchedValue:
     """A value at one of several paths."""
 
     paths: tuple[Path, ...]
@@ -75,18 +75,18 @@ class Wanted:
                 return f"its column {name[:100]!r} is of type {str(kind).partition('<')[0]}"
         return None
 
-    def wanted_columns(self, schema: pa.Schema, names: Names) -> list[str]:
+    def columns_to_read(self, schema: pa.Schema, names: Names) -> list[str]:
         """The columns of a file that have to be read."""
         return [field.name for field in schema if any(any(_steps(field, p, names)) for p in self.paths)]
 
     def mask(self, rows: pa.RecordBatch, names: Names) -> pa.BooleanArray:
         """Which rows of a file match."""
-        found = pa.array([False] * rows.num_rows, pa.bool_())
+        matches = pa.array([False] * rows.num_rows, pa.bool_())
         for column, field in zip(rows.columns, rows.schema, strict=True):
             for path in self.paths:
                 for steps in _steps(field, path, names):
-                    found = pc.or_(found, self._of_column(column, field, path[steps:], names))
-        return found
+                    matches = pc.or_(matches, self._of_column(column, field, path[steps:], names))
+        return matches
 
     def _of_column(self, column: pa.Array, field: pa.Field, path: Path, names: Names) -> pa.BooleanArray:
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
@@ -155,11 +155,11 @@ class Wanted:
 
 def names_of(table: TableMetadata) -> Names:
     """The names that fields ever had, by their ids."""
-    found: dict[int, set[str]] = defaultdict(set)
+    by_id: dict[int, set[str]] = defaultdict(set)
     for schema in table.schemas:
         for field in _fields(schema.fields):
-            found[field.field_id].add(field.name)
-    return {number: frozenset(names) for number, names in found.items()}
+            by_id[field.field_id].add(field.name)
+    return {number: frozenset(names) for number, names in by_id.items()}
 
 
 def _fields(fields: Sequence[NestedField]) -> Iterator[NestedField]:
@@ -182,8 +182,8 @@ def _members(kind: IcebergType) -> Sequence[NestedField]:
 def _steps(field: pa.Field, path: Path, names: Names) -> Iterator[int]:
     """The numbers of steps of a path that a field's names stand for."""
     number = int((field.metadata or {}).get(PYARROW_PARQUET_FIELD_ID_KEY, -1))
-    known = names.get(number, frozenset()) | {field.name}
-    return (steps for steps, name in prefixes(path) if name in known)
+    candidates = names.get(number, frozenset()) | {field.name}
+    return (steps for steps, name in prefixes(path) if name in candidates)
 
 
 def _ends(fields: Sequence[NestedField], path: Path, before: str) -> Iterator[tuple[str, IcebergType]]:

@@ -17,11 +17,11 @@ from pyiceberg.manifest import DataFile
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import own_removing
-from pulse_pipelines.erasure.own_subject import Names, Wanted, names_of
+from pulse_pipelines.erasure.own_subject import Names, SearchedValue, names_of
 from pulse_pipelines.lake import own
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.lake.errors import NoSuchTable
-from pulse_pipelines.lake.own import NotRewritten, Seen
+from pulse_pipelines.lake.own import NotRewritten, TableState
 from pulse_pipelines.tables import foreign_files, orphan_files
 from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Rewritten
@@ -82,8 +82,8 @@ class OwnErasure:
     """The erasure of one value from one table."""
 
     tenant: Tenant
-    own: OwnTable
-    wanted: Wanted
+    entry: OwnTable
+    searched: SearchedValue
     _rows: dict[str, int] = field(default_factory=dict)
     """Matching rows, by the paths of files that were searched."""
     _again: dict[str, Rewritten] = field(default_factory=dict)
@@ -102,66 +102,66 @@ class OwnErasure:
         """
         return self._guarded(lambda outcome: self._erase(erasure_id, outcome))
 
-    def left(self, uuid: str, sequence: int) -> Outcome:
+    def search_again(self, uuid: str, sequence: int) -> Outcome:
         """Search all files of the table that an erasure covered, again."""
 
         def search(outcome: Outcome) -> None:
-            seen = own.see(self.tenant, self.own)
-            if str(seen.metadata.table_uuid) != uuid:
+            state = own.read_state(self.tenant, self.entry)
+            if str(state.metadata.table_uuid) != uuid:
                 return
-            names = names_of(seen.metadata)
-            for entry in own.live_entries(seen, with_deletes=True).values():
+            names = names_of(state.metadata)
+            for entry in own.live_entries(state, with_deletes=True).values():
                 if (entry.sequence_number or 0) <= sequence:
-                    rows = self._search(seen, entry.data_file, names)
+                    rows = self._search(state, entry.data_file, names)
                     outcome.searched += 1
                     outcome.rows, outcome.files = outcome.rows + rows, outcome.files + bool(rows)
 
         return self._guarded(search)
 
     def _guarded(self, do: Callable[[Outcome], None]) -> Outcome:
-        outcome = Outcome(self.own.shown)
+        outcome = Outcome(self.entry.shown)
         try:
             do(outcome)
         except NoSuchTable:
-            return Outcome(self.own.shown, reason="it was dropped", has_column=False)
+            return Outcome(self.entry.shown, reason="it was dropped", has_column=False)
         except (MemoryError, Transient):
             raise
         except UNREADABLE as error:
             reason = f"it cannot be read or written: {type(error).__name__}: {str(error)[:100]}"
             reason = error.message if isinstance(error, PulseError) else reason
-            outcome.reason = reason.replace(self.wanted.value, "…")
+            outcome.reason = reason.replace(self.searched.value, "…")
         return outcome
 
-    def _see(self, outcome: Outcome) -> Seen:
+    def _see(self, outcome: Outcome) -> TableState:
         """The table now. Raises NotRewritten: it cannot be searched, or not changed."""
-        seen = own.see(self.tenant, self.own)
-        outcome.has_column = bool(self.wanted.columns(seen.metadata))
+        state = own.read_state(self.tenant, self.entry)
+        outcome.has_column = bool(self.searched.columns(state.metadata))
         if outcome.has_column:
-            own.check_rewritable(seen.metadata)
-            if (other := self.wanted.incomparable(seen.metadata)) is not None:
+            own.check_rewritable(state.metadata)
+            if (other := self.searched.incomparable(state.metadata)) is not None:
                 raise NotRewritten(f"{other}: only strings, integers and numbers can be compared")
-            if more := sorted(name for name in seen.metadata.refs if name != "main"):
+            if more := sorted(name for name in state.metadata.refs if name != "main"):
                 raise NotRewritten(f"it has branches or tags, whose snapshots stay: {', '.join(more)[:100]}")
-        return seen
+        return state
 
     def _count(self, outcome: Outcome) -> None:
-        seen = self._see(outcome)
+        state = self._see(outcome)
         if outcome.has_column:
-            found = self._matching(seen, own.live_files(seen))
+            files = self._matching(state, own.live_files(state))
             outcome.searched = len(self._rows)
-            outcome.rows, outcome.files = sum(self._rows[file.file_path] for file in found), len(found)
+            outcome.rows, outcome.files = sum(self._rows[file.file_path] for file in files), len(files)
 
     def _erase(self, erasure_id: str, outcome: Outcome) -> None:
-        seen = self._see(outcome)
+        state = self._see(outcome)
         if not outcome.has_column:
             return
-        own.live_files(seen)
-        reached = set(ReachableFiles(seen.store.store, self.own.location).of(seen.table))
-        before = own_removing.note(self.tenant, erasure_id, self.own.shown, reached)
+        own.live_files(state)
+        reached = set(ReachableFiles(state.store.store, self.entry.location).of(state.table))
+        before = own_removing.note(self.tenant, erasure_id, self.entry.shown, reached)
         fail_point("own.erase.planned")
-        outcome.uuid = str(seen.metadata.table_uuid)
+        outcome.uuid = str(state.metadata.table_uuid)
         while True:
-            work = commit(_Commit(self.tenant, self.own, partial(self._stage, erasure_id, outcome)))
+            work = commit(_Commit(self.tenant, self.entry, partial(self._stage, erasure_id, outcome)))
             assert work is not None  # noqa: S101 - `stage` always stages
             outcome.add(work)
             if work.last:
@@ -169,7 +169,7 @@ class OwnErasure:
         outcome.searched = len(self._rows)
         outcome.objects = self._remove(erasure_id, before | self._written)
         fail_point("own.erase.removed")
-        own_removing.forget(self.tenant, erasure_id, self.own.shown)
+        own_removing.forget(self.tenant, erasure_id, self.entry.shown)
 
     def _stage(self, erasure_id: str, outcome: Outcome) -> _Erased:
         """Stage the next commit: without a part of the files, and with the last part without history."""
@@ -194,7 +194,7 @@ class OwnErasure:
         new = table_metadata.write_next(document, old, with_log=not last, store=current.store.store)
         self._written.add(new)
         return _Erased(
-            tables=[Next(self.own.row, old, new)],
+            tables=[Next(self.entry.row, old, new)],
             rows=sum(again.dropped for again in rewritten),
             files=len(part),
             snapshots=len(dropped & {snapshot.snapshot_id for snapshot in current.metadata.snapshots}),
@@ -203,45 +203,45 @@ class OwnErasure:
             sequence=int(document.get("last-sequence-number") or 0),
         )
 
-    def _matching(self, seen: Seen, live: dict[str, DataFile]) -> list[DataFile]:
+    def _matching(self, state: TableState, live: dict[str, DataFile]) -> list[DataFile]:
         """Files with matching rows, in order."""
-        names = names_of(seen.metadata)
+        names = names_of(state.metadata)
         for path, file in live.items():
             if path not in self._rows:
-                self._rows[path] = self._search(seen, file, names)
+                self._rows[path] = self._search(state, file, names)
         return [file for path, file in sorted(live.items()) if self._rows[path]]
 
-    def _search(self, seen: Seen, file: DataFile, names: Names) -> int:
-        found = 0
-        with foreign_files.opened(seen.store.store, file) as parquet:
+    def _search(self, state: TableState, file: DataFile, names: Names) -> int:
+        matches = 0
+        with foreign_files.opened(state.store.store, file) as parquet:
             foreign_files.shape(parquet.metadata)
             schema_arrow = parquet.schema_arrow
-            columns = self.wanted.wanted_columns(schema_arrow, names)
+            columns = self.searched.columns_to_read(schema_arrow, names)
             size = rows_at_a_time(parquet.metadata)
             for batch in parquet.iter_batches(size, columns=columns, use_threads=False) if columns else ():
                 with_ids = pa.schema([schema_arrow.field(name) for name in batch.schema.names])
                 rows = pa.RecordBatch.from_arrays(batch.columns, schema=with_ids)
-                found += self.wanted.mask(rows, names).true_count
-        return found
+                matches += self.searched.mask(rows, names).true_count
+        return matches
 
-    def _rewritten(self, seen: Seen, file: DataFile) -> Rewritten:
+    def _rewritten(self, state: TableState, file: DataFile) -> Rewritten:
         """The file without the matching rows."""
         if file.file_path not in self._again:
             if self._rows[file.file_path] == file.record_count:
                 again = Rewritten(None, file.record_count)
-            elif file.spec_id != seen.metadata.default_spec_id:
+            elif file.spec_id != state.metadata.default_spec_id:
                 raise NotRewritten("a file with such rows is of an earlier partition spec")
             else:
-                names = names_of(seen.metadata)
+                names = names_of(state.metadata)
                 again = foreign_files.write_again(
-                    seen.store, [file], seen.metadata, lambda rows: self.wanted.mask(rows, names)
+                    state.store, [file], state.metadata, lambda rows: self.searched.mask(rows, names)
                 )
                 if again.dropped != self._rows[file.file_path]:
                     raise NotRewritten("a file changed while it was written again")
             self._again[file.file_path] = again
             self._written.update([plain(again.file.file_path)] if again.file else [])
         again = self._again[file.file_path]
-        if again.file and again.file.spec_id != seen.metadata.default_spec_id:
+        if again.file and again.file.spec_id != state.metadata.default_spec_id:
             raise NotRewritten("its partition spec changed meanwhile")
         return again
 
@@ -251,19 +251,19 @@ class OwnErasure:
         Manifests that this erasure wrote and did not commit name removed files, with bounds of their columns.
         """
 
-        by = own.access(self.own)
+        by = own.access(self.entry)
         dead = object_store.store_time() - DEAD
-        found = [
+        removable = [
             each
-            for each in object_store.listed(self.own.location, by.store)
+            for each in object_store.listed(self.entry.location, by.store)
             if each.path in before
             or erasure_id in each.name.replace("-", "")
             or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
         ]
         return orphan_files.remove(
             self.tenant,
-            lambda: own.see(self.tenant, self.own).table,
-            found,
+            lambda: own.read_state(self.tenant, self.entry).table,
+            removable,
             with_log=False,
             by_log=False,
             by=by,
@@ -281,7 +281,7 @@ class _Commit(Change[_Erased]):
         return self.stage_next()
 
     def was_committed(self, work: _Erased) -> bool:
-        current = own.see(self.tenant, self.table)
+        current = own.read_state(self.tenant, self.table)
         if current.table.metadata_location == work.tables[0].new:
             return True
         snapshot_ids = {snapshot.snapshot_id for snapshot in current.metadata.snapshots}

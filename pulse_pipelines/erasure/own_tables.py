@@ -34,7 +34,7 @@ SECONDS = 600
 """Time limit of a table's process."""
 WHY_NOT = "its engines write it, it was not searched: delete the rows there, then expire snapshots"
 ONE_DATASET = (
-    "an erasure from all datasets (without --dataset) erases there: the receipt of its first dataset says so"
+    "an erasure from all datasets (without --dataset) erases there: see the receipt of its first dataset"
 )
 
 
@@ -47,18 +47,18 @@ def erase(progress: Callable[[str], None], tenant: Tenant, subject: Subject, era
     Raises:
         Terminal: a table is beyond the limits; what was erased stays so.
     """
-    if subject.known is None:
+    if subject.existing is None:
         return
-    known = {entry["table"]: Outcome(**entry) for entry in erasure.steps.get(STEP, ())}
+    outcomes_by_table = {entry["table"]: Outcome(**entry) for entry in erasure.steps.get(STEP, ())}
     for table in asking(tenant):
         progress(f"{STEP}, {table.shown}")
-        found = _process(tenant, table, subject, do="erase", erasure_id=erasure.erasure_id)
-        before = known.get(table.shown, Outcome(table.shown))
+        outcome = _process(tenant, table, subject, do="erase", erasure_id=erasure.erasure_id)
+        before = outcomes_by_table.get(table.shown, Outcome(table.shown))
         for name in ("rows", "files", "snapshots", "objects"):
-            setattr(found, name, getattr(before, name) + getattr(found, name))
-        known[table.shown] = found
+            setattr(outcome, name, getattr(before, name) + getattr(outcome, name))
+        outcomes_by_table[table.shown] = outcome
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            entries = [asdict(each) for each in known.values()]
+            entries = [asdict(each) for each in outcomes_by_table.values()]
             record.done(connection, tenant, erasure.erasure_id, STEP, entries)
 
 
@@ -67,13 +67,13 @@ def count(tenant: Tenant, subject: Subject) -> list[Outcome]:
     return [_process(tenant, table, subject, do="count") for table in asking(tenant)]
 
 
-def left(tenant: Tenant, subject: Subject, erasure: Erasure) -> list[Outcome]:
+def search_again(tenant: Tenant, subject: Subject, erasure: Erasure) -> list[Outcome]:
     """Search the tables that the erasure covered again, for files that they had then."""
-    there = {table.shown: table for table in catalog.own_tables(tenant)}
+    by_name = {table.shown: table for table in catalog.tenant_tables(tenant)}
     return [
-        _process(tenant, there[each.table], subject, do="left", uuid=each.uuid, sequence=each.sequence)
+        _process(tenant, by_name[each.table], subject, do="left", uuid=each.uuid, sequence=each.sequence)
         for each in erased(erasure.steps)
-        if each.table in there
+        if each.table in by_name
     ]
 
 
@@ -89,8 +89,8 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Itera
         OSError: the object store failed.
     """
     done = {outcome.table: outcome for outcome in outcomes(steps)}
-    asked = {table.shown for table in asking(tenant)} if subject.known is None else set()
-    for name in (table.shown for table in catalog.own_tables(tenant)):
+    asking_tables = {table.shown for table in asking(tenant)} if subject.existing is None else set()
+    for name in (table.shown for table in catalog.tenant_tables(tenant)):
         outcome = done.get(name)
         if outcome is not None and outcome.reason is None:
             continue  # searched, or it has no such column
@@ -98,11 +98,12 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Itera
         yield {
             "where": f"the tenant's own table {name}: its rows, and those of its earlier snapshots",
             "until": None,
-            "why": ONE_DATASET if outcome is None and name in asked else why,
+            "why": ONE_DATASET if outcome is None and name in asking_tables else why,
         }
     if dropped := folders_without_table(tenant):
         yield {
-            "where": f"{len(dropped)} folders with data that are no table's now: {', '.join(dropped[:SHOWN])}"
+            "where": f"{len(dropped)} folders with data that belong to no table now: "
+            + ", ".join(dropped[:SHOWN])
             + (", ..." if len(dropped) > SHOWN else ""),
             "until": None,
             "why": "dropping a table of the tenant's own leaves its files, and `register` brings it back: "
@@ -117,15 +118,15 @@ def folders_without_table(tenant: Tenant) -> list[str]:
         OSError: the object store failed.
     """
     store = metadata.file_system(tenant, Mode.READ)
-    known = {table.location for table in catalog.own_tables(tenant)}
-    folders = object_store.folders(paths.own_folder(tenant), store)
-    unknown = (folder for folder in folders if folder not in known)
+    locations = {table.location for table in catalog.tenant_tables(tenant)}
+    folders = object_store.folders(paths.tenant_folder(tenant), store)
+    unknown = (folder for folder in folders if folder not in locations)
     return [each for each in unknown if next(object_store.listed(f"{each}/data", store), None)]
 
 
 def asking(tenant: Tenant) -> list[OwnTable]:
     """The tables whose property asks for erasures."""
-    return [table for table in catalog.own_tables(tenant) if _asks(tenant, table)]
+    return [table for table in catalog.tenant_tables(tenant) if _asks(tenant, table)]
 
 
 def _asks(tenant: Tenant, table: OwnTable) -> bool:
@@ -140,18 +141,18 @@ def outcomes(steps: Mapping[str, Any]) -> Sequence[Outcome]:
     return [Outcome(**entry) for entry in steps.get(STEP, ())]
 
 
-def _process(tenant: Tenant, table: OwnTable, subject: Subject, **asked: object) -> Outcome:
-    given = {
+def _process(tenant: Tenant, table: OwnTable, subject: Subject, **arguments: object) -> Outcome:
+    request = {
         "tenant_id": str(tenant.tenant_id),
         "tenant": tenant.slug,
         "table": asdict(table),
         "paths": paths_of(subject),
         "value": subject.value,
-    } | asked
+    } | arguments
     command = [sys.executable, "-m", "pulse_pipelines.erasure.own_process"]
     try:
         ended = subprocess.run(
-            command, input=orjson.dumps(given), capture_output=True, timeout=SECONDS, check=False
+            command, input=orjson.dumps(request), capture_output=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise _beyond(f"it took more than {SECONDS} s", tenant, table) from None

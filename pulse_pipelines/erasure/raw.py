@@ -71,12 +71,12 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="erase") as pool:
         for start in range(0, len(registered), TOGETHER):
             chunk = registered[start : start + TOGETHER]
-            cleaned = [c for c in pool.map(lambda each: _clean(each, subject, erasure), chunk) if c]
+            cleaned = [c for c in pool.map(lambda entry: _clean(entry, subject, erasure), chunk) if c]
             if cleaned:
                 _commit(tenant, erasure.erasure_id, cleaned, step)
                 fail_point("erase.raw.before_delete")
-                object_store.delete(each.before.path for each in cleaned)
-    orphans = [path for path in unregistered(tenant, subject) if _found(path, subject)]
+                object_store.delete(entry.before.path for entry in cleaned)
+    orphans = [path for path in unregistered(tenant, subject) if _matching_lines(path, subject)]
     object_store.delete(orphans)
     step["orphans"] += len(orphans)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
@@ -100,8 +100,10 @@ def _registered(tenant: Tenant, subject: Subject) -> list[Registered]:
 def count(tenant: Tenant, subject: Subject) -> tuple[int, int]:
     """Count registered objects that contain events of the person, and those events."""
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="search") as pool:
-        found = list(pool.map(lambda each: len(_found(each.path, subject)), _registered(tenant, subject)))
-    return sum(hits > 0 for hits in found), sum(found)
+        counts = list(
+            pool.map(lambda entry: len(_matching_lines(entry.path, subject)), _registered(tenant, subject))
+        )
+    return sum(hits > 0 for hits in counts), sum(counts)
 
 
 def unregistered(tenant: Tenant, subject: Subject) -> Iterator[str]:
@@ -112,17 +114,19 @@ def unregistered(tenant: Tenant, subject: Subject) -> Iterator[str]:
     """
     bucket = load_settings().object_store.bucket
     listed = [
-        each for slug in slugs(subject) for each in object_store.listed(f"{tenant.raw_prefix(bucket, slug)}/")
+        listed_object
+        for slug in slugs(subject)
+        for listed_object in object_store.listed(f"{tenant.raw_prefix(bucket, slug)}/")
     ]
     spared = in_flight(tenant)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        known = dict(connection.execute(EVERY_PATH, [tenant.tenant_id, slugs(subject)]).fetchall())
-    for each in listed:
-        if known.get(each.path, True) and each.name.partition("-")[0] not in spared:
-            yield each.path
+        by_path = dict(connection.execute(EVERY_PATH, [tenant.tenant_id, slugs(subject)]).fetchall())
+    for listed_object in listed:
+        if by_path.get(listed_object.path, True) and listed_object.name.partition("-")[0] not in spared:
+            yield listed_object.path
 
 
-def _found(path: str, subject: Subject) -> frozenset[int]:
+def _matching_lines(path: str, subject: Subject) -> frozenset[int]:
     try:
         return events_of(raw_zone.content(path), subject)
     except FileNotFoundError:  # upkeep deleted it first
@@ -148,17 +152,17 @@ def _is_of(line: bytes, subject: Subject) -> bool:
         return False
 
 
-def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | None:
+def _clean(entry: Registered, subject: Subject, erasure: Erasure) -> Cleaned | None:
     try:
-        content = raw_zone.content(each.path)
+        content = raw_zone.content(entry.path)
     except FileNotFoundError:  # upkeep deleted it first
         return None
     # Retries write the same name and the same bytes.
-    path = f"{each.path.removesuffix(raw_zone.SUFFIX)}-{erasure.erasure_id}{raw_zone.SUFFIX}"
+    path = f"{entry.path.removesuffix(raw_zone.SUFFIX)}-{erasure.erasure_id}{raw_zone.SUFFIX}"
     rewritten = bytearray()
     erased = 0
     parts: list[RawPart] = []
-    for part in each.parts:
+    for part in entry.parts:
         packed = content[part.start : part.start + part.bytes]
         hits = events_of(packed, subject)
         erased += len(hits)
@@ -167,27 +171,27 @@ def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | No
         if hits:
             lines = enumerate(raw_zone.unpack(packed))
             packed = raw_zone.pack(line for number, line in lines if number not in hits)
-        left = part.events - len(hits)
-        parts.append(RawPart(path, part.slug, part.day, left, len(rewritten), len(packed)))
+        remaining = part.events - len(hits)
+        parts.append(RawPart(path, part.slug, part.day, remaining, len(rewritten), len(packed)))
         rewritten += packed
     if not erased:
         return None
     if parts:
         object_store.put(path, bytes(rewritten))
-    return Cleaned(each, erased, parts)
+    return Cleaned(entry, erased, parts)
 
 
 def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: dict[str, object]) -> None:
     """Register the new objects in place of the old ones, except those that retention removed meanwhile."""
     entries = list(step["objects"])  # type: ignore[call-overload]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        for each in cleaned:
-            before = each.before
+        for result in cleaned:
+            before = result.before
             if not connection.execute(REMOVE, [tenant.tenant_id, before.path]).rowcount:
                 continue
-            raw_zone.register(connection, tenant.tenant_id, before.batch_id, each.parts)
-            instead = each.parts[0].path if each.parts else None
-            entries.append({"removed": before.path, "instead": instead, "events": each.erased})
+            raw_zone.register(connection, tenant.tenant_id, before.batch_id, result.parts)
+            instead = result.parts[0].path if result.parts else None
+            entries.append({"removed": before.path, "instead": instead, "events": result.erased})
         record.done(connection, tenant, erasure_id, STEP, step | {"objects": entries})
         fail_point("erase.raw.before_commit")
     step["objects"] = entries

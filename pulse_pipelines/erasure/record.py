@@ -69,9 +69,9 @@ def begin(tenant: Tenant, subject: Subject) -> Erasure:
     dataset = subject.dataset
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = [tenant.tenant_id, dataset.dataset_id, subject.name]
-        for found in map(_erasure, connection.execute(UNFINISHED, values)):
-            if found.is_of(subject.value):
-                return found
+        for erasure in map(_erasure, connection.execute(UNFINISHED, values)):
+            if erasure.is_of(subject.value):
+                return erasure
         erasure_id, salt = secrets.token_hex(8), secrets.token_bytes(16)
         covers = dict(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
         values = [tenant.tenant_id, erasure_id, dataset.dataset_id, dataset.slug, subject.name, salt]

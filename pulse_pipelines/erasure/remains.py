@@ -32,7 +32,7 @@ class Deleted(NamedTuple):
 def deleted(tenant: Tenant, slug: str) -> list[Deleted]:
     """Deleted datasets of the tenant that had a slug, in order of deletion."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        return [Deleted(*row) for row in connection.execute(DELETED, [tenant.tenant_id, slug])]
+        return postgres.select(connection, Deleted, DELETED, [tenant.tenant_id, slug])
 
 
 def deleted_slugs(tenant: Tenant) -> list[str]:
@@ -63,9 +63,9 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> list[
 
 def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
     now, topics = datetime.now(UTC), [tenant.topic, tenant.dead_letter_topic]
-    known = kafka.topic_settings(topics)
+    by_topic = kafka.topic_settings(topics)
     for topic in topics:
-        if (settings := known.get(topic)) is None:
+        if (settings := by_topic.get(topic)) is None:
             until, why = now.isoformat(timespec="seconds"), "the broker has no such topic now"
             yield {"where": f"Kafka topic {topic}", "until": until, "why": why}
             continue
@@ -103,10 +103,10 @@ def _transforms(tenant: Tenant, subject: Subject) -> Iterable[dict[str, Any]]:
         }
 
 
-def _deleted(each: Deleted) -> dict[str, Any]:
-    at = each.deleted_at.isoformat(timespec="seconds")
+def _deleted(dataset: Deleted) -> dict[str, Any]:
+    at = dataset.deleted_at.isoformat(timespec="seconds")
     return {
-        "where": f"table of the dataset {each.dataset_id}, deleted {at}, and its rollups",
+        "where": f"table of the dataset {dataset.dataset_id}, deleted {at}, and its rollups",
         "until": None,
-        "why": f"an earlier dataset of this slug: its files stay, at {each.metadata_location}",
+        "why": f"an earlier dataset of this slug: its files stay, at {dataset.metadata_location}",
     }

@@ -83,7 +83,7 @@ class _RowErasure(DatasetChange):
 
     def write(self, connection: postgres.Connection, work: DatasetWork) -> None:
         dataset_id, hit = self.dataset.dataset_id, self.hit
-        heads.begin_anew(connection, dataset_id)
+        heads.start_generation(connection, dataset_id)
         versions = [number for cleaned in hit for number in cleaned.versions]
         index_entries.forget(connection, dataset_id, versions, self.following)
         places = [place for cleaned in hit for place in cleaned.places]
@@ -132,24 +132,24 @@ def search(path: str, subject: Subject) -> list[tuple[int, int]]:
     Raises:
         OSError: the object store failed; FileNotFoundError: the file is gone.
     """
-    found: list[tuple[int, int]] = []
+    positions: list[tuple[int, int]] = []
     with object_store.file_system().open_input_file(object_store.key(path)) as content:
         parquet = pq.ParquetFile(content)
         present = [name for name in subject.columns if name in parquet.schema_arrow.names]
         for batch in parquet.iter_batches(BATCH_ROWS, columns=present):
             rows = batch.filter(subject.mask(batch))
-            found.extend(
+            positions.extend(
                 zip(
                     rows.column("_kafka_partition").to_pylist(),
                     rows.column("_offset").to_pylist(),
                     strict=True,
                 )
             )
-    return found
+    return positions
 
 
 def _cleaned(
-    rewriter: Rewriter, found: Sequence[tuple[DataFile, Places]], table_schema: str
+    rewriter: Rewriter, matches: Sequence[tuple[DataFile, Places]], table_schema: str
 ) -> dict[str, Cleaned]:
     """Rewritten files without the matching rows, by the path they replace; None where no row is left."""
     written = rewriter(
@@ -160,12 +160,12 @@ def _cleaned(
                 table_schema,
                 frozenset(parquet_files.position(*place) for place in places),
             )
-            for file, places in found
+            for file, places in matches
             if len(places) < file.record_count
         ]
     )
     cleaned = {}
-    for file, places in found:
+    for file, places in matches:
         again = written.get(file.file_path)
         after = again.instead_of(file) if again else None
         cleaned[file.file_path] = Cleaned(file, after, places, _versions(file.file_path, places))
@@ -190,8 +190,8 @@ def _versions(path: str, places: Places) -> Sequence[int]:
         if UPDATED not in parquet.schema_arrow.names:
             return ()
         rows = parquet.read(["_kafka_partition", "_offset", UPDATED])
-    wanted = pa.array([parquet_files.position(*place) for place in places], pa.int64())
-    found: list[int] = (
-        rows.filter(pc.is_in(parquet_files.positions(rows), wanted)).column(UPDATED).to_pylist()
+    selected = pa.array([parquet_files.position(*place) for place in places], pa.int64())
+    versions: list[int] = (
+        rows.filter(pc.is_in(parquet_files.positions(rows), selected)).column(UPDATED).to_pylist()
     )
-    return found
+    return versions

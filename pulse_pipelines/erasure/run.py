@@ -75,19 +75,19 @@ class ErasurePreview:
     raw_objects: int
 
 
-def preview(tenant: Tenant, slug: str, where: str, known: frozenset[str] | None = None) -> ErasurePreview:
+def preview(tenant: Tenant, slug: str, where: str, existing: frozenset[str] | None = None) -> ErasurePreview:
     """Count what an erasure would remove now; changes nothing.
 
     Raises:
         as `erase`.
     """
-    found = replace(_subject(tenant, slug, where), known=known)
-    found = found.covering(record.settled(tenant, found.dataset))
-    files = live_table.of_current(lambda table: rows.matching(table, found), tenant, found.dataset)
+    target = replace(_subject(tenant, slug, where), existing=existing)
+    target = target.covering(record.settled(tenant, target.dataset))
+    files = live_table.of_current(lambda table: rows.matching(table, target), tenant, target.dataset)
     places = {place for _, of_file in files for place in of_file}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        dead = set(letters.search(connection, tenant, found).hit) - places  # landed ones are rows
-    objects, events = raw.count(tenant, found)
+        dead = set(letters.search(connection, tenant, target).hit) - places  # landed ones are rows
+    objects, events = raw.count(tenant, target)
     return ErasurePreview(len(places), len(files), len(dead), events, objects)
 
 
@@ -96,7 +96,7 @@ def erase(
     slug: str,
     where: str,
     progress: Callable[[str], None] = lambda step: None,
-    known: frozenset[str] | None = None,
+    existing: frozenset[str] | None = None,
 ) -> dict[str, Any]:
     """Erase the events of a dataset with `<field>=<value>` from every store; returns the receipt.
 
@@ -106,7 +106,7 @@ def erase(
         where: see `erasure.subject`.
         progress: called with the name of each step when it begins, with the data files written so far, and
             with the name of each own table.
-        known: if given, also erases what was received for datasets that are not among these, and from
+        existing: if given, also erases what was received for datasets that are not among these, and from
             tables of the tenant's own that ask for it.
 
     Raises:
@@ -118,66 +118,68 @@ def erase(
             something is left after all rounds; retry.
         PySparkException: a task failed; retry.
     """
-    found = replace(_subject(tenant, slug, where), known=known)
+    target = replace(_subject(tenant, slug, where), existing=existing)
 
-    def written(files: int, wanted: int) -> None:
-        progress(f"{rows.STEP}, {files:,} of {wanted:,} data files are written")
+    def written(files: int, total: int) -> None:
+        progress(f"{rows.STEP}, {files:,} of {total:,} data files are written")
 
-    with _alone(tenant, found), spark.session_on_demand() as session:
-        check_none_died(tenant, found.dataset)  # its history could not be dropped: better nothing yet
-        erasure = record.begin(tenant, found)
+    with _alone(tenant, target), spark.session_on_demand() as session:
+        check_none_died(tenant, target.dataset)  # its history could not be dropped: better nothing yet
+        erasure = record.begin(tenant, target)
         fail_point("erase.planned")
-        found = found.covering(erasure.covers)
-        table = (tenant, found.dataset.dataset_id, slug)
+        target = target.covering(erasure.covers)
+        table = (tenant, target.dataset.dataset_id, slug)
         rewriter = rewrite.on_spark(session, *table, "an erasure", progress=written)
         try:
-            verified = _until_clean(tenant, found, erasure.erasure_id, _steps(rewriter, progress), progress)
+            verified = _until_clean(tenant, target, erasure.erasure_id, _steps(rewriter, progress), progress)
         except Terminal as error:
-            raise _because_deleted(tenant, found, error) from error
+            raise _because_deleted(tenant, target, error) from error
         fail_point("erase.verified")
-        left = remains(tenant, found, record.find(tenant, erasure.erasure_id).steps)
-        return receipt(tenant, record.finish(tenant, erasure.erasure_id, left, verified))
+        remaining = remains(tenant, target, record.find(tenant, erasure.erasure_id).steps)
+        return receipt(tenant, record.finish(tenant, erasure.erasure_id, remaining, verified))
 
 
 def _until_clean(
     tenant: Tenant,
-    found: Subject,
+    target: Subject,
     erasure_id: str,
     steps: Mapping[str, Step],
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run all steps, repeat those of which verification finds leftovers; returns what was verified."""
-    wanted = frozenset(steps)
+    pending = frozenset(steps)
     for number in range(1, ROUNDS + 1):
         for name, step in steps.items():
-            if name in wanted:
+            if name in pending:
                 progress(name)
-                step(tenant, found, record.find(tenant, erasure_id))
+                step(tenant, target, record.find(tenant, erasure_id))
                 fail_point(f"erase.after.{name}")
         progress("verification")
-        seen = verify.look(tenant, found, record.find(tenant, erasure_id))
-        if seen.clean:
-            return {"rounds": number, "looked_at": seen.looked_at}
-        wanted = frozenset(seen.left).union(*(FOLLOWING.get(name, ()) for name in seen.left))
-    raise _left(tenant, found, erasure_id, seen)
+        verification = verify.scan(tenant, target, record.find(tenant, erasure_id))
+        if verification.clean:
+            return {"rounds": number, "looked_at": verification.looked_at}
+        pending = frozenset(verification.by_step).union(
+            *(FOLLOWING.get(name, ()) for name in verification.by_step)
+        )
+    raise _leftovers(tenant, target, erasure_id, verification)
 
 
-def _left(tenant: Tenant, found: Subject, erasure_id: str, seen: Verified) -> Transient:
-    more = len(seen.leftovers) - SHOWN
-    named = "; ".join(seen.leftovers[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
+def _leftovers(tenant: Tenant, target: Subject, erasure_id: str, verification: Verified) -> Transient:
+    more = len(verification.leftovers) - SHOWN
+    named = "; ".join(verification.leftovers[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
     return Transient(
         f"events of the person are still there after {ROUNDS} rounds: {named}",
         fix="Another writer keeps bringing them back, such as another engine. End it, then repeat the "
-        "command: it goes on with this erasure",
+        "command: it continues this erasure",
         tenant=tenant.slug,
-        dataset=found.dataset.slug,
+        dataset=target.dataset.slug,
         erasure=erasure_id,
     )
 
 
-def _because_deleted(tenant: Tenant, found: Subject, error: Terminal) -> Terminal:
+def _because_deleted(tenant: Tenant, target: Subject, error: Terminal) -> Terminal:
     """Add the cause to the error if the dataset was deleted meanwhile."""
-    dataset = found.dataset
+    dataset = target.dataset
     deleted_before = [each for each in deleted(tenant, dataset.slug) if each.dataset_id == dataset.dataset_id]
     if not deleted_before:
         return error
@@ -194,7 +196,7 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
     """The receipt as JSON: what was removed from where, and what remains. It does not contain the value."""
     steps = erasure.steps
     raw_zone = steps[raw.STEP]
-    own = own_tables.erased(steps)
+    outcomes = own_tables.erased(steps)
     return {
         "erasure_id": erasure.erasure_id,
         "tenant": tenant.slug,
@@ -210,7 +212,7 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
             "summaries": steps[rows.STEP]["summaries"] + steps[curated.SUMMARIES],
             "states": steps[rows.STEP].get("states", 0),
             "snapshots": steps[history.STEP]["snapshots_dropped"],
-            "own_rows": sum(each.rows for each in own),
+            "own_rows": sum(each.rows for each in outcomes),
         },
         "table": steps[rows.STEP] | steps[history.STEP],
         "raw_zone": {name: raw_zone[name] for name in ("objects", "orphans")},
@@ -224,7 +226,7 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
                 "snapshots_dropped": each.snapshots,
                 "objects_deleted": each.objects,
             }
-            for each in own
+            for each in outcomes
         ],
         "verified": steps["verified"],
         "remains": steps["remains"],
@@ -240,23 +242,23 @@ def verified(tenant: Tenant, erasure_id: str, where: str) -> Verified:
         OSError: the object store failed.
     """
     erasure = record.find(tenant, erasure_id)
-    found = _subject(tenant, erasure.slug, where)
-    if found.name != erasure.field or not erasure.is_of(found.value):
+    target = _subject(tenant, erasure.slug, where)
+    if target.name != erasure.field or not erasure.is_of(target.value):
         raise UserError("the erasure is of another field or value", erasure=erasure_id, field=erasure.field)
-    return verify.look(tenant, found.covering(erasure.covers), erasure)
+    return verify.scan(tenant, target.covering(erasure.covers), erasure)
 
 
 def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
     try:
-        found = subject(registry.find_dataset(tenant, slug), where)
-        if found.dataset.of_entities and found.path != ("event_id",):
+        target = subject(registry.find_dataset(tenant, slug), where)
+        if target.dataset.of_entities and target.path != ("event_id",):
             raise UserError(
                 "entities are erased whole: without some of its versions an earlier one would be the latest",
                 fix="Name each by its _id: --where event_id=<_id>",
                 tenant=tenant.slug,
                 dataset=slug,
             )
-        return found
+        return target
     except NotFound:
         if not deleted(tenant, slug):
             raise
@@ -269,10 +271,10 @@ def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
 
 
 @contextmanager
-def _alone(tenant: Tenant, found: Subject) -> Iterator[None]:
+def _alone(tenant: Tenant, target: Subject) -> Iterator[None]:
     # The tenant's datasets share folders of the raw zone, so erasures of a tenant exclude each other.
     with (
         leases.rewriting(tenant.tenant_id, of="tenant", wait_seconds=PATIENCE_S),
-        leases.rewriting(found.dataset.dataset_id, wait_seconds=PATIENCE_S),
+        leases.rewriting(target.dataset.dataset_id, wait_seconds=PATIENCE_S),
     ):
         yield

@@ -36,29 +36,29 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         psycopg.OperationalError: run it again.
     """
     staging.drop_settled()
-    deleted = sum(_each(tenant, subject, "DELETE").values())
+    deleted = sum(_by_table(tenant, subject, "DELETE").values())
     before = erasure.steps.get(STEP, {"deleted": 0})
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         result = {"deleted": before["deleted"] + deleted}
         record.done(connection, tenant, erasure.erasure_id, STEP, result)
 
 
-def left(tenant: Tenant, subject: Subject) -> Mapping[str, int]:
+def count_events(tenant: Tenant, subject: Subject) -> Mapping[str, int]:
     """Covered events of the tenant by staging table."""
-    return _each(tenant, subject, "SELECT")
+    return _by_table(tenant, subject, "SELECT")
 
 
-def _each(tenant: Tenant, subject: Subject, verb: str) -> dict[str, int]:
+def _by_table(tenant: Tenant, subject: Subject, verb: str) -> dict[str, int]:
     values = {
         "tenant": tenant.tenant_id,
         "partitions": list(subject.covers),
         "ends": list(subject.covers.values()),
     }
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for table in staging.existing():
         with suppress(psycopg.errors.UndefinedTable):  # its attempt has ended
-            found[table] = _of_table(tenant, table, verb, values)
-    return found
+            counts[table] = _of_table(tenant, table, verb, values)
+    return counts
 
 
 def _of_table(tenant: Tenant, table: str, verb: str, values: Mapping[str, Any]) -> int:

@@ -18,7 +18,7 @@ from pulse_resources.errors import NotFound
 STEP = "state"
 
 # By the erased offsets: whatever the state says of the events themselves.
-LEFT = """
+COUNT_REMAINING = """
 SELECT count(*) FROM event_state_keys k
 JOIN erased_offsets e USING (tenant_id, partition)
 WHERE e.erasure_id = %s AND k.dataset_id = %s AND e.offsets @> k.event_offset
@@ -40,9 +40,9 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         record.done(connection, tenant, erasure.erasure_id, STEP, result)
 
 
-def left(tenant: Tenant, subject: Subject, erasure: Erasure) -> int:
+def count_remaining(tenant: Tenant, subject: Subject, erasure: Erasure) -> int:
     """Number of erased events that are in the dataset's state."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = [erasure.erasure_id, subject.dataset.dataset_id]
-        (count,) = connection.execute(LEFT, values).fetchone() or (0,)
+        (count,) = connection.execute(COUNT_REMAINING, values).fetchone() or (0,)
     return int(count)

@@ -49,7 +49,7 @@ class Subject:
     covers: Mapping[int, int] = field(default_factory=dict)
     """First offset that is not searched, by partition; a partition without an entry is not searched."""
 
-    known: frozenset[str] | None = None
+    existing: frozenset[str] | None = None
     """Where given, the subject has also what was received for a dataset that is not among these."""
 
     @property
@@ -74,7 +74,7 @@ class Subject:
     def _is_for(self, slug: object) -> bool:
         if slug == self.dataset.slug:
             return True
-        return self.known is not None and not (type(slug) is str and slug in self.known)
+        return self.existing is not None and not (type(slug) is str and slug in self.existing)
 
     def may_be_in(self, content: bytes) -> bool:
         """Whether JSON text may contain the value; if not, it need not be decoded.
@@ -99,17 +99,17 @@ class Subject:
     @property
     def columns(self) -> list[str]:
         """Columns of the table that `mask` reads."""
-        wanted = (self.column, *dict(self.values), *dict(self.texts), "_kafka_partition", "_offset")
-        return [name for name in wanted if name is not None]
+        columns = (self.column, *dict(self.values), *dict(self.texts), "_kafka_partition", "_offset")
+        return [name for name in columns if name is not None]
 
     def filter(self) -> BooleanExpression | None:
         """Predicate that every matching row fulfils, for file pruning; None: no file can be pruned."""
         if self.column is None or (typed := self._typed()) is None:
             return None
-        found: BooleanExpression = EqualTo(self.column, typed)  # type: ignore[call-arg,arg-type]
+        predicate: BooleanExpression = EqualTo(self.column, typed)  # type: ignore[call-arg,arg-type]
         for name, _ in self.texts:
-            found = Or(found, NotNull(name))  # type: ignore[call-arg,arg-type]
-        return found
+            predicate = Or(predicate, NotNull(name))  # type: ignore[call-arg,arg-type]
+        return predicate
 
     def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Which rows of a file match; columns may be missing from the file."""
@@ -196,10 +196,10 @@ def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
     within = path[2:]
     anything = name.startswith("data.")
     if column is None and not anything:
-        known = ", ".join([*sorted(c.field for c in dataset.columns if c.type.kind in COMPARABLE), *ENVELOPE])
+        names = ", ".join([*sorted(c.field for c in dataset.columns if c.type.kind in COMPARABLE), *ENVELOPE])
         raise UserError(
             f"the dataset declares no property {whole!r}",
-            fix=f"Name one of {known}; or context.<path>; or data.<path> for a property "
+            fix=f"Name one of {names}; or context.<path>; or data.<path> for a property "
             "that its schema does not declare",
             dataset=dataset.slug,
         )
@@ -218,12 +218,12 @@ def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
             else "Name another field, such as event_id",
             dataset=dataset.slug,
         )
-    wanted = {Kind.LONG: _INTEGER, Kind.DOUBLE: _NUMBER}.get(declared.kind)
-    if wanted is not None and not wanted.fullmatch(value):
+    pattern = {Kind.LONG: _INTEGER, Kind.DOUBLE: _NUMBER}.get(declared.kind)
+    if pattern is not None and not pattern.fullmatch(value):
         if anything:  # no row can match, but a dead letter can, or a row from before the declaration
             return Subject(dataset, name, value, path, Kind.STRING, values=values, texts=texts)
-        what = "an integer" if wanted is _INTEGER else "a number"
-        raise UserError(f"{name!r} is {what} and the value is not", fix="Write it as JSON would")
+        form = "an integer" if pattern is _INTEGER else "a number"
+        raise UserError(f"{name!r} is {form} and the value is not", fix="Write it as JSON would")
     typed = column.name if declared is column.type else None
     return Subject(dataset, name, value, path, declared.kind, typed, values, texts)
 

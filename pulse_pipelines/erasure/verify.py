@@ -28,57 +28,61 @@ class Verified:
     """Stores that were scanned, and the places where the person's events remain."""
 
     looked_at: dict[str, int] = field(default_factory=dict)
-    left: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    by_step: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Places by the step of an erasure that removes them."""
 
     @property
     def leftovers(self) -> list[str]:
-        return [each for found in self.left.values() for each in found]
+        return [each for places in self.by_step.values() for each in places]
 
     @property
     def clean(self) -> bool:
         return not self.leftovers
 
 
-def look(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
+def scan(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
     """Scan every store for what the erasure removes; takes about as long as the erasure.
 
     Raises:
         OSError: the object store failed.
         psycopg.OperationalError: Postgres failed.
     """
-    found, bucket = Verified(), load_settings().object_store.bucket
+    result, bucket = Verified(), load_settings().object_store.bucket
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         dead = letters.search(connection, tenant, subject)
-    found.looked_at["dead letters"] = dead.searched
-    _add(found, letters.STEP, [f"dead letter {partition}-{offset}" for partition, offset in dead.hit])
-    tables = staged.left(tenant, subject)
-    found.looked_at["staging tables"] = len(tables)
-    _add(found, staged.STEP, [f"{n} events in staging.{table}" for table, n in tables.items() if n])
-    kept = states.left(tenant, subject, erasure)
-    _add(found, rows.STEP, [f"{kept} events in the dataset's state"] if kept else [])
+    result.looked_at["dead letters"] = dead.searched
+    _add(result, letters.STEP, [f"dead letter {partition}-{offset}" for partition, offset in dead.hit])
+    tables = staged.count_events(tenant, subject)
+    result.looked_at["staging tables"] = len(tables)
+    _add(result, staged.STEP, [f"{n} events in staging.{table}" for table, n in tables.items() if n])
+    state_events = states.count_remaining(tenant, subject, erasure)
+    _add(result, rows.STEP, [f"{state_events} events in the dataset's state"] if state_events else [])
     prefixes = [f"{tenant.raw_prefix(bucket, slug)}/" for slug in raw.slugs(subject)]
     raw_objects = [each.path for prefix in prefixes for each in object_store.listed(prefix)]
-    _scan(found, raw.STEP, "raw objects", raw_objects, lambda path: _lines(path, subject))
+    _scan(result, raw.STEP, "raw objects", raw_objects, lambda path: _lines(path, subject))
     if erasure.finished_at is None:  # later commits remove other files
         removed = sum(map(names_removed, _manifests(tenant, subject)))
-        _add(found, history.STEP, [f"{removed} manifests that name removed files"] if removed else [])
+        _add(result, history.STEP, [f"{removed} manifests that name removed files"] if removed else [])
     # By the erasure's own dataset: another dataset may have the slug by now.
     folder = tenant.table_location(bucket, erasure.slug, erasure.dataset_id)
-    _scan(found, rows.STEP, "data files", _data_files(tenant, folder), lambda path: _rows(path, subject))
+    _scan(result, rows.STEP, "data files", _data_files(tenant, folder), lambda path: _rows(path, subject))
     summaries = curated.stale_summaries(tenant, erasure)
-    _add(found, curated.STEP, [f"summary {rollup} of {day}" for rollup, day in summaries])
+    _add(result, curated.STEP, [f"summary {rollup} of {day}" for rollup, day in summaries])
     names = list(curated.tables(tenant, subject))
-    found.looked_at["rollups"] = len(names)
+    result.looked_at["rollups"] = len(names)
     for name in names:
-        left = curated.leftovers(tenant, subject, erasure, name)
-        _add(found, curated.STEP, [f"a rollup from before, {path}" for path in left])
+        stale = curated.leftovers(tenant, subject, erasure, name)
+        _add(result, curated.STEP, [f"a rollup from before, {path}" for path in stale])
     if own_tables.erased(erasure.steps):
-        own = own_tables.left(tenant, subject, erasure)
-        found.looked_at["files of own tables"] = sum(each.searched for each in own)
-        _add(found, own_tables.STEP, [f"{each.rows} rows in {each.table}" for each in own if each.rows])
-        _add(found, own_tables.STEP, [f"unread: {each.table}, {each.reason}" for each in own if each.reason])
-    return found
+        outcomes = own_tables.search_again(tenant, subject, erasure)
+        result.looked_at["files of own tables"] = sum(each.searched for each in outcomes)
+        _add(result, own_tables.STEP, [f"{each.rows} rows in {each.table}" for each in outcomes if each.rows])
+        _add(
+            result,
+            own_tables.STEP,
+            [f"unread: {each.table}, {each.reason}" for each in outcomes if each.reason],
+        )
+    return result
 
 
 def _manifests(tenant: Tenant, subject: Subject) -> list[ManifestFile]:
@@ -96,16 +100,16 @@ def _data_files(tenant: Tenant, location: str) -> list[str]:
     ]
 
 
-def _add(found: Verified, step: str, left: list[str]) -> None:
-    if left:
-        found.left[step].extend(left)
+def _add(result: Verified, step: str, places: list[str]) -> None:
+    if places:
+        result.by_step[step].extend(places)
 
 
-def _scan(found: Verified, step: str, what: str, paths: list[str], look: Callable[[str], int]) -> None:
-    found.looked_at[what] = len(paths)
+def _scan(result: Verified, step: str, store: str, paths: list[str], count: Callable[[str], int]) -> None:
+    result.looked_at[store] = len(paths)
     with ThreadPoolExecutor(rows.AT_A_TIME, thread_name_prefix="verify") as pool:
-        counted = zip(paths, pool.map(look, paths), strict=True)
-        _add(found, step, [f"{events} events in {path}" for path, events in counted if events])
+        counted = zip(paths, pool.map(count, paths), strict=True)
+        _add(result, step, [f"{events} events in {path}" for path, events in counted if events])
 
 
 def _rows(path: str, subject: Subject) -> int:

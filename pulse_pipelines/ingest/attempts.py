@@ -26,7 +26,7 @@ from pulse_resources.settings import load_settings
 PATIENCE = 5
 """A later attempt may take as many times longer, up to this: the machine may be too busy for the first."""
 OPEN_BATCHES = """
-SELECT batch_id, attempt, state, not_before <= now(), last_error
+SELECT batch_id, attempt, state, not_before <= now() AS ready, last_error
 FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at
 """
 BEGIN = """
@@ -39,9 +39,9 @@ SET state = CASE WHEN attempt >= %(max_attempts)s THEN 'stuck' ELSE 'planned' EN
     attempt = CASE WHEN attempt >= %(max_attempts)s THEN attempt ELSE attempt + 1 END,
     not_before = now() + make_interval(secs => CASE WHEN attempt >= %(max_attempts)s THEN %(stuck_retry)s
                                                ELSE %(backoff)s * 2 ^ (attempt - 1) END),
-    last_error = %(error)s || CASE WHEN %(known)s OR last_cause IS NULL THEN ''
+    last_error = %(error)s || CASE WHEN %(is_cause)s OR last_cause IS NULL THEN ''
                                    ELSE '; before that: ' || last_cause END,
-    last_cause = CASE WHEN %(known)s THEN %(error)s ELSE last_cause END
+    last_cause = CASE WHEN %(is_cause)s THEN %(error)s ELSE last_cause END
 WHERE batch_id = %(batch)s AND attempt = %(attempt)s AND state IN ('planned', 'running')
 """
 UNSTICK = """
@@ -52,7 +52,7 @@ FENCE = """
 SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
 """
 UNSETTLED_RANGES = """
-SELECT tenant_id, partition, start_offset, end_offset FROM ingest_ranges
+SELECT tenant_id, partition, start_offset AS start, end_offset AS "end" FROM ingest_ranges
 WHERE batch_id = %s AND settled_at IS NULL
 """
 WAITING_IN = """
@@ -84,7 +84,7 @@ class OpenBatch:
 def open_batches() -> list[OpenBatch]:
     """Batches that are not settled, oldest first."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [OpenBatch(*row) for row in connection.execute(OPEN_BATCHES).fetchall()]
+        return postgres.select(connection, OpenBatch, OPEN_BATCHES)
 
 
 def waiting_in(batch: str) -> dict[str, int]:
@@ -93,14 +93,14 @@ def waiting_in(batch: str) -> dict[str, int]:
         return dict(connection.execute(WAITING_IN, [batch]).fetchall())
 
 
-def lease_held(batch: str) -> bool:
+def is_leased(batch: str) -> bool:
     """Whether a living process works on the batch."""
     with postgres.transaction("pulse_pipeline") as connection:
         return not locks.take(connection, Lock.BATCH, batch)
 
 
 @contextlib.contextmanager
-def own(batch: str, number: int) -> Iterator[Plan]:
+def hold_attempt(batch: str, number: int) -> Iterator[Plan]:
     """Own one attempt at a batch while the block runs.
 
     Raises:
@@ -137,12 +137,11 @@ def bounded(batch: str, number: int) -> Iterator[None]:
 def load_plan(batch: str, number: int) -> Plan:
     """The unsettled ranges of a batch and the datasets of their tenants, as they are now."""
     with postgres.transaction("pulse_pipeline") as connection:
-        rows = connection.execute(UNSETTLED_RANGES, [batch]).fetchall()
-        ranges = tuple(OffsetRange(*row) for row in rows)
-        wanted = list({r.tenant_id for r in ranges})
-        tenants = connection.execute(TENANTS, [wanted]).fetchall()
+        ranges = tuple(postgres.select(connection, OffsetRange, UNSETTLED_RANGES, [batch]))
+        tenant_ids = list({r.tenant_id for r in ranges})
+        tenants = connection.execute(TENANTS, [tenant_ids]).fetchall()
         owned: dict[UUID, list[Dataset]] = defaultdict(list)
-        for dataset in dataset_rows.read(connection, "d.tenant_id = ANY(%s)", [wanted]):
+        for dataset in dataset_rows.read(connection, "d.tenant_id = ANY(%s)", [tenant_ids]):
             owned[dataset.tenant_id].append(dataset)
     scopes = {
         tenant_id: Scope(
@@ -160,11 +159,11 @@ def load_plan(batch: str, number: int) -> Plan:
     return Plan(batch, number, ranges, scopes, bulk)
 
 
-def next_attempt(batch: str, number: int, error: str, *, known: bool = True) -> None:
+def next_attempt(batch: str, number: int, error: str, *, is_cause: bool = True) -> None:
     """Give up an unfinished attempt and schedule the next after a back-off (a longer one if it is stuck).
 
     Args:
-        known: whether the error is the cause; if not (the run vanished), the last known cause is kept.
+        is_cause: whether the error is the cause; if not (the run vanished), the last cause stays.
     """
     settings = load_settings().ingest
     with postgres.transaction("pulse_pipeline") as connection:
@@ -174,7 +173,7 @@ def next_attempt(batch: str, number: int, error: str, *, known: bool = True) -> 
                 "batch": batch,
                 "attempt": number,
                 "error": error[:2000].replace("\0", ""),
-                "known": known,
+                "is_cause": is_cause,
                 "max_attempts": settings.max_attempts,
                 "backoff": settings.retry_backoff_seconds,
                 "stuck_retry": settings.stuck_retry_seconds,

@@ -144,9 +144,9 @@ class BatchFiles:
         prefix = self._tenant.raw_prefix(self._bucket, slug)
         path = f"{prefix}/dt={hour:%Y-%m-%d}/hr={hour:%H}/{self._name()}{raw_zone.SUFFIX}"
         start = 0
-        for each in members:
-            self.raw.append(RawPart(path, slug, each.day, each.events, start, len(each.packed)))
-            start += len(each.packed)
+        for member in members:
+            self.raw.append(RawPart(path, slug, member.day, member.events, start, len(member.packed)))
+            start += len(member.packed)
         self._put(path, b"".join(member.packed for member in members))
 
     def _put(self, path: str, content: "bytes | pa.Buffer") -> None:

@@ -54,11 +54,11 @@ class Loss:
     topic_id: str | None
     """None: the topic has to be created again."""
     known_base: int
-    """The base when the loss was found, like `known_topic_id`: `accept` refuses if either has changed."""
+    """The base at the time of the check, like `known_topic_id`: `accept` refuses if either has changed."""
     known_topic_id: str | None
 
 
-def look(tenant: Tenant) -> list[Loss]:
+def find_losses(tenant: Tenant) -> list[Loss]:
     """Find the losses in the tenant's topic, by partition; none when all unsettled events can be ingested.
 
     Raises:
@@ -69,49 +69,51 @@ def look(tenant: Tenant) -> list[Loss]:
     try:
         count = kafka.partition_counts().get(tenant.topic)
     except KafkaException as error:
-        raise Transient(f"the broker does not answer: {kafka.said(error)}", tenant=tenant.slug) from error
+        raise Transient(
+            f"the broker does not answer: {kafka.error_text(error)}", tenant=tenant.slug
+        ) from error
     current = kafka.topic_ids([tenant.topic]).get(tenant.topic)
-    there = [(tenant.topic, partition) for partition, *_ in positions if partition < (count or 0)]
-    starts, ends = kafka.offsets(there, "earliest"), kafka.offsets(there, "latest")
-    found = []
-    for partition, settled, base, known in positions:
-        loss = Loss(partition, settled, None, "", settled, current, base, known)
+    existing = [(tenant.topic, partition) for partition, *_ in positions if partition < (count or 0)]
+    starts, ends = kafka.offsets(existing, "earliest"), kafka.offsets(existing, "latest")
+    losses = []
+    for partition, settled, base, topic_id in positions:
+        loss = Loss(partition, settled, None, "", settled, current, base, topic_id)
         if count is None:
-            found.append(replace(loss, problem="the topic is gone"))
+            losses.append(replace(loss, problem="the topic is gone"))
             continue
         if partition >= count:
-            found.append(replace(loss, problem=missing_partition(count)))
+            losses.append(replace(loss, problem=missing_partition(count)))
             continue
         start, end = starts[tenant.topic, partition], ends[tenant.topic, partition]
         if not isinstance(start, int) or not isinstance(end, int):
             raise Transient(
-                f"the broker does not answer: {kafka.said(start if isinstance(end, int) else end)}",
+                f"the broker does not answer: {kafka.error_text(start if isinstance(end, int) else end)}",
                 tenant=tenant.slug,
                 partition=partition,
             )
-        if known and known != current:
+        if topic_id and topic_id != current:
             problem = f"the topic was recreated: it holds {end - start} messages that were not ingested"
-            found.append(replace(loss, problem=problem, base=settled - start))
+            losses.append(replace(loss, problem=problem, base=settled - start))
         elif base + end < settled:
             problem = f"the topic was cut: it ends at {base + end}, before the position {settled}"
-            found.append(replace(loss, problem=problem, base=settled - end))
+            losses.append(replace(loss, problem=problem, base=settled - end))
         elif base + start > settled:
             problem = f"retention removed the offsets {settled} to {base + start} before they were ingested"
-            found.append(replace(loss, problem=problem, base=base, lost=base + start - settled))
-    return found
+            losses.append(replace(loss, problem=problem, base=base, lost=base + start - settled))
+    return losses
 
 
 def accept(tenant: Tenant, losses: Sequence[Loss]) -> list[Loss]:
     """Accept losses: move the positions behind them, so that what the topic holds is ingested.
 
     Args:
-        losses: as `look` found them. They are accepted as they are, or not at all.
+        losses: as `find_losses` found them. They are accepted as they are, or not at all.
 
     Returns:
         The losses as recorded.
 
     Raises:
-        Conflict: there is no loss; or the positions have moved since `look`.
+        Conflict: there is no loss; or the positions have moved since `find_losses`.
         Transient: a run works on a batch of the tenant, or the broker does not answer.
     """
     if not losses:
@@ -127,7 +129,7 @@ def accept(tenant: Tenant, losses: Sequence[Loss]) -> list[Loss]:
         _unplan(connection, tenant)
         _record(connection, tenant, losses)
         sync_progress.fail(
-            connection, tenant.tenant_id, "some of what it brought was lost with the tenant's topic"
+            connection, tenant.tenant_id, "some of its messages were lost with the tenant's topic"
         )
     return losses
 

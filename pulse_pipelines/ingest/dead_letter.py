@@ -29,8 +29,8 @@ WITH first AS (
 page AS (
     SELECT *, coalesce(sum(size) OVER (ORDER BY partition, event_offset
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM first)
-SELECT d.partition, d.event_offset, d.dataset, d.event_id, d.reason, d.pointer, d.detail, d.payload,
-    d.received_at, d.batch_id
+SELECT d.partition, d.event_offset AS "offset", d.dataset, d.event_id, d.reason, d.pointer, d.detail,
+    d.payload, d.received_at, d.batch_id AS batch
 FROM dead_letters d JOIN page USING (partition, event_offset)
 WHERE d.tenant_id = %(tenant)s AND d.published_at IS NULL AND page.before < %(bytes)s
 ORDER BY d.partition, d.event_offset FOR UPDATE OF d
@@ -57,7 +57,7 @@ def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
     count = 0
     failures: list[Failure] = []
     tenants = (settled.plan.scopes[tenant.tenant_id].tenant for tenant in settled.tenants)
-    for tenant, outcome in publish_each(tenants):
+    for tenant, outcome in publish_by_tenant(tenants):
         if isinstance(outcome, Exception):
             failures.append(Failure(tenant.tenant_id, "route_dead_letters", str(outcome)))
         else:
@@ -65,7 +65,7 @@ def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
     return count, tuple(failures)
 
 
-def publish_each(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
+def publish_by_tenant(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
     """Publish the tenants' unpublished dead letters; yields their number or the error, tenant by tenant."""
     for tenant in tenants:
         outcome: int | Exception
@@ -103,7 +103,7 @@ def overdue(seconds: float) -> dict[Tenant, list[str]]:
 def _publish_page(producer: Producer, tenant: Tenant) -> int:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         page = {"tenant": tenant.tenant_id, "rows": PAGE_ROWS, "bytes": PAGE_BYTES}
-        letters = [_Letter(*row) for row in connection.execute(UNPUBLISHED, page)]
+        letters = postgres.select(connection, _Letter, UNPUBLISHED, page)
         fail_point("route_dead_letters.before_publish")
         _publish(producer, tenant, letters)
         fail_point("route_dead_letters.before_mark")
@@ -191,8 +191,9 @@ def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
             delivered(letter, error.args[0])
     waiting = kafka.flush(producer, FLUSH_S)
     if waiting or refused:
+        why = kafka.error_text(refused[0]) if refused else "time-out"
         raise Transient(
-            f"Kafka did not acknowledge dead letters: {kafka.said(refused[0]) if refused else 'time-out'}",
+            f"Kafka did not acknowledge dead letters: {why}",
             topic=tenant.dead_letter_topic,
         )
     return too_large

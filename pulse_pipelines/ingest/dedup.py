@@ -64,7 +64,7 @@ def _reach_verdicts(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained])
     with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
         fail_point("gate.before_lookup")
         for dataset_id in logs:
-            _judge_versions(connection, plan, of_entities[dataset_id], topics, verdicts)
+            _compare_versions(connection, plan, of_entities[dataset_id], topics, verdicts)
         runs = claim_runs.runs(connection, arrived)
         new: dict[UUID, ArrivedIds] = {}
         for dataset_id, ids in arrived.items():
@@ -81,27 +81,27 @@ def _reach_verdicts(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained])
         if len(over):
             verdicts.quota_reasons[tenant_id] = why
         for dataset_id, ids in new.items():
-            own, landing = runs.get(dataset_id, []), ids
-            if len(over) and (aside := np.isin(ids.positions, over)).any():
-                verdicts.over_quota[dataset_id] = parquet_files.by_partition(ids.positions[aside])
-                landing = ArrivedIds(ids.digests[~aside], ids.positions[~aside])
+            claimed_runs, landing = runs.get(dataset_id, []), ids
+            if len(over) and (refused := np.isin(ids.positions, over)).any():
+                verdicts.over_quota[dataset_id] = parquet_files.by_partition(ids.positions[refused])
+                landing = ArrivedIds(ids.digests[~refused], ids.positions[~refused])
             if len(landing.positions):
                 verdicts.fresh[dataset_id] = claim_runs.fresh(
-                    connection, own, landing.digests, landing.positions
+                    connection, claimed_runs, landing.digests, landing.positions
                 )
-            claim_cache.clean(dataset_id, own)
+            claim_cache.clean(dataset_id, claimed_runs)
         fail_point("gate.after_lookup")
     return verdicts
 
 
-def _judge_versions(
+def _compare_versions(
     connection: postgres.Connection,
     plan: Plan,
     dataset: Dataset,
     topics: Sequence[TopicDrained],
     verdicts: Verdicts,
 ) -> None:
-    unchanged, added = versions.judge(connection, plan, dataset, topics)
+    unchanged, added = versions.compare_versions(connection, plan, dataset, topics)
     if unchanged:
         verdicts.duplicates[dataset.dataset_id] = unchanged
     if added is not None:

@@ -70,7 +70,9 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
         with noted(NEXT_STEP, **plan.about):
             return run_tasks(spark, tasks, drain_task, [TopicDrained, Failure])
 
-    def of_one(ranges: Sequence[OffsetRange], isolated: str | None = None) -> list[TopicDrained | Failure]:
+    def drain_tenant(
+        ranges: Sequence[OffsetRange], isolated: str | None = None
+    ) -> list[TopicDrained | Failure]:
         try:
             return run(ranges, isolated)
         except PySparkException as error:
@@ -89,9 +91,9 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
     else:
         tenants = _by_tenant(plan.ranges)
         for ranges in tenants:
-            drained = of_one(ranges)
+            drained = drain_tenant(ranges)
             if plan.isolates and isolate.needed(drained):
-                drained = isolate.isolate(ranges, of_one, sound, isolate.patience() / len(tenants))
+                drained = isolate.isolate(ranges, drain_tenant, sound, isolate.patience() / len(tenants))
             outcomes.extend(drained)
     topics = tuple(outcome for outcome in outcomes if isinstance(outcome, TopicDrained))
     return Drained(
@@ -179,7 +181,7 @@ def _drain_topic(
     if scope.topic_id and kafka.topic_ids([scope.tenant.topic]).get(scope.tenant.topic) != scope.topic_id:
         raise Terminal(  # checked after reading: the messages may be another topic's
             "the topic was recreated: its offsets are not those that were planned",
-            fix=f"To go on with what it holds now: pulse tenant accept-loss {scope.tenant.slug}",
+            fix=f"To continue with what it holds now: pulse tenant accept-loss {scope.tenant.slug}",
             tenant=scope.tenant.slug,
         )
     return TopicDrained(
@@ -190,9 +192,10 @@ def _drain_topic(
         raw=tuple(lake.raw),
         ids={dataset_id: ArrivedIds.unpacked(parts).packed() for dataset_id, parts in ids.items()},
         copies=lake.copies,
-        origins=() if origins is None else origins.found(),
+        origins=() if origins is None else origins.collected(),
         states={
-            each: Digests.joined(map(Digests.unpacked, parts)).packed() for each, parts in states.items()
+            dataset_id: Digests.joined(map(Digests.unpacked, parts)).packed()
+            for dataset_id, parts in states.items()
         },
     )
 

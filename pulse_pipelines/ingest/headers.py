@@ -16,8 +16,8 @@ def headers_of(message: Message) -> Iterable[tuple[str, str | bytes | None]]:
     from C, and hot code calls methods without that check.
     """
     try:
-        found = _ask_headers(message)
+        headers = _ask_headers(message)
     except (ValueError, SystemError):
         message.set_headers([])
         return ()
-    return found if isinstance(found, list) else ()
+    return headers if isinstance(headers, list) else ()

@@ -61,9 +61,9 @@ def isolate(
     until = time.monotonic() + seconds
     drained: Outcomes = []
     at_fault: list[tuple[str, Sequence[OffsetRange]]] = []
-    left: list[Sequence[OffsetRange]] = [*spread(ranges, 2)]
-    while left:
-        part = left.pop()
+    pending: list[Sequence[OffsetRange]] = [*spread(ranges, 2)]
+    while pending:
+        part = pending.pop()
         if time.monotonic() > until:
             at_fault.append((TOO_MANY, part))
             continue
@@ -76,7 +76,7 @@ def isolate(
         elif _count(part) == 1:
             at_fault.append((failures[0].error, part))
         else:
-            left.extend(spread(part, 2))
+            pending.extend(spread(part, 2))
     if not drained and not sound():
         why = f"no event can be processed, whoever's it is: {at_fault[0][0]}"
         return [Failure(ranges[0].tenant_id, "isolate", why)]

@@ -133,19 +133,19 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
 
 def _by_tenant(work: Iterable[LandDataset]) -> list[list[LandDataset]]:
     of_tenant: dict[UUID, list[LandDataset]] = defaultdict(list)
-    for each in work:
-        of_tenant[each.tenant.tenant_id].append(each)
+    for dataset_work in work:
+        of_tenant[dataset_work.tenant.tenant_id].append(dataset_work)
     return list(of_tenant.values())
 
 
 def _in_files(gated: Gated, dataset_id: UUID) -> Positions:
     """The dataset's duplicates that are in its files: the drain left the others out."""
-    left_out = {at for topic in gated.topics for at in topic.copies.get(dataset_id, ())}
+    omitted = {at for topic in gated.topics for at in topic.copies.get(dataset_id, ())}
     duplicates = gated.verdicts.duplicates.get(dataset_id, {})
-    if not left_out:
+    if not omitted:
         return duplicates
     return {
-        partition: [offset for offset in offsets if parquet_files.position(partition, offset) not in left_out]
+        partition: [offset for offset in offsets if parquet_files.position(partition, offset) not in omitted]
         for partition, offsets in duplicates.items()
     }
 

@@ -42,7 +42,7 @@ def read(
         Terminal: the topic or the offsets are gone.
     """
     topic, bases = scope.tenant.topic, scope.bases
-    wanted = {r.partition: [r.start, r.end] for r in ranges}  # [next expected, end)
+    pending = {r.partition: [r.start, r.end] for r in ranges}  # [next expected, end)
     consumer = kafka.consumer()
     try:
         heard = time.monotonic()
@@ -51,19 +51,19 @@ def read(
         consumer.assign(
             [TopicPartition(topic, r.partition, r.start - bases.get(r.partition, 0)) for r in ranges]
         )
-        while wanted:
+        while pending:
             received = consumer.consume(PIECE, 0)  # no time-out: it goes by the wall clock, see `kafka.flush`
             if received:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_S:
-                raise Transient("the broker sent nothing", topic=topic, partitions=sorted(wanted))
+                raise Transient("the broker sent nothing", topic=topic, partitions=sorted(pending))
             else:
                 time.sleep(kafka.NAP_S)
             if origins is not None:
-                origins.note(message for message in received if _due(message, wanted, bases))
+                origins.note(message for message in received if _due(message, pending, bases))
             for message in received:
                 partition: int = message.partition()  # type: ignore[assignment]
-                if (span := wanted.get(partition)) is None:
+                if (span := pending.get(partition)) is None:
                     continue
                 error = message.error()
                 if error is None:
@@ -85,21 +85,21 @@ def read(
                 else:
                     reached = _at_end(error, topic, partition, span, counts)
                 if reached:
-                    del wanted[partition]
+                    del pending[partition]
                     consumer.incremental_unassign([TopicPartition(topic, partition)])
-            if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not wanted):
+            if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not pending):
                 yield messages
                 messages, size = [], 0
     finally:
         consumer.close()
 
 
-def _due(message: Received, wanted: Mapping[int, Sequence[int]], bases: Mapping[int, int]) -> bool:
+def _due(message: Received, pending: Mapping[int, Sequence[int]], bases: Mapping[int, int]) -> bool:
     """Whether a message is in one of the ranges."""
     partition, offset = message.partition(), message.offset()
-    if message.error() is not None or partition is None or offset is None or partition not in wanted:
+    if message.error() is not None or partition is None or offset is None or partition not in pending:
         return False
-    return offset + bases.get(partition, 0) < wanted[partition][1]
+    return offset + bases.get(partition, 0) < pending[partition][1]
 
 
 def _at_end(

@@ -33,7 +33,7 @@ class Origins:
                 if len(self._received_ms) == MOST:
                     return
 
-    def found(self) -> tuple[Origin, ...]:
+    def collected(self) -> tuple[Origin, ...]:
         """The origins in the order in which they were read."""
         return tuple(Origin(self._tenant_id, parent.decode(), ms) for parent, ms in self._received_ms.items())
 

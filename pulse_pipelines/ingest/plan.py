@@ -25,9 +25,11 @@ _log = logging.getLogger("pulse.plan")
 
 # The last column: a ledger range at or beyond the planned position, which must not exist (an alarm).
 POSITIONS = """
-SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.topic_id, p.base_offset, (
+SELECT t.tenant_id, t.slug, p.partition, p.planned_offset AS planned, p.settled_offset AS settled, p.topic_id,
+    p.base_offset AS base, (
     SELECT min(r.start_offset) FROM ingest_ranges r
-    WHERE (r.tenant_id, r.partition) = (p.tenant_id, p.partition) AND r.start_offset >= p.planned_offset)
+    WHERE (r.tenant_id, r.partition) = (p.tenant_id, p.partition) AND r.start_offset >= p.planned_offset
+    ) AS ahead
 FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
 WHERE %(tenants)s::uuid[] IS NULL OR t.tenant_id = ANY (%(tenants)s)
 ORDER BY t.tenant_id, p.partition
@@ -84,16 +86,16 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
     """
     chosen = None if tenant_ids is None else list(tenant_ids)
     with postgres.transaction("pulse_pipeline") as connection:
-        rows = [_Position(*row) for row in connection.execute(POSITIONS, {"tenants": chosen})]
+        rows = postgres.select(connection, _Position, POSITIONS, {"tenants": chosen})
         sent_whole = frozenset(tenant_id for (tenant_id,) in connection.execute(SENT_WHOLE))
     tenants = {row.tenant_id: Tenant(row.tenant_id, row.slug) for row in rows}
     counts = kafka.partition_counts(None if chosen is None else [t.topic for t in tenants.values()])
     rows += _new_partitions(rows, tenants, counts)
-    asked = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
-    bases = dict(zip(asked, (row.base for row in rows), strict=True))
-    ends = _positions(kafka.offsets(asked, "latest"), bases)
+    partitions = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
+    bases = dict(zip(partitions, (row.base for row in rows), strict=True))
+    ends = _positions(kafka.offsets(partitions, "latest"), bases)
     # Without a backlog, retention cannot have removed events that were still to be ingested.
-    waits = [pair for row, pair in zip(rows, asked, strict=True) if _beyond(ends[pair], row.planned)]
+    waits = [pair for row, pair in zip(rows, partitions, strict=True) if _beyond(ends[pair], row.planned)]
     starts = _positions(kafka.offsets(waits, "earliest"), bases)
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
     alarms: list[Alarm] = []
@@ -119,7 +121,7 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
     backlogs = tuple(
         Backlog(tenant_id, tuple(due)) for tenant_id, due in ranges.items() if tenant_id not in stopped
     )
-    waiting = frozenset(row.tenant_id for row, pair in zip(rows, asked, strict=True) if pair in starts)
+    waiting = frozenset(row.tenant_id for row, pair in zip(rows, partitions, strict=True) if pair in starts)
     lag = _lag(rows, tenants, ends)
     return IngestStatus(backlogs, waiting, sent_whole, tenants, ids, bases, tuple(alarms), lag)
 
@@ -169,7 +171,7 @@ def _lag(
 
 def _lost(tenant: Tenant, row: _Position, problem: str) -> Alarm:
     command = f"pulse tenant accept-loss {tenant.slug}"
-    fix = f"Restore the topic; or, to go on without what is lost: {command}"
+    fix = f"Restore the topic; or, to continue without what is lost: {command}"
     return Alarm(tenant, row.partition, problem, fix)
 
 
@@ -189,7 +191,7 @@ def _problem(row: _Position, count: int | None, start: object, end: object) -> s
     if count is not None and row.partition >= count:
         return missing_partition(count)
     if not isinstance(start, int) or not isinstance(end, int):
-        return f"the broker does not answer: {kafka.said(start if isinstance(end, int) else end)}"
+        return f"the broker does not answer: {kafka.error_text(start if isinstance(end, int) else end)}"
     if end < row.planned:
         return f"the topic ends at {end}, before the position {row.planned}: it was recreated, or cut"
     if start > row.planned:

@@ -18,10 +18,10 @@ SELECT EXISTS (
     SELECT FROM ingest_batches b WHERE b.state = 'running' AND (
         SELECT max(waiting) FROM (
             SELECT sum(r.end_offset - r.start_offset) AS waiting FROM ingest_ranges r
-            WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL GROUP BY r.tenant_id) each
+            WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL GROUP BY r.tenant_id) sums
     ) < %s)
 """
-LOOK_S = 0.2
+CHECK_INTERVAL_S = 0.2
 NAP_S = 0.05
 NICENESS = 10
 
@@ -30,18 +30,18 @@ class GiveWay:
     """Pauses between pieces of work while a small batch runs, at most for as long as it has worked since."""
 
     def __init__(self) -> None:
-        self._resumed = self._looked = time.monotonic()
+        self._resumed = self._checked = time.monotonic()
 
     def __call__(self) -> None:
         now = time.monotonic()
-        if now - self._looked < LOOK_S:
+        if now - self._checked < CHECK_INTERVAL_S:
             return
         until = now + (now - self._resumed)
         while (waits := _small_batch_runs()) and time.monotonic() < until:
             time.sleep(NAP_S)
-        self._looked = time.monotonic()
-        if waits or self._looked - now > NAP_S:
-            self._resumed = self._looked
+        self._checked = time.monotonic()
+        if waits or self._checked - now > NAP_S:
+            self._resumed = self._checked
 
 
 def between_pieces(bulk: bool) -> Callable[[], None]:

@@ -55,25 +55,25 @@ def over(
     for month, events in _by_month(intake.this_month(connection), scope, topics, np.sort(new)).items():
         counted = np.isin(events, np.concatenate(verdicts))
         by_month[month] = events[counted], events[~counted]
-    wanted = {month: Rows(len(counted), len(others)) for month, (counted, others) in by_month.items()}
-    granted = _hold(plan, scope.tenant.tenant_id, wanted, maximum)
+    requested = {month: Rows(len(counted), len(others)) for month, (counted, others) in by_month.items()}
+    granted = _hold(plan, scope.tenant.tenant_id, requested, maximum)
     fail_point("gate.after_hold")
-    full = [month for month in sorted(by_month) if granted[month] != wanted[month]]
+    full = [month for month in sorted(by_month) if granted[month] != requested[month]]
     if not full:
         return NONE, ""
     months = " and ".join(f"{month:%Y-%m}" for month in full)
     why = f"{months} has no place left for it: {maximum:,} records per month, whichever way they come"
-    left = [
+    refused = [
         part[count:] for month in full for part, count in zip(by_month[month], granted[month], strict=True)
     ]
-    return np.concatenate(left), why
+    return np.concatenate(refused), why
 
 
-def _hold(plan: Plan, tenant_id: UUID, wanted: Mapping[date, Rows], maximum: int) -> Mapping[date, Rows]:
+def _hold(plan: Plan, tenant_id: UUID, requested: Mapping[date, Rows], maximum: int) -> Mapping[date, Rows]:
     """Reserve places in a separate transaction: the API waits for its lock, and must not wait for a batch."""
     with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
         attempts.fence(connection, plan)
-        return intake.hold(connection, tenant_id, plan.batch_id, wanted, maximum)
+        return intake.hold(connection, tenant_id, plan.batch_id, requested, maximum)
 
 
 def _by_month(
@@ -90,7 +90,9 @@ def _by_month(
     for (_, partition), first in firsts.items():
         if not isinstance(first, int):
             raise Transient(
-                f"the broker does not answer: {kafka.said(first)}", tenant=tenant.slug, partition=partition
+                f"the broker does not answer: {kafka.error_text(first)}",
+                tenant=tenant.slug,
+                partition=partition,
             )
         end = position(partition + 1, 0) if first < 0 else position(partition, first + bases[partition])
         early[np.searchsorted(new, position(partition, 0)) : np.searchsorted(new, end)] = True

@@ -87,8 +87,8 @@ def settle(landed: Landed, marks: Mapping[UUID, Sequence[int]]) -> Settled:
             tables.extend(staged.part.tables)
             slowest = max(slowest, seconds)
     with postgres.transaction("pulse_pipeline") as connection:
-        taken = time.monotonic() - started
-        connection.execute(FINISH, [taken, slowest, plan.batch_id, plan.attempt])
+        elapsed = time.monotonic() - started
+        connection.execute(FINISH, [elapsed, slowest, plan.batch_id, plan.attempt])
     return Settled(plan, tuple(tenants), tuple(tables), tuple(failures))
 
 

@@ -73,9 +73,9 @@ def stage(name: str, plan: Plan) -> Iterator[Tell]:
         attributes={"pulse.batch_id": plan.batch_id, "pulse.attempt": plan.attempt},
     ) as span:
 
-        def tell(left: Plan, failures: Sequence[Failure]) -> None:
-            for each in _links(left.origins[len(plan.origins) :]):
-                span.add_link(each.context)
+        def tell(remaining: Plan, failures: Sequence[Failure]) -> None:
+            for link in _links(remaining.origins[len(plan.origins) :]):
+                span.add_link(link.context)
             if failures:
                 span.set_attribute("pulse.failed_tenants", len(failures))
                 span.set_status(StatusCode.ERROR)
@@ -88,7 +88,7 @@ def work(name: str, **about: str | int) -> Iterator[Callable[..., None]]:
     """Open a span with a trace of its own around work outside batches; it fails with the block.
 
     Yields:
-        A function to add what was found, by name.
+        A function that adds attributes to the span, by name.
     """
     if (tracer := tracing.tracer(SERVICE)) is None:
         yield lambda **_: None
@@ -96,7 +96,7 @@ def work(name: str, **about: str | int) -> Iterator[Callable[..., None]]:
     from opentelemetry.context import Context
 
     with tracer.start_as_current_span(name, context=Context(), attributes=_named(about)) as span:
-        yield lambda **found: span.set_attributes(_named(found))
+        yield lambda **facts: span.set_attributes(_named(facts))
 
 
 def _named(about: Mapping[str, str | int]) -> dict[str, str | int]:

@@ -80,8 +80,8 @@ def existing() -> list[str]:
 def drop_settled() -> None:
     """Drop the staging tables of settled batches, which no one reads again."""
     with postgres.transaction("pulse_pipeline") as connection:
-        left = [table for (table,) in connection.execute(OF_SETTLED)]
-    for table in left:
+        names = [table for (table,) in connection.execute(OF_SETTLED)]
+    for table in names:
         _drop_now(sql.SQL(DROP_ONE).format(table=sql.Identifier(table)))
 
 

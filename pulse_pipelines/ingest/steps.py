@@ -36,7 +36,7 @@ def owned(batch_id: str, attempt: int) -> Iterator[Plan]:
     with (
         spans.exported(),
         attempts.bounded(batch_id, attempt),
-        attempts.own(batch_id, attempt) as plan,
+        attempts.hold_attempt(batch_id, attempt) as plan,
         staging.tables(plan),
         spans.attempt(plan) as traced,
     ):

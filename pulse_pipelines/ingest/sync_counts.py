@@ -78,7 +78,7 @@ def _of_events(landed: Landed, part: TenantPart, sync: Unfinished, refused: Posi
     packed = [topic.ids[sync.dataset_id] for topic in part.topics if sync.dataset_id in topic.ids]
     if not packed:
         return Counts()
-    came = ArrivedIds.unpacked(packed).positions
+    arrived = ArrivedIds.unpacked(packed).positions
     copies = np.array(
         [
             position(partition, offset)
@@ -87,7 +87,9 @@ def _of_events(landed: Landed, part: TenantPart, sync: Unfinished, refused: Posi
         ],
         np.int64,
     )
-    landing = np.setdiff1d(np.setdiff1d(came, copies), refused)  # some are refused after they were accepted
+    landing = np.setdiff1d(
+        np.setdiff1d(arrived, copies), refused
+    )  # some are refused after they were accepted
     return Counts(created=int(sync.within(landing).sum()), unchanged=int(sync.within(copies).sum()))
 
 
@@ -100,29 +102,29 @@ def _of_entities(
     refused: Sequence[tuple[int, int, str | None]],
     places: Positions,
 ) -> Counts:
-    """Count the entities of a sync by what became of them, and record which a full one brought.
+    """Count the entities of a sync by their result, and record the ids that a full sync contains.
 
     Args:
         refused: dead letters of the dataset: partition, offset and id ...
         places: ... and their positions.
     """
-    came, swept = _arrived(part.topics, sync.dataset_id)
+    arrived, deletions = _arrived(part.topics, sync.dataset_id)
     if sync.is_full:
         after = sync.since(places)
         names = [row[2] for row, mine in zip(refused, after, strict=True) if mine and row[2] is not None]
-        parts = [came.digests[sync.since(came.positions)], Digests.of(names, dataset.claim_seed)]
+        parts = [arrived.digests[sync.since(arrived.positions)], Digests.of(names, dataset.claim_seed)]
         sync_progress.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(parts))
     added = landed.verdicts.appends.get(sync.dataset_id)
     created = changed = deleted_count = 0
     if added is not None:
         created = int(sync.within(added.created).sum())
-        deleted_count = int(sync.within(added.gone).sum())
-        own = np.setdiff1d(added.positions, swept, assume_unique=True)
-        changed = int(sync.within(own).sum()) - created - deleted_count
-        deleted = added.swept.get(sync.sync_id, NOWHERE)
+        deleted_count = int(sync.within(added.deletions).sum())
+        sent = np.setdiff1d(added.positions, deletions, assume_unique=True)
+        changed = int(sync.within(sent).sum()) - created - deleted_count
+        deleted = added.sync_deletions.get(sync.sync_id, NOWHERE)
         deleted_count += len(deleted)
-    unchanged = int(sync.within(came.positions).sum()) - created - changed
-    unchanged -= 0 if added is None else int(sync.within(added.gone).sum())
+    unchanged = int(sync.within(arrived.positions).sum()) - created - changed
+    unchanged -= 0 if added is None else int(sync.within(added.deletions).sum())
     return Counts(created, changed, unchanged, deleted_count)
 
 

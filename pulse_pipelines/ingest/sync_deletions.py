@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import deletion_by_sync
-from pulse_pipelines.domain.syncs import State, held_because
+from pulse_pipelines.domain.syncs import State, approval_reason
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import heads, sync_progress
 from pulse_pipelines.entities.heads import Heads
@@ -60,15 +60,15 @@ UPDATE entity_syncs SET state = %(state)s, reason = %(reason)s, entities = %(ent
     ended_at = CASE WHEN %(state)s = 'done' THEN now() END
 WHERE sync_id = %(sync)s AND state = %(before)s
 """
-HELD = """
-SELECT t.slug, d.slug, s.sync_id, s.reason
+AWAITING_APPROVAL = """
+SELECT t.slug AS tenant, d.slug AS dataset, s.sync_id, s.reason
 FROM entity_syncs s JOIN pdm_tenants t USING (tenant_id) JOIN pdm_datasets d USING (dataset_id)
 WHERE s.state = 'held' ORDER BY s.sync_id
 """
-SWEPT_TO = "UPDATE entity_syncs SET swept_to = %s WHERE sync_id = %s AND state = 'deleting'"
+ADVANCE_DELETIONS = "UPDATE entity_syncs SET swept_to = %s WHERE sync_id = %s AND state = 'deleting'"
 
 
-class Held(NamedTuple):
+class HeldSync(NamedTuple):
     """A full sync whose deletions an operator has to approve or refuse."""
 
     tenant: str
@@ -79,13 +79,14 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Absent:
-    """Entities of the dataset that a full sync did not bring."""
+    """Entities of the dataset that are missing from a full sync."""
 
     numbers: heads.Counters
     """`_updated` of the absent entities' newest versions, ascending."""
     entities: int
     """Number of entities that exist, the absent ones included."""
-    brought: int
+    sync_ids: int
+    """Number of ids in the sync."""
     location: str
     """Location of the table's metadata at that moment."""
 
@@ -93,13 +94,13 @@ class Absent:
 def due() -> list[Tenant]:
     """Tenants with syncs that may have to be advanced."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [Tenant(*row) for row in connection.execute(DUE, [load_settings().ingest.sync_seconds])]
+        return postgres.select(connection, Tenant, DUE, [load_settings().ingest.sync_seconds])
 
 
-def held() -> list[Held]:
+def syncs_awaiting_approval() -> list[HeldSync]:
     """The full syncs of all tenants that await an operator's decision."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [Held(*row) for row in connection.execute(HELD)]
+        return postgres.select(connection, HeldSync, AWAITING_APPROVAL)
 
 
 def send(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
@@ -137,12 +138,12 @@ def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
             if dataset is None or facts is None:
                 return 0
             share, nameless, before = facts
-            absent = look(connection, tenant, dataset, sync_id)
+            absent = find_absent(connection, tenant, dataset, sync_id)
         absent = _without_erased(absent, tenant, dataset)
         state, reason = State.DELETING, None
         if before == State.SENT:
             count = len(absent.numbers)
-            reason = held_because(absent.entities, count, absent.brought, nameless, share)
+            reason = approval_reason(absent.entities, count, absent.sync_ids, nameless, share)
             state = State.HELD if reason else State.DELETING if count else State.DONE
         fail_point("deletions.before_decide")
         if not _decide(tenant, sync_id, before, state, reason, absent) or state is not State.DELETING:
@@ -154,7 +155,7 @@ def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
         fail_point("deletions.after_publish")
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             ends = sync_progress.as_json(sync_progress.ends_of(tenant, connection))
-            connection.execute(SWEPT_TO, [ends, sync_id])
+            connection.execute(ADVANCE_DELETIONS, [ends, sync_id])
             sync_progress.reached(connection, tenant.tenant_id)
     return count
 
@@ -177,15 +178,15 @@ def _decide(
     return decided
 
 
-def look(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync_id: int) -> Absent:
-    """Find the entities that exist in this snapshot and that a full sync did not bring."""
+def find_absent(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync_id: int) -> Absent:
+    """Find the entities that exist in this snapshot and are missing from a full sync."""
     log = heads.log(connection, dataset.dataset_id)
-    known = Heads.newest(run for _, run in log.runs) if log else heads.NONE
-    alive = ~known.states.is_zero()
+    newest = Heads.newest(run for _, run in log.runs) if log else heads.NONE
+    alive = ~newest.states.is_zero()
     ids = sync_progress.ids(connection, sync_id)
-    absent = alive & (known.ids.places_in(ids) < 0)
+    absent = alive & (newest.ids.places_in(ids) < 0)
     location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
-    return Absent(np.sort(known.updated[absent]), int(alive.sum()), len(ids), location)
+    return Absent(np.sort(newest.updated[absent]), int(alive.sum()), len(ids), location)
 
 
 def _without_erased(absent: Absent, tenant: Tenant, dataset: Dataset) -> Absent:

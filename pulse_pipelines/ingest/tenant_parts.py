@@ -39,13 +39,13 @@ def tenant_parts(
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
     for r in landed.plan.ranges:
         ranges[r.tenant_id].append(r)
-    for tenant_id, own in sorted(ranges.items()):
+    for tenant_id, tenant_ranges in sorted(ranges.items()):
         if tenant_id in failed:
             continue
         topics = tuple(topic for topic in landed.topics if topic.tenant_id == tenant_id)
         yield TenantPart(
             tenant=landed.plan.scopes[tenant_id].tenant,
-            ranges=tuple(own),
+            ranges=tuple(tenant_ranges),
             topics=topics,
             tables=tuple(t for t in landed.tables if t.tenant_id == tenant_id),
             refused=tuple(r for r in landed.refused if r.tenant_id == tenant_id),
@@ -95,5 +95,5 @@ def _total(topics: Iterable[TopicDrained], partition: int) -> PartitionCount:
 
 def settled(part: TenantPart, ranges: Iterable[RangeAccounting]) -> TenantSettled:
     """The sums over all ranges of a tenant's part."""
-    each = [(o.drained, o.landed, o.duplicates, o.dead_letters) for o in ranges]
-    return TenantSettled(part.tenant.tenant_id, *map(sum, zip(*each, strict=True)))
+    counts = [(o.drained, o.landed, o.duplicates, o.dead_letters) for o in ranges]
+    return TenantSettled(part.tenant.tenant_id, *map(sum, zip(*counts, strict=True)))

@@ -57,7 +57,7 @@ class _Arrivals:
         return np.flatnonzero(~self.again)
 
 
-def judge(
+def compare_versions(
     connection: postgres.Connection, plan: Plan, dataset: Dataset, topics: Sequence[TopicDrained]
 ) -> tuple[Positions, Append | None]:
     """Find the unchanged among a dataset's arrived entities, and the changes that the others make to its log.
@@ -84,8 +84,8 @@ def judge(
     by_sync, positions = changed & arrivals.of_syncs, arrivals.positions
     return unchanged, replace(
         _append(connection, dataset, arrivals, changed, log, updated),
-        gone=positions[changed & arrivals.states.is_zero() & ~by_sync],
-        swept={
+        deletions=positions[changed & arrivals.states.is_zero() & ~by_sync],
+        sync_deletions={
             int(number): positions[by_sync & (sync_ids == number)] for number in np.unique(sync_ids[by_sync])
         },
     )

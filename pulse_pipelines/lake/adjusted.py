@@ -1,7 +1,7 @@
 """Updates of clients, adjusted where pyiceberg is more literal than Iceberg's Java library.
 
 A schema that the table already has keeps its id; "last added" means added last by this commit; removing what
-is not there, or no longer, is no error.
+does not exist, or no longer exists, is not an error.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ from pyiceberg.table.update import (
 _LAST = -1
 
 
-class Known:
+class TableIds:
     """Ids that a table has, and those that a commit has added so far."""
 
     def __init__(self, current: TableMetadata | None) -> None:
@@ -110,7 +110,7 @@ class Known:
                 self._partitions.add(update.partition_statistics.snapshot_id)
 
     def _removal(self, update: TableUpdate) -> Iterator[TableUpdate]:
-        """Removing something that does not exist, or no longer, is no error."""
+        """Removing something that does not exist, or no longer exists, is not an error."""
         match update:
             case RemovePropertiesUpdate():
                 yield RemovePropertiesUpdate(removals=[n for n in update.removals if n in self._properties])
@@ -127,10 +127,10 @@ class Known:
                 yield update
 
     def _once(
-        self, update: RemoveStatisticsUpdate | RemovePartitionStatisticsUpdate, known: set[int]
+        self, update: RemoveStatisticsUpdate | RemovePartitionStatisticsUpdate, ids: set[int]
     ) -> Iterator[TableUpdate]:
-        if update.snapshot_id in known:
-            known.remove(update.snapshot_id)
+        if update.snapshot_id in ids:
+            ids.remove(update.snapshot_id)
             yield update
 
     def _of_last(self, kind: str) -> int:
@@ -139,6 +139,6 @@ class Known:
         return self._last[kind]
 
 
-def _number(asked: int, known: Sequence[int], same: Sequence[int]) -> int:
+def _number(requested: int, existing: Sequence[int], same: Sequence[int]) -> int:
     """The id of an added schema, spec or order: that of an equal one, or the asked or the next free one."""
-    return same[0] if same else asked if asked not in known else max(known) + 1
+    return same[0] if same else requested if requested not in existing else max(existing) + 1

@@ -26,7 +26,7 @@ FIND = """
 SELECT metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesce(iceberg_type, 'TABLE') = %s
 """
-OWN = """
+TENANT_TABLES = """
 SELECT table_namespace, table_name, metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND starts_with(table_namespace, %s) AND coalesce(iceberg_type, 'TABLE') = 'TABLE'
 ORDER BY table_namespace COLLATE "C", table_name COLLATE "C"
@@ -88,7 +88,7 @@ def namespaces(tenant: Tenant, parent: Levels = ()) -> list[Levels]:
     Raises:
         NoSuchNamespace: there is no such parent.
     """
-    root = names.own_root(tenant)
+    root = names.tenant_root(tenant)
     if parent:
         properties(tenant, parent)
         if parent == EVENTS:
@@ -96,8 +96,8 @@ def namespaces(tenant: Tenant, parent: Levels = ()) -> list[Levels]:
         root = f"{stored(tenant, parent)}."
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
         rows = connection.execute(NAMESPACES, [iceberg.CATALOG, root, ALL]).fetchall()
-    own = [names.levels(tenant, name) for (name,) in rows if "." not in name.removeprefix(root)]
-    return own if parent else [EVENTS, *own]
+    below = [names.levels(tenant, name) for (name,) in rows if "." not in name.removeprefix(root)]
+    return below if parent else [EVENTS, *below]
 
 
 def properties(tenant: Tenant, namespace: Levels) -> dict[str, str]:
@@ -114,10 +114,10 @@ def properties(tenant: Tenant, namespace: Levels) -> dict[str, str]:
     if (place := stored(tenant, namespace)) is None:
         raise no_namespace(namespace)
     with _session(tenant) as connection:
-        found = dict(connection.execute(PROPERTIES, [iceberg.CATALOG, place]).fetchall())
-    if found.pop(EXISTS, None) is None:
+        values = dict(connection.execute(PROPERTIES, [iceberg.CATALOG, place]).fetchall())
+    if values.pop(EXISTS, None) is None:
         raise no_namespace(namespace)
-    return {"location": paths.own_folder(tenant)} | found
+    return {"location": paths.tenant_folder(tenant)} | values
 
 
 def tables(
@@ -136,10 +136,10 @@ def tables(
         return [name for (name,) in rows]
 
 
-def own_tables(tenant: Tenant) -> list[OwnTable]:
+def tenant_tables(tenant: Tenant) -> list[OwnTable]:
     """All tables in the tenant's own namespaces, sorted by name; no views."""
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-        rows = connection.execute(OWN, [iceberg.CATALOG, names.own_root(tenant)]).fetchall()
+        rows = connection.execute(TENANT_TABLES, [iceberg.CATALOG, names.tenant_root(tenant)]).fetchall()
     return [OwnTable(names.levels(tenant, place), name, (place, name), at) for place, name, at in rows]
 
 
@@ -149,10 +149,10 @@ def location(tenant: Tenant, namespace: Levels, table: str, kind: Kind = Kind.TA
     Raises:
         NoSuchTable, NoSuchView: the tenant has none of this name.
     """
-    found = find(tenant, namespace, table, kind)
-    if found is None:
+    current = find(tenant, namespace, table, kind)
+    if current is None:
         raise (no_table if kind is Kind.TABLE else no_view)(namespace, table)
-    return found
+    return current
 
 
 def find(tenant: Tenant, namespace: Levels, table: str, kind: Kind = Kind.TABLE) -> str | None:

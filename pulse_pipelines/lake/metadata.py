@@ -52,9 +52,9 @@ class Metadata:
     def refs_only(self) -> bytes:
         """The document without snapshots that no branch or tag references."""
         document = self.document()
-        wanted = {ref["snapshot-id"] for ref in document.get("refs", {}).values()}
-        wanted.add(document.get("current-snapshot-id"))
-        document["snapshots"] = [s for s in document.get("snapshots", ()) if s["snapshot-id"] in wanted]
+        referenced = {ref["snapshot-id"] for ref in document.get("refs", {}).values()}
+        referenced.add(document.get("current-snapshot-id"))
+        document["snapshots"] = [s for s in document.get("snapshots", ()) if s["snapshot-id"] in referenced]
         return orjson.dumps(document)
 
 
@@ -63,11 +63,11 @@ def folder(tenant: Tenant) -> str:
     return f"s3://{load_settings().object_store.bucket}/iceberg/{tenant.namespace}"
 
 
-def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
+def read(tenant: Tenant, at: str, *, bypass_cache: bool = False) -> Metadata:
     """Read the metadata file that a catalog row of the tenant points at.
 
     Args:
-        anew: bypass the cache; for a file that no row points at yet.
+        bypass_cache: for a file that no row points at yet.
 
     Raises:
         Terminal: the file is gone, or it, or its table, is not among the tenant's files.
@@ -76,8 +76,8 @@ def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
         Transient: the object store issues no key.
         OSError: the object store failed.
     """
-    found = None if anew else _kept.get(tenant, at)
-    if found is None:
+    loaded = None if bypass_cache else _cache.get(tenant, at)
+    if loaded is None:
         prefix = vended.prefix_of(folder(tenant))
         if not _within(at, prefix):
             raise Terminal("the table's metadata is not among its tenant's files", tenant=tenant.slug)
@@ -88,15 +88,15 @@ def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
         except FileNotFoundError:
             raise Terminal("the table's metadata file is gone", tenant=tenant.slug, location=at) from None
         try:
-            found = Metadata(at, content, str(parsing.loads(content)["location"]))
+            loaded = Metadata(at, content, str(parsing.loads(content)["location"]))
         except TooLarge as error:
             raise TooLarge(error.message, fix=error.fix, tenant=tenant.slug, location=at) from None
         except (ValueError, TypeError, KeyError):
             raise Terminal("the table's metadata is damaged", tenant=tenant.slug, location=at) from None
-        if not _within(found.location, prefix):
+        if not _within(loaded.location, prefix):
             raise Terminal("the table is not among its tenant's files", tenant=tenant.slug)
-        _kept.put(tenant, found)
-    return found
+        _cache.put(tenant, loaded)
+    return loaded
 
 
 def write(tenant: Tenant, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
@@ -121,7 +121,7 @@ def write(tenant: Tenant, location: str, version: int, document: Mapping[str, An
     ) as sink:
         sink.write(content)
     metadata = Metadata(at, content, location)
-    _kept.put(tenant, metadata)
+    _cache.put(tenant, metadata)
     return metadata
 
 
@@ -130,10 +130,10 @@ def unwritten(document: Mapping[str, Any]) -> Metadata:
     return Metadata("", orjson.dumps(document), document["location"])
 
 
-def remove(tenant: Tenant, each: Metadata) -> None:
+def remove(tenant: Tenant, written: Metadata) -> None:
     """Remove a metadata file that was written but never committed."""
     with suppress(OSError, PulseError):  # it is small, and lies in the tenant's own folder
-        object_store.delete([each.at], vended.credentials([each.location], Mode.WRITE))
+        object_store.delete([written.at], vended.credentials([written.location], Mode.WRITE))
 
 
 def remove_all(tenant: Tenant, location: str) -> None:
@@ -146,14 +146,14 @@ def remove_all(tenant: Tenant, location: str) -> None:
         OSError: the object store failed; some files may be left.
     """
     key = vended.credentials([location], Mode.WRITE)
-    found = [each.path for each in object_store.listed(location, client(key))]
+    files = [file.path for file in object_store.listed(location, client(key))]
     for last in (False, True):
-        object_store.delete((path for path in found if path.endswith(".metadata.json") is last), key)
+        object_store.delete((path for path in files if path.endswith(".metadata.json") is last), key)
 
 
 def forget() -> None:
     """Clear the cache (between tests)."""
-    _kept.clear()
+    _cache.clear()
 
 
 def _within(location: str, prefix: str) -> bool:
@@ -180,34 +180,34 @@ def client(key: Credentials) -> pafs.S3FileSystem:
     return object_store.file_system_of(key)
 
 
-class _Kept:
+class _MetadataCache:
     """LRU cache of metadata files, limited by bytes."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes = most, 0
         self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[str, str], Metadata] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], Metadata] = OrderedDict()
 
     def get(self, tenant: Tenant, at: str) -> Metadata | None:
         with self._lock:
-            found = self._found.get((tenant.namespace, at))
-            if found is not None:
-                self._found.move_to_end((tenant.namespace, at))
-            return found
+            entry = self._entries.get((tenant.namespace, at))
+            if entry is not None:
+                self._entries.move_to_end((tenant.namespace, at))
+            return entry
 
     def clear(self) -> None:
         with self._lock:
-            self._found.clear()
+            self._entries.clear()
             self._bytes = 0
 
     def put(self, tenant: Tenant, metadata: Metadata) -> None:
         with self._lock:
-            if (tenant.namespace, metadata.at) in self._found:
+            if (tenant.namespace, metadata.at) in self._entries:
                 return
-            self._found[tenant.namespace, metadata.at] = metadata
+            self._entries[tenant.namespace, metadata.at] = metadata
             self._bytes += len(metadata.content)
-            while self._bytes > self._most and self._found:
-                self._bytes -= len(self._found.popitem(last=False)[1].content)
+            while self._bytes > self._most and self._entries:
+                self._bytes -= len(self._entries.popitem(last=False)[1].content)
 
 
-_kept = _Kept(64 * 1024 * 1024)
+_cache = _MetadataCache(64 * 1024 * 1024)

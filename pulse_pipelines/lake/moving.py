@@ -35,7 +35,7 @@ def register(
             of one that no table has; the files that it had stay, as those of a dropped table.
 
     Raises:
-        Malformed: the file is no metadata of a table (or view), or it names files elsewhere.
+        Malformed: the file is not metadata of a table (or view), or it names files elsewhere.
         NameTaken, NoSuchNamespace, ReadOnly: as `writing.create`.
     """
     once.check(tenant)
@@ -43,8 +43,8 @@ def register(
     if not (overwrite and catalog.find(tenant, name.namespace, name.name, kind)):
         writing.check_new(tenant, name, kind)
     try:
-        found = metadata.read(tenant, at, anew=True)
-        document = found.document()
+        registered = metadata.read(tenant, at, bypass_cache=True)
+        document = registered.document()
         if kind is Kind.TABLE:
             updates.check(parsing.table(document))
         else:
@@ -56,9 +56,9 @@ def register(
     except updates.WRONG as error:
         raise updates.wrong(error) from None
     paths.check(tenant, document)
-    if not paths.below(found.location, at):
+    if not paths.below(registered.location, at):
         raise Malformed("the metadata file is not in the folder of its table")
-    return writing.enter(tenant, name, found, kind, once, overwrite=overwrite)
+    return writing.enter(tenant, name, registered, kind, once, overwrite=overwrite)
 
 
 def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = False) -> None:
@@ -100,14 +100,14 @@ def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None
         writing.check_new(tenant, new, kind)
     except NameTaken as error:
         raise _in_the_way(old, new, str(error.where["known"])) from None
-    there = namespaces.place_of(tenant, new.namespace)
+    new_place = namespaces.place_of(tenant, new.namespace)
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
         once.record(connection)
-        namespaces.hold(connection, new.namespace, there)
+        namespaces.hold(connection, new.namespace, new_place)
         try:
             with connection.transaction():
                 moved = connection.execute(
-                    RENAME, [there, new.name, iceberg.CATALOG, place, old.name, kind]
+                    RENAME, [new_place, new.name, iceberg.CATALOG, place, old.name, kind]
                 ).rowcount
         except psycopg.errors.UniqueViolation:
             raise _in_the_way(old, new, "Something") from None
@@ -115,6 +115,6 @@ def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None
             raise (no_table if kind is Kind.TABLE else no_view)(old.namespace, old.name)
 
 
-def _in_the_way(old: Name, new: Name, what: str) -> NameTaken:
+def _in_the_way(old: Name, new: Name, existing: str) -> NameTaken:
     problem = f"Cannot rename {writing.shown(old)} to {writing.shown(new)}."
-    return NameTaken(f"{problem} {what.capitalize()} already exists")
+    return NameTaken(f"{problem} {existing.capitalize()} already exists")

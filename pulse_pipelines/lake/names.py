@@ -23,25 +23,25 @@ LONGEST = 255
 
 def stored(tenant: Tenant, namespace: Levels) -> str | None:
     """The stored name of a namespace; None if no namespace can have this name."""
-    return tenant.namespace if namespace == EVENTS else stored_own(tenant, namespace)
+    return tenant.namespace if namespace == EVENTS else encoded_namespace(tenant, namespace)
 
 
-def stored_own(tenant: Tenant, namespace: Levels) -> str | None:
+def encoded_namespace(tenant: Tenant, namespace: Levels) -> str | None:
     """The stored name of a namespace of the tenant's own; None if none of these can have this name."""
     if not namespace or namespace[:1] == EVENTS or not all(map(usable, namespace)):
         return None
-    name = own_root(tenant) + ".".join(quote(level, safe="").replace(".", "%2E") for level in namespace)
+    name = tenant_root(tenant) + ".".join(quote(level, safe="").replace(".", "%2E") for level in namespace)
     return name if len(name) <= LONGEST else None
 
 
-def own_root(tenant: Tenant) -> str:
+def tenant_root(tenant: Tenant) -> str:
     """The prefix of the stored names of all of the tenant's own namespaces."""
     return f"{tenant.namespace}."
 
 
 def levels(tenant: Tenant, place: str) -> Levels:
     """The levels of one of the tenant's own namespaces, from its stored name."""
-    return tuple(map(unquote, place.removeprefix(own_root(tenant)).split(".")))
+    return tuple(map(unquote, place.removeprefix(tenant_root(tenant)).split(".")))
 
 
 def usable(name: str) -> bool:

@@ -71,7 +71,7 @@ def place_of(tenant: Tenant, namespace: Levels) -> str:
     """
     if namespace == EVENTS:
         raise only_pulse()
-    place = names.stored_own(tenant, namespace)
+    place = names.encoded_namespace(tenant, namespace)
     if place is None:
         raise no_namespace(namespace)
     return place
@@ -83,7 +83,7 @@ def hold(connection: postgres.Connection, namespace: Levels, place: str) -> None
         raise no_namespace(namespace)
 
 
-def create(tenant: Tenant, namespace: Levels, given: Mapping[str, str], once: Once) -> None:
+def create(tenant: Tenant, namespace: Levels, properties: Mapping[str, str], once: Once) -> None:
     """Create a namespace.
 
     Raises:
@@ -95,23 +95,23 @@ def create(tenant: Tenant, namespace: Levels, given: Mapping[str, str], once: On
     conflict = NameTaken(f"Namespace already exists: {written(namespace)[:300]}")
     if namespace == EVENTS:
         raise conflict
-    place = names.stored_own(tenant, namespace)
+    place = names.encoded_namespace(tenant, namespace)
     if place is None:
         raise Malformed(
             "a namespace cannot have this name",
             fix="Use letters and digits; events, and what would be in it, is Pulse's",
         )
-    _check(given)
+    _check(properties)
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
         if len(namespace) > 1:
             hold(connection, namespace[:-1], place_of(tenant, namespace[:-1]))
-        root = names.own_root(tenant)
+        root = names.tenant_root(tenant)
         ((count,),) = connection.execute(COUNT, [iceberg.CATALOG, root]).fetchall()
         if count >= MOST:
             raise Malformed(f"a tenant may have {MOST} namespaces", fix="Drop one first")
         if not connection.execute(INSERT, [iceberg.CATALOG, place, EXISTS, "true"]).rowcount:
             raise conflict
-        _set(connection, place, given)
+        _set(connection, place, properties)
         once.record(connection)
 
 
@@ -157,25 +157,25 @@ def update(
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
         hold(connection, namespace, place)
         rows = connection.execute(PROPERTIES, [iceberg.CATALOG, place]).fetchall()
-        known = {key for key, _ in rows} - {EXISTS}
-        removed = [name for name in removals if name in known]
+        existing = {key for key, _ in rows} - {EXISTS}
+        removed = [name for name in removals if name in existing]
         connection.execute(REMOVE, [iceberg.CATALOG, place, removed])
         _set(connection, place, updates)
         once.record(connection)
-    return Changed(list(updates), removed, [name for name in removals if name not in known])
+    return Changed(list(updates), removed, [name for name in removals if name not in existing])
 
 
-def _set(connection: postgres.Connection, place: str, given: Mapping[str, str]) -> None:
-    for name, value in given.items():
+def _set(connection: postgres.Connection, place: str, properties: Mapping[str, str]) -> None:
+    for name, value in properties.items():
         connection.execute(SET, [iceberg.CATALOG, place, name, value])
 
 
-def _check(given: Mapping[str, str]) -> None:
-    for name, value in given.items():
+def _check(properties: Mapping[str, str]) -> None:
+    for name, value in properties.items():
         if name == EXISTS or not 0 < len(name) <= names.LONGEST or len(value) > LONGEST_VALUE:
             raise Malformed(
                 f"a property has a name of up to {names.LONGEST} characters, other than {EXISTS!r},"
                 f" and a value of up to {LONGEST_VALUE}"
             )
-    if len(given) > MOST_PROPERTIES or "\0" in "".join((*given, *given.values())):
+    if len(properties) > MOST_PROPERTIES or "\0" in "".join((*properties, *properties.values())):
         raise Malformed(f"a namespace has {MOST_PROPERTIES} properties at most, none with a NUL character")

@@ -2,7 +2,7 @@
 
 pyiceberg collects every error of a document, and holds up all other threads meanwhile: a megabyte of `{},{},`
 takes ten seconds and a gigabyte. This check ends at the first error, and what it accepts costs pyiceberg what
-a real document of that size would. It is no complete check: members that it does not name may be anything.
+a real document of that size would. The check is not complete: members that it does not name may be anything.
 """
 
 import re

@@ -31,7 +31,7 @@ class NotRewritten(Terminal):
 
 
 @dataclass(frozen=True)
-class Seen:
+class TableState:
     """A table at one moment."""
 
     name: iceberg.TableName
@@ -49,13 +49,13 @@ class Seen:
         return ForeignTable(self.name, self.table.metadata_location, self.document, self.store.store)
 
 
-def access(own: OwnTable) -> Access:
+def access(entry: OwnTable) -> Access:
     """A key that opens the table's folder, and nothing else."""
-    key = vended.credentials([own.location], Mode.WRITE)
-    return Access(metadata.client(key), key, ROLE, own.location)
+    key = vended.credentials([entry.location], Mode.WRITE)
+    return Access(metadata.client(key), key, ROLE, entry.location)
 
 
-def see(tenant: Tenant, own: OwnTable) -> Seen:
+def read_state(tenant: Tenant, entry: OwnTable) -> TableState:
     """The table as it is now, if it still is in the folder that the catalog gave it.
 
     Raises:
@@ -63,15 +63,15 @@ def see(tenant: Tenant, own: OwnTable) -> Seen:
         NoSuchTable: it was dropped.
         ValueError and other errors of `UNREADABLE`: its metadata is damaged.
     """
-    at = catalog.location(tenant, own.namespace, own.name)
-    by = access(own)
+    at = catalog.location(tenant, entry.namespace, entry.name)
+    by = access(entry)
     document = table_metadata.read(at, by.store)
-    if table_metadata.folder(at) != own.location or document["location"] != own.location:
+    if table_metadata.folder(at) != entry.location or document["location"] != entry.location:
         raise Terminal("the table is in another folder")
     paths.check(tenant, document)
     parsed = TableMetadataUtil.parse_obj(document)
-    table = Table(own.row, parsed, at, file_io_of(lambda: by.store), NoopCatalog(iceberg.CATALOG))
-    return Seen(own.row, document, table, by)
+    table = Table(entry.row, parsed, at, file_io_of(lambda: by.store), NoopCatalog(iceberg.CATALOG))
+    return TableState(entry.row, document, table, by)
 
 
 def property_of(document: Document, name: str) -> str | None:
@@ -94,7 +94,7 @@ def check_rewritable(metadata: TableMetadata) -> None:
         raise NotRewritten("it is partitioned by a transform that Pulse does not know")
 
 
-def live_entries(seen: Seen, *, with_deletes: bool = False) -> dict[str, ManifestEntry]:
+def live_entries(state: TableState, *, with_deletes: bool = False) -> dict[str, ManifestEntry]:
     """The data files of the table's current snapshot, by their paths.
 
     Args:
@@ -104,25 +104,25 @@ def live_entries(seen: Seen, *, with_deletes: bool = False) -> dict[str, Manifes
         NotRewritten: it has delete files, or a manifest that is encrypted, or one file twice.
         OSError: the object store failed.
     """
-    snapshot, found = seen.metadata.current_snapshot(), dict[str, ManifestEntry]()
-    for manifest in snapshot.manifests(seen.table.io) if snapshot else ():
+    snapshot, entries = state.metadata.current_snapshot(), dict[str, ManifestEntry]()
+    for manifest in snapshot.manifests(state.table.io) if snapshot else ():
         if manifest.content is not ManifestContent.DATA:
-            if with_deletes or _removed(manifest, seen):
+            if with_deletes or _removed(manifest, state):
                 continue
             raise NotRewritten("it has delete files")
         if manifest.key_metadata:
             raise NotRewritten("it is encrypted")
-        for entry in manifest.fetch_manifest_entry(seen.table.io, discard_deleted=True):
-            if found.setdefault(entry.data_file.file_path, entry) is not entry:
+        for entry in manifest.fetch_manifest_entry(state.table.io, discard_deleted=True):
+            if entries.setdefault(entry.data_file.file_path, entry) is not entry:
                 raise NotRewritten("its snapshot has a file twice")
-    return found
+    return entries
 
 
-def _removed(manifest: ManifestFile, seen: Seen) -> bool:
+def _removed(manifest: ManifestFile, state: TableState) -> bool:
     """Whether all files of a manifest were removed: a compaction of delete files leaves such a manifest."""
-    return names_removed(manifest) and not manifest.fetch_manifest_entry(seen.table.io, discard_deleted=True)
+    return names_removed(manifest) and not manifest.fetch_manifest_entry(state.table.io, discard_deleted=True)
 
 
-def live_files(seen: Seen) -> dict[str, DataFile]:
+def live_files(state: TableState) -> dict[str, DataFile]:
     """As `live_entries`, without the sequence numbers."""
-    return {path: entry.data_file for path, entry in live_entries(seen).items()}
+    return {path: entry.data_file for path, entry in live_entries(state).items()}

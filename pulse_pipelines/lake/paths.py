@@ -29,14 +29,14 @@ _LISTS = (
 """Keys of a table's metadata that hold locations of files."""
 
 
-def own_folder(tenant: Tenant) -> str:
+def tenant_folder(tenant: Tenant) -> str:
     """The folder of all of the tenant's own tables."""
     return f"{metadata.folder(tenant)}/_own"
 
 
 def new_location(tenant: Tenant) -> str:
     """A new, unique folder for a table."""
-    return f"{own_folder(tenant)}/{uuid.uuid4().hex}"
+    return f"{tenant_folder(tenant)}/{uuid.uuid4().hex}"
 
 
 def defaults(location: str) -> dict[str, str]:
@@ -47,7 +47,7 @@ def defaults(location: str) -> dict[str, str]:
 def is_location(tenant: Tenant, location: str) -> bool:
     """Whether this is the folder of one of the tenant's own tables."""
     folder, _, name = location.rpartition("/")
-    return folder == own_folder(tenant) and _NAME.fullmatch(name) is not None
+    return folder == tenant_folder(tenant) and _NAME.fullmatch(name) is not None
 
 
 def below(location: str, path: object) -> bool:
@@ -74,9 +74,9 @@ def check(tenant: Tenant, document: Mapping[str, Any]) -> None:
     location = str(document.get("location"))
     if not is_location(tenant, location):
         raise _elsewhere("location")
-    for what, path in _named(document):
+    for member, path in _named(document):
         if not below(location, path):
-            raise _elsewhere(what)
+            raise _elsewhere(member)
 
 
 def check_properties(properties: Mapping[str, Any], location: str) -> None:
@@ -103,5 +103,5 @@ def _paths(properties: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _elsewhere(what: str) -> Malformed:
-    return Malformed(f"{what[:100]} must be below the folder that the catalog gave the table")
+def _elsewhere(member: str) -> Malformed:
+    return Malformed(f"{member[:100]} must be below the folder that the catalog gave the table")

@@ -1,7 +1,7 @@
 """Removal of the folders of tenants' own tables: after a drop with its files, and of what was never entered.
 
-A folder is recorded before its first file is removed, and stays recorded: `room.admit` enters no table in it
-any more. So a writer that comes late gets an error, and not a table whose files are gone; and whatever a
+A folder is recorded before its first file is removed, and stays recorded: `room.admit` no longer enters
+a table in it. So a writer that comes late gets an error, and not a table whose files are gone; and whatever a
 process left when it died, upkeep removes.
 """
 
@@ -41,10 +41,10 @@ def remove(tenant: Tenant, location: str) -> None:
 def finish(tenant: Tenant) -> int:
     """Remove what removals that failed, or died, have left; returns the number of folders."""
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-        left = [location for (location,) in connection.execute(UNFINISHED).fetchall()]
-    for location in left:
+        folders = [location for (location,) in connection.execute(UNFINISHED).fetchall()]
+    for location in folders:
         remove(tenant, location)
-    return len(left)
+    return len(folders)
 
 
 def remove_abandoned(tenant: Tenant, min_age: timedelta) -> int:
@@ -74,13 +74,13 @@ def remove_abandoned(tenant: Tenant, min_age: timedelta) -> int:
 
 def _folders(tenant: Tenant) -> Mapping[str, list[Object]]:
     """The files in the folders of the tenant's own tables."""
-    found: dict[str, list[Object]] = defaultdict(list)
-    root = paths.own_folder(tenant)
-    for each in object_store.listed(root, metadata.file_system(tenant, Mode.READ)):
-        location = f"{root}/{each.path.removeprefix(f'{root}/').partition('/')[0]}"
+    folders: dict[str, list[Object]] = defaultdict(list)
+    root = paths.tenant_folder(tenant)
+    for file in object_store.listed(root, metadata.file_system(tenant, Mode.READ)):
+        location = f"{root}/{file.path.removeprefix(f'{root}/').partition('/')[0]}"
         if paths.is_location(tenant, location):
-            found[location].append(each)
-    return found
+            folders[location].append(file)
+    return folders
 
 
 def _never_entered(files: list[Object]) -> bool:

@@ -13,10 +13,10 @@ from pulse_pipelines.lake.catalog import ROLE
 from pulse_pipelines.lake.errors import KeyReused
 from pulse_resources import postgres
 
-KEPT = "PT1H"
+RETENTION = "PT1H"
 """How long an idempotency key is remembered (ISO 8601; told to clients)."""
-SEEN = "SELECT asked FROM lake_requests WHERE request_key = %s"
-FORGET = f"DELETE FROM lake_requests WHERE at < now() - interval '{KEPT}'"  # noqa: S608 - a constant
+RECORDED = "SELECT asked FROM lake_requests WHERE request_key = %s"
+FORGET = f"DELETE FROM lake_requests WHERE at < now() - interval '{RETENTION}'"  # noqa: S608 - a constant
 RECORD = "INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (app_tenant(), %s, %s)"
 
 
@@ -40,27 +40,22 @@ class Once:
         """Raise Repeated if it was carried out, KeyReused if another request used this key."""
         if self.key is not None:
             with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-                self._judge(connection)
+                self._check_recorded(connection)
 
     def record(self, connection: postgres.Connection) -> None:
         """Record the request in the transaction that carries it out. Raises as `check`."""
         if self.key is None:
             return
-        self._judge(connection)
+        self._check_recorded(connection)
         connection.execute(FORGET)
         try:
             with connection.transaction():
                 connection.execute(RECORD, [self.key, self.asked])
         except psycopg.errors.UniqueViolation:  # a concurrent repeat
-            self._judge(connection)
+            self._check_recorded(connection)
 
-    def seen(self, tenant: Tenant) -> bool:
-        """Whether it was carried out: for a COMMIT whose answer was lost."""
-        with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-            return self.key is not None and bool(connection.execute(SEEN, [self.key]).fetchone())
-
-    def _judge(self, connection: postgres.Connection) -> None:
-        row = connection.execute(SEEN, [self.key]).fetchone()
+    def _check_recorded(self, connection: postgres.Connection) -> None:
+        row = connection.execute(RECORDED, [self.key]).fetchone()
         if row is None:
             return
         if row[0] != self.asked:

@@ -25,7 +25,7 @@ from pulse_resources.store_keys.vended import Mode
 
 FRESH_S = 30.0
 """How long the result of a listing is reused, in seconds."""
-KEPT = 10_000
+MAX_CACHED = 10_000
 COUNT = """
 SELECT count(*) FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND starts_with(table_namespace, %s)
@@ -38,19 +38,19 @@ REMOVED = "SELECT 1 FROM lake_purges WHERE location = %s"
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _CachedUsage:
     at: float
     over: str | None
     """The message about the exceeded quota; None: there is room."""
 
 
-_seen: dict[Tenant, _Seen] = {}
+_usages: dict[Tenant, _CachedUsage] = {}
 _lock = threading.Lock()
 
 
 def forget() -> None:
     """Discard all listings, so that the next question makes a new one (between tests)."""
-    _seen.clear()
+    _usages.clear()
 
 
 def admit(connection: postgres.Connection, tenant: Tenant, locations: Sequence[str], new: int) -> None:
@@ -65,7 +65,7 @@ def admit(connection: postgres.Connection, tenant: Tenant, locations: Sequence[s
     """
     locks.wait(connection, Lock.LAKE, tenant.tenant_id)
     limit = quotas.load_limits(connection).max_lake_tables
-    ((count,),) = connection.execute(COUNT, [iceberg.CATALOG, names.own_root(tenant)]).fetchall()
+    ((count,),) = connection.execute(COUNT, [iceberg.CATALOG, names.tenant_root(tenant)]).fetchall()
     if limited(limit) and new and count + new > limit:
         raise QuotaExceeded(
             f"the tenant has {count} tables and views of its own and may have {limit}",
@@ -86,7 +86,7 @@ def in_use(connection: postgres.Connection, location: str) -> bool:
 
 def admit_bytes(tenant: Tenant) -> None:
     """Admit further writes. Raises QuotaExceeded: the tenant has used up its bytes."""
-    if (over := _look(tenant).over) is not None:
+    if (over := _cached_usage(tenant).over) is not None:
         raise QuotaExceeded(
             over, fix="Drop a table with its files, or ask the operator for more", tenant=tenant.slug
         )
@@ -94,25 +94,25 @@ def admit_bytes(tenant: Tenant) -> None:
 
 def has_bytes(tenant: Tenant) -> bool:
     """Whether the tenant may write more."""
-    return _look(tenant).over is None
+    return _cached_usage(tenant).over is None
 
 
-def _look(tenant: Tenant) -> _Seen:
-    found = _seen.get(tenant)
-    if found is None or time.monotonic() - found.at > FRESH_S:
+def _cached_usage(tenant: Tenant) -> _CachedUsage:
+    usage = _usages.get(tenant)
+    if usage is None or time.monotonic() - usage.at > FRESH_S:
         with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
             limit = quotas.load_limits(connection).max_lake_bytes
-        found = _Seen(time.monotonic(), _over(tenant, limit) if limited(limit) else None)
+        usage = _CachedUsage(time.monotonic(), _over(tenant, limit) if limited(limit) else None)
         with _lock:
-            _seen[tenant] = found
-            while len(_seen) > KEPT:
-                _seen.pop(next(iter(_seen)))
-    return found
+            _usages[tenant] = usage
+            while len(_usages) > MAX_CACHED:
+                _usages.pop(next(iter(_usages)))
+    return usage
 
 
 def _over(tenant: Tenant, limit: int) -> str | None:
     store = metadata.file_system(tenant, Mode.READ)
-    size = sum(each.bytes for each in object_store.listed(paths.own_folder(tenant), store))
+    size = sum(each.bytes for each in object_store.listed(paths.tenant_folder(tenant), store))
     if size < limit:
         return None
     return f"the files of the tenant's own tables have {size:,} bytes and may have {limit:,}"

@@ -43,17 +43,17 @@ def load(tenant: Tenant, namespace: Levels, table: str, *, may_write: bool = Fal
         Transient, Terminal: the object store issues no key, or the metadata is missing.
         OSError: the object store failed.
     """
-    found = metadata.read(tenant, catalog.location(tenant, namespace, table))
-    return opened(tenant, namespace, table, found, may_write=may_write)
+    current = metadata.read(tenant, catalog.location(tenant, namespace, table))
+    return opened(tenant, namespace, table, current, may_write=may_write)
 
 
-def opened(tenant: Tenant, namespace: Levels, table: str, found: Metadata, *, may_write: bool) -> Loaded:
+def opened(tenant: Tenant, namespace: Levels, table: str, current: Metadata, *, may_write: bool) -> Loaded:
     """Combine a table's metadata with a key to its files. Raises as `load`."""
-    own = namespace != EVENTS and paths.is_location(tenant, found.location)
-    writes = own and may_write and room.has_bytes(tenant)
+    writable = namespace != EVENTS and paths.is_location(tenant, current.location)
+    writes = writable and may_write and room.has_bytes(tenant)
     mode = Mode.WRITE if writes else Mode.READ
-    key = vended.credentials([found.location], mode, to_tenant=True)
-    return Loaded(found, key, config(key, namespace, table))
+    key = vended.credentials([current.location], mode, to_tenant=True)
+    return Loaded(current, key, config(key, namespace, table))
 
 
 def config(key: Credentials, namespace: Levels, table: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from pulse_pipelines.domain.schemas.columns import METADATA
 from pulse_pipelines.lake import names, outline
-from pulse_pipelines.lake.adjusted import Known
+from pulse_pipelines.lake.adjusted import TableIds
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
 
 WRONG = (
@@ -83,7 +83,7 @@ def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
         raise wrong(error) from None
     for update in updates:
         if isinstance(update, SetSnapshotRefUpdate) and not names.usable(update.ref_name):
-            raise Malformed(f"{update.ref_name[:100]!r} is no name for a branch or tag")
+            raise Malformed(f"{update.ref_name[:100]!r} is not a name for a branch or tag")
     return requirements, updates
 
 
@@ -127,10 +127,10 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
     """
     try:
         base = _upgraded(current, [update.format_version for update in updates if _upgrades(update)])
-        known = Known(current)
+        ids = TableIds(current)
         following = update_table_metadata(
             base,
-            (*(each for update in updates for each in known.put_right(update)), _at(location)),
+            (*(each for update in updates for each in ids.put_right(update)), _at(location)),
             enforce_validation=True,
             metadata_location=at,
         )
@@ -141,13 +141,13 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
 
 
 def check(following: TableMetadata, current: TableMetadata | None = None) -> None:
-    """Raise ValueError if an engine could not read a table any more that it can read as it is.
+    """Raise ValueError if an engine could no longer read a table that it can read now.
 
     Args:
         current: None: the table is new here.
     """
     if unfit := _unfit(following) - (_unfit(current) if current else set()):
-        raise ValueError(f"{min(unfit)}: Iceberg's Java library could not read the table any more")
+        raise ValueError(f"{min(unfit)}: Iceberg's Java library could no longer read the table")
 
 
 def _unfit(metadata: TableMetadata) -> set[str]:
@@ -157,67 +157,69 @@ def _unfit(metadata: TableMetadata) -> set[str]:
     its id, and so its part in them.
     """
     schema = metadata.schema()
-    known = set(schema.field_ids)
+    field_ids = set(schema.field_ids)
     fields: list[PartitionField | SortField] = []
     for spec in metadata.partition_specs:
         fields += spec.fields
     for order in metadata.sort_orders:
         fields += order.fields
-    return _taken(metadata) | {
+    return _name_conflicts(metadata) | {
         f"{schema.find_column_name(field.source_id)}, now {kind}, is in a partition spec or sort order as"
         f" {field.transform}"
         for field in fields
-        if field.source_id in known
+        if field.source_id in field_ids
         and not isinstance(field.transform, UnknownTransform)
         and not field.transform.can_transform(kind := schema.find_type(field.source_id))
     }
 
 
-def _taken(metadata: TableMetadata) -> set[str]:
+def _name_conflicts(metadata: TableMetadata) -> set[str]:
     """Columns with a name that engines need for something else, or that differ in case only."""
     schema = metadata.schema()
     ids: dict[str, int] = {}
-    found = {
+    conflicts = {
         f"{field.name} is the name of a metadata column"
         for field in schema.fields
         if field.name.lower() in METADATA
     }
     for name in schema.column_names:
         if name.lower() in ids:
-            found.add(f"{name} is the name of another column, too, for engines that ignore case")
+            conflicts.add(f"{name} is the name of another column, too, for engines that ignore case")
         ids[name.lower()] = schema.find_field(name).field_id
     for field in (field for spec in metadata.partition_specs for field in spec.fields):
-        is_its_own = isinstance(field.transform, IdentityTransform | VoidTransform)
+        may_share = isinstance(field.transform, IdentityTransform | VoidTransform)
         column = ids.get(field.name.lower())
-        if column is not None and not (is_its_own and column == field.source_id):
-            found.add(f"{field.name} is the name of a column and of a partition field")
-    return found
+        if column is not None and not (may_share and column == field.source_id):
+            conflicts.add(f"{field.name} is the name of a column and of a partition field")
+    return conflicts
 
 
 def document(metadata: TableMetadata) -> dict[str, Any]:
     """A table's metadata as JSON for its file: pyiceberg itself does not write version 3 yet."""
-    found: dict[str, Any] = orjson.loads(IcebergBaseModel.model_dump_json(metadata))
-    return found | _rows(metadata.format_version, found)
+    content: dict[str, Any] = orjson.loads(IcebergBaseModel.model_dump_json(metadata))
+    return content | _rows(metadata.format_version, content)
 
 
-def with_defaults(type_: Any, asked: Any) -> None:
+def with_defaults(type_: Any, requested: Any) -> None:
     """Restore the defaults of columns, which pyiceberg drops when it assigns field ids.
 
     Args:
-        type_: of a schema that was parsed from `asked` (JSON); changed in place.
+        type_: of a schema that was parsed from `requested` (JSON); changed in place.
     """
-    if not isinstance(type_, dict) or not isinstance(asked, dict):
+    if not isinstance(type_, dict) or not isinstance(requested, dict):
         return
-    for each, given in zip(type_.get("fields", ()), asked.get("fields", ()), strict=False):
-        each |= {name: given[name] for name in _DEFAULTS if given.get(name) is not None}
-        with_defaults(each["type"], given["type"])
+    for column, requested_column in zip(type_.get("fields", ()), requested.get("fields", ()), strict=False):
+        column |= {
+            name: requested_column[name] for name in _DEFAULTS if requested_column.get(name) is not None
+        }
+        with_defaults(column["type"], requested_column["type"])
     for part in ("element", "key", "value"):
-        with_defaults(type_.get(part), asked.get(part))
+        with_defaults(type_.get(part), requested.get(part))
 
 
-def _rows(version: int, found: Mapping[str, Any]) -> dict[str, int]:
+def _rows(version: int, content: Mapping[str, Any]) -> dict[str, int]:
     """The next row id, which tables of version 3 have from the beginning."""
-    return {"next-row-id": found.get("next-row-id") or 0} if version == NEWEST else {}
+    return {"next-row-id": content.get("next-row-id") or 0} if version == NEWEST else {}
 
 
 def _upgrades(update: TableUpdate) -> TypeGuard[UpgradeFormatVersionUpdate]:
@@ -227,18 +229,18 @@ def _upgrades(update: TableUpdate) -> TypeGuard[UpgradeFormatVersionUpdate]:
 def _upgraded(current: TableMetadata | None, versions: Sequence[int]) -> TableMetadata:
     """The base of the updates, in the highest format version that they ask for."""
     has = current.format_version if current else 1
-    for each in versions:
-        if each > NEWEST:
-            raise ValueError(f"Unsupported table format version: {each}")
-        if each < has:
-            raise ValueError(f"Cannot downgrade v{has} table to v{each}")
-    version = max(versions, default=has)
+    for version in versions:
+        if version > NEWEST:
+            raise ValueError(f"Unsupported table format version: {version}")
+        if version < has:
+            raise ValueError(f"Cannot downgrade v{has} table to v{version}")
+    highest = max(versions, default=has)
     if current is None:
-        return _EMPTY[version].model_construct(last_column_id=-1, schema=Schema(), format_version=version)
-    if version == has:
+        return _EMPTY[highest].model_construct(last_column_id=-1, schema=Schema(), format_version=highest)
+    if highest == has:
         return current
-    later = document(current) | {"format-version": version}
-    return TableMetadataUtil.parse_obj(later | _rows(version, later))
+    later = document(current) | {"format-version": highest}
+    return TableMetadataUtil.parse_obj(later | _rows(highest, later))
 
 
 def _at(location: str) -> SetLocationUpdate:

@@ -28,7 +28,7 @@ from pulse_resources.iceberg import table_metadata
 Document = dict[str, Any]
 _LAST = -1
 _KEEP = "version.history.num-entries"
-_KEPT = 10
+_DEFAULT_VERSIONS = 10
 """Versions to keep, if the view does not set a number."""
 
 
@@ -43,9 +43,9 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
     writing.check_new(tenant, name, Kind.VIEW)
     try:
         outline.check(body, outline.NEW_VIEW)
-        asked = CreateViewRequest.model_validate({"location": None} | dict(body))
-        version = orjson.loads(asked.view_version.model_dump_json()) | {"version-id": 1}
-        schema = orjson.loads(asked.view_schema.model_dump_json()) | {"schema-id": 0}
+        request = CreateViewRequest.model_validate({"location": None} | dict(body))
+        version = orjson.loads(request.view_version.model_dump_json()) | {"version-id": 1}
+        schema = orjson.loads(request.view_schema.model_dump_json()) | {"schema-id": 0}
     except updates.WRONG as error:
         raise updates.wrong(error) from None
     version["schema-id"] = 0
@@ -57,9 +57,9 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
         "current-version-id": 1,
         "versions": [version],
         "version-log": [{"timestamp-ms": version["timestamp-ms"], "version-id": 1}],
-        "properties": dict(asked.properties),
+        "properties": dict(request.properties),
     }
-    _one_query_each(version)
+    _unique_dialects(version)
     _check(tenant, document)
     return writing.make(tenant, name, document, Kind.VIEW, once)
 
@@ -74,9 +74,9 @@ def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
     """
     namespaces.place_of(tenant, name.namespace)
     once.check(tenant)
-    given, required = _objects(body, "updates"), _objects(body, "requirements")
+    view_updates, requirements = _objects(body, "updates"), _objects(body, "requirements")
     with Written(tenant) as new:
-        work = commit_files(_ViewCommit(tenant, once, [], name, given, required, new))
+        work = commit_files(_ViewCommit(tenant, once, [], name, view_updates, requirements, new))
         return new.hold(work.files[0])
 
 
@@ -106,10 +106,10 @@ class _ViewCommit(CatalogChange[Files]):
 
 
 def _objects(body: Mapping[str, Any], part: str) -> Sequence[Document]:
-    found = body.get(part) or []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    objects = body.get(part) or []
+    if not isinstance(objects, list) or not all(isinstance(each, dict) for each in objects):
         raise Malformed(f"{part} is a list of objects")
-    return found
+    return objects
 
 
 def _check(tenant: Tenant, document: Document) -> None:
@@ -121,11 +121,11 @@ def _check(tenant: Tenant, document: Document) -> None:
     paths.check(tenant, document | {"properties": {}})
 
 
-def _applied(document: Document, given: Sequence[Document]) -> Document:
+def _applied(document: Document, view_updates: Sequence[Document]) -> Document:
     """The next metadata."""
     following, added = orjson.loads(orjson.dumps(document)), dict[str, int]()
     try:
-        for update in given:
+        for update in view_updates:
             _ACTIONS[str(update.get("action"))](following, update, added)
     except updates.WRONG as error:
         raise updates.wrong(error) from None
@@ -135,9 +135,9 @@ def _applied(document: Document, given: Sequence[Document]) -> Document:
 
 def _add_schema(view: Document, update: Document, added: dict[str, int]) -> None:
     schema = Schema.model_validate(update["schema"])
-    for each in view["schemas"]:
-        if Schema.model_validate(each) == schema:
-            added["schema"] = each["schema-id"]
+    for present in view["schemas"]:
+        if Schema.model_validate(present) == schema:
+            added["schema"] = present["schema-id"]
             return
     number = max(each["schema-id"] for each in view["schemas"]) + 1
     view["schemas"].append(orjson.loads(schema.model_dump_json()) | {"schema-id": number})
@@ -148,34 +148,34 @@ def _add_version(view: Document, update: Document, added: dict[str, int]) -> Non
     version = dict(update["view-version"])
     if version.get("schema-id") == _LAST:
         version["schema-id"] = added["schema"]
-    if not any(each["schema-id"] == version["schema-id"] for each in view["schemas"]):
+    if not any(present["schema-id"] == version["schema-id"] for present in view["schemas"]):
         raise ValueError(f"there is no schema {version['schema-id']}")
-    _no_dialect_lost(view, _one_query_each(version))
-    for each in view["versions"]:
-        if _same(each, version):
-            added["version"] = each["version-id"]
+    _no_dialect_lost(view, _unique_dialects(version))
+    for present in view["versions"]:
+        if _same(present, version):
+            added["version"] = present["version-id"]
             return
-    version["version-id"] = max(each["version-id"] for each in view["versions"]) + 1
+    version["version-id"] = max(present["version-id"] for present in view["versions"]) + 1
     view["versions"].append(version)
     added["version"] = version["version-id"]
 
 
-def _one_query_each(version: Document) -> set[str]:
+def _unique_dialects(version: Document) -> set[str]:
     """The dialects of a version, each of which must occur once. Raises IllegalArgument."""
-    found: set[str] = set()
-    for each in version["representations"]:
-        dialect = each["dialect"].lower()
-        if dialect in found:
+    dialects: set[str] = set()
+    for representation in version["representations"]:
+        dialect = representation["dialect"].lower()
+        if dialect in dialects:
             raise IllegalArgument(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
-        found.add(dialect)
-    return found
+        dialects.add(dialect)
+    return dialects
 
 
 def _no_dialect_lost(view: Document, dialects: set[str]) -> None:
     if view["properties"].get("replace.drop-dialect.allowed", "false").lower() == "true":
         return
     current = next(each for each in view["versions"] if each["version-id"] == view["current-version-id"])
-    if lost := _one_query_each(current) - dialects:
+    if lost := _unique_dialects(current) - dialects:
         raise ValueError(f"Cannot replace view due to loss of view dialects: {sorted(lost)}")
 
 
@@ -189,24 +189,24 @@ def _set_version(view: Document, update: Document, added: dict[str, int]) -> Non
     number = added["version"] if number == _LAST else number
     if number == view["current-version-id"]:
         return
-    found = next((each for each in view["versions"] if each["version-id"] == number), None)
-    if found is None:
+    version = next((each for each in view["versions"] if each["version-id"] == number), None)
+    if version is None:
         raise ValueError(f"Cannot set current version to unknown version: {number}")
     view["current-version-id"] = number
-    when = found["timestamp-ms"] if added.get("version") == number else int(time.time() * 1000)
+    when = version["timestamp-ms"] if added.get("version") == number else int(time.time() * 1000)
     view["version-log"].append({"timestamp-ms": when, "version-id": number})
 
 
 def _forget(view: Document) -> None:
     """Remove versions beyond the number to keep; the current and the newest version stay."""
-    keep = max(1, int(view["properties"].get(_KEEP, _KEPT)))
+    keep = max(1, int(view["properties"].get(_KEEP, _DEFAULT_VERSIONS)))
     numbers = sorted((each["version-id"] for each in view["versions"]), reverse=True)
-    kept = {view["current-version-id"], *numbers[:keep]}
-    while len(kept) > keep and len(kept) > 1:
-        kept.discard(min(kept - {view["current-version-id"]}))
-    view["versions"] = [each for each in view["versions"] if each["version-id"] in kept]
+    remaining = {view["current-version-id"], *numbers[:keep]}
+    while len(remaining) > keep and len(remaining) > 1:
+        remaining.discard(min(remaining - {view["current-version-id"]}))
+    view["versions"] = [each for each in view["versions"] if each["version-id"] in remaining]
     log = view["version-log"]
-    first = max((n + 1 for n, each in enumerate(log) if each["version-id"] not in kept), default=0)
+    first = max((n + 1 for n, each in enumerate(log) if each["version-id"] not in remaining), default=0)
     view["version-log"] = log[first:]
 
 

@@ -94,10 +94,10 @@ def check_new(tenant: Tenant, name: Name, kind: Kind) -> None:
     catalog.properties(tenant, name.namespace)
     if not names.usable(name.name):
         raise Malformed("a table cannot have this name", fix="Use letters and digits")
-    for known in Kind:
-        if catalog.find(tenant, name.namespace, name.name, known):
-            same = "" if known is kind else " with same name"
-            raise NameTaken(f"{known.title()}{same} already exists: {shown(name)}", known=known)
+    for existing in Kind:
+        if catalog.find(tenant, name.namespace, name.name, existing):
+            same = "" if existing is kind else " with same name"
+            raise NameTaken(f"{existing.title()}{same} already exists: {shown(name)}", known=existing)
 
 
 def shown(name: Name) -> str:
@@ -165,12 +165,12 @@ def change(tenant: Tenant, changes: Sequence[TableCommit], once: Once) -> Sequen
         Malformed: an update is invalid, or the tables are too large together.
         QuotaExceeded: as `room.admit`, `room.admit_bytes`.
     """
-    for each in changes:
-        namespaces.place_of(tenant, each.table.namespace)
-    if len({each.table for each in changes}) < len(changes):
+    for commit in changes:
+        namespaces.place_of(tenant, commit.table.namespace)
+    if len({commit.table for commit in changes}) < len(changes):
         raise Malformed("a table is named twice")
     once.check(tenant)
-    if any(isinstance(update, AddSnapshotUpdate) for each in changes for update in each.updates):
+    if any(isinstance(update, AddSnapshotUpdate) for commit in changes for update in commit.updates):
         room.admit_bytes(tenant)
 
     new_in = [item.table.namespace for item in changes if updates.creates(item.requirements)]
@@ -222,9 +222,11 @@ def _next_document(
     return old, location, number, document
 
 
-def _chosen(tenant: Tenant, given: Updates) -> str:
+def _chosen(tenant: Tenant, table_updates: Updates) -> str:
     """The folder of a table that a commit creates: the one that `staged` told the client."""
-    for each in given:
-        if isinstance(each, SetLocationUpdate) and paths.is_location(tenant, each.location.removesuffix("/")):
-            return each.location.removesuffix("/")
+    for update in table_updates:
+        if isinstance(update, SetLocationUpdate) and paths.is_location(
+            tenant, update.location.removesuffix("/")
+        ):
+            return update.location.removesuffix("/")
     return paths.new_location(tenant)

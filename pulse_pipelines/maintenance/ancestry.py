@@ -83,22 +83,22 @@ def descends(metadata: TableMetadata, ancestor: int | None) -> bool:
 def _rolled_back(
     tenant: Tenant, dataset: Dataset, table: Table, missing: int, ancestor: int | None
 ) -> RolledBack:
-    kept = [snapshot.snapshot_id for snapshot in history(table.metadata)]
+    history_ids = [snapshot.snapshot_id for snapshot in history(table.metadata)]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        values = [tenant.tenant_id, dataset.dataset_id, kept, SHOWN]
+        values = [tenant.tenant_id, dataset.dataset_id, history_ids, SHOWN]
         candidates = postgres.select(connection, Landing, LANDINGS, values)
     if missing <= 0:  # the lost commit changed no rows, such as a compaction
-        what = f"snapshot {ancestor} is no part of its history any more; no rows are missing"
-        return RolledBack(f"the table was rolled back: {what}", tenant=tenant.slug, dataset=dataset.slug)
+        change = f"snapshot {ancestor} is no longer part of its history; no rows are missing"
+        return RolledBack(f"the table was rolled back: {change}", tenant=tenant.slug, dataset=dataset.slug)
     lost: list[Landing] = []  # newest first: earlier landings may have expired from the history
-    for each in candidates:
+    for landing in candidates:
         if sum(landing.rows for landing in lost) < missing:
-            lost.append(each)
-    batches = ", ".join(f"{each.batch_id} ({each.rows} rows of {each.day})" for each in lost)
-    days = [each.day for each in lost] or [date.min]
+            lost.append(landing)
+    batches = ", ".join(f"{landing.batch_id} ({landing.rows} rows of {landing.day})" for landing in lost)
+    days = [landing.day for landing in lost] or [date.min]
     return RolledBack(
         f"the table was rolled back past other writers' commits: {missing} rows of the ledger are not in it. "
-        f"The latest commits that are no part of its history: {batches}",
+        f"The latest commits that are not part of its history: {batches}",
         fix=f"pulse backfill {tenant.slug} {dataset.slug} --from {min(days)} --to {max(days)} brings them "
         "back from the raw zone. Upkeep leaves the table alone until then",
         tenant=tenant.slug,

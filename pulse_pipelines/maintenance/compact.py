@@ -93,10 +93,10 @@ def _rewrite(
         words = {"strategy": strategy, "day": day}
         words["options"] = _options(options | _bounds(before.bytes, load_settings().upkeep))
         _call(spark, tenant, dataset, REWRITE, words, before.table)
-    left = state.of_day(tenant, dataset, day)
-    done.after = _numbers(left)
-    done.snapshot_id = left.table.metadata.current_snapshot_id
-    state.save_day(tenant, dataset, day, level, left)
+    after = state.of_day(tenant, dataset, day)
+    done.after = _numbers(after)
+    done.snapshot_id = after.table.metadata.current_snapshot_id
+    state.save_day(tenant, dataset, day, level, after)
 
 
 def rewrite_manifests(spark: SparkSession, tenant: Tenant, dataset: Dataset, done: Done) -> None:

@@ -64,8 +64,8 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
         snapshots = done.before["snapshots"] - (live_only is not None)
         remove_orphan_files.remove_orphan_files(tenant, dataset, done, min_age=timedelta(0), with_log=False)
         done.before["snapshots"] = snapshots
-        left = state.save_table(tenant, dataset, swept=True)
-        done.after["snapshots"] = len(left.metadata.snapshots)
+        table = state.save_table(tenant, dataset, swept=True)
+        done.after["snapshots"] = len(table.metadata.snapshots)
     return done
 
 
@@ -77,15 +77,15 @@ def beyond(metadata: TableMetadata, now: datetime, settings: UpkeepSettings) -> 
     may have made, are kept.
     """
     oldest = now - timedelta(hours=settings.history_hours)
-    kept: set[int] = {ref.snapshot_id for ref in metadata.refs.values()}
+    needed: set[int] = {ref.snapshot_id for ref in metadata.refs.values()}
     current_until = now
     for number, snapshot in enumerate(history(metadata)):
         young = current_until >= oldest
         if number >= settings.history_minimum and not (young and number < settings.history_snapshots):
             break
-        kept.add(snapshot.snapshot_id)
+        needed.add(snapshot.snapshot_id)
         current_until = EPOCH + timedelta(milliseconds=snapshot.timestamp_ms)
-    return {snapshot.snapshot_id for snapshot in metadata.snapshots} - kept
+    return {snapshot.snapshot_id for snapshot in metadata.snapshots} - needed
 
 
 def _forget(
@@ -98,8 +98,8 @@ def _forget(
 ) -> None:
     expiry = _Expiry(tenant, dataset, choose, done, with_log)
     commit(expiry)
-    left = {snapshot.snapshot_id for snapshot in live_table.current(tenant, dataset).metadata.snapshots}
-    if left & expiry.expired:  # the answer to the commit was lost, and it had failed
+    current = {snapshot.snapshot_id for snapshot in live_table.current(tenant, dataset).metadata.snapshots}
+    if current & expiry.expired:  # the answer to the commit was lost, and it had failed
         raise Transient("the snapshots were not expired", fix="Run it again", dataset=dataset.slug)
 
 

@@ -24,7 +24,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import own
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
-from pulse_pipelines.lake.own import NotRewritten, Seen
+from pulse_pipelines.lake.own import NotRewritten, TableState
 from pulse_pipelines.tables import foreign_files
 from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Shape, Unfit
@@ -83,7 +83,7 @@ class Merged:
 
     files: int = 0
     into: int = 0
-    left: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     """Numbers of files that were left, by the reason."""
 
 
@@ -122,7 +122,7 @@ class _FileMerge(Change[_Merge]):
     role = ROLE
 
     def stage(self, lost: SwapLost | None) -> _Merge | None:
-        current = own.see(self.tenant, self.table)
+        current = own.read_state(self.tenant, self.table)
         _check(current.metadata)
         live = own.live_files(current)
         if self.groups is None:
@@ -132,7 +132,7 @@ class _FileMerge(Change[_Merge]):
             if group.stands(live, spec_id):
                 standing.append(group)
             else:
-                self.merged.left["was replaced meanwhile"] += len(group.before)
+                self.merged.skipped["was replaced meanwhile"] += len(group.before)
         self.groups = standing
         if not standing:
             return None
@@ -147,7 +147,7 @@ class _FileMerge(Change[_Merge]):
         return _Merge([Next(self.table.row, old, new)], standing, following.snapshot_id)
 
     def was_committed(self, work: _Merge) -> bool:
-        return own.see(self.tenant, self.table).metadata.snapshot_by_id(work.snapshot_id) is not None
+        return own.read_state(self.tenant, self.table).metadata.snapshot_by_id(work.snapshot_id) is not None
 
 
 def _check(metadata: TableMetadata) -> None:
@@ -158,27 +158,27 @@ def _check(metadata: TableMetadata) -> None:
         raise NotRewritten("its files are not to be Parquet")
 
 
-def _groups(seen: Seen, live: dict[str, DataFile], budget: Budget, merged: Merged) -> Iterator[Group]:
+def _groups(state: TableState, live: dict[str, DataFile], budget: Budget, merged: Merged) -> Iterator[Group]:
     """Merge files of partitions, those with the most small files first."""
-    metadata, by = seen.metadata, seen.store
+    metadata, by = state.metadata, state.store
     target = _target(metadata)
     partitions: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
-    for each in live.values():
-        if each.spec_id != metadata.default_spec_id:
-            merged.left["is of an earlier partition spec"] += 1
-        elif each.sort_order_id:
-            merged.left["is sorted"] += 1
-        elif any(type(value) is float for value in _partition(each)):
-            merged.left["is of a partition of floating-point numbers"] += 1
-        elif 0 < each.file_size_in_bytes < target * SMALL:
-            partitions[_partition(each)].append(each)
-    looked = TABLE_FILES
+    for file in live.values():
+        if file.spec_id != metadata.default_spec_id:
+            merged.skipped["is of an earlier partition spec"] += 1
+        elif file.sort_order_id:
+            merged.skipped["is sorted"] += 1
+        elif any(type(value) is float for value in _partition(file)):
+            merged.skipped["is of a partition of floating-point numbers"] += 1
+        elif 0 < file.file_size_in_bytes < target * SMALL:
+            partitions[_partition(file)].append(file)
+    remaining = TABLE_FILES
     for files in sorted(partitions.values(), key=len, reverse=True):
-        most = min(looked, budget.files)
+        most = min(remaining, budget.files)
         if len(files) < MIN_FILES or most < MIN_FILES or budget.late:
             return
         files = sorted(files, key=lambda file: (file.file_size_in_bytes, file.file_path))[:most]
-        looked -= len(files)
+        remaining -= len(files)
         budget.files -= len(files)
         for alike in _alike(by.store, files, merged).values():
             for chosen in batches(alike, target):
@@ -196,7 +196,7 @@ def _group(
     try:
         written = foreign_files.write_again(by, chosen, metadata, alive=budget.check)
     except UNREADABLE as error:
-        merged.left[_why(error)] += len(chosen)
+        merged.skipped[_why(error)] += len(chosen)
         return None
     return None if written.file is None else Group(chosen, written.file)
 
@@ -210,7 +210,7 @@ def _alike(
     by_shape: dict[Shape, list[DataFile]] = defaultdict(list)
     for file, (shape, why) in zip(files, shapes, strict=True):
         if shape is None:
-            merged.left[why] += 1
+            merged.skipped[why] += 1
         else:
             by_shape[shape].append(file)
     return by_shape
@@ -233,8 +233,8 @@ def _why(error: BaseException) -> str:
 
 
 def _target(metadata: TableMetadata) -> int:
-    given = metadata.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES)
-    return min(int(given or TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT), MOST_BYTES)
+    size = metadata.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES)
+    return min(int(size or TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT), MOST_BYTES)
 
 
 def batches(files: Sequence[DataFile], target: int) -> Iterator[list[DataFile]]:
@@ -242,16 +242,16 @@ def batches(files: Sequence[DataFile], target: int) -> Iterator[list[DataFile]]:
 
     A file that is larger than all others of its set together is not worth its writing: it is left out.
     """
-    left = sorted(files, key=lambda file: (file.file_size_in_bytes, file.file_path))
-    while left:
+    pending = sorted(files, key=lambda file: (file.file_size_in_bytes, file.file_path))
+    while pending:
         chosen, total = list[DataFile](), 0
-        for each in left:
-            size = each.file_size_in_bytes
+        for file in pending:
+            size = file.file_size_in_bytes
             if chosen and (total + size > target or (len(chosen) >= MIN_FILES and size > total)):
                 break
-            chosen.append(each)
+            chosen.append(file)
             total += size
-        left = left[len(chosen) :]
+        pending = pending[len(chosen) :]
         while len(chosen) > 1 and 2 * chosen[-1].file_size_in_bytes > total:
             total -= chosen.pop().file_size_in_bytes
         if len(chosen) < MIN_FILES:

@@ -45,7 +45,7 @@ ASKS = "pulse.upkeep"
 """Table property by which a tenant asks for upkeep."""
 MERGES = "pulse.upkeep.merge"
 """Table property by which it asks for upkeep without merges: `false`."""
-MAX_AGE, MIN_KEPT = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+MAX_AGE, MIN_SNAPSHOTS = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 MEMORY, SECONDS = 1024**3, 600
 """Limits of the process, beyond what it has when it begins."""
 _HOUR_MS = 3_600_000
@@ -77,20 +77,20 @@ def _keep(tenant: Tenant, done: Done) -> None:
             failed = f"upkeep of own tables ended with {ended.returncode}: {why[:500]}"
     except subprocess.TimeoutExpired as error:
         output, failed = error.stdout or b"", f"upkeep of own tables took more than {SECONDS} s"
-    found = _told(output)
-    done.after = found["numbers"]
-    if outside := printable("; ".join(found["outside"])[:1_500]):
+    outcome = _last_report(output)
+    done.after = outcome["numbers"]
+    if outside := printable("; ".join(outcome["outside"])[:1_500]):
         raise Terminal(
             f"own tables name files outside of their tenant's folder: {outside}",
             fix="No key of theirs opens these files; ask the tenant what wrote the tables",
             tenant=tenant.slug,
         )
     if failed:
-        raise Terminal(failed, tenant=tenant.slug, table=printable(str(found["at"])))
-    done.detail = printable("; ".join(found["left"])[:2_000]) or None
+        raise Terminal(failed, tenant=tenant.slug, table=printable(str(outcome["at"])))
+    done.detail = printable("; ".join(outcome["left"])[:2_000]) or None
 
 
-def _told(output: bytes) -> dict[str, Any]:
+def _last_report(output: bytes) -> dict[str, Any]:
     """What the process printed, line by line; a later line replaces what an earlier one said of the same."""
     whole, _, _ = output.rpartition(b"\n")
     outcome: dict[str, Any] = {"numbers": {}, "left": [], "outside": [], "at": None}
@@ -112,7 +112,7 @@ def _tell(outcome: Mapping[str, object]) -> None:
 
 
 @dataclass(frozen=True)
-class Kept:
+class UpkeepReport:
     """What upkeep did with a tenant's own tables."""
 
     numbers: dict[str, int]
@@ -132,21 +132,21 @@ class Keeper:
     """
 
     def __init__(
-        self, tenant: Tenant, tell: Callable[[Mapping[str, object]], None] = lambda found: None
+        self, tenant: Tenant, tell: Callable[[Mapping[str, object]], None] = lambda report: None
     ) -> None:
         self._tenant, self._tell = tenant, tell
         self._settings = load_settings().upkeep
         self._min_age = timedelta(hours=self._settings.own_orphan_hours)
-        self._kept = Kept({}, [], [])
+        self._report = UpkeepReport({}, [], [])
         self._merging: list[OwnTable] = []
         """Tables that asked for upkeep, had it, and are merged."""
 
-    def keep(self) -> Kept:
+    def keep(self) -> UpkeepReport:
         """All of it. Raises as `tidy`."""
         self.tidy()
         return self.merge()
 
-    def tidy(self) -> Kept:
+    def tidy(self) -> UpkeepReport:
         """Finish removals of folders, check all tables, and expire and sweep those that ask for it.
 
         Raises:
@@ -156,48 +156,50 @@ class Keeper:
         numbers = Counter({"tables": 0, "asked": 0, "snapshots": 0, "objects": 0})
         numbers["folders"] = purges.finish(self._tenant)
         numbers["folders"] += purges.remove_abandoned(self._tenant, self._min_age)
-        left, outside = list[str](), list[str]()
-        for each in catalog.own_tables(self._tenant):
-            self._tell({"at": each.shown, "outside": outside})
+        skipped, outside = list[str](), list[str]()
+        for table in catalog.tenant_tables(self._tenant):
+            self._tell({"at": table.shown, "outside": outside})
             try:
                 numbers["tables"] += 1
-                if (stray := self._stray(each)) is not None:
-                    outside.append(f"{each.shown}: {stray[:200]}")
-                elif own.property_of(document := own.see(self._tenant, each).document, ASKS) == "true":
+                if (stray := self._stray(table)) is not None:
+                    outside.append(f"{table.shown}: {stray[:200]}")
+                elif (
+                    own.property_of(document := own.read_state(self._tenant, table).document, ASKS) == "true"
+                ):
                     numbers["asked"] += 1
-                    numbers["snapshots"] += self._expire(each)
-                    numbers["objects"] += self._sweep(each)
+                    numbers["snapshots"] += self._expire(table)
+                    numbers["objects"] += self._remove_orphans(table)
                     if own.property_of(document, MERGES) != "false":
-                        self._merging.append(each)
+                        self._merging.append(table)
             except Outside as error:
-                outside.append(f"{each.shown}: {error}")
+                outside.append(f"{table.shown}: {error}")
             except (*own.UNREADABLE, MemoryError) as error:
-                left.append(f"{each.shown}: {type(error).__name__}: {str(error)[:200]}")
-        self._kept = Kept(dict(numbers), left, outside)
-        return self._kept
+                skipped.append(f"{table.shown}: {type(error).__name__}: {str(error)[:200]}")
+        self._report = UpkeepReport(dict(numbers), skipped, outside)
+        return self._report
 
-    def merge(self) -> Kept:
+    def merge(self) -> UpkeepReport:
         """Merge small files of the tables that were tidied, in any order: none is always the last one."""
         budget, merged, into = merge_own.Budget(), 0, 0
-        for each in random.sample(self._merging, len(self._merging)):
-            self._tell({"at": each.shown})
+        for table in random.sample(self._merging, len(self._merging)):
+            self._tell({"at": table.shown})
             try:
-                done = merge_own.merge(self._tenant, each, budget)
+                done = merge_own.merge(self._tenant, table, budget)
                 merged, into = merged + done.files, into + done.into
-                left = [f"{count} files not merged: {why}" for why, count in done.left.items()]
+                skipped = [f"{count} files not merged: {why}" for why, count in done.skipped.items()]
             except NotRewritten as error:
-                left = [f"not merged: {error.message}"]
+                skipped = [f"not merged: {error.message}"]
             except merge_own.UNREADABLE as error:
-                left = [f"not merged: {type(error).__name__}: {str(error)[:200]}"]
-            self._kept.left.extend(f"{each.shown}: {why}" for why in left)
-        self._kept.numbers.update(merged=merged, merged_into=into)
-        return self._kept
+                skipped = [f"not merged: {type(error).__name__}: {str(error)[:200]}"]
+            self._report.left.extend(f"{table.shown}: {why}" for why in skipped)
+        self._report.numbers.update(merged=merged, merged_into=into)
+        return self._report
 
     def _stray(self, table: OwnTable) -> str | None:
         """A file outside of the tenant's folder that a snapshot of the table names."""
         folder = f"{metadata.folder(self._tenant)}/"
-        seen = own.see(self._tenant, table)
-        reached = ReachableFiles(seen.store.store, table.location).of(seen.table, by_log=False)
+        table_state = own.read_state(self._tenant, table)
+        reached = ReachableFiles(table_state.store.store, table.location).of(table_state.table, by_log=False)
         return min((path for path in reached if not path.startswith(folder)), default=None)
 
     def _expire(self, table: OwnTable) -> int:
@@ -205,17 +207,17 @@ class Keeper:
         commit(expiry)
         return len(expiry.expired)
 
-    def _sweep(self, table: OwnTable) -> int:
+    def _remove_orphans(self, table: OwnTable) -> int:
         by = own.access(table)
         objects = object_store.aged(table.location, self._min_age)
         if not objects:
             return 0
 
-        def look() -> Table:
-            return own.see(self._tenant, table).table
+        def current() -> Table:
+            return own.read_state(self._tenant, table).table
 
         # What earlier metadata files reach is not kept: the tenant said how much of the history it wants.
-        return orphan_files.remove(self._tenant, look, objects, by_log=False, by=by).objects
+        return orphan_files.remove(self._tenant, current, objects, by_log=False, by=by).objects
 
 
 @dataclass
@@ -230,7 +232,7 @@ class _OwnExpiry(Change[Work]):
     role = ROLE
 
     def stage(self, lost: SwapLost | None) -> Work | None:
-        current = own.see(self.tenant, self.table)
+        current = own.read_state(self.tenant, self.table)
         self.expired = beyond(current.metadata, self.now, wishes(current.metadata, self.settings))
         if not self.expired:
             return None
@@ -240,7 +242,7 @@ class _OwnExpiry(Change[Work]):
         return Work([Next(self.table.row, old, new)])
 
     def was_committed(self, work: Work) -> bool:
-        current = own.see(self.tenant, self.table)
+        current = own.read_state(self.tenant, self.table)
         return not self.expired & {snapshot.snapshot_id for snapshot in current.metadata.snapshots}
 
 
@@ -251,8 +253,8 @@ def wishes(metadata: TableMetadata, settings: UpkeepSettings) -> UpkeepSettings:
     if MAX_AGE in properties:
         changed["history_hours"] = max(0, int(properties[MAX_AGE])) / _HOUR_MS
         changed["history_snapshots"] = sys.maxsize
-    if MIN_KEPT in properties:
-        changed["history_minimum"] = max(1, int(properties[MIN_KEPT]))
+    if MIN_SNAPSHOTS in properties:
+        changed["history_minimum"] = max(1, int(properties[MIN_SNAPSHOTS]))
     return settings.model_copy(update=changed)
 
 

@@ -32,12 +32,12 @@ def remove_orphan_files(
         RolledBack: commits of other writers are missing; nothing is removed, so that they can be restored.
         OSError: the object store failed; only orphans were removed.
     """
-    look = partial(ancestry.verified, tenant, dataset)
-    location = look().location()
+    load_table = partial(ancestry.verified, tenant, dataset)
+    location = load_table().location()
     with leases.nobody_moving(dataset.dataset_id):
         objects = object_store.aged(location, min_age)
     done.before = {"objects": len(objects), "bytes": sum(each.bytes for each in objects)}
-    removed = orphan_files.remove(tenant, look, objects, partial(in_flight, tenant), with_log=with_log)
+    removed = orphan_files.remove(tenant, load_table, objects, partial(in_flight, tenant), with_log=with_log)
     done.after = {
         "objects": len(objects) - removed.objects,
         "bytes": done.before["bytes"] - removed.bytes,

@@ -17,7 +17,7 @@ from pulse_pipelines.maintenance import history
 from pulse_pipelines.maintenance.history import REWRITE, Done
 from pulse_pipelines.tables import rewrite_file
 from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter, RewrittenFile
-from pulse_resources.errors import Gone, Terminal
+from pulse_resources.errors import FileGone, Terminal
 from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import noted, run_tasks
@@ -40,7 +40,7 @@ class NotRewritten:
     """Reason why a file cannot be rewritten, whatever the number of retries."""
 
     path: str
-    gone: bool
+    missing: bool
     error: str
 
 
@@ -52,7 +52,7 @@ def on_spark(
     why: str,
     *,
     run_id: str | None = None,
-    progress: Progress = lambda written, wanted: None,
+    progress: Progress = lambda written, total: None,
 ) -> Rewriter:
     """Make a rewriter of one dataset's data files; the caller holds the table's lease.
 
@@ -75,8 +75,8 @@ def on_spark(
         spark = session()
         done = Done(tenant.slug, slug, None, REWRITE, why, run_id=run_id)
         written: dict[str, RewrittenFile] = {}
-        whose = {"tenant": tenant.slug, "dataset": slug, "rewritten for": why}
-        with history.recorded(tenant, dataset_id, done), noted(NEXT_STEP, **whose):
+        context = {"tenant": tenant.slug, "dataset": slug, "rewritten for": why}
+        with history.recorded(tenant, dataset_id, done), noted(NEXT_STEP, **context):
             done.before = {"files": len(files), "bytes": sum(file.bytes for file in files)}
             progress(0, len(files))
             for wave in waves(files, load_settings().spark.parallelism):
@@ -118,8 +118,8 @@ def rewrite_task(file: Rewrite) -> Iterator[RewrittenFile | NotRewritten]:
 
 def _error(failure: NotRewritten, tenant: Tenant, slug: str) -> Terminal:
     where = {"tenant": tenant.slug, "dataset": slug, "file": failure.path}
-    if failure.gone:
-        return Gone(f"a file of the table is gone: {failure.error}", **where)
+    if failure.missing:
+        return FileGone(f"a file of the table is gone: {failure.error}", **where)
     return Terminal(
         f"a file of the table is damaged: {failure.error}",
         fix="`pulse reconcile` tells what is wrong with it",

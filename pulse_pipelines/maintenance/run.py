@@ -62,13 +62,13 @@ def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds:
         pause()
         if time.monotonic() > until:
             return
-        for done in _of_one(session, together, run_id, until):
+        for done in _run_table(session, together, run_id, until):
             yield done
             if done.outcome == "failed":
                 outages.check(session() if done.task in OF_SPARK else None)
 
 
-def _of_one(session: Session, needs: list[Need], run_id: str | None, until: float) -> Iterator[Done]:
+def _run_table(session: Session, needs: list[Need], run_id: str | None, until: float) -> Iterator[Done]:
     """Run the tasks of one table, or of one tenant; skipped while another rewrite holds the lease."""
     dataset_id = needs[0].dataset_id
     lease = nullcontext() if dataset_id is None else leases.rewriting(dataset_id)
@@ -76,7 +76,7 @@ def _of_one(session: Session, needs: list[Need], run_id: str | None, until: floa
     try:
         with lease:
             began = True
-            yield from _one_by_one(session, needs, dataset_id, run_id, until)
+            yield from _run_tasks(session, needs, dataset_id, run_id, until)
     except Exception as error:  # raised outside a task: failures of tasks are recorded by then
         if isinstance(error, Transient) and not began:
             yield replace(_done(needs[0], run_id), outcome="skipped", detail=error.message)
@@ -84,7 +84,7 @@ def _of_one(session: Session, needs: list[Need], run_id: str | None, until: floa
             yield _failed(needs[0], replace(_done(needs[0], run_id), outcome="failed"), error)
 
 
-def _one_by_one(
+def _run_tasks(
     session: Session, needs: list[Need], dataset_id: UUID | None, run_id: str | None, until: float
 ) -> Iterator[Done]:
     """Run the tasks of one table, whose lease is held, or of one tenant."""
@@ -93,7 +93,7 @@ def _one_by_one(
     if dataset is None and dataset_id is not None:  # the dataset was deleted
         return
     order = list(Task)
-    kept = swept = False
+    changed = orphans_removed = False
     for need in sorted(needs, key=lambda n: (n.failures, order.index(n.task), str(n.day))):
         if time.monotonic() > until:
             break
@@ -110,10 +110,10 @@ def _one_by_one(
         if need.failures:
             failed_work.forget(need.work)
         yield done
-        kept, swept = True, swept or need.task is Task.SWEEP
-    if dataset is not None and kept:
+        changed, orphans_removed = True, orphans_removed or need.task is Task.SWEEP
+    if dataset is not None and changed:
         merge_claims.merge_claims(dataset)
-        state.save_table(tenant, dataset, swept=swept)
+        state.save_table(tenant, dataset, swept=orphans_removed)
 
 
 def _failed(need: Need, done: Done, error: Exception) -> Done:

@@ -32,7 +32,9 @@ VALUES (%(tenant)s, %(dataset)s, %(seen)s, %(snapshots)s, %(oldest)s, %(manifest
 ON CONFLICT (dataset_id) DO UPDATE SET seen_at = EXCLUDED.seen_at, snapshots = EXCLUDED.snapshots,
     oldest_at = EXCLUDED.oldest_at, manifests = EXCLUDED.manifests
 """
-SWEPT = "UPDATE upkeep_tables SET swept_at = clock_timestamp() WHERE tenant_id = %s AND dataset_id = %s"
+SAVE_ORPHANS_REMOVED = (
+    "UPDATE upkeep_tables SET swept_at = clock_timestamp() WHERE tenant_id = %s AND dataset_id = %s"
+)
 
 SAVE_TENANT = """
 INSERT INTO upkeep_tenants AS u (tenant_id, swept_at, retained_at, own_at)
@@ -73,26 +75,26 @@ def of_day(tenant: Tenant, dataset: Dataset, day: date) -> DayFiles:
 
 def files_of(table: Table, days: Sequence[date]) -> list[DataFile]:
     """Data files of some days in the current snapshot."""
-    snapshot, wanted = table.current_snapshot(), {(day - EPOCH).days for day in days}
+    snapshot, day_numbers = table.current_snapshot(), {(day - EPOCH).days for day in days}
     return [
         entry.data_file
         for manifest in (snapshot.manifests(table.io) if snapshot else ())
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-        if entry.data_file.partition[0] in wanted
+        if entry.data_file.partition[0] in day_numbers
     ]
 
 
-def save_day(tenant: Tenant, dataset: Dataset, day: date, level: int, left: DayFiles) -> None:
+def save_day(tenant: Tenant, dataset: Dataset, day: date, level: int, files: DayFiles) -> None:
     """Record what a compaction left of a day."""
     values = {
         "tenant": tenant.tenant_id,
         "dataset": dataset.dataset_id,
         "day": day,
         "level": level,
-        "landed_files": left.landed_files,
-        "landed_bytes": left.landed_bytes,
-        "files": len(left.files),
-        "bytes": left.bytes,
+        "landed_files": files.landed_files,
+        "landed_bytes": files.landed_bytes,
+        "files": len(files.files),
+        "bytes": files.bytes,
     }
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(SAVE_DAY, values)
@@ -103,14 +105,14 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
     name = (tenant.namespace, dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         location = iceberg.current_location(connection, name)
-        (seen,) = connection.execute("SELECT now()").fetchone() or (None,)
+        (read_at,) = connection.execute("SELECT now()").fetchone() or (None,)
     table = iceberg.load_table(name, location)
     snapshot = table.current_snapshot()
     times = sorted(s.timestamp_ms for s in table.metadata.snapshots)
     values = {
         "tenant": tenant.tenant_id,
         "dataset": dataset.dataset_id,
-        "seen": seen,
+        "seen": read_at,
         "snapshots": len(table.metadata.snapshots),
         # The oldest ceased to be the current one when the next was made: its age counts from then.
         "oldest": datetime.fromtimestamp(times[1] / 1000, UTC) if len(times) > 1 else None,
@@ -119,7 +121,7 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(SAVE_TABLE, values)
         if swept:
-            connection.execute(SWEPT, [tenant.tenant_id, dataset.dataset_id])
+            connection.execute(SAVE_ORPHANS_REMOVED, [tenant.tenant_id, dataset.dataset_id])
     return table
 
 

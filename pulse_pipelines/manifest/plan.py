@@ -155,7 +155,7 @@ def _find_existing(slug: str) -> _Existing:
             keys[key.name].append(key)
     return _Existing(
         tenant=tenant,
-        limits=registry.quotas.find_own_limits(tenant),
+        limits=registry.quotas.find_tenant_limits(tenant),
         schemas=schemas,
         datasets={dataset.slug: dataset for dataset in registry.list_datasets(tenant)},
         keys=keys,

@@ -15,7 +15,7 @@ from pulse_pipelines.domain.quota import EVENTS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring import raw_duplicates
 from pulse_pipelines.monitoring.claimed_rows import Claims, copy_claims
-from pulse_pipelines.monitoring.raw_duplicates import Wanted
+from pulse_pipelines.monitoring.raw_duplicates import DuplicatePlan
 from pulse_resources import postgres
 
 POSITIONS = """
@@ -23,8 +23,8 @@ SELECT partition, settled_offset, claims_from FROM ingest_positions
 WHERE tenant_id = %(tenant)s ORDER BY partition
 """
 RANGES = """
-SELECT partition, start_offset, end_offset, drained, landed, duplicates, dead_letters,
-    duplicate_offsets, absent_offsets
+SELECT partition, start_offset AS start, end_offset AS "end", drained, landed, duplicates, dead_letters,
+    duplicate_offsets AS copies, absent_offsets AS absent
 FROM ingest_ranges WHERE tenant_id = %(tenant)s AND settled_at IS NOT NULL ORDER BY partition, start_offset
 """
 # Dead letters that a backfill landed count as rows.
@@ -100,7 +100,7 @@ class Accounts:
     ranges: Sequence[SettledRange]
     tables: Sequence[Table]
     """Tables of deleted datasets come last."""
-    duplicates: Wanted
+    duplicates: DuplicatePlan
     dead_letters: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
     erased_rows: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
     """Offsets of erased events that had been rows."""
@@ -147,12 +147,12 @@ def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
         accounts = Accounts(
             settled={partition: settled for partition, settled, _ in positions},
             claims_from={partition: first for partition, _, first in positions},
-            ranges=[SettledRange(*row) for row in connection.execute(RANGES, values)],
+            ranges=postgres.select(connection, SettledRange, RANGES, values),
             tables=[
                 *tables,
                 *(Table(slug, place, True, None, kind != EVENTS) for slug, place, kind in deleted),
             ],
-            duplicates=raw_duplicates.wanted(connection, tenant, everything=raw),
+            duplicates=raw_duplicates.find_duplicates(connection, tenant, everything=raw),
         )
         for partition, offsets in connection.execute(DEAD_LETTERS, values):
             accounts.dead_letters[partition].append(np.array(offsets, np.int64))

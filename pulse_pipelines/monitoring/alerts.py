@@ -42,11 +42,11 @@ WHERE d.notifier = %(notifier)s AND NOT d.closed AND (a.resolved_at IS NOT NULL 
     OR a.severity = 'error' AND d.told_severity = 'warning')
 ORDER BY a.alert_id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED
 """  # noqa: S608 - from constants
-TOLD = """
+RECORD_DELIVERY = """
 UPDATE alert_deliveries SET notified_at = now(), told_severity = %s, closed = %s, error = NULL
 WHERE notifier = %s AND alert_id = %s
 """
-NOT_TOLD = "UPDATE alert_deliveries SET error = %s WHERE notifier = %s AND alert_id = ANY(%s)"
+RECORD_FAILURE = "UPDATE alert_deliveries SET error = %s WHERE notifier = %s AND alert_id = ANY(%s)"
 LIST = f"""
 SELECT {FIELDS}, (
     SELECT coalesce(jsonb_object_agg(notifier,
@@ -117,9 +117,9 @@ def _deliver(name: str, make: Callable[[str], Notifier]) -> Delivery | None:
         fail_point("alerts.before_mark")
         if error is None:  # record what was sent: the alert may have been resolved meanwhile
             notices = [(a.severity, a.resolved_at is not None, name, number) for number, a in alerts.items()]
-            connection.cursor().executemany(TOLD, notices)
+            connection.cursor().executemany(RECORD_DELIVERY, notices)
         else:
-            connection.execute(NOT_TOLD, [error, name, list(alerts)])
+            connection.execute(RECORD_FAILURE, [error, name, list(alerts)])
     return Delivery(name, tuple(alerts.values()), error)
 
 

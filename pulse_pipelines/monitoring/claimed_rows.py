@@ -113,7 +113,7 @@ def compare(
     """
     nothing, copies = EVENTS.empty_table(), EVENTS.empty_table() if copies is None else copies
     retired = {partition: offset for partition, offset in claims_from.items() if offset}
-    known = {"partition": list(retired), "claims_from": list(retired.values())}
+    retired_columns = {"partition": list(retired), "claims_from": list(retired.values())}
     types = pa.schema([("partition", pa.int32()), ("claims_from", pa.int64())])
     seed = claims.seed if claims else 0
 
@@ -124,10 +124,10 @@ def compare(
         connection.create_function(DIGEST, digest, ["VARCHAR"], "BLOB", type=ARROW)
         try:
             connection.execute(LANDED, [location])
-            connection.register("retired", pa.table(known, types))
+            connection.register("retired", pa.table(retired_columns, types))
             connection.register("copies", copies)
             lost = connection.execute(NOT_LANDED).to_arrow_table()
-            found = Rows(
+            rows = Rows(
                 positions=connection.execute("SELECT partition, event_offset FROM landed").to_arrow_table(),
                 doubled=connection.execute(DOUBLED).fetchone() or (0, None),
                 unclaimed=nothing,
@@ -137,8 +137,8 @@ def compare(
             if claims:
                 connection.register("copies", lost)
                 path = [str(claims.path)]
-                found = replace(
-                    found,
+                rows = replace(
+                    rows,
                     unclaimed=connection.execute(UNCLAIMED, path).to_arrow_table(),
                     idle=(connection.execute(IDLE, path).fetchone() or (0,))[0],
                     lost=connection.execute(NOT_CLAIMED, path).to_arrow_table(),
@@ -148,4 +148,4 @@ def compare(
                 connection.unregister(name)
             connection.execute("DROP TABLE IF EXISTS landed")
             connection.remove_function(DIGEST)
-    return found
+    return rows

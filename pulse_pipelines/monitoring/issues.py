@@ -10,7 +10,7 @@ from itertools import groupby
 
 from pulse_pipelines.ingest import attempts, dead_letter
 from pulse_pipelines.ingest.attempts import OpenBatch
-from pulse_pipelines.ingest.sync_deletions import Held, held as syncs_held
+from pulse_pipelines.ingest.sync_deletions import HeldSync, syncs_awaiting_approval as syncs_held
 from pulse_pipelines.monitoring import status
 from pulse_pipelines.monitoring.status import Status
 from pulse_pipelines.pipes import Pipe
@@ -71,7 +71,7 @@ Waiting = Mapping[str, tuple[int, float]]
 in seconds of the caller's clock."""
 
 
-def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, float]]]:
+def find_issues(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, float]]]:
     """Find all current issues.
 
     Args:
@@ -79,7 +79,7 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
         now: by the clock of all calls, in seconds.
 
     Returns:
-        What was found, and the `waiting` of the next look.
+        The issues, and the `waiting` of the next call.
 
     Raises:
         psycopg.OperationalError: Postgres does not answer.
@@ -88,12 +88,12 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
     measured = status.gather()
     following = _waiting(measured, waiting, now)
     issues = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
-    issues.extend(_held(syncs_held()))
+    issues.extend(_awaiting_approval(syncs_held()))
     issues.extend(_full(declared_states.full()))
-    known = [pipe for pipe, _ in measured.pipes]
-    issues.extend([*_pipes_failed(known), *_logs_kept(known, settings.pipe_log_mb)])
+    all_pipes = [pipe for pipe, _ in measured.pipes]
+    issues.extend([*_pipes_failed(all_pipes), *_large_logs(all_pipes, settings.pipe_log_mb)])
     issues.extend(_work_failed(failed_work.standing(), timedelta(hours=settings.failed_run_hours)))
-    looked_at = {
+    checked = {
         Kind.SYNC_HELD,
         Kind.STATE_FULL,
         Kind.UNREACHABLE,
@@ -102,12 +102,12 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
         Kind.WORK_FAILED,
     }
     if "postgres" not in measured.unreachable:
-        looked_at |= {Kind.PIPE_FAILED, Kind.PIPE_LOG}
+        checked |= {Kind.PIPE_FAILED, Kind.PIPE_LOG}
     issues.extend(_unreachable(measured))
     if not measured.unreachable:
         issues.extend([*_topics(measured), *_stale(following, now, settings.stale_seconds)])
-        looked_at |= {Kind.TOPIC, Kind.TENANT_STALE}
-    return Issues(tuple(issues), frozenset(looked_at)), following
+        checked |= {Kind.TOPIC, Kind.TENANT_STALE}
+    return Issues(tuple(issues), frozenset(checked)), following
 
 
 def _waiting(measured: Status, before: Waiting, now: float) -> dict[str, tuple[int, float]]:
@@ -166,34 +166,34 @@ def _topics(measured: Status) -> Iterable[Issue]:
         )
 
 
-def _held(syncs: Iterable[Held]) -> Iterable[Issue]:
-    for each in syncs:
-        which = f"{each.tenant} {each.dataset} {each.sync_id}"
+def _awaiting_approval(syncs: Iterable[HeldSync]) -> Iterable[Issue]:
+    for sync in syncs:
+        arguments = f"{sync.tenant} {sync.dataset} {sync.sync_id}"
         yield Issue(
             Kind.SYNC_HELD,
-            f"{each.tenant}/{each.dataset}/{each.sync_id}",
+            f"{sync.tenant}/{sync.dataset}/{sync.sync_id}",
             "error",
-            brief(f"a full sync of tenant {each.tenant}, dataset {each.dataset}, is held: {each.reason}"),
-            "What it brought is there, and nothing was deleted. If its source is right: "
-            f"pulse sync commit {which}; if not: pulse sync rollback {which}",
-            {"tenant": each.tenant, "dataset": each.dataset, "sync": str(each.sync_id)},
+            brief(f"a full sync of tenant {sync.tenant}, dataset {sync.dataset}, is held: {sync.reason}"),
+            "Its entities have landed, and nothing was deleted. If its source is right: "
+            f"pulse sync commit {arguments}; if not: pulse sync rollback {arguments}",
+            {"tenant": sync.tenant, "dataset": sync.dataset, "sync": str(sync.sync_id)},
         )
 
 
 def _full(states: Iterable[FullState]) -> Iterable[Issue]:
-    for each in states:
+    for state in states:
         short = (
-            f"; its windows have room for {each.minutes:,} minutes only" if each.minutes is not None else ""
+            f"; its windows have room for {state.minutes:,} minutes only" if state.minutes is not None else ""
         )
         yield Issue(
             Kind.STATE_FULL,
-            f"{each.tenant}/{each.dataset}",
+            f"{state.tenant}/{state.dataset}",
             "warning",
-            f"the state of tenant {each.tenant}, dataset {each.dataset}, has no room: keys were left out "
-            f"{each.left_out:,} times{short}",
+            f"the state of tenant {state.tenant}, dataset {state.dataset}, has no room: keys were left out "
+            f"{state.left_out:,} times{short}",
             "The events are in the table, and what the state has is kept. Declare it with more room "
             "(--max-keys, --max-buckets), or by a property with fewer values",
-            {"tenant": each.tenant, "dataset": each.dataset},
+            {"tenant": state.tenant, "dataset": state.dataset},
         )
 
 
@@ -214,21 +214,21 @@ def _pipes_failed(pipes: Iterable[Pipe]) -> Iterable[Issue]:
         )
 
 
-def _logs_kept(pipes: Iterable[Pipe], most_mb: float) -> Iterable[Issue]:
+def _large_logs(pipes: Iterable[Pipe], most_mb: float) -> Iterable[Issue]:
     """Pipes for which their source keeps much of its log, or is about to throw it away."""
     for pipe in pipes:
-        going, kept_mb = pipe.wal_status == "unreserved", (pipe.wal_bytes or 0) / 1024 / 1024
-        if not going and kept_mb <= most_mb:
+        going, log_mb = pipe.wal_status == "unreserved", (pipe.wal_bytes or 0) / 1024 / 1024
+        if not going and log_mb <= most_mb:
             continue
         tenant = pipe.tenant.slug
         yield Issue(
             Kind.PIPE_LOG,
             f"{tenant}/{pipe.name}",
             "error" if going else "warning",
-            f"the source of pipe {pipe.name} of tenant {tenant} keeps {kept_mb:,.0f} MB of its log for it"
+            f"the source of pipe {pipe.name} of tenant {tenant} keeps {log_mb:,.0f} MB of its log for it"
             + (", and throws it away soon (max_slot_wal_keep_size)" if going else ""),
-            f"Let it run, or run more often: pulse pipe run {tenant} {pipe.name}; if it is not needed any "
-            f"more: pulse pipe delete {tenant} {pipe.name}",
+            f"Let it run, or run more often: pulse pipe run {tenant} {pipe.name}; if it is no longer "
+            f"needed: pulse pipe delete {tenant} {pipe.name}",
             {"tenant": tenant, "pipe": pipe.name, "source": pipe.definition.of_postgres.source},
         )
 
@@ -249,29 +249,29 @@ def _overdue(patience: float) -> Iterable[Issue]:
 def _work_failed(standing: Iterable[Standing], lately: timedelta) -> Iterable[Issue]:
     """One issue per job and dataset, or tenant, with work that failed when last tried."""
     recent = (each for each in standing if datetime.now(UTC) - each.last_at < lately)
-    of_one = sorted(recent, key=lambda each: _whose(each))
-    for (job, tenant, slug), group in groupby(of_one, key=_whose):
+    ordered = sorted(recent, key=lambda each: _group_of(each))
+    for (job, tenant, slug), group in groupby(ordered, key=_group_of):
         mine = list(group)
-        worst = max(mine, key=lambda each: each.count)
+        longest = max(mine, key=lambda each: each.count)
         days = sorted({str(each.work.day) for each in mine if each.work.day})
         named = ", ".join([*days[:SHOWN_DAYS], *([f"{len(days)} in all"] if len(days) > SHOWN_DAYS else [])])
         about = {"job": job, "tenant": tenant, "dataset": slug, "days": named}
-        whose = f"tenant {tenant}" + (f", dataset {slug}" if slug else "") + (f", {named}" if named else "")
+        owner = f"tenant {tenant}" + (f", dataset {slug}" if slug else "") + (f", {named}" if named else "")
         mend = f": pulse backfill {tenant} {slug} --from {days[0]}" if slug and days else ""
-        times = "once" if worst.count == 1 else f"{worst.count} times in a row"
+        times = "once" if longest.count == 1 else f"{longest.count} times in a row"
         yield Issue(
             Kind.WORK_FAILED,
             "/".join(part for part in (job, tenant, slug) if part),
-            "warning" if worst.count == 1 else "error",
-            brief(f"{job} of {whose} failed {times}: {worst.error}"),
-            f"Remove the cause: it is tried again by itself at {worst.retry_at:%Y-%m-%d %H:%M} UTC, and each "
-            f"time later. The work of others goes on. Look at the runs of the job `{job}`, and at the checks "
+            "warning" if longest.count == 1 else "error",
+            brief(f"{job} of {owner} failed {times}: {longest.error}"),
+            f"Remove the cause: it is tried again by itself at {longest.retry_at:%Y-%m-%d %H:%M} UTC, and "
+            f"each time later. Other work continues. Look at the runs of the job `{job}`, and at the checks "
             f"of the dataset; what only fails one day may be mended by a backfill of it{mend}",
             {name: value for name, value in about.items() if value},
         )
 
 
-def _whose(failed: Standing) -> tuple[str, str, str]:
+def _group_of(failed: Standing) -> tuple[str, str, str]:
     return failed.work.job, failed.work.tenant.slug, failed.work.slug or ""
 
 
@@ -282,7 +282,7 @@ def _unreachable(measured: Status) -> Iterable[Issue]:
             service,
             "error",
             brief(f"{service} does not answer: {error}"),
-            "Look with `pulse status`; nothing is lost, ingestion goes on when it is back",
+            "Look with `pulse status`; nothing is lost, ingestion continues when it is back",
             {"service": service},
         )
 

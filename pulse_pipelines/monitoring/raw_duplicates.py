@@ -34,7 +34,7 @@ WHERE tenant_id = %s AND batch_id = ANY(%s) AND removed_at IS NULL ORDER BY path
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DuplicatePlan:
     """Duplicates to look up, and the raw objects that hold them."""
 
     positions: dict[str, set[int]]
@@ -60,7 +60,7 @@ class Copies:
     """Raw objects that are missing or damaged, and why."""
 
 
-def wanted(connection: postgres.Connection, tenant: Tenant, *, everything: bool) -> Wanted:
+def find_duplicates(connection: postgres.Connection, tenant: Tenant, *, everything: bool) -> DuplicatePlan:
     """Duplicates whose events may have no row; with `everything`, all that the raw zone still has."""
     positions: dict[str, set[int]] = defaultdict(set)
     values = {"tenant": tenant.tenant_id, "all": everything}
@@ -69,10 +69,10 @@ def wanted(connection: postgres.Connection, tenant: Tenant, *, everything: bool)
             offsets = range(span.lower, span.upper)
             positions[batch].update(position(partition, offset) for offset in offsets)
     objects = connection.execute(OBJECTS, [tenant.tenant_id, list(positions)]).fetchall()
-    return Wanted(dict(positions), objects)
+    return DuplicatePlan(dict(positions), objects)
 
 
-def read(asked: Wanted) -> Copies:
+def read(plan: DuplicatePlan) -> Copies:
     """Read the duplicates' events from the raw zone.
 
     Raises:
@@ -80,9 +80,9 @@ def read(asked: Wanted) -> Copies:
     """
     copies = Copies()
     by_dataset: dict[str, list[_Copy]] = defaultdict(list)
-    for path, batch in asked.objects:
+    for path, batch in plan.objects:
         try:
-            for copy in _copies(path, asked.positions[batch]):
+            for copy in _copies(path, plan.positions[batch]):
                 by_dataset[copy.dataset].append(copy)
         except (FileNotFoundError, EOFError, ValueError) as error:
             copies.unreadable.append(f"raw object {path}: {error}")

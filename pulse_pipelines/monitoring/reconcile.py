@@ -85,7 +85,7 @@ class TenantReport:
 
 
 @dataclass
-class _Found:
+class _PartitionOffsets:
     """Offsets of one partition, by what became of each event."""
 
     rows: list[Offsets] = field(default_factory=list)
@@ -117,11 +117,11 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
         damaged = any(problem.kind == "unreadable" for problem in report.problems)
         if not damaged or accounts.locations(tenant) == [table.location for table in recorded.tables]:
             break  # an erasure may have deleted files that the tables dropped meanwhile
-    found = _sort_out(recorded, (rows for _, rows in tables))
-    _balance(report, recorded, found)
+    by_partition = _sort_out(recorded, (rows for _, rows in tables))
+    _balance(report, recorded, by_partition)
     missing = sum(problem.count for problem in report.problems if problem.kind == "missing")
     for table, rows in tables:
-        report.problems.extend(_unclaimed(table, rows, found))
+        report.problems.extend(_unclaimed(table, rows, by_partition))
         report.problems.extend(_idle(table, rows, missing, retired=recorded.retired))
         report.problems.extend(_wrong_filters(table))
     for part in raw_parts.find_damaged(tenant.tenant_id, None if raw else RAW_PARTS):
@@ -134,54 +134,56 @@ def _read_tables(report: TenantReport, tenant: Tenant, recorded: Accounts) -> li
     """Read all readable tables; problems within a table are added to the report."""
     duplicates = raw_duplicates.read(recorded.duplicates)
     report.problems.extend(Problem("unreadable", why, 1) for why in duplicates.unreadable)
-    found: list[tuple[Table, Rows]] = []
-    left: dict[str, pa.Table] = {}
+    tables: list[tuple[Table, Rows]] = []
+    lost_events: dict[str, pa.Table] = {}
     for table in recorded.tables:
-        wanted = left.get(table.slug, duplicates.events.get(table.slug))
+        unmatched = lost_events.get(table.slug, duplicates.events.get(table.slug))
         try:
             readable.check_table(table.location)
-            rows = claimed_rows.compare(table.location, table.claims, recorded.claims_from, wanted)
+            rows = claimed_rows.compare(table.location, table.claims, recorded.claims_from, unmatched)
         except Exception as error:  # a failure of one table must not keep the rest from being accounted for
             outages.check()
             report.problems.append(Problem("unreadable", f"{table.name}: {error}", 1))
-            left[table.slug] = EVENTS.empty_table()  # unknown content
+            lost_events[table.slug] = EVENTS.empty_table()  # unknown content
             continue
-        found.append((table, rows))
-        left[table.slug] = rows.lost
+        tables.append((table, rows))
+        lost_events[table.slug] = rows.lost
         count, example = rows.doubled
         if count and not table.of_entities:
             where = f"{table.name}: event ids in more than one row, such as {example!r}"
             report.problems.append(Problem("double_id", where, count))
     if not recorded.forgotten:
-        report.problems.extend(problem for slug in left for problem in _lost(tenant, slug, left[slug]))
-    return found
+        report.problems.extend(
+            problem for slug in lost_events for problem in _lost(tenant, slug, lost_events[slug])
+        )
+    return tables
 
 
 def _lost(tenant: Tenant, slug: str, events: pa.Table) -> Iterable[Problem]:
     """Duplicates whose events have neither a row nor a claim."""
     if events.num_rows:
         ids = events.column("event_id")
-        kept = accounts.refused(tenant, slug, ids.unique().to_pylist())
-        events = events.filter(pc.invert(pc.is_in(ids, pa.array(kept, pa.string()))))
+        refused = accounts.refused(tenant, slug, ids.unique().to_pylist())
+        events = events.filter(pc.invert(pc.is_in(ids, pa.array(refused, pa.string()))))
     for partition, offsets in _by_partition(events):
         where = f"dataset {slug}, partition {partition}: duplicates of events that have no row"
         yield _problem("lost", where, offsets)
 
 
-def _sort_out(recorded: Accounts, tables: Iterable[Rows]) -> dict[int, _Found]:
-    found: dict[int, _Found] = defaultdict(_Found)
+def _sort_out(recorded: Accounts, tables: Iterable[Rows]) -> dict[int, _PartitionOffsets]:
+    by_partition: dict[int, _PartitionOffsets] = defaultdict(_PartitionOffsets)
     for rows in tables:
         for partition, offsets in _by_partition(rows.positions):
-            found[partition].rows.append(offsets)
+            by_partition[partition].rows.append(offsets)
     for places in (recorded.dead_letters, recorded.erased_rows):
         for partition, parts in places.items():
-            found[partition].others.extend(parts)
+            by_partition[partition].others.extend(parts)
     for settled in recorded.ranges:
-        found[settled.partition].others.extend(accounts.expanded((*settled.copies, *settled.absent)))
-    return found
+        by_partition[settled.partition].others.extend(accounts.expanded((*settled.copies, *settled.absent)))
+    return by_partition
 
 
-def _balance(report: TenantReport, recorded: Accounts, found: dict[int, _Found]) -> None:
+def _balance(report: TenantReport, recorded: Accounts, by_partition: dict[int, _PartitionOffsets]) -> None:
     """Check that each offset is accounted for once, and that the ledger's sums are right."""
     ends: dict[int, int] = defaultdict(int)
     covered = copied = 0
@@ -196,13 +198,13 @@ def _balance(report: TenantReport, recorded: Accounts, found: dict[int, _Found])
         report.dead_letters += part.dead_letters
         covered += part.end - part.start - accounts.length(part.absent)
         copied += accounts.length(part.copies)
-    for partition in sorted({*recorded.settled, *ends, *found}):
+    for partition in sorted({*recorded.settled, *ends, *by_partition}):
         settled = recorded.settled.get(partition, 0)
         if ends[partition] != settled:
             where = f"partition {partition}: the ledger ends at {ends[partition]}"
             report.problems.append(Problem("gap", where, settled - ends[partition]))
-        report.problems.extend(_account(partition, settled, found[partition]))
-    rows = sum(len(o) for f in found.values() for o in f.rows)
+        report.problems.extend(_account(partition, settled, by_partition[partition]))
+    rows = sum(len(o) for f in by_partition.values() for o in f.rows)
     rows += sum(len(o) for parts in recorded.erased_rows.values() for o in parts)  # erased rows had landed
     dead_letters = sum(len(o) for parts in recorded.dead_letters.values() for o in parts)
     for kind, counted, ledger in (
@@ -216,25 +218,25 @@ def _balance(report: TenantReport, recorded: Accounts, found: dict[int, _Found])
             report.problems.append(Problem("count", f"{kind}: ledger {ledger}", counted - ledger))
 
 
-def _account(partition: int, settled: int, found: _Found) -> Iterable[Problem]:
-    everything = [*found.rows, *found.others]
+def _account(partition: int, settled: int, account: _PartitionOffsets) -> Iterable[Problem]:
+    everything = [*account.rows, *account.others]
     offsets = np.concatenate(everything) if everything else np.empty(0, np.int64)
     inside = (offsets >= 0) & (offsets < settled)
-    seen = np.bincount(offsets[inside], minlength=settled)
-    found.once = seen == 1
+    occurrences = np.bincount(offsets[inside], minlength=settled)
+    account.once = occurrences == 1
     for kind, odd in (
-        ("missing", np.flatnonzero(seen == 0)),
-        ("double", np.flatnonzero(seen > 1)),
+        ("missing", np.flatnonzero(occurrences == 0)),
+        ("double", np.flatnonzero(occurrences > 1)),
         ("unaccounted", offsets[~inside]),
     ):
         if len(odd):
             yield _problem(kind, f"partition {partition}", odd)
 
 
-def _unclaimed(table: Table, rows: Rows, found: Mapping[int, _Found]) -> Iterable[Problem]:
+def _unclaimed(table: Table, rows: Rows, by_partition: Mapping[int, _PartitionOffsets]) -> Iterable[Problem]:
     """Rows without a claim, among offsets that are accounted for."""
     for partition, offsets in _by_partition(rows.unclaimed):
-        odd = _accounted(offsets, found[partition].once)
+        odd = _accounted(offsets, by_partition[partition].once)
         if len(odd):
             where = f"{table.name}, partition {partition}: rows whose id is not claimed"
             yield _problem("unclaimed", where, odd)

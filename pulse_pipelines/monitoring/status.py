@@ -103,10 +103,10 @@ def gather() -> Status:
     """Collect the status now. Does not raise when a service does not answer."""
     try:
         with postgres.transaction("pulse_pipeline") as connection:
-            known = _known(connection)
+            recorded = _recorded_status(connection)
         counts = pipes.last_day()
-        known = replace(
-            known,
+        recorded = replace(
+            recorded,
             pipes=tuple(
                 (pipe, counts.get((pipe.tenant.tenant_id, pipe.name), LastDay()))
                 for pipe in pipes.everyones()
@@ -116,15 +116,15 @@ def gather() -> Status:
     except psycopg.Error as error:
         return Status(unreachable={"postgres": _first_line(error)})
     except KafkaException as error:
-        return replace(known, unreachable={"kafka": str(error.args[0].str())})
+        return replace(recorded, unreachable={"kafka": str(error.args[0].str())})
     return replace(
-        known,
-        tenants=tuple(replace(t, lag_events=status.lag.get(t.tenant.tenant_id)) for t in known.tenants),
+        recorded,
+        tenants=tuple(replace(t, lag_events=status.lag.get(t.tenant.tenant_id)) for t in recorded.tenants),
         alarms=status.alarms,
     )
 
 
-def _known(connection: postgres.Connection) -> Status:
+def _recorded_status(connection: postgres.Connection) -> Status:
     """Status from Postgres alone."""
     totals = connection.execute(TOTALS).fetchall()
     freshness = {tenant_id: seconds for tenant_id, seconds, _ in connection.execute(FRESHNESS)}

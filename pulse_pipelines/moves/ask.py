@@ -22,6 +22,6 @@ def ask(tenant: Tenant, slug: str, schema_uri: str) -> Dataset | Move:
     record.none_under_way(tenant, registry.find_dataset(tenant, slug))
     try:
         return evolve.move_dataset(tenant, slug, schema_uri)
-    except evolve.FilesToRewrite as found:
+    except evolve.FilesToRewrite as rewrite:
         fail_point("move.asked")
-        return record.plan(tenant, found.dataset, schema_uri)
+        return record.plan(tenant, rewrite.dataset, schema_uri)

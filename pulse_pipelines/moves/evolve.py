@@ -35,7 +35,7 @@ from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.iceberg_schema import Evolved, evolve
 from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter
 from pulse_resources import iceberg, postgres
-from pulse_resources.errors import Conflict, Gone, Incompatible, NotFound, Terminal, Transient
+from pulse_resources.errors import Conflict, FileGone, Incompatible, NotFound, Terminal, Transient
 from pulse_resources.iceberg import readable
 from pulse_resources.process.faults import fail_point
 
@@ -194,8 +194,8 @@ class _Move(Change[_Step]):
         where = {"tenant": self.tenant.slug, "dataset": self.slug}
         try:
             commit(self)
-        except (Gone, FileNotFoundError) as error:
-            raise Gone(f"a file of the table is gone: {error}", **where) from error
+        except (FileGone, FileNotFoundError) as error:
+            raise FileGone(f"a file of the table is gone: {error}", **where) from error
         except pa.ArrowInvalid as error:
             raise Terminal(f"a file of the table is damaged: {error}", **where) from error
         except OSError as error:
@@ -228,21 +228,21 @@ def _step(
 
 
 def _check(tenant: Tenant, dataset: Dataset, schema: PublishedSchema) -> None:
-    follows, wanted = SchemaUri.parse(dataset.schema_uri), SchemaUri.parse(schema.schema_uri)
+    follows, target = SchemaUri.parse(dataset.schema_uri), SchemaUri.parse(schema.schema_uri)
     where = {"tenant": tenant.slug, "dataset": dataset.slug}
-    if wanted.name != follows.name:
-        raise Conflict(f"the dataset follows the schema {follows.name!r}, not {wanted.name!r}", **where)
-    if wanted.version < follows.version:
+    if target.name != follows.name:
+        raise Conflict(f"the dataset follows the schema {follows.name!r}, not {target.name!r}", **where)
+    if target.version < follows.version:
         raise Conflict(f"the dataset follows version {follows.version} already", **where)
-    found = incompatibilities(check_document(dataset.document), check_document(schema.document))
-    if found:
-        first, more = found[0], len(found) - 1
+    problems = incompatibilities(check_document(dataset.document), check_document(schema.document))
+    if problems:
+        first, more = problems[0], len(problems) - 1
         raise Incompatible(
-            f"version {wanted.version} is not compatible with version {follows.version}: at "
+            f"version {target.version} is not compatible with version {follows.version}: at "
             f"{first.pointer or 'the top'}, {first.change}: {first.reason}"
             + (f", and {more} more" if more else ""),
             fix="Publish a compatible version, or create another dataset",
-            incompatibilities=found,
+            incompatibilities=problems,
             **where,
         )
 

@@ -178,7 +178,7 @@ def open_moves() -> list[Open]:
         return [Open(Tenant(row[0], row[1]), row[2], Move(*row[3:])) for row in connection.execute(OPEN)]
 
 
-def lease_held(move_id: str) -> bool:
+def is_leased(move_id: str) -> bool:
     """Whether a living process holds the move's lease."""
     with postgres.transaction("pulse_pipeline") as connection:
         return not locks.take(connection, Lock.MOVE_ATTEMPT, move_id)
@@ -193,7 +193,7 @@ class Attempt:
     number: int
 
     @contextmanager
-    def own(self, run_id: str | None) -> Iterator[Move]:
+    def hold(self, run_id: str | None) -> Iterator[Move]:
         """Hold the move's lease while the block runs.
 
         Raises:
@@ -206,9 +206,9 @@ class Attempt:
             self._say(BEGIN, run_id)
             yield find(self.tenant, self.move_id)
 
-    def progress(self, written: int, wanted: int) -> None:
+    def progress(self, written: int, total: int) -> None:
         """Record the number of files written. Raises Fenced, as `done`."""
-        self._say(PROGRESS, wanted, written)
+        self._say(PROGRESS, total, written)
 
     def done(self, connection: postgres.Connection) -> None:
         """Mark the move as done, in the transaction that moves the dataset.

@@ -28,7 +28,7 @@ def attempt(
     number: int,
     *,
     run_id: str | None = None,
-    progress: Progress = lambda written, wanted: None,
+    progress: Progress = lambda written, total: None,
 ) -> Move:
     """Carry a move out; returns it, done or failed.
 
@@ -40,7 +40,7 @@ def attempt(
         Exception: of any other kind: another attempt follows.
     """
     trying = Attempt(tenant, move_id, number)
-    with trying.own(run_id) as move:
+    with trying.hold(run_id) as move:
         fail_point("move.owned")
         try:
             _carry_out(session, trying, move, progress)
@@ -66,10 +66,10 @@ def _carry_out(session: Session, trying: Attempt, move: Move, progress: Progress
         watchdog.watched(work, load_settings().ingest.attempt_seconds) as alive,
     ):
 
-        def both(written: int, wanted: int) -> None:
+        def both(written: int, total: int) -> None:
             alive()
-            trying.progress(written, wanted)
-            progress(written, wanted)
+            trying.progress(written, total)
+            progress(written, total)
 
         why = f"a move to {move.schema_uri}"
         names = (tenant, move.dataset_id, move.slug)

@@ -37,7 +37,7 @@ WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND position = %(old)s AND sett
     AND sync_id = (SELECT max(sync_id) FROM entity_syncs
         WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND settled_at IS NOT NULL)
 """
-LEFT_OPEN = "SELECT DISTINCT tenant_id, pipe FROM entity_syncs WHERE pipe IS NOT NULL AND state = 'open'"
+OPEN_SYNCS = "SELECT DISTINCT tenant_id, pipe FROM entity_syncs WHERE pipe IS NOT NULL AND state = 'open'"
 RECORD_SLOT = "UPDATE pipes SET wal_bytes = %s, wal_status = %s WHERE pipe = %s"
 
 
@@ -51,7 +51,7 @@ def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
 
     def watch_in_time(pipe: Pipe) -> None:
         captured = pipe.definition.other_end.mode is Mode.CHANGES
-        if not captured and (pipe.tenant.tenant_id, pipe.name) not in left_open:
+        if not captured and (pipe.tenant.tenant_id, pipe.name) not in open_syncs:
             return
         source = pipe.tenant.tenant_id, pipe.definition.other_end.source
         if source in silent or time.monotonic() > until:
@@ -64,7 +64,7 @@ def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
             raise
 
     with postgres.transaction("pulse_pipeline") as connection:
-        left_open = {(tenant_id, name) for tenant_id, name in connection.execute(LEFT_OPEN)}
+        open_syncs = {(tenant_id, name) for tenant_id, name in connection.execute(OPEN_SYNCS)}
     in_any_order = list(pipes)
     random.shuffle(in_any_order)
     with ThreadPoolExecutor(AT_A_TIME) as threads:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from pulse_resources.errors import Gone, Terminal, Transient, UserError
+from pulse_resources.errors import FileGone, Terminal, Transient, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import store_key
 
@@ -121,7 +121,7 @@ def _explained(limits: Limits, store: _Store) -> Iterator[None]:
         ) from error
     except duckdb.IOException as error:
         if getattr(error, "status_code", None) == _NOT_FOUND:
-            raise Gone(f"a file of the table is gone: {_first_line(error)}") from error
+            raise FileGone(f"a file of the table is gone: {_first_line(error)}") from error
         raise Transient(
             f"the object store does not answer: {_first_line(error)}", endpoint=store.endpoint
         ) from error
@@ -137,11 +137,11 @@ def _interrupted(
     if until is None:
         yield
         return
-    left = until - time.monotonic()
+    remaining = until - time.monotonic()
     done, late = threading.Event(), threading.Event()
 
     def watch() -> None:
-        if not done.wait(left):
+        if not done.wait(remaining):
             late.set()
             while not done.wait(_NAG_S):  # repeated: one interrupt may fall between two queries
                 connection.interrupt()
@@ -174,8 +174,8 @@ class _Pool:
     @contextmanager
     def lend(self, until: float | None) -> Iterator[duckdb.DuckDBPyConnection]:
         fixed = self._limits.instances
-        left = None if until is None else max(0.0, until - time.monotonic())
-        if fixed and not self._free.acquire(timeout=left):
+        remaining = None if until is None else max(0.0, until - time.monotonic())
+        if fixed and not self._free.acquire(timeout=remaining):
             raise Transient(
                 f"{self._limits.purpose} are busy: all {fixed} instances are in use", fix="Try again later"
             )

@@ -116,12 +116,14 @@ def widening_spans(files: Sequence[BoundedFile] | None, span: Span, limit: int) 
     rows = sum(f.file.record_count for f in files or ())
     if files and rows > MANY_ROWS and all(-ALWAYS < f.low <= f.high < ALWAYS for f in files):
         low, high = min(f.low for f in files), min(span.end, max(f.high for f in files) + 1)
-        wanted = limit * AMPLE
-        while wanted < rows // AMPLE:
+        row_count = limit * AMPLE
+        while row_count < rows // AMPLE:
             # The latest start after which enough rows are expected: expectations fall with later starts.
-            after = bisect_left(range(low, high), -wanted, key=lambda at: -_expected(files, at, span.end)) - 1
+            after = (
+                bisect_left(range(low, high), -row_count, key=lambda at: -_expected(files, at, span.end)) - 1
+            )
             yield Span(max(span.start, low + after), span.end)
-            wanted *= WIDER
+            row_count *= WIDER
     yield span
 
 

@@ -108,7 +108,7 @@ def _make(
     if snapshot is not None and files is not None:
         manifests = _manifest_list(folder, metadata, snapshot.snapshot_id, files)
         snapshot = snapshot.model_copy(update={"manifest_list": manifests, "sequence_number": 1})
-    seen = metadata.model_copy(
+    partial = metadata.model_copy(
         update={
             "current_schema_id": schema_id,
             "current_snapshot_id": snapshot.snapshot_id if snapshot else None,
@@ -119,7 +119,7 @@ def _make(
             "statistics": [],
         }
     )
-    ToOutputFile.table_metadata(seen, _LOCAL.new_output(str(folder / _METADATA)))
+    ToOutputFile.table_metadata(partial, _LOCAL.new_output(str(folder / _METADATA)))
 
 
 def _manifest_list(folder: Path, metadata: TableMetadata, snapshot_id: int, files: Sequence[DataFile]) -> str:

@@ -49,7 +49,7 @@ def moment(text: object) -> datetime:
             detail = f"{text[:40]!r} is outside the years 1 to 9999 in UTC"
             raise UserError(detail, fix="Name a time within them")
         raise UserError(
-            f"{text[:40]!r} is no time: {timestamp.detail}", fix="Write it like 2026-11-19T10:00:00Z"
+            f"{text[:40]!r} is not a time: {timestamp.detail}", fix="Write it like 2026-11-19T10:00:00Z"
         )
     return timestamp
 
@@ -110,18 +110,18 @@ def preview(
     until = time.monotonic() + (allowed.seconds or 0)
     _check(limit, start, end, snapshot_id, as_of)
     span = Span.between(start, end)
-    wanted = None if subset is None else registry.find_dataset(tenant, slug)
+    dataset = None if subset is None else registry.find_dataset(tenant, slug)
 
     def newest(metadata: TableMetadata) -> pa.Table:
         snapshot, schema = _snapshot(metadata, snapshot_id, as_of)
         chosen = _columns(schema, columns)
-        only = "true" if wanted is None or subset is None else _only(wanted, schema, subset)
+        only = "true" if dataset is None or subset is None else _only(dataset, schema, subset)
         ample = limit if subset is None else ALWAYS  # any file may have rows of the subset
         files = None if snapshot is None else _files(metadata, snapshot, span, ample, until)
-        seen = None if files is None else [bounded.file for bounded in files]
+        data_files = None if files is None else [bounded.file for bounded in files]
         with (
             duckdb_pool.connect(allowed, until) as connection,
-            partial_table.of_files(metadata, snapshot, schema.schema_id, seen) as location,
+            partial_table.of_files(metadata, snapshot, schema.schema_id, data_files) as location,
         ):
             for part in widening_spans(files, span, limit):
                 within, moments = _within(part)
@@ -167,10 +167,10 @@ def _snapshot(
     return snapshot, metadata.schema_by_id(snapshot.schema_id) or metadata.schema()
 
 
-def _columns(schema: Schema, wanted: Sequence[str] | None) -> str:
+def _columns(schema: Schema, selected: Sequence[str] | None) -> str:
     """The select list of column names, each of which must match a column of the table exactly."""
     names = [field.name for field in schema.fields]
-    chosen = names if wanted is None else list(wanted)
+    chosen = names if selected is None else list(selected)
     unknown = [name for name in chosen if name not in names]
     if unknown or not chosen:
         missing = f"the dataset has no column {', '.join(map(repr, unknown))}"
@@ -183,9 +183,9 @@ def _columns(schema: Schema, wanted: Sequence[str] | None) -> str:
     return ", ".join('"{}"'.format(name.replace('"', '""')) for name in chosen)
 
 
-def _only(dataset: Dataset, schema: Schema, given: str) -> str:
+def _only(dataset: Dataset, schema: Schema, text: str) -> str:
     """The condition that a row is in a subset. Raises UserError: it is none, or by a column of later."""
-    subset = expressions.subset(given, dataset.columns)
+    subset = expressions.subset(text, dataset.columns)
     lacking = subset.expression.columns.difference(field.name for field in schema.fields)
     if lacking:
         raise UserError(f"the snapshot has no column {min(lacking)!r} yet", fix="Read a later one")

@@ -19,7 +19,7 @@ from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.registry import CurrentTable
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
 from pulse_resources import iceberg
-from pulse_resources.errors import Gone, NotFound, PulseError, Terminal, Transient
+from pulse_resources.errors import FileGone, NotFound, PulseError, Terminal, Transient
 from pulse_resources.iceberg import readable
 from pulse_resources.settings import load_settings
 
@@ -79,13 +79,13 @@ def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str)
         as `snapshots`, and what `use` does.
     """
 
-    def read(seen: CurrentTable) -> _Made:
+    def read(current: CurrentTable) -> _Made:
         with store_errors_explained():
-            metadata = metadata_at((tenant.namespace, slug), seen.metadata_location)
+            metadata = metadata_at((tenant.namespace, slug), current.metadata_location)
         return use(metadata)
 
-    look = partial(registry.current_table, tenant, slug)
-    return readable.as_it_is(read, look(), look, lambda seen: seen.metadata_location)
+    read_current = partial(registry.current_table, tenant, slug)
+    return readable.as_it_is(read, read_current(), read_current, lambda current: current.metadata_location)
 
 
 @lru_cache(maxsize=128)
@@ -110,7 +110,7 @@ def store_errors_explained() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise Gone(f"a file of the table is gone: {error}") from error
+        raise FileGone(f"a file of the table is gone: {error}") from error
     except TimeoutError:
         raise
     except OSError as error:

@@ -17,7 +17,7 @@ from pulse_pipelines.query import duckdb_pool, partial_table
 from pulse_pipelines.query.snapshots import history, manifests, of_current
 from pulse_resources import iceberg, postgres
 
-LOOK_S = 1.0
+POLL_S = 1.0
 PLACE = ("_kafka_partition", "_offset")
 ORDER = "ORDER BY _kafka_partition, _offset"
 QUERY = f"SELECT * FROM {duckdb_pool.SCAN} {ORDER}"  # noqa: S608 - from constants
@@ -48,17 +48,19 @@ def follow(tenant: Tenant, slug: str, pause: Callable[[], object] | None = None)
 
 
 def _follow(
-    tenant: Tenant, slug: str, seen: int, offsets: Offsets, pause: Callable[[], object] | None
+    tenant: Tenant, slug: str, sequence_number: int, offsets: Offsets, pause: Callable[[], object] | None
 ) -> Iterator[pa.Table]:
     while True:
-        appends, seen = of_current(partial(_appended, after=seen, offsets=offsets), tenant, slug)
+        appends, sequence_number = of_current(
+            partial(_appended, after=sequence_number, offsets=offsets), tenant, slug
+        )
         for rows in appends:
             places = zip(*(rows.column(name).to_pylist() for name in PLACE), strict=True)
             for partition, offset in places:
                 offsets[partition] = max(offsets.get(partition, 0), offset + 1)
             yield rows
         if pause is None:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         else:
             pause()
 
@@ -71,10 +73,10 @@ def _latest(metadata: TableMetadata) -> int:
 
 def _appended(metadata: TableMetadata, after: int, offsets: Offsets) -> tuple[list[pa.Table], int]:
     """The rows of each append since a sequence number, oldest first, and the latest sequence number."""
-    kept = list(history(metadata))
-    fresh = [each for each in kept if (each.sequence_number or 0) > after]
+    snapshots = list(history(metadata))
+    fresh = [each for each in snapshots if (each.sequence_number or 0) > after]
     # The rows that were read are gone.
-    if fresh and len(fresh) == len(kept) and fresh[-1].sequence_number != 1:
+    if fresh and len(fresh) == len(snapshots) and fresh[-1].sequence_number != 1:
         rows = _since(metadata, fresh[0], offsets)
         return [rows] if len(rows) else [], _latest(metadata)
     appends = [each for each in fresh if each.summary and each.summary.operation is Operation.APPEND]
@@ -100,9 +102,9 @@ def _rows(metadata: TableMetadata, append: Snapshot) -> pa.Table:
 
 def _since(metadata: TableMetadata, snapshot: Snapshot, offsets: Offsets) -> pa.Table:
     """The rows of a snapshot from these offsets on, with the table's current schema."""
-    seen = [{"p": partition, "o": offset} for partition, offset in offsets.items()]
+    offset_rows = [{"p": partition, "o": offset} for partition, offset in offsets.items()]
     with (
         duckdb_pool.connect() as connection,
         partial_table.of_files(metadata, snapshot, metadata.current_schema_id, None) as location,
     ):
-        return connection.execute(SINCE, [location, seen]).to_arrow_table()
+        return connection.execute(SINCE, [location, offset_rows]).to_arrow_table()

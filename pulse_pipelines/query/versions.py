@@ -42,7 +42,7 @@ _ABOUT = ("id", UPDATED, IS_DELETED, HASH, "ingested_at", "schema_version", "_ex
 _WITHIN = f"SELECT {{}} FROM {duckdb_pool.SCAN} WHERE {UPDATED} > ? AND {UPDATED} <= ?"  # noqa: S608 - constants
 QUERY = f"{_WITHIN} ORDER BY {UPDATED} LIMIT ?"
 QUERY_ONLY = f"{_WITHIN} AND {UPDATED} IN (SELECT unnest(?::BIGINT[])) ORDER BY {UPDATED}"
-BUILT_HERE = 100_000
+BUILT_ON_READ = 100_000
 """Versions of a log of which a page brings an index up to date that is behind; of a longer one it shows what
 the index has."""
 GZIP_LEVEL = 1
@@ -60,7 +60,7 @@ class Page:
 class Versions:
     """Versions of a log, or of a subset of it, as readers get them."""
 
-    found: list[dict[str, Any]]
+    versions: list[dict[str, Any]]
     generation: int
     last: int
     """The place in the log up to which these are all."""
@@ -83,7 +83,7 @@ def page(
     The other arguments and the errors are those of `after`.
     """
     read = after(tenant, slug, since, limit, subset, reader)
-    lines = b"".join(json_values.written(version) + b"\n" for version in read.found)
+    lines = b"".join(json_values.written(version) + b"\n" for version in read.versions)
     if packed:
         lines = gzip.compress(lines, GZIP_LEVEL, mtime=0)
     return Page(lines, f"{read.generation}-{read.last}")
@@ -114,7 +114,7 @@ def after(
     """
     if subset is not None:
         return _of_subset(tenant, slug, since, limit, subset, reader)
-    look = partial(registry.current_log, tenant, slug)
+    read_log = partial(registry.current_log, tenant, slug)
 
     def read(log: CurrentLog) -> Versions:
         start = _after(tenant, log, since)
@@ -122,27 +122,31 @@ def after(
         rows = _rows(tenant, log, start, last) if last > start else ()
         return Versions([_version(log.dataset, row) for row in rows], log.generation, last)
 
-    return readable.as_it_is(read, look(), look, lambda log: log.metadata_location)
+    return readable.as_it_is(read, read_log(), read_log, lambda log: log.metadata_location)
 
 
 def _of_subset(
     tenant: Tenant, slug: str, since: str | None, limit: int, subset: str, reader: str | None
 ) -> Versions:
     start = 0 if since is None else int(since.partition("-")[2])
-    look = partial(indexes.subset_log, tenant, slug, subset, start, limit, reader)
-    seen = look()
-    if seen.covered < seen.log.updated <= BUILT_HERE:  # it fell behind, or its build ended halfway
-        index_build.build(tenant, slug, seen.index_id)
-        seen = look()
+    read_subset = partial(indexes.subset_log, tenant, slug, subset, start, limit, reader)
+    subset_log = read_subset()
+    if (
+        subset_log.covered < subset_log.log.updated <= BUILT_ON_READ
+    ):  # it fell behind, or its build ended halfway
+        index_build.build(tenant, slug, subset_log.index_id)
+        subset_log = read_subset()
 
-    def read(seen: SubsetLog) -> Versions:
-        log, entries = seen.log, seen.entries
+    def read(subset_log: SubsetLog) -> Versions:
+        log, entries = subset_log.log, subset_log.entries
         _after(tenant, log, since)
-        rows = _rows(tenant, log, start, seen.last, list(entries)) if entries else ()
-        page = [_version(log.dataset, row, gone=not entries[row[UPDATED]]) for row in rows]
-        return Versions(page, log.generation, seen.last)
+        rows = _rows(tenant, log, start, subset_log.last, list(entries)) if entries else ()
+        page = [_version(log.dataset, row, deleted=not entries[row[UPDATED]]) for row in rows]
+        return Versions(page, log.generation, subset_log.last)
 
-    return readable.as_it_is(read, seen, look, lambda seen: seen.log.metadata_location)
+    return readable.as_it_is(
+        read, subset_log, read_subset, lambda subset_log: subset_log.log.metadata_location
+    )
 
 
 def _after(tenant: Tenant, log: CurrentLog, since: str | None) -> int:
@@ -221,20 +225,20 @@ def _files(
     ]
 
 
-def _version(dataset: Dataset, row: Mapping[str, Any], *, gone: bool = False) -> dict[str, Any]:
+def _version(dataset: Dataset, row: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
     """A version as readers get it: the entity as it was sent, typed by its columns.
 
     Args:
-        gone: the entity has left the subset that is read.
+        deleted: the entity has left the subset that is read.
     """
-    gone = gone or row[IS_DELETED]
+    deleted = deleted or row[IS_DELETED]
     about = {
         ID: row["id"],
         "_updated": row[UPDATED],
-        DELETED: gone,
-        "_hash": None if gone else row[HASH],
+        DELETED: deleted,
+        "_hash": None if deleted else row[HASH],
         "_ts": row["ingested_at"].isoformat().replace("+00:00", "Z"),
     }
-    if gone:
+    if deleted:
         return about
     return about | event_data(dataset, row, dataset.documents[row["schema_version"]])

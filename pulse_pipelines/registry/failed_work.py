@@ -102,11 +102,11 @@ def note(failed: Iterable[Failed], *, first_s: float, most_s: float) -> None:
         psycopg.OperationalError: Postgres does not answer.
     """
     of_tenant: dict[Tenant, dict[Work, Failed]] = defaultdict(dict)
-    for each in failed:
-        of_tenant[each.work.tenant].setdefault(each.work, each)  # two failures in one run count once
+    for failure in failed:
+        of_tenant[failure.work.tenant].setdefault(failure.work, failure)  # two failures in one run count once
     for tenant, mine in of_tenant.items():
-        for each in mine.values():
-            values = _values(each.work) | {"slug": each.work.slug, "error": _storable(each.error)}
+        for failure in mine.values():
+            values = _values(failure.work) | {"slug": failure.work.slug, "error": _storable(failure.error)}
             with (
                 contextlib.suppress(psycopg.errors.ForeignKeyViolation),  # the dataset was deleted meanwhile
                 postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection,

@@ -94,7 +94,7 @@ class Places(NamedTuple):
     rows: int
 
     @property
-    def taken(self) -> int:
+    def used(self) -> int:
         """Number of taken places; `rows` is larger if there was no quota, or headers were forged."""
         return max(self.reserved + self.direct, self.rows)
 
@@ -122,7 +122,7 @@ class Reserved(NamedTuple):
     """Whether an earlier request reserved it for the same event, which may have been written then."""
 
 
-def reserve(tenant: Tenant, asked: Sequence[Sequence[bytes]], maximum: int) -> list[list[Reserved] | None]:
+def reserve(tenant: Tenant, requests: Sequence[Sequence[bytes]], maximum: int) -> list[list[Reserved] | None]:
     """Reserve a place for each event of several requests at once; None for a request that does not fit.
 
     Exact across processes, by a row lock, and durable before anything is published. Return the reservations
@@ -131,10 +131,10 @@ def reserve(tenant: Tenant, asked: Sequence[Sequence[bytes]], maximum: int) -> l
     values = {"tenant": tenant.tenant_id, "kind": EVENTS}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         month, before, doubts = _lock(connection, values)
-        known = _doubts(connection, values, asked) if doubts else {}
-        places = [[_place(event, known, month) for event in events] for events in asked]
+        doubted_events = _doubts(connection, values, requests) if doubts else {}
+        places = [[_place(event, doubted_events, month) for event in events] for events in requests]
         fresh = [sum(not place.doubted for place in request) for request in places]
-        verdicts = quota.admit(before.taken, fresh, maximum)
+        verdicts = quota.admit(before.used, fresh, maximum)
         granted = [place for fits, request in zip(verdicts, places, strict=True) if fits for place in request]
         count = sum(not place.doubted for place in granted)
         if count:
@@ -164,13 +164,13 @@ def release(tenant: Tenant, reserved: Sequence[Reserved], sent: int) -> None:
 
 
 def hold(
-    connection: postgres.Connection, tenant_id: UUID, batch: str, wanted: Mapping[date, Rows], maximum: int
+    connection: postgres.Connection, tenant_id: UUID, batch: str, requested: Mapping[date, Rows], maximum: int
 ) -> dict[date, Rows]:
     """Hold places for the rows of a batch, in place of those that an earlier attempt held.
 
     Args:
         connection: in a transaction for this alone, in the tenant's session.
-        wanted: rows by the month in which their events were received.
+        requested: rows by the month in which their events were received.
         maximum: the quota of a month.
 
     Returns:
@@ -179,12 +179,12 @@ def hold(
     common = {"tenant": tenant_id, "kind": EVENTS, "batch": batch}
     connection.execute(GIVE_UP, common)
     granted = {}
-    for month, rows in sorted(wanted.items()):
+    for month, rows in sorted(requested.items()):
         values = common | {"month": month}
         connection.execute(OPEN.format(month="%(month)s"), values)
         connection.execute(LOCK_MONTH, values)
         places = _places(connection, values, "%(month)s::date")
-        free = max(0, maximum - places.taken)
+        free = max(0, maximum - places.used)
         counted = min(rows.counted, places.open + free)
         beyond = max(0, counted - places.open)
         others = min(rows.others, free - beyond)
@@ -211,23 +211,23 @@ def unhold(connection: postgres.Connection, tenant_id: UUID) -> None:
     connection.execute(UNHOLD, [tenant_id])
 
 
-def taken(connection: postgres.Connection) -> int:
+def places_used(connection: postgres.Connection) -> int:
     """The number of places of this month that the session's tenant has taken."""
-    return _places(connection, {"kind": EVENTS}, THIS_MONTH).taken
+    return _places(connection, {"kind": EVENTS}, THIS_MONTH).used
 
 
 def take(connection: postgres.Connection, tenant: Tenant, count: int, maximum: int) -> None:
     """Take `count` places of this month, or as many as are left, for events that were published."""
     values = {"tenant": tenant.tenant_id, "kind": EVENTS}
     month, before, _ = _lock(connection, values)
-    _take(connection, values, month, before, max(0, min(count, maximum - before.taken)))
+    _take(connection, values, month, before, max(0, min(count, maximum - before.used)))
 
 
 def this_month(connection: postgres.Connection) -> date:
     """The first day of this month, in UTC."""
     ((month,),) = connection.execute(f"SELECT {THIS_MONTH}").fetchall()
-    found: date = month
-    return found
+    first_day: date = month
+    return first_day
 
 
 def _lock(connection: postgres.Connection, values: dict[str, object]) -> tuple[date, Places, bool]:
@@ -250,19 +250,19 @@ def _places(connection: postgres.Connection, values: dict[str, object], month: s
 def _take(
     connection: postgres.Connection, values: dict[str, object], month: date, before: Places, count: int
 ) -> None:
-    reserved = before.taken + count - before.direct
+    reserved = before.used + count - before.direct
     connection.execute(TAKE, values | {"month": month, "reserved": reserved})
 
 
 def _doubts(
-    connection: postgres.Connection, values: dict[str, object], asked: Sequence[Sequence[bytes]]
+    connection: postgres.Connection, values: dict[str, object], requests: Sequence[Sequence[bytes]]
 ) -> dict[bytes, date]:
     connection.execute(FORGET_DOUBTS, values)
-    events = [event for request in asked for event in request]
+    events = [event for request in requests for event in request]
     rows = connection.execute(DOUBTS, values | {"events": events})
     return {bytes(event): month for event, month in rows}
 
 
-def _place(event: bytes, known: dict[bytes, date], month: date) -> Reserved:
-    doubted = known.pop(event, None)  # of several with one id the first
+def _place(event: bytes, doubted_events: dict[bytes, date], month: date) -> Reserved:
+    doubted = doubted_events.pop(event, None)  # of several with one id the first
     return Reserved(event, doubted or month, doubted is not None)

@@ -73,15 +73,15 @@ def find_limits(tenant: Tenant) -> Limits:
         return load_limits(connection)
 
 
-def find_own_limits(tenant: Tenant) -> Limits:
+def find_tenant_limits(tenant: Tenant) -> Limits:
     """The limits set for the tenant itself; 0 where none is set."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return _own_limits(connection)
+        return _tenant_limits(connection)
 
 
 def load_limits(connection: postgres.Connection) -> Limits:
     """The limits in force for the session's tenant."""
-    return _own_limits(connection).over(Limits(**load_settings().limits.model_dump()))
+    return _tenant_limits(connection).over(Limits(**load_settings().limits.model_dump()))
 
 
 def records_per_month(connection: postgres.Connection) -> int:
@@ -90,7 +90,7 @@ def records_per_month(connection: postgres.Connection) -> int:
     return (row[0] if row else 0) or load_settings().limits.max_records_per_month
 
 
-def _own_limits(connection: postgres.Connection) -> Limits:
+def _tenant_limits(connection: postgres.Connection) -> Limits:
     (limits,) = postgres.select(connection, Limits, LIMITS, [EVENTS, ENTITIES, LAKE])
     return limits
 
@@ -121,8 +121,8 @@ def set_limits(
             of_entities = {"kind": ENTITIES, "max_datasets": max_entity_datasets}
             connection.execute(SET_QUOTA, values | of_entities | {"max_records_per_month": None})
         if max_lake_tables is not None or max_lake_bytes is not None:
-            given = {"tenant": tenant.tenant_id, "tables": max_lake_tables, "bytes": max_lake_bytes}
-            connection.execute(SET_LAKE, given | {"kind": LAKE})
+            lake_limits = {"tenant": tenant.tenant_id, "tables": max_lake_tables, "bytes": max_lake_bytes}
+            connection.execute(SET_LAKE, lake_limits | {"kind": LAKE})
         connection.execute(SET_RATES, values)
         return load_limits(connection)
 
@@ -187,7 +187,7 @@ def find_usage(tenant: Tenant, months: int = 12) -> Usage:
         return Usage(
             limits=load_limits(connection),
             datasets=count,
-            accepted_this_month=intake.taken(connection),
+            accepted_this_month=intake.places_used(connection),
             over_quota=over,
             over_quota_since=since,
             months=tuple(postgres.select(connection, MonthUsage, MONTHS, values)),

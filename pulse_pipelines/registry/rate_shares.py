@@ -14,7 +14,7 @@ INSERT INTO api_processes (process) VALUES (%s) ON CONFLICT (process) DO UPDATE 
 ALIVE = "SELECT count(*) FROM api_processes WHERE seen_at > now() - make_interval(secs => %s)"
 FORGET = "DELETE FROM api_processes WHERE seen_at < now() - interval '1 minute'"
 LEAVE = "DELETE FROM api_processes WHERE process = %s"
-ASKED = """
+RECORD_DEMAND = """
 INSERT INTO rate_shares (tenant_id, kind, process, asked)
 VALUES (%(tenant)s, %(kind)s, %(process)s, %(asked)s)
 ON CONFLICT (tenant_id, kind, process) DO UPDATE SET asked = EXCLUDED.asked, seen_at = now()
@@ -41,20 +41,20 @@ def leave(process: UUID) -> None:
 
 
 def exchange(
-    process: UUID, tenant_id: UUID, asked: Mapping[str, float], lifetime: float
+    process: UUID, tenant_id: UUID, demand: Mapping[str, float], lifetime: float
 ) -> Mapping[str, Sequence[float]]:
     """Record a process's demand for a tenant's rates, per second; returns the demands on the others, by kind.
 
-    Args:
-        process: one recorded by `beat`.
-        asked: demand by kind of rate.
-        lifetime: seconds after which a recorded demand expires.
+        Args:
+            process: one recorded by `beat`.
+    demand: demand by kind of rate.
+            lifetime: seconds after which a recorded demand expires.
     """
     common = {"tenant": tenant_id, "process": process, "lifetime": lifetime}
     shares = {}
     with postgres.tenant_transaction("pulse_api", tenant_id) as connection:
-        for kind, per_second in asked.items():
+        for kind, per_second in demand.items():
             values = common | {"kind": kind, "asked": per_second}
-            connection.execute(ASKED, values)
+            connection.execute(RECORD_DEMAND, values)
             shares[kind] = [other for (other,) in connection.execute(OTHERS, values)]
     return shares

@@ -135,10 +135,10 @@ def _missing(connection: postgres.Connection, tenant: Tenant, name: str) -> Name
     if rollup == LATEST:
         raise NotFound("events have no latest state: entities have", tenant=tenant.slug, table=name)
     rows = connection.execute(CURATED_TABLES, [iceberg.CATALOG, *tenant.curated_table(dataset.slug, "")])
-    known = ", ".join(table for (table,) in rows) or "no rollup yet"
+    names = ", ".join(table for (table,) in rows) or "no rollup yet"
     raise NotFound(
         "the dataset has no such rollup, or none of its days has been computed",
-        fix=f"It has {known}",
+        fix=f"It has {names}",
         tenant=tenant.slug,
         table=name,
     )

@@ -48,5 +48,5 @@ def load_lake_view(tenant_id: UUID) -> TenantView | None:
         row = connection.execute(SELF, [tenant_id]).fetchone()
         if row is None:
             return None
-        known = {key.key_id: key for key in keys.load_keys(connection)}
-        return TenantView(Tenant(*row), known, (), quotas.load_limits(connection))
+        by_id = {key.key_id: key for key in keys.load_keys(connection)}
+        return TenantView(Tenant(*row), by_id, (), quotas.load_limits(connection))

@@ -42,8 +42,8 @@ def create_tenant(slug: str, name: str | None = None) -> Tenant:
 def find_tenant(slug: str) -> Tenant:
     """The tenant with this slug. Raises NotFound."""
     with postgres.transaction("pulse_pipeline") as connection:
-        row = connection.execute(FIND_TENANT, [slug]).fetchone()
-        if row is None:
+        tenants = postgres.select(connection, Tenant, FIND_TENANT, [slug])
+        if not tenants:
             slugs = [tenant[1] for tenant in connection.execute(LIST_TENANTS)]
             # Any other, such as a query in the place of a tenant, cannot be created.
             possible = SLUG.fullmatch(slug)
@@ -51,7 +51,7 @@ def find_tenant(slug: str) -> Tenant:
                 f"Create it with: pulse tenant create {slug}" if possible else "Look with: pulse tenant list"
             )
             raise NotFound("no such tenant", fix=meant(slug, slugs, create), tenant=slug)
-    return Tenant(*row)
+    return tenants[0]
 
 
 def list_tenants() -> list[Tenant]:

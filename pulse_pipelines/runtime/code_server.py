@@ -50,7 +50,7 @@ from pulse_pipelines.runtime.storage import PooledStorage
 from pulse_pipelines.runtime.warm_up import warm_up
 from pulse_resources.settings import load_settings
 
-LOOK_S = 10.0
+CHECK_INTERVAL_S = 10.0
 LOST_S = 120.0
 """After so many seconds without a process a run that counts as starting is lost: the daemon died that was to
 request it. A run with a process may take longer, as on a machine that is too busy."""
@@ -171,7 +171,7 @@ class _Server(DagsterApiServer):
     def load_until_done(self) -> None:
         """Retry until the definitions are loaded, and as they are now."""
         while self._loaded_repositories is None or not self._current:
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_INTERVAL_S)
             self._reload()
 
     def watch_runs(self) -> None:
@@ -181,11 +181,11 @@ class _Server(DagsterApiServer):
             try:
                 with DagsterInstance.get() as instance:  # kept: to open one takes a connection and settings
                     while True:
-                        time.sleep(LOOK_S)
+                        time.sleep(CHECK_INTERVAL_S)
                         self._report_lost(instance, lost)
             except Exception:  # Postgres may be away
                 _log.exception("Whether runs are lost could not be checked")
-                time.sleep(LOOK_S)
+                time.sleep(CHECK_INTERVAL_S)
 
     def runs_with_process(self) -> set[str]:
         """Ids of the runs that have a process, or whose process has just ended."""

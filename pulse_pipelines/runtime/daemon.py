@@ -22,7 +22,7 @@ from dagster._daemon.cli import create_dagster_daemon_cli
 from pulse_pipelines.runtime.parts import keep_loaded_parts
 from pulse_resources.settings import load_settings
 
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 BACK_S = 2.0
 """Seconds the clock must be set back; smaller corrections are normal clock discipline."""
 
@@ -48,7 +48,7 @@ def elapsed(state: InstigatorState) -> float | None:
 def _watch() -> None:
     ahead = time.time() - time.monotonic()
     while True:
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_INTERVAL_S)
         before, ahead = ahead, time.time() - time.monotonic()
         if ahead < before - BACK_S:
             print(f"the clock was set back by {before - ahead:.0f} s: starting again", file=sys.stderr)

@@ -34,7 +34,7 @@ SELECTIONS = 16
 
 _log = logging.getLogger("dagster.code_server")
 _shown: "list[PartedSnapshot]" = []
-"""Of this process: the one that was refreshed last."""
+"""The parts of this process that were refreshed last."""
 
 
 COLLECT_AFTER = 200_000
@@ -43,11 +43,11 @@ COLLECT_AFTER = 200_000
 
 @dataclass(frozen=True)
 class Likeness:
-    """What a part has of its own: all else it has in common with those of its form, but for their names."""
+    """The differences of a part: all else is common to the parts of its form, except their names."""
 
     form: Hashable
     spec: AssetSpec
-    """Of the asset that is its own. The others are in the same group."""
+    """Spec of the part's main asset. The other assets are in the same group."""
 
 
 class Parts(Protocol):
@@ -103,14 +103,14 @@ class PartedSnapshot:
             name for name in versions if name not in self._kept or self._kept[name].version != versions[name]
         ]
         due = [name for name in changed if not (at_once and name in self._kept)]
-        kept = {name: part for name, part in self._kept.items() if name in versions}
+        current = {name: part for name, part in self._kept.items() if name in versions}
         models: dict[Hashable, _Model] = {}
         for start in range(0, len(due), TOGETHER):
             built = self._buildable({name: versions[name] for name in due[start : start + TOGETHER]}, models)
             self._file.write(built)  # so that a start that is given up was not for nothing
-            kept |= built
+            current |= built
         self._file.write({}, self._kept.keys() - versions)
-        self._kept = {name: kept[name] for name in versions if name in kept}
+        self._kept = {name: current[name] for name in versions if name in current}
         self._rest, self._selected = self._without_parts(rest), {}
         _shown[:] = [self]
         return len(due) == len(changed)
@@ -147,9 +147,9 @@ class PartedSnapshot:
 
         snapshot = RepositorySnap.from_def(rest, defer_snapshots=True)
         resources = [copy(r, asset_keys_using=others(r.asset_keys_using)) for r in snapshot.resources or ()]
-        known = set(others(node.asset_key for node in snapshot.asset_nodes))
-        nodes = [node for node in snapshot.asset_nodes if node.asset_key in known]
-        checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in known]
+        other_keys = set(others(node.asset_key for node in snapshot.asset_nodes))
+        nodes = [node for node in snapshot.asset_nodes if node.asset_key in other_keys]
+        checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in other_keys]
         without = copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources)
         return serialize_value(without), packed(serialize_value([nodes, checks]))
 
@@ -180,7 +180,7 @@ class _Model:
     """Text of the parts of a form: to build one by itself takes Dagster a hundredth of a second."""
 
     def __init__(self, parts: Parts, form: Hashable) -> None:
-        # What nobody can know stands for a part's name, its group, and ids of sets of assets and checks.
+        # A random id stands for a part's name, its group, and ids of sets of assets and checks.
         self._name, self._group = uuid4().hex, uuid4().hex
         built = parts.build_model(form, self._name).get_repository_def()
         keys = {d.unique_id: [*d.keys, *d.check_keys] for d in built.asset_graph.assets_defs}
@@ -203,8 +203,10 @@ class _Model:
     def text_of(self, name: str, spec: AssetSpec) -> str:
         """Text of the part by this name."""
         key = AssetKey([self._name if member == name else member for member in spec.key.path])
-        own = copy(self._nodes[key], description=spec.description, metadata=spec.metadata, tags=spec.tags)
-        nodes = ", ".join((self._texts | {key: serialize_value(own)}).values())
+        main_node = copy(
+            self._nodes[key], description=spec.description, metadata=spec.metadata, tags=spec.tags
+        )
+        nodes = ", ".join((self._texts | {key: serialize_value(main_node)}).values())
         text = f"[[{nodes}], {self._checks}]"
         for placeholder, keys in self._sets.items():
             renamed = [key.replace(self._name, name) for key in keys]

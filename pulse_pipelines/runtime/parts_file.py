@@ -40,7 +40,7 @@ def code_version() -> str:
 
 
 class PartsFile:
-    """A file of parts. A damaged one is begun anew, and one that cannot be written is only not used."""
+    """A file of parts. A damaged file is started again; a file that cannot be written is not used."""
 
     def __init__(self, path: Path) -> None:
         """Args:
@@ -61,8 +61,8 @@ class PartsFile:
             self._path.unlink(missing_ok=True)
             return {}
 
-    def write(self, built: Mapping[str, Part], gone: Iterable[str] = ()) -> None:
-        """Add and replace parts, and remove those that are gone."""
+    def write(self, built: Mapping[str, Part], removed: Iterable[str] = ()) -> None:
+        """Add and replace parts, and delete those in `removed`."""
         rows = [
             (name, part.version, part.packed, zlib.crc32(part.packed.encode()))
             for name, part in built.items()
@@ -70,7 +70,7 @@ class PartsFile:
         try:
             with self._opened() as file, file:
                 file.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", rows)
-                file.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in gone])
+                file.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in removed])
         except (sqlite3.Error, OSError) as error:
             _log.warning("The built definitions could not be kept in %s: %s", self._path, error)
 

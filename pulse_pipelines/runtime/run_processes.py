@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Set
 
-_known: list[Callable[[], Set[str]]] = []
+_sources: list[Callable[[], Set[str]]] = []
 
 
 def tell(runs_with_process: Callable[[], Set[str]]) -> None:
     """Have this process, which is the code server, know the ids of the runs that have a process."""
-    _known[:] = [runs_with_process]
+    _sources[:] = [runs_with_process]
 
 
 def has_process(run_id: str) -> bool:
     """Whether a run has a process, as far as this process knows: outside the code server it knows of none."""
-    return any(run_id in runs_with_process() for runs_with_process in _known)
+    return any(run_id in runs_with_process() for runs_with_process in _sources)

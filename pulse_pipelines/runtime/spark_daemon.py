@@ -34,7 +34,7 @@ from pulse_pipelines.runtime import spark_template
 
 PRELOADED = ("backfill.rebuild", "curated.day_tasks", "ingest.drain", "ingest.land")
 """Modules of Pulse whose imports are all that tasks need."""
-LOOK_S = 30.0
+CHECK_INTERVAL_S = 30.0
 IDLE_LOOKS = 4
 """Spark must have noticed, too: it forgets idle workers after a minute, and until then asks for them."""
 
@@ -95,7 +95,7 @@ def fork_workers() -> None:
     from pyspark import daemon
 
     signal.signal(signal.SIGALRM, _Idle())
-    signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)  # workers do not inherit it
+    signal.setitimer(signal.ITIMER_REAL, CHECK_INTERVAL_S, CHECK_INTERVAL_S)  # workers do not inherit it
     daemon.manager()  # type: ignore[no-untyped-call]
 
 

@@ -170,8 +170,8 @@ def _fork(listener: socket.socket, connection: socket.socket, work: Callable[[],
             connection.send(_FORKED)
             work()
             os._exit(0)
-        except SystemExit as left:
-            os._exit(left.code if isinstance(left.code, int) else 1)
+        except SystemExit as exit_:
+            os._exit(exit_.code if isinstance(exit_.code, int) else 1)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

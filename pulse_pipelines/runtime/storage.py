@@ -66,8 +66,8 @@ class PooledStorage(DagsterPostgresStorage):
         for storage in (self._run_storage, self._event_log_storage, self._schedule_storage):
             storage._engine = _engine(postgres_url)
         schedules: Any = self._schedule_storage
-        schedules.has_instigators_table = schedules._has_instigators_table = _is_there
-        schedules.has_secondary_index_table = _is_there
+        schedules.has_instigators_table = schedules._has_instigators_table = _exists
+        schedules.has_secondary_index_table = _exists
         schedules.has_built_index = cache(schedules.has_built_index)
         events: Any = self._event_log_storage
         events.get_latest_asset_check_execution_by_key = self._latest_checks
@@ -114,6 +114,6 @@ def failing_check_keys(instance: DagsterInstance) -> list[AssetCheckKey]:
     ]
 
 
-def _is_there(*_: object) -> bool:
+def _exists(*_: object) -> bool:
     """Whether a table is there: they all are, once the storage has been opened."""
     return True

@@ -28,8 +28,9 @@ WHERE query_id = %s RETURNING {fields}
 # A query that is recorded as running for so long: its process died without recording an end.
 LOST = "state = 'running' AND asked_at < now() - make_interval(secs => {lost})"
 FIELDS = f"""
-query_id, key_id, sql, CASE WHEN {LOST} THEN 'failed' ELSE state END, snapshots, rows, bytes, seconds,
-CASE WHEN {LOST} THEN 'the process of Pulse that ran it has ended: ask again' ELSE error END, asked_at
+query_id, key_id, sql, snapshots, rows, bytes, seconds, asked_at,
+CASE WHEN {LOST} THEN 'failed' ELSE state END AS state,
+CASE WHEN {LOST} THEN 'the process of Pulse that ran it has ended: ask again' ELSE error END AS error
 """
 LIST = "SELECT {fields} FROM sql_queries WHERE NOT %s OR state = 'running' ORDER BY asked_at DESC LIMIT %s"
 CANCELLED = "SELECT query_id FROM sql_queries WHERE query_id = ANY(%s) AND state = 'cancelled'"
@@ -105,10 +106,10 @@ def end(
 def cancel(tenant: Tenant, query_id: str) -> Recorded:
     """Request the cancellation of a query in any process; no effect if it has ended. Raises NotFound."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        row = connection.execute(CANCEL.format(fields=_fields()), [query_id]).fetchone()
-    if row is None:
+        recorded = postgres.select(connection, Recorded, CANCEL.format(fields=_fields()), [query_id])
+    if not recorded:
         raise NotFound("no such query", fix="List them to see which there are", query_id=query_id)
-    return Recorded(*row)
+    return recorded[0]
 
 
 def cancelled(tenant: Tenant, query_ids: Iterable[str]) -> set[str]:
@@ -124,8 +125,8 @@ def queries(tenant: Tenant, limit: int, *, running: bool = False) -> list[Record
         running: only those that are running.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        rows = connection.execute(LIST.format(fields=_fields()), [running, limit]).fetchall()
-    return [recorded for row in rows if (recorded := Recorded(*row)).state == "running" or not running]
+        listed = postgres.select(connection, Recorded, LIST.format(fields=_fields()), [running, limit])
+    return [query for query in listed if query.state == "running" or not running]
 
 
 def _fields() -> str:

@@ -17,13 +17,13 @@ from pulse_pipelines.sql import encoders, engine, values
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.engine import Store, View
 from pulse_pipelines.sql.gate import Gate, Query
-from pulse_resources.errors import Gone, PulseError, Transient, UserError
+from pulse_resources.errors import FileGone, PulseError, Transient, UserError
 
 BATCH_ROWS = 1_024
 _FORBIDDEN, _NOT_FOUND = 403, 404
 KINDS: Mapping[str, type[PulseError]] = {
     "refused": UserError,
-    "gone": Gone,
+    "gone": FileGone,
     "unavailable": Transient,
 }
 """Error classes by their names on the wire."""
@@ -43,15 +43,15 @@ def serve(
 def gate_opens(channel: Connection, gate: Gate) -> Query | None:
     """Check the query; answers with the names in it and returns it, or answers with why it is refused."""
     sql = orjson.loads(channel.recv_bytes())["sql"]
-    found: list[Query] = []
+    checked: list[Query] = []
 
-    def look() -> tuple[dict[str, Any], bytes]:
+    def check() -> tuple[dict[str, Any], bytes]:
         query = gate.check(sql)
-        found.append(query)
+        checked.append(query)
         return {"tables": sorted(query.tables), "maybe": sorted(query.maybe)}, b""
 
-    _answer(channel, look)
-    return found[0] if found else None
+    _answer(channel, check)
+    return checked[0] if checked else None
 
 
 def run(
@@ -79,9 +79,9 @@ def run(
         raise _too_much(f"{limits['memory_bytes'] // 2**20} MiB of memory") from error
     except duckdb.IOException as error:
         if getattr(error, "status_code", None) == _NOT_FOUND:
-            raise Gone(f"a file of a table is gone: {_first_line(error)}") from error
+            raise FileGone(f"a file of a table is gone: {_first_line(error)}") from error
         if "InvalidAccessKeyId" in str(error):
-            raise Gone("the tenant revoked the key for a table") from error
+            raise FileGone("the tenant revoked the key for a table") from error
         if getattr(error, "status_code", None) == _FORBIDDEN and any(
             "." in view["name"] for view in job["views"]
         ):

@@ -60,8 +60,8 @@ class Confinement:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        given: dict[str, Any] = orjson.loads(text)
-        return cls(**given | {"ports": tuple(given["ports"]), "readable": tuple(given["readable"])})
+        fields: dict[str, Any] = orjson.loads(text)
+        return cls(**fields | {"ports": tuple(fields["ports"]), "readable": tuple(fields["readable"])})
 
     def enter(self) -> None:
         """Apply the limits to this process, which must still be single-threaded, irrevocably.

@@ -93,8 +93,8 @@ class _Csv(Encoder):
 class _Spreadsheet(_Csv):
     @override
     def _cell(self, value: object) -> object:
-        found: object = no_formula(value)
-        return found
+        cell: object = no_formula(value)
+        return cell
 
 
 class _Arrow(Encoder):
@@ -161,13 +161,13 @@ def of_json(content: bytes) -> dict[str, Any]:
 
 
 def _values(batch: pa.RecordBatch, text: Text) -> list[list[object]]:
-    found = []
+    columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
-            found.append(values(column, text))
+            columns.append(values(column, text))
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
             raise _unfit(name, column.type, str(error)) from error
-    return found
+    return columns
 
 
 def _is_missing(kind: pa.DataType) -> bool:

@@ -124,8 +124,8 @@ def secret(name: str, store: Store, view: View) -> str:
         "URL_STYLE": "path",
         "SCOPE": view.folder,
     }
-    given = ", ".join(f"{option} {_literal(value)}" for option, value in options.items())
-    return f"CREATE SECRET {name} (TYPE s3, {given})"
+    assignments = ", ".join(f"{option} {_literal(value)}" for option, value in options.items())
+    return f"CREATE SECRET {name} (TYPE s3, {assignments})"
 
 
 def _literal(value: Any) -> str:
@@ -150,17 +150,17 @@ def rows(
     Args:
         names: names of the columns, if not those that the query gives them.
     """
-    found, write = database.execute(text).to_arrow_reader(batch_rows), values.texts(database)
-    types = [values.exact(pa.nulls(0, each.type), write).type for each in found.schema]
-    schema = pa.schema(list(zip(names or found.schema.names, types, strict=True)))
+    reader, write = database.execute(text).to_arrow_reader(batch_rows), values.texts(database)
+    types = [values.exact(pa.nulls(0, each.type), write).type for each in reader.schema]
+    schema = pa.schema(list(zip(names or reader.schema.names, types, strict=True)))
     batches = (
         pa.record_batch([values.exact(column, write) for column in batch.columns], schema=schema)
-        for batch in found
+        for batch in reader
     )
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def duplicates(names: Iterable[str]) -> list[str]:
     """Names that occur more than once, in their order."""
-    seen: set[str] = set()
-    return [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    unique: set[str] = set()
+    return [name for name in names if name in unique or unique.add(name)]  # type: ignore[func-returns-value]

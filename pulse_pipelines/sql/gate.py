@@ -27,7 +27,7 @@ _PIVOT = re.compile(r"\bPIVOT", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ONE_QUERY = "Send one SELECT (or WITH, FROM, VALUES, DESCRIBE, SUMMARIZE), or EXPLAIN before it"
 _NAMES = "Name datasets by their slugs alone: GET /v1/datasets lists them"
-_OWN_NAMES = 'Name your own tables namespace.table, a nested namespace in quotes: "outer.inner".table'
+_TENANT_NAMES = 'Name your own tables namespace.table, a nested namespace in quotes: "outer.inner".table'
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ class Gate:
         for name in sorted(defined):
             # Outside of the name's scope DuckDB would look for a file or view of this name.
             if not _PLAIN.fullmatch(name):
-                raise UserError(f"{name[:100]!r} is no name for a part of a query", fix="Use a-z, 0-9 and _")
+                raise UserError(
+                    f"{name[:100]!r} is not a name for a part of a query", fix="Use a-z, 0-9 and _"
+                )
         for name in sorted(used | {each.lower() for each in defined}):
             namespace = name.rpartition(".")[0].lower()
             if name in self._system_views or namespace in self._system_schemas:
@@ -172,9 +174,9 @@ def _table(node: Mapping[str, Any]) -> str:
     name = str(node["table_name"])
     namespace = str(node["schema_name"])
     if node["catalog_name"]:
-        raise UserError(f"the table {name[:100]!r} is named with more than a namespace", fix=_OWN_NAMES)
+        raise UserError(f"the table {name[:100]!r} is named with more than a namespace", fix=_TENANT_NAMES)
     if not all(map(_PLAIN.fullmatch, (name, *(namespace.split(".") if namespace else ())))):
-        raise UserError(f"there is no table {name[:100]!r}", fix=_OWN_NAMES if namespace else _NAMES)
+        raise UserError(f"there is no table {name[:100]!r}", fix=_TENANT_NAMES if namespace else _NAMES)
     if node["at_clause"]:
         raise UserError("AT is not understood", fix="Name the snapshots beside the SQL: `snapshots`")
     return f"{namespace}.{name}" if namespace else name.lower()
@@ -189,5 +191,5 @@ def _unread(message: str, text: str) -> UserError:
     return UserError("the SQL is not a query that only reads", fix=fix)
 
 
-def _refused(what: str) -> UserError:
-    return UserError(f"{what} cannot be used here", fix="docs/sql.md lists what can")
+def _refused(construct: str) -> UserError:
+    return UserError(f"{construct} cannot be used here", fix="docs/sql.md lists what can")

@@ -66,22 +66,22 @@ def tables(
     """
     ours = [name for name in named if "." not in name]
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        found = registry.named_tables(connection, tenant, ours, optional)
-        own = {name: _location(connection, tenant, name) for name in named if "." in name}
-    unknown = sorted(travel.snapshots.keys() - {each.table for each in found} - own.keys())
+        datasets = registry.named_tables(connection, tenant, ours, optional)
+        locations = {name: _location(connection, tenant, name) for name in named if "." in name}
+    unknown = sorted(travel.snapshots.keys() - {each.table for each in datasets} - locations.keys())
     if unknown:
         raise UserError(
             f"the query does not read {unknown[0]!r}, of which a snapshot is named",
             fix="Name tables as the query does, and a dataset's latest state by the dataset's slug",
         )
-    pinned = [_ours(tenant, each, travel) for each in found]
-    return pinned + [_own(tenant, name, at, travel) for name, at in own.items()]
+    pinned = [_pin_dataset_table(tenant, each, travel) for each in datasets]
+    return pinned + [_pin_tenant_table(tenant, name, at, travel) for name, at in locations.items()]
 
 
 def _location(connection: postgres.Connection, tenant: Tenant, name: str) -> str:
     """The location of the current metadata of one of the tenant's own tables."""
     namespace, _, table = name.rpartition(".")
-    place = names.stored_own(tenant, tuple(namespace.split(".")))
+    place = names.encoded_namespace(tenant, tuple(namespace.split(".")))
     row = None
     if place is not None and names.usable(table):
         row = connection.execute(catalog.FIND, [iceberg.CATALOG, place, table, Kind.TABLE]).fetchone()
@@ -95,32 +95,32 @@ def _location(connection: postgres.Connection, tenant: Tenant, name: str) -> str
     return str(row[0])
 
 
-def _ours(tenant: Tenant, seen: NamedTable, travel: Travel) -> PinnedTable:
-    name, bucket = seen.table, load_settings().object_store.bucket
-    folder = tenant.table_location(bucket, name, seen.dataset.dataset_id)
-    if not seen.metadata_location.startswith(f"{folder}/"):
+def _pin_dataset_table(tenant: Tenant, named: NamedTable, travel: Travel) -> PinnedTable:
+    name, bucket = named.table, load_settings().object_store.bucket
+    folder = tenant.table_location(bucket, name, named.dataset.dataset_id)
+    if not named.metadata_location.startswith(f"{folder}/"):
         raise Terminal("the table's metadata is not in its folder", tenant=tenant.slug, table=name)
     with history.store_errors_explained():
-        metadata = history.metadata_at((tenant.namespace, name), seen.metadata_location)
-    pinned = _pinned(name, seen.metadata_location, folder, metadata, travel)
-    return replace(pinned, view=replace(pinned.view, name=seen.name, latest=seen.latest))
+        metadata = history.metadata_at((tenant.namespace, name), named.metadata_location)
+    pinned = _pinned(name, named.metadata_location, folder, metadata, travel)
+    return replace(pinned, view=replace(pinned.view, name=named.name, latest=named.latest))
 
 
-def _own(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:
+def _pin_tenant_table(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:
     folder = table_metadata.folder(at)
     if not paths.is_location(tenant, folder):
         raise Terminal("the table's metadata is not in a folder of the tenant's own", tenant=tenant.slug)
     with history.store_errors_explained():
-        found = _read(tenant, name, at)
+        read = _read(tenant, name, at)
     try:
-        document = found.document()
+        document = read.document()
         paths.check(tenant, document)
         if document["location"] != folder:
             raise UserError("it is the metadata of another table")
         metadata = parsing.table(document)
-        for each in metadata.spec().fields:
-            if not each.name.isascii():  # in manifests it is a name that Avro forbids: DuckDB aborts
-                raise UserError(f"DuckDB reads no table with a partition field {each.name[:100]!r}")
+        for field in metadata.spec().fields:
+            if not field.name.isascii():  # in manifests it is a name that Avro forbids: DuckDB aborts
+                raise UserError(f"DuckDB reads no table with a partition field {field.name[:100]!r}")
     except (UserError, *updates.WRONG) as error:
         raise _damaged(name, error) from None
     return _pinned(name, at, folder, metadata, travel)
@@ -162,6 +162,6 @@ def _snapshot(metadata: TableMetadata, name: str, travel: Travel) -> int | None:
     if name in travel.snapshots:
         return history.by_id(metadata, travel.snapshots[name]).snapshot_id
     if travel.as_of is not None:
-        found = history.as_of(metadata, travel.as_of)
-        return found.snapshot_id if found else None
+        snapshot = history.as_of(metadata, travel.as_of)
+        return snapshot.snapshot_id if snapshot else None
     return metadata.current_snapshot_id

@@ -13,7 +13,7 @@ from pulse_pipelines.sql.confinement import ca_file
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import PinnedTable, Travel
 from pulse_pipelines.sql.processes import CancelledError, Process, Processes, TimeUpError
-from pulse_resources.errors import Conflict, Gone, PulseError, UserError
+from pulse_resources.errors import Conflict, FileGone, PulseError, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import vended
 
@@ -71,7 +71,7 @@ def run(
     began = time.monotonic()
     audit.begin(request.tenant, request.query_id, request.key_id, request.sql)
     try:
-        result = _tried(processes, limits, request, started, pin, began + limits.seconds)
+        result = _run_with_retries(processes, limits, request, started, pin, began + limits.seconds)
     except CancelledError:
         audit.end(request.tenant, request.query_id, "cancelled", time.monotonic() - began)
         raise Conflict("the query was cancelled", query_id=request.query_id) from None
@@ -88,7 +88,7 @@ def run(
     return result
 
 
-def _tried(
+def _run_with_retries(
     processes: Processes,
     limits: Limits,
     request: QueryRequest,
@@ -96,19 +96,19 @@ def _tried(
     pin: Pin,
     until: float,
 ) -> Result:
-    for look in range(_LOOKS):
+    for attempt in range(_LOOKS):
         with processes.take() as process:
             if started is not None:
                 started(process)
             try:
-                return _ran(process, limits, request, pin, until)
-            except Gone:  # an erasure deleted an old snapshot's files, or a tenant revoked its keys
-                if look == _LOOKS - 1:
+                return _run_once(process, limits, request, pin, until)
+            except FileGone:  # an erasure deleted an old snapshot's files, or a tenant revoked its keys
+                if attempt == _LOOKS - 1:
                     raise
     raise AssertionError
 
 
-def _ran(process: Process, limits: Limits, request: QueryRequest, pin: Pin, until: float) -> Result:
+def _run_once(process: Process, limits: Limits, request: QueryRequest, pin: Pin, until: float) -> Result:
     query, _ = process.ask({"sql": request.sql}, until, _HEAD_BYTES)
     tables = pin(request.tenant, _names(query["tables"]), _names(query["maybe"]), request.travel)
     snapshots = {table.name: table.snapshot_id for table in tables}
@@ -116,7 +116,7 @@ def _ran(process: Process, limits: Limits, request: QueryRequest, pin: Pin, unti
     job = _job(limits, request, tables, snapshots, until)
     try:
         head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
-    except Gone:
+    except FileGone:
         vended.drop({table.view.access_key for table in tables})
         raise
     return Result(content, int(head["rows"]), snapshots)
@@ -129,9 +129,9 @@ def _too_late(limits: Limits) -> UserError:
     )
 
 
-def _names(given: object) -> list[str]:
+def _names(names: object) -> list[str]:
     """Validate the names that the untrusted child sends: each is looked up among the tenant's tables."""
-    return [str(name) for name in given] if isinstance(given, list) else []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _job(

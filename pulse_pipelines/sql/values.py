@@ -32,8 +32,8 @@ def texts(database: duckdb.DuckDBPyConnection) -> Text:
         if not len(array):
             return []
         with database.cursor() as beside:
-            found = beside.from_arrow(pa.table({"v": array})).project("CAST(v AS VARCHAR)")
-            return [row[0] for row in found.fetchall()]
+            texts_of_values = beside.from_arrow(pa.table({"v": array})).project("CAST(v AS VARCHAR)")
+            return [row[0] for row in texts_of_values.fetchall()]
 
     return text
 
@@ -50,14 +50,14 @@ def exact(array: pa.Array, text: Text) -> pa.Array:
     if isinstance(kind, pa.OpaqueType):
         if kind.type_name == "hugeint":
             return array.storage.view(HUGEINT)
-        found = pa.array(text(array), pa.string())
-        return found.cast(UHUGEINT) if kind.type_name == "uhugeint" else found
+        texts_of_values = pa.array(text(array), pa.string())
+        return texts_of_values.cast(UHUGEINT) if kind.type_name == "uhugeint" else texts_of_values
     if not pt.is_nested(kind):
         return array
-    own, children = _parts(array)
+    buffer_count, children = _parts(array)
     made = [exact(child, text) for child in children]
     return pa.Array.from_buffers(
-        _of(kind, [child.type for child in made]), len(array), array.buffers()[:own], children=made
+        _of(kind, [child.type for child in made]), len(array), array.buffers()[:buffer_count], children=made
     )
 
 
@@ -112,12 +112,14 @@ def values(array: pa.Array, text: Text) -> list[Any]:
     if pt.is_struct(kind):
         names = [field.name for field in kind]
         rows = zip(*columns, strict=True)
-        found: list[Any] = [dict(zip(names, row, strict=True)) if any(names) else list(row) for row in rows]
+        converted: list[Any] = [
+            dict(zip(names, row, strict=True)) if any(names) else list(row) for row in rows
+        ]
     else:
         ends = _offsets(array)
-        found = [columns[0][first:last] for first, last in pairwise(ends)]
+        converted = [columns[0][first:last] for first, last in pairwise(ends)]
     valid = array.is_valid().to_pylist()
-    return [each if is_there else None for each, is_there in zip(found, valid, strict=True)]
+    return [each if is_there else None for each, is_there in zip(converted, valid, strict=True)]
 
 
 def _offsets(array: pa.Array) -> Sequence[int]:
@@ -125,8 +127,8 @@ def _offsets(array: pa.Array) -> Sequence[int]:
     if pt.is_fixed_size_list(array.type):
         size = array.type.list_size
         return range(0, (len(array) + 1) * size, size)
-    found: list[int] = array.offsets.to_pylist()
-    return found
+    ends: list[int] = array.offsets.to_pylist()
+    return ends
 
 
 def _leaves(array: pa.Array, text: Text) -> list[Any]:
@@ -143,8 +145,8 @@ def _leaves(array: pa.Array, text: Text) -> list[Any]:
 def _usual(array: pa.Array) -> list[Any]:
     if pt.is_timestamp(array.type) and array.type.unit == "ns":
         array = array.cast(pa.timestamp("us"))
-    found: list[Any] = array.to_pylist()
-    return found
+    items: list[Any] = array.to_pylist()
+    return items
 
 
 def _odd(array: pa.Array) -> pa.Array | None:
@@ -171,5 +173,5 @@ def _beyond(numbers: pa.Array, least: int, most: int) -> pa.Array:
 
 
 def _broken(numbers: pa.Array) -> pa.Array:
-    """Which nanoseconds are no whole microseconds."""
+    """Mask of nanoseconds that are not whole microseconds."""
     return pc.fill_null(pc.not_equal(pc.multiply(pc.divide(numbers, 1_000), 1_000), numbers), False)

@@ -9,7 +9,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.quota import STATE_KEYS
 from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.domain.windows import EPOCH, KEPT, Windows
+from pulse_pipelines.domain.windows import EPOCH, RETENTION_MINUTES, Windows
 from pulse_pipelines.registry.datasets import find_dataset
 from pulse_pipelines.states import declared_windows
 from pulse_pipelines.states.declared_windows import DeclaredWindows, KeyWindows
@@ -222,7 +222,7 @@ def page(tenant: Tenant, slug: str, after: str | None, limit: int) -> tuple[Decl
 def full() -> list[FullState]:
     """The states of all tenants that had no room for a key, or have too little for windows."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return postgres.select(connection, FullState, FULL, [KEPT])
+        return postgres.select(connection, FullState, FULL, [RETENTION_MINUTES])
 
 
 def check(

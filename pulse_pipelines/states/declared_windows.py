@@ -12,12 +12,12 @@ from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import (
     EPOCH,
-    KEPT,
     LENGTHS,
     MAX_GAP_S,
     MAX_SUMS,
     MIN_GAP_S,
     MINUTE_US,
+    RETENTION_MINUTES,
     Windows,
     minute,
     plain,
@@ -200,7 +200,7 @@ def of_key(
     parts += [
         SUMMED.format(length=length, number=number + 1) for length in lengths for number in range(len(sums))
     ]
-    values = {"dataset": dataset_id, "key": key, "last": last, "kept": KEPT}
+    values = {"dataset": dataset_id, "key": key, "last": last, "kept": RETENTION_MINUTES}
     row = connection.execute(OF_KEY.format(windows=", ".join(parts)), values).fetchone()
     if row is None or tuple(row[0]) != tuple(sums):
         return None

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schemas.columns import Column, Kind
-from pulse_pipelines.domain.windows import AHEAD_S, KEPT, MINUTE_US, end_of
+from pulse_pipelines.domain.windows import AHEAD_S, MINUTE_US, RETENTION_MINUTES, end_of
 from pulse_pipelines.tables.arrow_streams import packed, unpacked
 from pulse_resources import postgres
 from pulse_resources.process.faults import fail_point
@@ -220,7 +220,7 @@ def kept_after(newest: int | None, dropped_to: int | None) -> int | None:
 
 
 def _kept_after(newest: int, dropped_to: int | None) -> int:
-    return max(newest - KEPT, NEVER if dropped_to is None else dropped_to)
+    return max(newest - RETENTION_MINUTES, NEVER if dropped_to is None else dropped_to)
 
 
 def _full(

@@ -23,7 +23,7 @@ from pulse_pipelines.registry.datasets import find_dataset
 from pulse_pipelines.states import state_keys, table_rows, window_buckets
 from pulse_pipelines.tables import arrow_columns, dataset_rows
 from pulse_resources import iceberg, postgres
-from pulse_resources.errors import Gone
+from pulse_resources.errors import FileGone
 from pulse_resources.process.faults import fail_point
 
 WAITING = """
@@ -80,7 +80,7 @@ def build(
     while time.monotonic() <= until and (step := _look(tenant, slug)) is not None:
         try:
             _read(tenant, step, told, until)
-        except (Gone, FileNotFoundError):  # an erasure deletes files that no pointer reaches any more
+        except (FileGone, FileNotFoundError):  # an erasure deletes files that no pointer reaches any more
             with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
                 if iceberg.current_location(connection, (tenant.namespace, slug)) == step.base:
                     raise

@@ -85,13 +85,13 @@ def array(values: Sequence[Any], kind: FieldType, rejects: dict[int, Rejected], 
             return timestamps(values, rejects, pointer)
         case Kind.DATE:
             return _dates(values, rejects, pointer)
-    wanted = arrow_type(kind)
+    target = arrow_type(kind)
     try:
         if not _have_digits(values, kind):  # which Arrow would round
-            return pa.array(values, wanted)
+            return pa.array(values, target)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         pass
-    return pa.array(_one_by_one(values, kind, wanted, rejects, pointer), wanted)
+    return pa.array(_one_by_one(values, kind, target, rejects, pointer), target)
 
 
 def _have_digits(values: Iterable[Any], kind: FieldType) -> bool:
@@ -136,7 +136,7 @@ def holds(kind: FieldType, value: Any) -> bool:
 def _one_by_one(
     values: Sequence[Any],
     kind: FieldType,
-    wanted: pa.DataType,
+    target: pa.DataType,
     rejects: dict[int, Rejected],
     pointer: str,
 ) -> list[Any]:
@@ -145,7 +145,7 @@ def _one_by_one(
         fitting = None
         try:
             fitting = _fit(value, kind)
-            pa.array([fitting], wanted)
+            pa.array([fitting], target)
         except (ValueError, pa.ArrowTypeError, OverflowError) as error:  # ArrowInvalid is a ValueError
             rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, str(error), pointer))
             fitting = None
@@ -246,8 +246,8 @@ def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Ar
             continue
         rest = {key: value for key, value in data.items() if key not in names}
         for column in partial:
-            if left := _not_held(get(column.field), column.type):
-                rest[column.field] = left
+            if remainder := _untyped_parts(get(column.field), column.type):
+                rest[column.field] = remainder
         texts.append(json_text(rest) if rest else None)
     return pa.array(texts, pa.string())
 
@@ -255,20 +255,20 @@ def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Ar
 _FLOATS = frozenset((float, type(None)))
 
 
-def _not_held(value: Any, kind: FieldType) -> Any:
+def _untyped_parts(value: Any, kind: FieldType) -> Any:
     """The parts of a value that its typed column drops or rounds; lists keep their positions."""
     if kind.kind is Kind.DOUBLE:
         if type(value) is Number:
             return None if value.is_exact else value
         return value if type(value) is int and float(value) != value else None
     if kind.kind is Kind.STRUCT and type(value) is dict:
-        known = dict(kind.fields)
-        rest = {key: item for key, item in value.items() if key not in known}
+        declared = dict(kind.fields)
+        rest = {key: item for key, item in value.items() if key not in declared}
         for key, member in kind.fields:
-            if left := _not_held(value.get(key), member):
-                rest[key] = left
+            if remainder := _untyped_parts(value.get(key), member):
+                rest[key] = remainder
         return rest
     if kind.kind is Kind.LIST and type(value) is list and kind.item is not None:
-        lefts = [_not_held(item, kind.item) for item in value]
-        return lefts if any(lefts) else None
+        remainders = [_untyped_parts(item, kind.item) for item in value]
+        return remainders if any(remainders) else None
     return None

@@ -46,7 +46,7 @@ class Work:
     tables: Sequence[Next]
 
 
-class SwapLost(Exception):  # noqa: N818 - what was staged is outdated: stage again
+class SwapLost(Exception):  # noqa: N818 - the staged metadata is outdated: stage again
     """Another writer committed first: the table, or a row that goes with it, has changed since staging.
 
     Args:

@@ -1,6 +1,6 @@
 """Digests of event ids: 16 bytes each, in sorted columns with vectorised lookup.
 
-A digest is the xxh3-128 of the id under its dataset's secret seed: without the seed nobody can construct
+A digest is the xxh3-128 of the id under its dataset's secret seed: without the seed no one can construct
 colliding ids, and the probability that any two of 10^12 ids collide by chance is 10^-15.
 """
 
@@ -115,11 +115,11 @@ class Digests:
         # The other run may be a piece of a large one: a range in which few of these digests are.
         first = int(np.searchsorted(self.heads, run.heads[0], "left"))
         end = int(np.searchsorted(self.heads, run.heads[-1], "right"))
-        own = self[first:end]
-        if len(run) >= len(own):
-            mask[first:end] = own.places_in(run) >= 0
+        part = self[first:end]
+        if len(run) >= len(part):
+            mask[first:end] = part.places_in(run) >= 0
         else:
-            places = run.places_in(own)
+            places = run.places_in(part)
             mask[first + places[places >= 0]] = True
         return mask
 

@@ -64,7 +64,7 @@ def of_footer(table_schema: str, footer: pq.FileMetaData) -> Metrics:
                 continue
             nulls[field] = nulls.get(field, 0) + (statistics.null_count or 0)
             top_level = "." not in column.path_in_schema  # elements of lists have no bounds
-            if top_level and statistics.has_min_max and _is_known(statistics):
+            if top_level and statistics.has_min_max and _has_bounds(statistics):
                 bounds.setdefault(field, []).append(statistics)
             elif statistics.null_count != column.num_values:
                 unbounded.add(field)
@@ -77,7 +77,7 @@ def of_footer(table_schema: str, footer: pq.FileMetaData) -> Metrics:
     return Metrics(sizes, values, nulls, {}, lowest, highest, tuple(splits))
 
 
-def _is_known(statistics: pq.Statistics) -> bool:
+def _has_bounds(statistics: pq.Statistics) -> bool:
     """Whether the column's type is one whose bounds Pulse can encode; other types get no bounds."""
     return statistics.physical_type in _PACK or statistics.logical_type.type == "STRING"
 

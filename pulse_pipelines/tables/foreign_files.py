@@ -2,7 +2,7 @@
 
 A new file has the columns of the old ones by Parquet's own schema: names, types, field ids and nesting. The
 table's schema plays no part, so that a column which it added, renamed, widened or dropped since stays what it
-is in the file, and engines go on reading it as they did. What cannot be written so is refused.
+is in the file, and engines read it as before. What cannot be written so is refused.
 """
 
 import uuid
@@ -39,7 +39,7 @@ from pulse_resources import object_store
 from pulse_resources.errors import Terminal
 
 PREFIX = "pulse-"
-"""Of the names of files that Pulse writes into such a table."""
+"""Prefix of the names of files that Pulse writes into such a table."""
 GROUP_BYTES = 64 * 1024 * 1024
 """Size of a row group in memory, about."""
 BUFFER = 1024 * 1024
@@ -168,39 +168,39 @@ def write_again(
     collected: list[pq.FileMetaData] = []
     dropped, store = 0, by.store
     with opened(store, files[0]) as parquet:
-        wanted = shape(parquet.metadata)
+        file_shape = shape(parquet.metadata)
         schema = parquet.schema_arrow.remove_metadata()
     with store.open_output_stream(object_store.key(plain(path)), compression=None) as sink:
-        options = _options(table.properties, wanted)
+        options = _options(table.properties, file_shape)
         writer = pq.ParquetWriter(sink, schema, metadata_collector=collected, **options)
         with parquet_files.closed(writer):
-            for group in _row_groups(_batches(store, files, wanted, schema, alive), drop):
+            for group in _row_groups(_batches(store, files, file_shape, schema, alive), drop):
                 dropped += group.dropped
                 if group.rows.num_rows:
                     writer.write_table(group.rows, _rows_of_group(table.properties))
         size = sink.tell()
     footer = collected[0]
     rows = sum(file.record_count for file in files) - dropped
-    if footer.num_rows != rows or shape(footer) != wanted:
+    if footer.num_rows != rows or shape(footer) != file_shape:
         raise Unfit("a file has columns that would not be written as they are")
     if not rows:
         object_store.delete([plain(path)], by.key)
         return Rewritten(None, dropped)
     order = files[0].sort_order_id if len(files) == 1 else None  # several are not sorted as one
-    return Rewritten(_data_file(path, files[0], order, size, footer, wanted, table), dropped)
+    return Rewritten(_data_file(path, files[0], order, size, footer, file_shape, table), dropped)
 
 
 def _batches(
     store: pafs.S3FileSystem,
     files: Sequence[DataFile],
-    wanted: Shape,
+    expected: Shape,
     schema: pa.Schema,
     alive: Callable[[], None],
 ) -> Iterator[pa.RecordBatch]:
     """All rows of the files, as Arrow has those of the first; Arrow's types of the same columns differ."""
     for file in files:
         with opened(store, file) as parquet:
-            if shape(parquet.metadata) != wanted:
+            if shape(parquet.metadata) != expected:
                 raise Unfit("a file has other columns than those beside it")
             for batch in parquet.iter_batches(rows_at_a_time(parquet.metadata), use_threads=False):
                 alive()
@@ -218,41 +218,41 @@ class _Group:
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch], drop: Drop | None) -> Iterator[_Group]:
-    held: list[pa.RecordBatch] = []
+    batches_of_group: list[pa.RecordBatch] = []
     size = dropped = 0
     for batch in batches:
-        kept = batch if drop is None else batch.filter(pc.invert(drop(batch)))
-        dropped += batch.num_rows - kept.num_rows
-        held.append(kept)
-        size += kept.nbytes
+        remaining = batch if drop is None else batch.filter(pc.invert(drop(batch)))
+        dropped += batch.num_rows - remaining.num_rows
+        batches_of_group.append(remaining)
+        size += remaining.nbytes
         if size >= GROUP_BYTES:
-            yield _Group(pa.Table.from_batches(held), dropped)
-            held, size, dropped = [], 0, 0
-    if held:
-        yield _Group(pa.Table.from_batches(held), dropped)
+            yield _Group(pa.Table.from_batches(batches_of_group), dropped)
+            batches_of_group, size, dropped = [], 0, 0
+    if batches_of_group:
+        yield _Group(pa.Table.from_batches(batches_of_group), dropped)
 
 
-def _options(properties: Mapping[str, str], wanted: Shape) -> dict[str, Any]:
+def _options(properties: Mapping[str, str], file_shape: Shape) -> dict[str, Any]:
     """Options of Arrow's writer by the table's properties, within limits."""
-    given = {name: value for name, value in properties.items() if name.startswith("write.parquet.")}
-    if str(given.get(TableProperties.PARQUET_COMPRESSION)).lower() not in CODECS:
-        given.pop(TableProperties.PARQUET_COMPRESSION, None)
-        given.pop(TableProperties.PARQUET_COMPRESSION_LEVEL, None)
+    declared = {name: value for name, value in properties.items() if name.startswith("write.parquet.")}
+    if str(declared.get(TableProperties.PARQUET_COMPRESSION)).lower() not in CODECS:
+        declared.pop(TableProperties.PARQUET_COMPRESSION, None)
+        declared.pop(TableProperties.PARQUET_COMPRESSION_LEVEL, None)
     else:
-        given[TableProperties.PARQUET_COMPRESSION] = given[TableProperties.PARQUET_COMPRESSION].lower()
+        declared[TableProperties.PARQUET_COMPRESSION] = declared[TableProperties.PARQUET_COMPRESSION].lower()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of options that pyiceberg does not know
-        options = _get_parquet_writer_kwargs(given)
+        options = _get_parquet_writer_kwargs(declared)
     for name in ("data_page_size", "dictionary_pagesize_limit", "write_batch_size"):
         options[name] = _limited(options[name])
-    decimals = {kind for _, kind, logical, *_ in wanted[1] if '"Decimal"' in logical}
+    decimals = {kind for _, kind, logical, *_ in file_shape[1] if '"Decimal"' in logical}
     # The types in the file are compared with those of the sources: here only their widths are lost.
     return options | {"store_schema": False, "store_decimal_as_integer": bool(decimals & {"INT32", "INT64"})}
 
 
 def _rows_of_group(properties: Mapping[str, str]) -> int:
-    given = properties.get(TableProperties.PARQUET_ROW_GROUP_LIMIT)
-    return _limited(int(given or TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT))
+    limit = properties.get(TableProperties.PARQUET_ROW_GROUP_LIMIT)
+    return _limited(int(limit or TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT))
 
 
 def _limited(number: int) -> int:
@@ -265,12 +265,12 @@ def _data_file(
     order: int | None,
     size: int,
     footer: pq.FileMetaData,
-    wanted: Shape,
+    file_shape: Shape,
     table: TableMetadata,
 ) -> DataFile:
     """The manifest entry of a new file, of the same partition as another one."""
-    leaves = [number for field in wanted[0] for number in _leaves(field)]
-    paths = [column[0] for column in wanted[1]]
+    leaves = [number for field in file_shape[0] for number in _leaves(field)]
+    paths = [column[0] for column in file_shape[1]]
     nothing = MetricsMode(MetricModeTypes.NONE)
     dropped = {number: StatisticsCollector(number, StringType(), nothing, "") for number in leaves}
     statistics = data_file_statistics_from_parquet_metadata(

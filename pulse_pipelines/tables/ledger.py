@@ -190,18 +190,18 @@ def skip(connection: postgres.Connection, batch: str, r: OffsetRange) -> None:
 
 
 def reposition(
-    connection: postgres.Connection, tenant_id: UUID, partition: int, known: Position, to: Position
+    connection: postgres.Connection, tenant_id: UUID, partition: int, expected: Position, to: Position
 ) -> bool:
-    """Move a position to another offset, possibly of a new topic; False if it is not the `known` one."""
+    """Move a position to another offset, possibly of a new topic; False if it is not the `expected` one."""
     values = {
         "tenant": tenant_id,
         "partition": partition,
         "to": to.offset,
         "base": to.base,
         "topic_id": to.topic_id,
-        "position": known.offset,
-        "known_base": known.base,
-        "known_topic_id": known.topic_id,
+        "position": expected.offset,
+        "known_base": expected.base,
+        "known_topic_id": expected.topic_id,
     }
     return connection.execute(REPOSITION, values).rowcount == 1
 

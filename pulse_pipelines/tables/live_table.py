@@ -37,7 +37,7 @@ def of_current(use: Callable[[Table], _Made], tenant: Tenant, dataset: Dataset) 
         Terminal: the table is gone, or belongs to another dataset of the same slug.
     """
     name = (tenant.namespace, dataset.slug)
-    look = partial(current_location, tenant.tenant_id, name)
+    read_location = partial(current_location, tenant.tenant_id, name)
 
     def read(location: str) -> _Made:
         with readable.damage_explained(location):
@@ -46,7 +46,7 @@ def of_current(use: Callable[[Table], _Made], tenant: Tenant, dataset: Dataset) 
             raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
         return use(table)
 
-    return readable.as_it_is(read, look(), look, str)
+    return readable.as_it_is(read, read_location(), read_location, str)
 
 
 def live_files(table: Table) -> dict[str, DataFile]:

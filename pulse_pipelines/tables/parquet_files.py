@@ -20,8 +20,8 @@ from pulse_pipelines.tables.written_files import CandidateFile
 Positions = npt.NDArray[np.int64]
 """Topic positions, see `position`."""
 _PARTITION_SHIFT = 48  # offsets stay far below 2^48, partitions below 2^15
-_DICTIONARY_COLUMNS_LEFT_OUT = frozenset({"id", "_offset", "timestamp", "ingested_at"})
-KNOWN_ROWS = 200
+_PLAIN_COLUMNS = frozenset({"id", "_offset", "timestamp", "ingested_at"})
+SMALL_FILE_ROWS = 200
 """Maximum rows of a file for which a candidate lists every position."""
 ROW_GROUP = 122_880
 """Rows per row group: DuckDB's unit of reading, so that a preview reads only part of a large file."""
@@ -59,7 +59,7 @@ def encode(
             bytes=content.size,
             metrics=file_metrics.of_footer(dataset.table_schema, collected[0]),
             offsets=_offset_bounds(rows),
-            positions=frozenset(positions(rows).to_pylist()) if rows.num_rows <= KNOWN_ROWS else None,
+            positions=frozenset(positions(rows).to_pylist()) if rows.num_rows <= SMALL_FILE_ROWS else None,
         ),
         content,
     )
@@ -73,7 +73,7 @@ def parquet_writer(
     dictionary = [
         field.name
         for field in schema
-        if pa.types.is_string(field.type) and field.name not in _DICTIONARY_COLUMNS_LEFT_OUT and not draft
+        if pa.types.is_string(field.type) and field.name not in _PLAIN_COLUMNS and not draft
     ]
     writer = pq.ParquetWriter(
         sink,

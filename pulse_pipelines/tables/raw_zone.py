@@ -148,14 +148,14 @@ def find(packed: bytes, partition: int, offset: int) -> Message | None:
     return None if line is None else message(line, lambda _: True)
 
 
-def message(line: bytes, wanted: Callable[[bytes], bool]) -> Message | None:
-    """The message of a line; None if its payload is JSON and not `wanted`, which is called before decoding,
+def message(line: bytes, select: Callable[[bytes], bool]) -> Message | None:
+    """The message of a line; None if its payload is JSON and not `select`, which is called before decoding,
     with the payload and the end of the line."""
     head, event, rest = line.partition(_EVENT)
     if not event:
         origin = orjson.loads(line)
         return _message(origin, base64.b64decode(origin["bytes"]))
-    return _message(orjson.loads(head + b"}"), rest[:-2]) if wanted(rest) else None
+    return _message(orjson.loads(head + b"}"), rest[:-2]) if select(rest) else None
 
 
 def _message(origin: dict[str, int], payload: bytes) -> Message:

@@ -59,10 +59,10 @@ class ReachableFiles:
             raise FileNotFoundError(table.metadata_location)
         earlier = table_metadata.log(current)
         reached = {table.metadata_location, *earlier} | self._of_document(current)
-        known = {snapshot["snapshot-id"] for snapshot in current.get("snapshots", ())}
+        current_ids = {snapshot["snapshot-id"] for snapshot in current.get("snapshots", ())}
         for location in earlier if by_log else ():
             if (document := self._document(location)) is not None:
-                reached |= self._of_document(document, known)
+                reached |= self._of_document(document, current_ids)
         return _plain(reached) if self._store else frozenset(reached)
 
     def _document(self, location: str) -> Document | None:
@@ -73,22 +73,22 @@ class ReachableFiles:
                 self._documents[location] = None
         return self._documents[location]
 
-    def _of_document(self, document: Document, known: Iterable[int] = ()) -> set[str]:
-        """The files that a metadata file reaches, without those of `known` snapshots.
+    def _of_document(self, document: Document, covered: Iterable[int] = ()) -> set[str]:
+        """The files that a metadata file reaches, without those of `covered` snapshots.
 
-        An expired snapshot's files may be gone: with `known`, a missing file reaches nothing.
+        An expired snapshot's files may be gone: with `covered`, a missing file reaches nothing.
         """
-        known = set(known)
-        snapshots = [s for s in document.get("snapshots", ()) if s["snapshot-id"] not in known]
+        covered = set(covered)
+        snapshots = [s for s in document.get("snapshots", ()) if s["snapshot-id"] not in covered]
         reached = {snapshot["manifest-list"] for snapshot in snapshots}
         for part in ("statistics", "partition-statistics"):
             reached |= {each["statistics-path"] for each in document.get(part, ())}
         manifests: dict[str, ManifestFile] = {}
         for snapshot in snapshots if self._store else _uncovered(snapshots):
-            for manifest in self._list(self._inside(snapshot["manifest-list"]), bool(known)):
+            for manifest in self._list(self._inside(snapshot["manifest-list"]), bool(covered)):
                 manifests[self._inside(manifest.manifest_path)] = manifest
         fresh = [manifest for path, manifest in manifests.items() if path not in self._data]
-        read = partial(_data_files, self._io, may_be_gone=bool(known))
+        read = partial(_data_files, self._io, may_be_missing=bool(covered))
         for path, files in ExecutorFactory.get_or_create().map(read, fresh):
             self._data[path] = files
         return reached.union(manifests, *(self._data[path] for path in manifests))
@@ -98,12 +98,12 @@ class ReachableFiles:
             raise Outside("a manifest is not in the table's folder", path=path[:300])
         return path
 
-    def _list(self, path: str, may_be_gone: bool) -> tuple[ManifestFile, ...]:
+    def _list(self, path: str, may_be_missing: bool) -> tuple[ManifestFile, ...]:
         if path not in self._manifests:
             try:
                 self._manifests[path] = tuple(read_manifest_list(self._io.new_input(path)))
             except FileNotFoundError:
-                if not may_be_gone:
+                if not may_be_missing:
                     raise
                 return ()
         return self._manifests[path]
@@ -146,22 +146,22 @@ def plain(path: str) -> str:
 
 def _plain(paths: Iterable[str]) -> frozenset[str]:
     """All as `plain`. Of paths that are wrong, one that is `Outside` is the worst."""
-    found, wrong = set[str](), list[Terminal]()
+    plain_paths, wrong = set[str](), list[Terminal]()
     for path in paths:
         try:
-            found.add(plain(path))
+            plain_paths.add(plain(path))
         except Terminal as error:
             wrong.append(error)
     if wrong:
         raise min(wrong, key=lambda error: (not isinstance(error, Outside), error.where["path"]))
-    return frozenset(found)
+    return frozenset(plain_paths)
 
 
-def _data_files(io: FileIO, manifest: ManifestFile, *, may_be_gone: bool) -> tuple[str, frozenset[str]]:
+def _data_files(io: FileIO, manifest: ManifestFile, *, may_be_missing: bool) -> tuple[str, frozenset[str]]:
     try:
         entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
     except FileNotFoundError:
-        if not may_be_gone:
+        if not may_be_missing:
             raise
         entries = []
     return manifest.manifest_path, frozenset(entry.data_file.file_path for entry in entries)

@@ -91,8 +91,8 @@ def rewrite(file: Rewrite, pause: Callable[[], None] = lambda: None) -> Rewritte
         store.open_output_stream(object_store.key(path), compression=None) as sink,
     ):
         parquet = pq.ParquetFile(content)
-        left = parquet.metadata.num_rows - len(file.without)
-        with parquet_files.parquet_writer(sink, schema, left, collected) as writer:
+        expected = parquet.metadata.num_rows - len(file.without)
+        with parquet_files.parquet_writer(sink, schema, expected, collected) as writer:
             for batch in parquet.iter_batches(rows_at_a_time(parquet.metadata)):
                 rows = _without(batch, file.without)
                 if rows.num_rows:
@@ -100,8 +100,8 @@ def rewrite(file: Rewrite, pause: Callable[[], None] = lambda: None) -> Rewritte
                     written += rows.num_rows
                 pause()
         size = sink.tell()
-    if written != left or not written:
-        raise Terminal(f"{written:,} rows are left of a data file, and not {left:,}", file=file.path)
+    if written != expected or not written:
+        raise Terminal(f"{written:,} rows are left of a data file, and not {expected:,}", file=file.path)
     metrics = file_metrics.of_footer(file.table_schema, collected[0])
     return RewrittenFile(file.path, path, written, size, metrics)
 
@@ -116,8 +116,8 @@ def rows_at_a_time(footer: pq.FileMetaData) -> int:
 def _without(batch: pa.RecordBatch, positions: frozenset[int]) -> pa.RecordBatch:
     if not positions:
         return batch
-    own = parquet_files.positions(batch)
-    return batch.filter(pc.invert(pc.is_in(own, pa.array(list(positions), pa.int64()))))
+    offsets = parquet_files.positions(batch)
+    return batch.filter(pc.invert(pc.is_in(offsets, pa.array(list(positions), pa.int64()))))
 
 
 def field_ids(path: str) -> frozenset[int]:

@@ -30,7 +30,7 @@ class StateFrame:
     packed: Packed
     """As an Arrow stream."""
     windows: Packed | None = None
-    """Of a state with windows: the file's buckets (see `states.window_buckets`)."""
+    """The file's buckets, if the state has windows (see `states.window_buckets`)."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class CandidateFile:
     offsets: Mapping[int, tuple[int, int]]
     """First and last offset of its rows, by topic partition."""
     positions: frozenset[int] | None = None
-    """Of a small file, all positions (`parquet_files.position`): finding a row need not read the file."""
+    """All positions of a small file (`parquet_files.position`): finding a row need not read the file."""
     copies: int = 0
     """Number of duplicates of this day left out of the file, see `ingest.stages.TopicDrained`."""
     values: Mapping[int, Packed] = field(default_factory=dict)
-    """Of versions of entities: by index, their packed values (see `index_runs.Values`)."""
+    """The packed values of entities' versions, by index (see `index_runs.Values`)."""
     state: StateFrame | None = None
-    """Of events of a dataset with a state."""
+    """The newest events, if the dataset has a state."""
 
 
 @dataclass(frozen=True)

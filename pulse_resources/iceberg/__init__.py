@@ -110,8 +110,8 @@ def load_table(table: TableName, location: str, *, history: bool = True) -> Tabl
 
 
 def _table(name: TableName, location: str, document: table_metadata.Document, *, history: bool) -> Table:
-    seen = document if history else table_metadata.current_only(document)
-    metadata = TableMetadataUtil.parse_obj(seen)
+    parsed = document if history else table_metadata.current_only(document)
+    metadata = TableMetadataUtil.parse_obj(parsed)
     return Table(name, metadata, location, file_io(), _StagingCatalog(document))
 
 

@@ -1,4 +1,4 @@
-"""pyiceberg's file I/O over a client of the object store; what it reads is decoded safely."""
+"""pyiceberg's file I/O over a client of the object store, which decodes safely."""
 
 from collections.abc import Callable
 

@@ -101,8 +101,8 @@ class ForeignTable:
         )
 
     def _transaction(self) -> Transaction:
-        seen = table_metadata.current_only(self.document) | {"properties": {}}
-        metadata = TableMetadataUtil.parse_obj(seen)
+        parsed = table_metadata.current_only(self.document) | {"properties": {}}
+        metadata = TableMetadataUtil.parse_obj(parsed)
         return Transaction(Table(self.name, metadata, self.at, self._io, NoopCatalog(iceberg.CATALOG)))
 
     def _following(self, producer: "_SnapshotProducer[Any]") -> Following:

@@ -1,7 +1,7 @@
 """Snapshot of the same data files whose manifests name no removed files.
 
 A commit that removes files keeps an entry for each, with its column bounds, and so the beginnings of values
-that are in no file any more. Engines that read changes use these entries of the commit itself; once the
+that are no longer in any file. Engines that read changes use these entries of the commit itself; once the
 history is gone nothing does.
 """
 

@@ -80,8 +80,8 @@ class Append(_FastAppendFiles):
         if not small:
             return manifests
         read = partial(ManifestFile.fetch_manifest_entry, io=self._io, discard_deleted=True)
-        found = ExecutorFactory.get_or_create().map(read, small)
-        merged = write_existing(self, spec_id, (entry for entries in found for entry in entries))
+        entries_of_small = ExecutorFactory.get_or_create().map(read, small)
+        merged = write_existing(self, spec_id, (entry for entries in entries_of_small for entry in entries))
         return [
             *added,
             merged,
@@ -108,14 +108,14 @@ def blocks(content: bytes) -> int:
 
 def smallest(manifests: Iterable[ManifestFile]) -> list[ManifestFile]:
     """Those to be merged, newest first: so many of the smallest, then others no larger than all of these."""
-    ordered, found, files = list(manifests), list[ManifestFile](), 0
-    for each in sorted(ordered, key=_files):
-        more = _files(each)
-        if files + more > MERGED_FILES or (len(found) >= MERGED_FROM and more > files):
+    ordered, chosen, files = list(manifests), list[ManifestFile](), 0
+    for manifest in sorted(ordered, key=_files):
+        more = _files(manifest)
+        if files + more > MERGED_FILES or (len(chosen) >= MERGED_FROM and more > files):
             break
-        found.append(each)
+        chosen.append(manifest)
         files += more
-    return [each for each in ordered if each in found] if len(found) > 1 else []
+    return [manifest for manifest in ordered if manifest in chosen] if len(chosen) > 1 else []
 
 
 def _files(manifest: ManifestFile) -> int:
@@ -161,10 +161,10 @@ class _ExtendedFile(PyArrowFile):
 
     @override
     def create(self, overwrite: bool = False) -> OutputStream:
-        return _Held(super().create(overwrite), self._before)
+        return _BufferedFile(super().create(overwrite), self._before)
 
 
-class _Held(io.BytesIO):
+class _BufferedFile(io.BytesIO):
     """Buffers what is written until it is complete."""
 
     def __init__(self, sink: OutputStream, before: bytes) -> None:

@@ -13,39 +13,42 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 from pulse_resources import iceberg
-from pulse_resources.errors import Gone, PulseError, Terminal
+from pulse_resources.errors import FileGone, PulseError, Terminal
 
 LOOKS = 10
 """Attempts to read a table that keeps changing while its files are read."""
 
-_Seen = TypeVar("_Seen")
+_Pointer = TypeVar("_Pointer")
 _Made = TypeVar("_Made")
 
 
 def as_it_is(
-    use: Callable[[_Seen], _Made], seen: _Seen, look: Callable[[], _Seen], location: Callable[[_Seen], str]
+    use: Callable[[_Pointer], _Made],
+    pointer: _Pointer,
+    reload: Callable[[], _Pointer],
+    location: Callable[[_Pointer], str],
 ) -> _Made:
     """Result of `use` on a table, which is loaded again when it has changed and files are gone.
 
-    An erasure deletes files as soon as the table's pointer has left them, even while they are read.
+        An erasure deletes files as soon as the table's pointer has left them, even while they are read.
 
-    Args:
-        use: reads files of the table; may be repeated, so it must not commit.
-        seen: the table's pointer, and what has to be of the same moment.
-        look: reads `seen` again.
-        location: location of the table's metadata in `seen`.
+        Args:
+            use: reads files of the table; may be repeated, so it must not commit.
+    pointer: the table's pointer, and what has to be of the same moment.
+            look: reads `pointer` again.
+            location: location of the table's metadata in `pointer`.
 
-    Raises:
-        Gone, FileNotFoundError: a file is missing although the table has not changed.
+        Raises:
+            Gone, FileNotFoundError: a file is missing although the table has not changed.
     """
     for _ in range(LOOKS):
         try:
-            return use(seen)
-        except (Gone, FileNotFoundError):
-            before, seen = seen, look()
-            if location(seen) == location(before):
+            return use(pointer)
+        except (FileGone, FileNotFoundError):
+            before, pointer = pointer, reload()
+            if location(pointer) == location(before):
                 raise
-    return use(seen)
+    return use(pointer)
 
 
 def check_table(location: str) -> None:
@@ -101,7 +104,7 @@ def check(manifests: Iterable[ManifestFile], io: FileIO) -> None:
         try:
             manifest.fetch_manifest_entry(io, discard_deleted=False)
         except FileNotFoundError as error:
-            raise Gone("a manifest of the table is gone", file=manifest.manifest_path) from error
+            raise FileGone("a manifest of the table is gone", file=manifest.manifest_path) from error
         except OSError:
             raise
         except Exception as error:  # any type: damaged bytes are taken for lengths and types

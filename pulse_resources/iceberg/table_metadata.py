@@ -12,7 +12,7 @@ import orjson
 import pyarrow.fs as pafs
 
 from pulse_resources import object_store
-from pulse_resources.errors import Gone
+from pulse_resources.errors import FileGone
 
 Document = dict[str, Any]
 _LOG = "metadata-log"
@@ -32,7 +32,7 @@ def read(location: str, store: pafs.S3FileSystem | None = None) -> Document:
         with (store or object_store.file_system()).open_input_file(object_store.key(location)) as source:
             document: Document = orjson.loads(source.read())
     except FileNotFoundError as error:
-        raise Gone("the table's metadata file is gone", location=location) from error
+        raise FileGone("the table's metadata file is gone", location=location) from error
     return document
 
 
@@ -59,7 +59,7 @@ def write_next(
     """Write a changed document as the successor of the metadata at `location`; nothing points at it yet.
 
     Args:
-        with_log: list the previous metadata files; otherwise none of them is reachable any more.
+        with_log: list the previous metadata files; otherwise none of them is reachable.
         store: as for `read`.
 
     Returns:
@@ -87,10 +87,12 @@ def write(document: Document, location: str, store: pafs.S3FileSystem | None = N
 
 def current_only(document: Document) -> Document:
     """Document without history: only the snapshots that branches and tags point at, and no log."""
-    wanted = {ref["snapshot-id"] for ref in document.get("refs", {}).values()}
-    wanted.add(document.get("current-snapshot-id"))
-    kept = [snapshot for snapshot in document.get("snapshots", ()) if snapshot["snapshot-id"] in wanted]
-    return document | {"snapshots": kept, "snapshot-log": document.get("snapshot-log", [])[-1:]}
+    referenced = {ref["snapshot-id"] for ref in document.get("refs", {}).values()}
+    referenced.add(document.get("current-snapshot-id"))
+    snapshots = [
+        snapshot for snapshot in document.get("snapshots", ()) if snapshot["snapshot-id"] in referenced
+    ]
+    return document | {"snapshots": snapshots, "snapshot-log": document.get("snapshot-log", [])[-1:]}
 
 
 def followed(document: Document, before: Document, after: Document) -> Document:
@@ -106,20 +108,22 @@ def followed(document: Document, before: Document, after: Document) -> Document:
         for snapshot in document.get("snapshots", ())
         if snapshot["snapshot-id"] not in removed
     }
-    known = before.get("snapshot-log", [])
+    previous_log = before.get("snapshot-log", [])
     log = [entry for entry in document.get("snapshot-log", ()) if entry["snapshot-id"] not in removed]
-    log += [entry for entry in after.get("snapshot-log", ()) if entry not in known]
+    log += [entry for entry in after.get("snapshot-log", ()) if entry not in previous_log]
     return after | {"snapshots": list((snapshots | changed).values()), "snapshot-log": log}
 
 
 def without_snapshots(document: Document, removed: Collection[int]) -> Document:
     """Document without some snapshots and references to them; their successors keep the parent id."""
-    kept: Document = {"snapshots": [s for s in document["snapshots"] if s["snapshot-id"] not in removed]}
-    kept["snapshot-log"] = [e for e in document.get("snapshot-log", ()) if e["snapshot-id"] not in removed]
-    kept["refs"] = {
+    remaining: Document = {"snapshots": [s for s in document["snapshots"] if s["snapshot-id"] not in removed]}
+    remaining["snapshot-log"] = [
+        e for e in document.get("snapshot-log", ()) if e["snapshot-id"] not in removed
+    ]
+    remaining["refs"] = {
         n: ref for n, ref in document.get("refs", {}).items() if ref["snapshot-id"] not in removed
     }
     for part in ("statistics", "partition-statistics"):
         if part in document:
-            kept[part] = [s for s in document[part] if s["snapshot-id"] not in removed]
-    return document | kept
+            remaining[part] = [s for s in document[part] if s["snapshot-id"] not in removed]
+    return document | remaining

@@ -46,11 +46,11 @@ def account(layout: Layout, service: str) -> Account | None:
         return None
     number, base = _NUMBERS[service], layout.home / service
     owner = Account(f"pulse-{service}", number, number)
-    kept = base.exists() and not base.is_symlink()
-    return None if kept and not owner.reaches(layout.home) else owner
+    exists = base.exists() and not base.is_symlink()
+    return None if exists and not owner.reaches(layout.home) else owner
 
 
-def known_account(names: Sequence[str]) -> Account | None:
+def existing_account(names: Sequence[str]) -> Account | None:
     """First of these users that exists on the machine; None if the stack is not root's.
 
     Raises:
@@ -95,11 +95,11 @@ def folder(layout: Layout, service: str, owner: Account | None) -> Path:
     data = base / "data"
     if not data.exists():
         data.mkdir(mode=PRIVATE)
-    own(owner, data)
+    give_to(owner, data)
     return base
 
 
-def own(owner: Account, data: Path) -> None:
+def give_to(owner: Account, data: Path) -> None:
     """Give data to the account: it is new, or of a version that ran the service as root.
 
     The folder itself comes last, as a mark of completion: a process that dies before is repeated.
@@ -134,11 +134,11 @@ def reachable(owner: Account | None, program: Path, base: Path, beside: Sequence
     if not copy.exists():
         fresh = Path(tempfile.mkdtemp(prefix=f".{PROGRAMS}", dir=base))
         (fresh / version).mkdir()
-        for each in filter(Path.exists, (program, *beside)):
-            if each.is_dir():
-                shutil.copytree(each, fresh / version / each.name, symlinks=True, copy_function=_link)
+        for source in filter(Path.exists, (program, *beside)):
+            if source.is_dir():
+                shutil.copytree(source, fresh / version / source.name, symlinks=True, copy_function=_link)
             else:
-                _link(each, fresh / version / each.name)
+                _link(source, fresh / version / source.name)
         fresh.chmod(0o755)
         shutil.rmtree(copies, ignore_errors=True)  # from another version
         fresh.rename(copies)

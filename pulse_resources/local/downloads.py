@@ -80,9 +80,9 @@ class Jar:
     version: str
     alone: bool = False
     classifiers: tuple[str, ...] = ()
-    """Of its jars, where it has several; the empty one is the jar itself."""
+    """Classifiers of its jars, where it has several; the empty one is the jar itself."""
     kind: str = "jar"
-    """Of its file, which is an archive where this is `zip` or `tar.gz`."""
+    """Type of its file, which is an archive where this is `zip` or `tar.gz`."""
 
     def xml(self) -> str:
         """The dependency as Ivy reads it."""
@@ -101,7 +101,7 @@ class Jar:
         )
 
 
-def jars(name: str, title: str, *wanted: Jar) -> Download:
+def jars(name: str, title: str, *coordinates: Jar) -> Download:
     """Folder of jars, resolved by the Ivy in the pyspark wheel."""
 
     def fill(folder: Path, report: Report) -> None:
@@ -110,17 +110,19 @@ def jars(name: str, title: str, *wanted: Jar) -> Download:
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
             '<info organisation="pulse" module="jars"/>'
             '<configurations><conf name="default"/></configurations>'
-            f"<dependencies>{''.join(jar.xml() for jar in wanted)}</dependencies></ivy-module>"
+            f"<dependencies>{''.join(jar.xml() for jar in coordinates)}</dependencies></ivy-module>"
         )
         ivy_cache = folder / ".ivy"
         ivy = next((spark_home() / "jars").glob("ivy-*.jar"))
         pattern = f"{folder}/[artifact]-[revision](-[classifier]).[ext]"
         where = ["-cache", str(ivy_cache), "-ivy", str(module), "-retrieve", pattern]
-        if all(jar.alone for jar in wanted):  # a POM, with all that it imports, would be read for nothing
+        if all(
+            jar.alone for jar in coordinates
+        ):  # a POM, with all that it imports, would be read for nothing
             settings = folder / "ivysettings.xml"
             settings.write_text(_WITHOUT_POMS)
             where += ["-settings", str(settings)]
-        types = sorted({"jar", "bundle"} | {jar.kind for jar in wanted})
+        types = sorted({"jar", "bundle"} | {jar.kind for jar in coordinates})
         options = ["-warn", "-types", *types, "-confs", "default", *where]
         run(
             [java(), "-jar", str(ivy), *options],
@@ -128,8 +130,8 @@ def jars(name: str, title: str, *wanted: Jar) -> Download:
             lambda seconds: report(f"{_megabytes(ivy_cache):.0f} MB in {seconds:.0f} s"),
         )
         shutil.rmtree(ivy_cache)
-        for each in folder.glob("ivy*.xml"):
-            each.unlink()
+        for description in folder.glob("ivy*.xml"):
+            description.unlink()
 
     return Download(name, title, fill)
 

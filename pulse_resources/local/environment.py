@@ -17,7 +17,7 @@ from pathlib import Path
 from pulse_resources.local.downloads import Download, Report
 from pulse_resources.local.layout import cache, repository
 
-KEPT = 2
+MAX_ENVIRONMENTS = 2
 """Environments in the cache: 1.8 GB each, of which clones share what they use."""
 PLACE = b"@the environment@"
 """In the cache, the path of the environment, which scripts and pyvenv.cfg hold."""
@@ -48,8 +48,8 @@ def keep(source: Path) -> None:
         _transfer(source, folder, os.fsencode(source), PLACE)
 
     Download(name(), "packages", fill).fetch(lambda line: None)
-    known = sorted(cache().glob("environment-*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in known[KEPT:]:
+    environments = sorted(cache().glob("environment-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in environments[MAX_ENVIRONMENTS:]:
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -58,26 +58,26 @@ def _nothing(folder: Path, report: Report) -> None:
 
 
 def _transfer(source: Path, target: Path, old: bytes, new: bytes) -> None:
-    def put(given: str, there: str) -> str:
+    def put(given: str, target: str) -> str:
         file = Path(given)
-        own = file.parent == source / "bin" or file.name == "pyvenv.cfg"
-        if own and old in (content := file.read_bytes()):
-            Path(there).write_bytes(content.replace(old, new))
-            shutil.copystat(file, there)
-            return there
+        names_folder = file.parent == source / "bin" or file.name == "pyvenv.cfg"
+        if names_folder and old in (content := file.read_bytes()):
+            Path(target).write_bytes(content.replace(old, new))
+            shutil.copystat(file, target)
+            return target
         try:
-            os.link(file, there)
+            os.link(file, target)
         except OSError:  # another file system, or one without links
-            shutil.copy2(file, there)
-        return there
+            shutil.copy2(file, target)
+        return target
 
     shutil.copytree(source, target, symlinks=True, copy_function=put, dirs_exist_ok=True)
 
 
-def main(what: str, folder: str) -> int:
+def main(action: str, folder: str) -> int:
     place = Path(folder).absolute()
     try:
-        if what == "take":
+        if action == "take":
             return 0 if take(place) else 1
         keep(place)
     except OSError as error:  # shutil.Error among them

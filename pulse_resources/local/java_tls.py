@@ -64,8 +64,8 @@ def _trust(store: Path, authorities: Path) -> None:
         )
     fresh, single = store.with_suffix(".new"), store.with_suffix(".pem")
     fresh.unlink(missing_ok=True)
-    for number, each in enumerate(certificates):
-        write_atomically(single, each + "\n")
+    for number, certificate in enumerate(certificates):
+        write_atomically(single, certificate + "\n")
         command = [str(Path(java()).resolve().parent / "keytool"), "-importcert", "-noprompt"]
         command += ["-alias", str(number), "-file", str(single), "-keystore", str(fresh)]
         done = subprocess.run(

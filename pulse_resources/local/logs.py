@@ -23,7 +23,7 @@ def bound(folder: Path, most: int = MAX_BYTES) -> None:
 
 def _keep_end(log: Path, most: int) -> None:
     fresh = log.with_suffix(".log.part")
-    with log.open("rb") as full, fresh.open("wb") as kept:
+    with log.open("rb") as full, fresh.open("wb") as end:
         full.seek(-most, os.SEEK_END)
-        kept.write(full.read(most))
+        end.write(full.read(most))
     fresh.replace(log.with_suffix(".log.1"))

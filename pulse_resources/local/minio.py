@@ -10,7 +10,7 @@ from pulse_resources.local.minio_program import DOWNLOAD, on_path
 from pulse_resources.local.service import Service, listens, responds
 from pulse_resources.settings import Settings
 
-_OWN = ".minio.sys"
+_SYSTEM_FOLDER = ".minio.sys"
 """MinIO's own folder beside the buckets."""
 
 
@@ -50,11 +50,11 @@ def _setup(
     base: Path, data: Path, folder: Path, certificates: tls.Certificates | None, owner: Account | None
 ) -> None:
     data.mkdir(mode=PRIVATE, exist_ok=True)
-    if (base / _OWN).exists():  # data of a version that had no data folder
-        for each in sorted(base.iterdir(), key=lambda path: path.name == _OWN):  # the marker last
+    if (base / _SYSTEM_FOLDER).exists():  # data of a version that had no data folder
+        for each in sorted(base.iterdir(), key=lambda path: path.name == _SYSTEM_FOLDER):  # the marker last
             if each not in (data, folder) and each.name != accounts.PROGRAMS:
                 if owner:
-                    accounts.own(owner, each)
+                    accounts.give_to(owner, each)
                 each.rename(data / each.name)
     if certificates:
         folder.mkdir(mode=PRIVATE, exist_ok=True)

@@ -40,7 +40,7 @@ class Patience:
         """Whether the start may continue.
 
         Args:
-            now: seconds of a clock that nobody sets.
+            now: seconds of a monotonic clock.
             processor_time: seconds that the service has computed; called once per time-out, as that costs.
         """
         if now <= self._deadline:

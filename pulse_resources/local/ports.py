@@ -53,9 +53,9 @@ def named_in(address: str) -> tuple[str, int] | None:
     return None if parts.hostname is None or port is None else (parts.hostname, port)
 
 
-def choose(wanted: int, taken: Collection[int]) -> int:
-    """Choose `wanted` if it is free and not in `taken`, else any free port."""
-    return wanted if wanted not in taken and is_free(wanted) else choose_any(taken)
+def choose(preferred: int, in_use: Collection[int]) -> int:
+    """Choose `preferred` if it is free and not in `in_use`, else any free port."""
+    return preferred if preferred not in in_use and is_free(preferred) else choose_any(in_use)
 
 
 def choose_any(others: Collection[int]) -> int:

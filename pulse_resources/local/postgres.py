@@ -88,7 +88,7 @@ def external(settings: Settings) -> Service:
 
 def placement(layout: Layout) -> Placement:
     """Choose and make the folders. Postgres refuses to run as root and requires a named user."""
-    account = accounts.known_account(("postgres", "nobody"))
+    account = accounts.existing_account(("postgres", "nobody"))
     base = accounts.folder(layout, "postgres", account)
     certificates = tls.certificates(layout, "postgres")
     wheel = _wheel(with_tls=certificates is not None)
@@ -173,7 +173,7 @@ def _initialise(place: Placement, settings: Settings) -> None:
 
 
 NO_RESPONSE = 2
-"""Exit code of `pg_isready`: also at once, if nobody listens."""
+"""Exit code of `pg_isready`: also at once, if no server listens."""
 
 
 def _accepts(place: Placement, settings: Settings, timeout: float) -> bool:

@@ -81,7 +81,7 @@ def table() -> dict[int, Process]:
 def family(root: ProcessId, processes: dict[int, Process]) -> set[int]:
     """Living members of the service whose main process is (or was) `root`."""
     if (now := processes.get(root.pid)) and now.started != root.started:
-        return set()  # the system gives no number anew that is a living member's session
+        return set()  # the system does not reuse the number of a living member's session
     members = {root.pid} | {p.pid for p in processes.values() if p.session == root.pid}
     grew = True
     while grew:
@@ -91,9 +91,9 @@ def family(root: ProcessId, processes: dict[int, Process]) -> set[int]:
     return {pid for pid in members if pid in processes and not processes[pid].zombie}
 
 
-def living(known: Iterable[ProcessId]) -> set[int]:
-    """Processes among `known` that still run; a number that another process or thread has now is none."""
-    return {each.pid for each in known if each.alive()}
+def living(ids: Iterable[ProcessId]) -> set[int]:
+    """Processes among `ids` that still run; a number that another process or thread has now is none."""
+    return {each.pid for each in ids if each.alive()}
 
 
 def marked(mark: str) -> set[int]:
@@ -115,9 +115,9 @@ def _marks() -> Iterator[tuple[int, str]]:
             continue
         if process.zombie:
             continue
-        for each in environment:
-            if each.startswith(begins):
-                yield process.pid, os.fsdecode(each.removeprefix(begins))
+        for entry in environment:
+            if entry.startswith(begins):
+                yield process.pid, os.fsdecode(entry.removeprefix(begins))
 
 
 def listen(pids: Iterable[int], port: int) -> bool:
@@ -176,12 +176,12 @@ def end(members: Callable[[], set[int]], first: int, first_to: Iterable[int], ti
     """Send `first` to `first_to`, wait for all `members` to end, then kill the remaining ones."""
     _send(first_to, first)
     deadline = time.monotonic() + timeout
-    while (left := members()) and time.monotonic() < deadline:
+    while (remaining := members()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    while left:
-        _send(left, signal.SIGKILL)
+    while remaining:
+        _send(remaining, signal.SIGKILL)
         time.sleep(0.05)
-        left = members()
+        remaining = members()
 
 
 def _send(pids: Iterable[int], number: int) -> None:

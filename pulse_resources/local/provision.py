@@ -19,7 +19,7 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.settings.service_settings import Role
 
-GIVEN_BY = {
+ADDRESS_SETTINGS = {
     "postgres": "PULSE_POSTGRES__HOST",
     "kafka": "PULSE_KAFKA__BOOTSTRAP_SERVERS",
     "minio": "PULSE_OBJECT_STORE__ENDPOINT",
@@ -68,7 +68,7 @@ _CONFIGURED_BY = {
 
 def external() -> frozenset[str]:
     """Names of the services that the environment gives by address."""
-    return frozenset(name for name, variable in GIVEN_BY.items() if os.environ.get(variable))
+    return frozenset(name for name, variable in ADDRESS_SETTINGS.items() if os.environ.get(variable))
 
 
 def provision(layout: Layout, *, with_tls: bool = False) -> Settings:
@@ -121,8 +121,8 @@ def lost_port(layout: Layout, service: str) -> int | None:
     The next `provision` chooses another one.
     """
     named = _remembered(layout).get("ports", {}).items()
-    own = (port for name, port in named if _LISTENER.get(name, name) == service)
-    return next((port for port in own if not ports.is_free(port)), None)
+    service_ports = (port for name, port in named if _LISTENER.get(name, name) == service)
+    return next((port for port in service_ports if not ports.is_free(port)), None)
 
 
 def _remembered(layout: Layout) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _configured(variable: str, value: str) -> int:
 
 
 def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> dict[str, Any]:
-    port, secret, given = local["ports"], local["secrets"], external()
+    port, secret, external_services = local["ports"], local["secrets"], external()
     written: dict[str, Any] = {
         "local": local,
         # Pulse creates these roles in an external Postgres too, so their passwords are always stored here.
@@ -179,21 +179,21 @@ def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> d
             "read_only_token": secret["control_room_read_only"],
         },
     }
-    if "postgres" not in given:
+    if "postgres" not in external_services:
         written["postgres"] |= {
             "host": "127.0.0.1",
             "port": port["postgres"],
             "superuser_password": secret["superuser"],
             "require_auth": "scram-sha-256",
         }
-    if "kafka" not in given:
+    if "kafka" not in external_services:
         written["kafka"] = {
             "bootstrap_servers": f"127.0.0.1:{port['kafka']}",
             "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": local["kafka_mechanism"],
             "password": secret["kafka"],
         }
-    if "minio" not in given:
+    if "minio" not in external_services:
         written["object_store"] = {
             "endpoint": f"http://127.0.0.1:{port['minio']}",
             "access_key": "pulse",
@@ -201,12 +201,12 @@ def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> d
             "vending_secret_key": secret["vending"],
             "vending_by_tenant": True,
         }
-    if "spark" not in given:
+    if "spark" not in external_services:
         # One session for all clients: Spark starts Python workers for each session (1.5 s, and 350 MB that
-        # stay), and the warm ones of a shared session serve the next run in 0.4 s. Its id is no secret (Spark
-        # logs it with an error): entering it requires the token.
-        known = f"authorization=Bearer%20{secret['spark']};session_id={local['spark_session']}"
-        written["spark"] = {"remote": f"sc://127.0.0.1:{port['spark']}/;{known}"}
+        # stay), and the warm ones of a shared session serve the next run in 0.4 s. Its id is not secret
+        # (Spark logs it with an error): entering it requires the token.
+        access = f"authorization=Bearer%20{secret['spark']};session_id={local['spark_session']}"
+        written["spark"] = {"remote": f"sc://127.0.0.1:{port['spark']}/;{access}"}
     if certificates:
         _encrypt(written, certificates)
     return written

@@ -16,7 +16,7 @@ from pulse_resources.process import niceness
 
 _TICK = 0.1
 _TRIES = 3
-"""Failed starts after which the stack gives up; a service that has been up is restarted for ever."""
+"""Failed starts after which the stack gives up; a service that has been up is restarted without limit."""
 _LONGEST_BACKOFF = 15.0
 _STABLE_SECONDS = 60.0
 
@@ -159,7 +159,7 @@ class Runner(threading.Thread):
         """
         since = time.monotonic()
         patience = Patience(self.service.start_timeout, attempt, since)
-        while not (self.service.ready() and self._owns_its_port()):
+        while not (self.service.ready() and self._listens()):
             if self._process and self._process.poll() is not None:
                 return False
             if not patience.lasts(time.monotonic(), self._processor_time):
@@ -174,7 +174,7 @@ class Runner(threading.Thread):
         """Seconds that the service has computed; 0 for an external one, whose time-out is thus fixed."""
         return processes.processor_time(self._main) if self._main else 0.0
 
-    def _owns_its_port(self) -> bool:
+    def _listens(self) -> bool:
         """Whether this service listens at the address that answers: another stack may have taken it first."""
         where = ports.named_in(self.service.address)
         if self._main is None or where is None:
@@ -225,9 +225,9 @@ class Runner(threading.Thread):
             return
         main = self._main
         before = processes.family(main, processes.table())
-        known = [each for each in map(processes.ProcessId.of, before) if each]
+        members = [each for each in map(processes.ProcessId.of, before) if each]
         processes.end(
-            lambda: processes.living(known) | processes.family(main, processes.table()),
+            lambda: processes.living(members) | processes.family(main, processes.table()),
             self.service.stop_signal,
             {main.pid} & before or before,
             self.service.stop_timeout,
@@ -253,7 +253,7 @@ class Runner(threading.Thread):
         self._sleep(0)
 
 
-def all_gone(runners: Mapping[str, Runner], tick: Callable[[], None]) -> None:
+def wait_for_all(runners: Mapping[str, Runner], tick: Callable[[], None]) -> None:
     """Wait until every runner has ended its service."""
     while not all(runner.gone.is_set() for runner in list(runners.values())):
         tick()

@@ -35,7 +35,7 @@ class Service:
     """Whether `pulse_resources.local.prepare` has a step for it once it is ready."""
     account: Account | None = None
     niceness: int = 0
-    """`BACKGROUND`: nobody waits for its single responses; `FOREGROUND`: everybody does."""
+    """`BACKGROUND`: no one waits for its single responses; `FOREGROUND`: every caller does."""
     stop_signal: int = signal.SIGTERM
     start_timeout: float = 90.0
     """Seconds without progress after which a start is given up, see `patience`; external ones make none."""

@@ -38,9 +38,9 @@ def build(
     layout: Layout, settings: Settings, wanted: tuple[str, ...], definitions: str = dagster.MODULE
 ) -> list[Service]:
     """Describe the `wanted` services; those given by address are marked external."""
-    given = provision.external()
+    external_services = provision.external()
     services = [
-        _EXTERNAL[name](settings) if name in given else _LOCAL[name](layout, settings)
+        _EXTERNAL[name](settings) if name in external_services else _LOCAL[name](layout, settings)
         for name in INFRASTRUCTURE
         if name in wanted
     ]

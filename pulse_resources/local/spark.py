@@ -154,7 +154,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.connect.authenticate.token": token,
         # All runs share one session (see provision): ending one run must not close it for the others.
         spark_catalog.TOMBSTONES: "0",
-        # A killed run leaves its statements running: end them once nobody waits for them.
+        # A killed run leaves its statements running: end them once no client waits for them.
         "spark.connect.execute.manager.detachedTimeout": "60s",
         "spark.local.dir": str(folder / "local"),
         "spark.scheduler.mode": "FAIR",

@@ -109,7 +109,7 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
         time.sleep(_TICK)
 
 
-def with_known(layout: Layout, wanted: tuple[str, ...]) -> tuple[str, ...]:
+def with_recorded(layout: Layout, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """`wanted` plus what the stack was running when it gave up."""
     recorded = state.read(layout)
     return tuple({*wanted, *(recorded.services if recorded else ())})
@@ -130,8 +130,8 @@ def _stop(layout: Layout, progress: Progress) -> bool:
     if recorded and recorded.supervised:
         os.kill(recorded.supervisor.pid, signal.SIGTERM)
         while recorded and recorded.supervised:
-            left = [name for name, service in recorded.services.items() if service.process]
-            progress.step("Stopping", ", ".join(left))
+            running = [name for name, service in recorded.services.items() if service.process]
+            progress.step("Stopping", ", ".join(running))
             time.sleep(_TICK)
             recorded = state.read(layout)
         return True
@@ -163,15 +163,15 @@ def _fetch(wanted: tuple[str, ...], progress: Progress) -> None:
         return f"{download.title} fetched in {time.monotonic() - started:.0f} s"
 
     with ThreadPoolExecutor(max(1, len(missing)), "fetch") as pool:
-        left = {pool.submit(fetch, download) for download in missing}
+        fetching = {pool.submit(fetch, download) for download in missing}
         try:
-            while left:
+            while fetching:
                 progress.step(
                     "Fetching", "; ".join(f"{title} {detail}" for title, detail in details.copy().items())
                 )
-                done, left = wait(left, _TICK)
-                for each in done:
-                    progress.done(each.result())
+                done, fetching = wait(fetching, _TICK)
+                for fetched in done:
+                    progress.done(fetched.result())
         finally:  # also after a failure or Ctrl-C
             ending.set()
 

@@ -19,7 +19,7 @@ from types import FrameType
 from pulse_resources.home import pulse_home
 from pulse_resources.local import dagster, logs, processes
 from pulse_resources.local.layout import Layout
-from pulse_resources.local.runner import Runner, all_gone
+from pulse_resources.local.runner import Runner, wait_for_all
 from pulse_resources.local.services import EVERYTHING, build
 from pulse_resources.local.state import Board
 from pulse_resources.settings import load_settings
@@ -43,7 +43,7 @@ class Supervisor:
         self._board = Board(layout, me)  # others read the pid to signal there
         self._runners: dict[str, Runner] = {}
         self._dead: set[int] = set()
-        self._kept_house = time.monotonic()
+        self._housekeeping_at = time.monotonic()
 
     def run(self) -> int:
         processes.adopt_orphans()
@@ -57,14 +57,14 @@ class Supervisor:
                 self._board.catch_up()
                 if self._grow.is_set():
                     self._grow.clear()
-                    self._start_missing(self._asked_for())
+                    self._start_missing(self._requested_services())
         except Exception as error:
             self._board.give_up("supervisor", str(error) or repr(error))
             raise
         finally:
             self._stop.set()
             self._board.stopping()
-            all_gone(self._runners, self._keep_house)
+            wait_for_all(self._runners, self._keep_house)
             if not self._board.homeless:  # otherwise these are another stack's
                 end_unowned(self._layout, signal.SIGKILL, 0.0)
         return 1 if any(not runner.up.is_set() for runner in self._runners.values()) else 0
@@ -79,12 +79,12 @@ class Supervisor:
         for service in fresh:
             self._runners[service.name].start()
 
-    def _asked_for(self) -> tuple[str, ...]:
+    def _requested_services(self) -> tuple[str, ...]:
         return tuple(self._layout.wanted_file.read_text().replace("\n", ",").rstrip(",").split(","))
 
     def _keep_house(self) -> None:
-        if time.monotonic() - self._kept_house > _HOUSEKEEPING_S:
-            self._kept_house = time.monotonic()
+        if time.monotonic() - self._housekeeping_at > _HOUSEKEEPING_S:
+            self._housekeeping_at = time.monotonic()
             self._dead = processes.reap(self._dead)
             logs.bound(self._layout.home / "logs")
 
@@ -97,9 +97,9 @@ class Supervisor:
 
 def end_unowned(layout: Layout, number: int, timeout: float) -> int:
     """End marked processes of this stack that no runner owns; returns how many there were."""
-    left = processes.marked(str(layout.home))
-    processes.end(lambda: processes.marked(str(layout.home)), number, left, timeout)
-    return len(left)
+    unowned = processes.marked(str(layout.home))
+    processes.end(lambda: processes.marked(str(layout.home)), number, unowned, timeout)
+    return len(unowned)
 
 
 def main(arguments: list[str]) -> int:

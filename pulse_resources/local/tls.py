@@ -62,8 +62,8 @@ class Certificates:
         Args:
             targets: destination by kind: `authority`, `certificate`, `key`, or `both` of the latter two.
         """
-        for which, target in targets.items():
-            sources = (self.key, self.certificate) if which == "both" else (getattr(self, which),)
+        for kind, target in targets.items():
+            sources = (self.key, self.certificate) if kind == "both" else (getattr(self, kind),)
             write_atomically(target, "".join(source.read_text() for source in sources))
             give(owner, target)
 
@@ -91,19 +91,19 @@ def make(layout: Layout) -> Certificates:
     return Certificates(folder, CLIENT)
 
 
-def _make(wanted: Certificates, section: str, days: int, *signed: str) -> None:
-    if wanted.certificate.exists():
+def _make(certificates: Certificates, section: str, days: int, *signed: str) -> None:
+    if certificates.certificate.exists():
         return
     if (program := shutil.which("openssl")) is None:
         raise UserError("openssl was not found", fix="Install it, or start the stack without --tls")
-    fresh = wanted.certificate.with_suffix(".new")  # renamed when complete, once its key exists
+    fresh = certificates.certificate.with_suffix(".new")  # renamed when complete, once its key exists
     done = subprocess.run(
         [
             program,
             "req",
             "-x509",
             "-config",
-            str(wanted.folder / "openssl.cnf"),
+            str(certificates.folder / "openssl.cnf"),
             "-extensions",
             section,
             "-newkey",
@@ -114,9 +114,9 @@ def _make(wanted: Certificates, section: str, days: int, *signed: str) -> None:
             "-days",
             str(days),
             "-subj",
-            f"/CN=Pulse {wanted.name} of this machine",
+            f"/CN=Pulse {certificates.name} of this machine",
             "-keyout",
-            str(wanted.key),
+            str(certificates.key),
             "-out",
             str(fresh),
             *signed,
@@ -127,4 +127,4 @@ def _make(wanted: Certificates, section: str, days: int, *signed: str) -> None:
     )
     if done.returncode:
         raise Terminal(f"openssl made no certificate: {done.stderr.strip()}", fix="It has to be version 3")
-    fresh.rename(wanted.certificate)
+    fresh.rename(certificates.certificate)

@@ -179,11 +179,11 @@ def delete(paths: Iterable[str], key: StoreKey | None = None) -> int:
         client = s3(key)
         for bucket, names in by_bucket.items():
             for start in range(0, len(names), DELETES):
-                wanted = [{"Key": name} for name in names[start : start + DELETES]]
-                answer = client.delete_objects(Bucket=bucket, Delete={"Objects": wanted, "Quiet": True})
-                for each in answer.get("Errors", ()):
+                keys = [{"Key": name} for name in names[start : start + DELETES]]
+                answer = client.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
+                for failure in answer.get("Errors", ()):
                     raise OSError(
-                        f"cannot delete {each.get('Key')}: {each.get('Code')}, {each.get('Message')}"
+                        f"cannot delete {failure.get('Key')}: {failure.get('Code')}, {failure.get('Message')}"
                     )
     except (BotoCoreError, ClientError) as error:
         raise OSError(f"cannot delete objects: {error}") from error

@@ -5,11 +5,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-KEPT = 64
+MAX_CLIENTS = 64
 """Clients per process: making one takes 60 to 120 ms."""
 
 
-@lru_cache(KEPT)
+@lru_cache(MAX_CLIENTS)
 def client(
     endpoint: str | None,
     region: str,

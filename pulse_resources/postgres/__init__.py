@@ -18,7 +18,7 @@ from psycopg.rows import TupleRow, class_row
 from psycopg_pool import ConnectionPool
 
 from pulse_resources.errors import Transient
-from pulse_resources.home import never_ran
+from pulse_resources.home import no_installation
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
 from pulse_resources.postgres.watched_connection import WatchedConnection
@@ -48,7 +48,7 @@ def pool(role: Role) -> "ConnectionPool[Connection]":
         UserError: the settings have no address of Postgres.
     """
     if "postgres" not in load_settings().model_fields_set:
-        raise never_ran()
+        raise no_installation()
     return ConnectionPool(
         load_settings().postgres.url(role),
         min_size=0,

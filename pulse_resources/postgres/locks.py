@@ -45,7 +45,7 @@ class Lock(StrEnum):
     PIPE_ROWS = "pipe-rows"
     """A dataset of entities: shared to send a pipe's rows to it, exclusive to begin after all that do."""
     LONG_PIPE = "long-pipe"
-    """All tenants: the one run of a pipe that goes on beyond its turn while others wait."""
+    """All tenants: the one run of a pipe that continues beyond its turn while others wait."""
     DATASETS = "datasets"
     """A tenant, to create a dataset within a quota."""
     LAKE = "lake"
@@ -61,7 +61,7 @@ def wait(connection: Connection, kind: Lock, of: UUID | str) -> None:
 
 def take(connection: Connection, kind: Lock, of: UUID | str) -> bool:
     """Take a lock until the transaction ends; False when it is held elsewhere."""
-    return _tried(connection, f"SELECT pg_try_advisory_xact_lock({_KEY})", kind, of)
+    return _try_lock(connection, f"SELECT pg_try_advisory_xact_lock({_KEY})", kind, of)
 
 
 @contextmanager
@@ -75,25 +75,25 @@ def session(
     """
     url, how = load_settings().postgres.url("pulse_pipeline"), "_shared" if shared else ""
     with psycopg.connect(url, autocommit=True, application_name=f"pulse-{_name(kind, of)}") as connection:
-        is_held = _tried(connection, f"SELECT pg_try_advisory_lock{how}({_KEY})", kind, of)
-        if not is_held and wait_seconds > 0:
+        acquired = _try_lock(connection, f"SELECT pg_try_advisory_lock{how}({_KEY})", kind, of)
+        if not acquired and wait_seconds > 0:
             most = 0 if math.isinf(wait_seconds) else wait_seconds * 1000
             connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{most:.0f}ms"])
             try:
                 connection.execute(f"SELECT pg_advisory_lock{how}({_KEY})", [_name(kind, of)])
-                is_held = True
+                acquired = True
             except psycopg.errors.LockNotAvailable:
                 pass
         try:
-            yield connection if is_held else None
+            yield connection if acquired else None
         finally:
             # A server ends a session some time after its client has closed the connection.
             with suppress(psycopg.OperationalError):  # then the lock is lost, too
-                if is_held:
+                if acquired:
                     connection.execute(f"SELECT pg_advisory_unlock{how}({_KEY})", [_name(kind, of)])
 
 
-def _tried(connection: Connection, query: str, kind: Lock, of: UUID | str) -> bool:
+def _try_lock(connection: Connection, query: str, kind: Lock, of: UUID | str) -> bool:
     return connection.execute(query, [_name(kind, of)]).fetchone() == (True,)
 
 

@@ -1,7 +1,7 @@
 """Postgres connection that fails when the server hangs, without a limit on statement time.
 
-A server whose processes are stopped, or whose machine is paused, keeps its connections: its kernel goes on
-acknowledging packets, so no TCP timeout ends the wait, and a statement timeout would end merely slow
+A server whose processes are stopped, or whose machine is paused, keeps its connections: its kernel still
+acknowledges packets, so no TCP timeout ends the wait, and a statement timeout would end merely slow
 statements. So after some silence the client checks through a new connection whether the server answers at
 all.
 """
@@ -64,16 +64,16 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
     def _watched(self, gen: PQGen[R]) -> PQGen[R]:
         heard, server = time.monotonic(), _server(self.info.host, self.info.port)
         try:
-            wanted = next(gen)
+            awaited = next(gen)
             while True:
-                ready = yield wanted
+                ready = yield awaited
                 now = time.monotonic()
                 if ready:
                     heard = now
                 elif now - heard >= (AGAIN_S if server.hung else SILENCE_S) and server.hangs(self):
                     self.pgconn.finish()  # otherwise the end of its transaction would wait, too
                     raise psycopg.OperationalError("Postgres does not answer")
-                wanted = gen.send(ready)
+                awaited = gen.send(ready)
         except StopIteration as ended:
             result: R = ended.value
             return result

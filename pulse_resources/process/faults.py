@@ -3,7 +3,7 @@
     PULSE_FAIL_POINT=settle.before_commit     kills the process there by SIGKILL
     PULSE_FAIL_POINT=settle.before_swap@3     kills it there on the third pass
     PULSE_FAIL_POINT=stop:after.land          stops it there by SIGSTOP, like a long pause
-    PULSE_FAIL_POINT=hang:move.rewritten      blocks there for ever, while its process lives on
+    PULSE_FAIL_POINT=hang:move.rewritten      blocks there without end, while its process lives on
 
     PULSE_POISON=segv:<text>     an event that contains the text ends the process that conforms it, by SIGSEGV
     PULSE_POISON=memory:<text>   ... or makes it allocate without end
@@ -37,11 +37,11 @@ def fail_point(name: str) -> None:
     if chosen is None:
         return
     action, _, place = chosen.rpartition(":")
-    point, _, which = place.partition("@")
+    point, _, pass_number = place.partition("@")
     if point != name:
         return
     _passed[name] += 1
-    if _passed[name] == int(which or 1):
+    if _passed[name] == int(pass_number or 1):
         while action == "hang":
             time.sleep(1)
         signal_ = signal.SIGSTOP if action == "stop" else signal.SIGKILL
@@ -74,14 +74,14 @@ def variables() -> Mapping[str, str]:
 
 
 @contextmanager
-def with_variables(given: Mapping[str, str]) -> Iterator[None]:
+def with_variables(variables_of_run: Mapping[str, str]) -> Iterator[None]:
     """Apply a run's fail-point variables in a Spark task while the block runs."""
-    os.environ.update(given)
+    os.environ.update(variables_of_run)
     _passed.clear()
     try:
         yield
     finally:
-        for name in given:
+        for name in variables_of_run:
             os.environ.pop(name, None)
 
 

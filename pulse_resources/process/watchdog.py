@@ -1,7 +1,7 @@
 """Watchdog: kills this process when its work makes no progress.
 
 A hanging process (a client that waits for a wall clock which was set back, a server that never answers) would
-hold its lease, and its run slot, for ever. The launcher sees the kill as an ordinary death of the process.
+hold its lease, and its run slot, permanently. The launcher sees the kill as an ordinary death of the process.
 """
 
 import logging

@@ -242,7 +242,7 @@ class Settings(BaseSettings):
         return init_settings, env_settings, file
 
 
-_given: list[Settings] = []
+_overrides: list[Settings] = []
 
 
 def give(settings: Settings) -> bool:
@@ -250,22 +250,22 @@ def give(settings: Settings) -> bool:
 
     For Spark's tasks, whose environment is not the run's.
     """
-    if _given == [settings]:
+    if _overrides == [settings]:
         return False
-    _given[:] = [settings]
+    _overrides[:] = [settings]
     load_settings.cache_clear()
     return True
 
 
 @contextmanager
-def given(settings: Settings) -> Iterator[None]:
+def override_settings(settings: Settings) -> Iterator[None]:
     """This process goes by these settings and no other while the block runs."""
-    before = list(_given)
+    before = list(_overrides)
     give(settings)
     try:
         yield
     finally:
-        _given[:] = before
+        _overrides[:] = before
         load_settings.cache_clear()
 
 
@@ -276,8 +276,8 @@ def load_settings() -> Settings:
     Raises:
         UserError: a setting is invalid, or a name in the environment or the file is unknown.
     """
-    if _given:
-        return _given[0]
+    if _overrides:
+        return _overrides[0]
     file = pulse_home() / "settings.json"
     for name, fix in misspelt(Settings.model_fields):
         raise UserError(f"{name} is not a setting", fix=fix or "Unset it; `pulse config` shows all of them")

@@ -1,4 +1,4 @@
-"""Settings of alerts: who is told, how, and from when on something is one."""
+"""Settings of alerts: recipients, notifiers and thresholds."""
 
 from pydantic import BaseModel, Field, SecretStr
 

@@ -161,7 +161,7 @@ class AskSettings(BaseModel):
     provider: Literal["grammar", "anthropic", "openai"] = "grammar"
     """`openai`: any endpoint of that form."""
     url: str = ""
-    """Of the model's endpoint; by default that of the provider."""
+    """URL of the model's endpoint; by default that of the provider."""
     model: str = ""
     """The model's name, as its provider knows it."""
     key: SecretStr = SecretStr("")

@@ -51,13 +51,13 @@ class PostgresSettings(BaseModel):
     def tls(self) -> dict[str, str]:
         """libpq's TLS parameters that are set."""
         mode = self.sslmode or ("verify-full" if self.sslrootcert else None)
-        given = {
+        parameters = {
             "sslmode": mode,
             "sslrootcert": self.sslrootcert,
             "sslcert": self.sslcert,
             "sslkey": self.sslkey,
         }
-        return {name: str(value) for name, value in given.items() if value}
+        return {name: str(value) for name, value in parameters.items() if value}
 
     @property
     def place(self) -> str:
@@ -130,13 +130,13 @@ class KafkaSettings(BaseModel):
             }
         if self.encrypted:
             secret = self.key_password.get_secret_value() if self.key_password else None
-            given = {
+            tls_properties = {
                 "ssl.ca.location": self.ca_file,
                 "ssl.certificate.location": self.certificate_file,
                 "ssl.key.location": self.key_file,
                 "ssl.key.password": secret,
             }
-            properties |= {name: str(value) for name, value in given.items() if value}
+            properties |= {name: str(value) for name, value in tls_properties.items() if value}
         return properties
 
 
@@ -219,13 +219,13 @@ class SparkSettings(BaseModel):
         """
         named = re.sub(r";?session_id=[^;]*", "", self.remote).rstrip("/;")
         parameters = named.partition("/;")[2] if "/;" in named else ""
-        given = [parameters] if parameters else []
+        texts = [parameters] if parameters else []
         if self.token:
             name = "token=" if re.search(r"(^|;)use_ssl=true", parameters) else "authorization=Bearer%20"
-            given.append(f"{name}{_quoted(self.token.get_secret_value())}")
+            texts.append(f"{name}{_quoted(self.token.get_secret_value())}")
         if session_id:
-            given.append(f"session_id={session_id}")
-        return f"{self.place}/;{';'.join(given)}"
+            texts.append(f"session_id={session_id}")
+        return f"{self.place}/;{';'.join(texts)}"
 
     @property
     def session_id(self) -> str | None:

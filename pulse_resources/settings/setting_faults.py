@@ -16,7 +16,7 @@ from pulse_resources.settings import Settings
 from pulse_resources.settings.setting_names import (
     BETWEEN,
     PREFIX,
-    each_explained,
+    explain_errors,
     misspelt,
     not_json,
     unknown,
@@ -35,7 +35,7 @@ class Fault:
 
 
 @dataclass
-class Found:
+class ParsedSettings:
     """The faults, and what can be used in spite of them."""
 
     settings: Settings | None
@@ -63,40 +63,40 @@ class _OfEnvironment(Settings):
 
 def check_environment() -> None:
     """Raise UserError if a variable of the environment is wrong, before anything is made by it."""
-    found = Found(None)
-    while found.settings is None:
-        found.settings = _read(found, _OfEnvironment)
-    if found.faults:
-        problems = "; ".join(f"{fault.name}: {fault.said}" for fault in found.faults)
-        raise UserError(f"a setting is wrong: {problems}", fix=found.faults[0].fix)
+    parsed = ParsedSettings(None)
+    while parsed.settings is None:
+        parsed.settings = _read(parsed, _OfEnvironment)
+    if parsed.faults:
+        problems = "; ".join(f"{fault.name}: {fault.said}" for fault in parsed.faults)
+        raise UserError(f"a setting is wrong: {problems}", fix=parsed.faults[0].fix)
 
 
-def look() -> Found:
+def parse_settings() -> ParsedSettings:
     """Read the settings of this process, section by section."""
-    found = Found(None)
+    parsed = ParsedSettings(None)
     try:
-        given = in_file()
+        from_file = in_file()
     except (OSError, ValueError) as error:
         fix = "Repair it, or run `pulse up`: it writes the file again"
-        found.faults.append(Fault(str(pulse_home() / "settings.json"), f"cannot be read: {error}", fix))
-        return found
+        parsed.faults.append(Fault(str(pulse_home() / "settings.json"), f"cannot be read: {error}", fix))
+        return parsed
     for name, meant in misspelt(Settings.model_fields):
-        found.faults.append(Fault(name, "is not a setting", meant or "Unset it; `pulse config` shows all"))
-    for name, meant in unknown(Settings.model_fields, given):
-        found.faults.append(Fault(f"{name} in settings.json", "is not a setting", meant or "Remove it"))
-    while found.settings is None:
-        found.settings = _read(found, Settings)
-    return found
+        parsed.faults.append(Fault(name, "is not a setting", meant or "Unset it; `pulse config` shows all"))
+    for name, meant in unknown(Settings.model_fields, from_file):
+        parsed.faults.append(Fault(f"{name} in settings.json", "is not a setting", meant or "Remove it"))
+    while parsed.settings is None:
+        parsed.settings = _read(parsed, Settings)
+    return parsed
 
 
-def _read(faults: Found, kind: type[Settings]) -> Settings | None:
+def _read(faults: ParsedSettings, kind: type[Settings]) -> Settings | None:
     """The settings with defaults in the sections at fault; None: one more section is at fault."""
     defaults = {section: _default(section) for section in faults.sections}
     try:
         with _without_variables_of(faults.sections):
             return kind(**defaults)  # type: ignore[arg-type]
     except ValidationError as error:
-        for section, name, problem in each_explained(error):
+        for section, name, problem in explain_errors(error):
             faults.faults.append(Fault(name, problem, _SHOW))
             faults.sections.add(section)
     except SettingsError as error:

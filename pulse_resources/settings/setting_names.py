@@ -32,53 +32,55 @@ def fields(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str, FieldI
 
 def misspelt(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str | None]]:
     """Environment variables that look like settings but are not, each with a suggestion, if any."""
-    known = {variable(section, name) for section, name, _ in fields(sections)}
-    joined = {name.replace(BETWEEN, "_"): name for name in known}
-    for given in sorted(os.environ):
-        name = given.upper()
+    names = {variable(section, name) for section, name, _ in fields(sections)}
+    joined = {name.replace(BETWEEN, "_"): name for name in names}
+    for variable_name in sorted(os.environ):
+        name = variable_name.upper()
         if not name.startswith(PREFIX):
             continue
         if BETWEEN not in name:
-            if name in joined and not os.environ[given].startswith(_LINK):
-                yield given, meant(joined[name], [joined[name]])
-        elif BETWEEN.join(name.split(BETWEEN)[:2]) not in known:  # the rest is part of its value
-            yield given, meant(name, known)
+            if name in joined and not os.environ[variable_name].startswith(_LINK):
+                yield variable_name, meant(joined[name], [joined[name]])
+        elif BETWEEN.join(name.split(BETWEEN)[:2]) not in names:  # the rest is part of its value
+            yield variable_name, meant(name, names)
 
 
-def unknown(sections: Mapping[str, FieldInfo], given: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+def unknown(
+    sections: Mapping[str, FieldInfo], from_file: Mapping[str, Any]
+) -> Iterator[tuple[str, str | None]]:
     """Unknown names in settings.json, as `section.field`, each with a suggestion, if any."""
-    known = {f"{section}.{name}" for section, name, _ in fields(sections)}
-    for section, values in given.items():
+    names = {f"{section}.{name}" for section, name, _ in fields(sections)}
+    for section, values in from_file.items():
         if section == LOCAL:
             continue
         if section not in sections:
             yield section, meant(section, sections)
         elif isinstance(values, dict):
             for name in sorted(f"{section}.{field}" for field in values):
-                if name not in known:
-                    yield name, meant(name, known)
+                if name not in names:
+                    yield name, meant(name, names)
 
 
-def each_explained(error: ValidationError) -> Iterator[tuple[str, str, str]]:
+def explain_errors(error: ValidationError) -> Iterator[tuple[str, str, str]]:
     """Section, environment variable and what is wrong of each setting at fault; never its value."""
-    for each in error.errors(include_url=False, include_input=False, include_context=False):
-        place = [str(part) for part in each["loc"]]
-        yield place[0], f"{PREFIX}{BETWEEN.join(place)}".upper(), _plain(each["msg"])
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        place = [str(part) for part in fault["loc"]]
+        yield place[0], f"{PREFIX}{BETWEEN.join(place)}".upper(), _plain(fault["msg"])
 
 
 def explained(error: ValidationError) -> str:
     """Names invalid settings by their environment variables, with the reasons, but never their values."""
-    return "; ".join(f"{name}: {said}" for _, name, said in each_explained(error))
+    return "; ".join(f"{name}: {said}" for _, name, said in explain_errors(error))
 
 
 def not_json(error: str) -> str:
     """Environment variables that may be meant when a library names only their section."""
     section = re.search(r'field "(\w+)"', error)
     name = f"{PREFIX}{section[1]}".upper() if section else PREFIX
-    given = [
+    variables = [
         each for each in sorted(os.environ) if each.upper() == name or each.upper().startswith(f"{name}__")
     ]
-    return f"{' or '.join(given) or name} is not what its setting takes"
+    return f"{' or '.join(variables) or name} is not what its setting takes"
 
 
 def _plain(message: str) -> str:

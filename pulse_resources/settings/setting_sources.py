@@ -36,10 +36,10 @@ def in_force() -> list[InForce]:
 
 
 def _source(section: str, name: str, from_file: dict[str, Any]) -> Source:
-    own = variable(section, name)
-    given = {each.upper() for each in os.environ}
-    if f"{PREFIX}{section}".upper() in given or any(
-        each == own or each.startswith(own + BETWEEN) for each in given
+    variable_name = variable(section, name)
+    variables = {each.upper() for each in os.environ}
+    if f"{PREFIX}{section}".upper() in variables or any(
+        each == variable_name or each.startswith(variable_name + BETWEEN) for each in variables
     ):
         return "environment"
     return "file" if name in from_file.get(section, ()) else "default"

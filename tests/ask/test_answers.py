@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from pulse_pipelines.ask import meaning, plan, read
-from pulse_pipelines.ask.read import NotUnderstood, Ran
+from pulse_pipelines.ask.read import NotUnderstood, QueryResult
 from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.sql import engine
 
@@ -48,13 +48,13 @@ def trips() -> duckdb.DuckDBPyConnection:
 def answered(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]:
     """The first value of the answer, and how the question was understood."""
 
-    async def run(sql: str) -> Ran:
-        return Ran("", [], trips.execute(sql).to_arrow_table().to_pylist(), {})
+    async def run(sql: str) -> QueryResult:
+        return QueryResult("", [], trips.execute(sql).to_arrow_table().to_pylist(), {})
 
     found = asyncio.run(read.read([TRIPS], question, NOW, run))
     row = trips.execute(read.sql_of(found)).fetchone()
     assert row is not None
-    return row[0], plan.said(found)
+    return row[0], plan.in_words(found)
 
 
 @pytest.mark.parametrize(

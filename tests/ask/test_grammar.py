@@ -10,7 +10,7 @@ import pytest
 from benchmarks import ask
 from pulse_pipelines.ask import meaning, plan, read
 from pulse_pipelines.ask.meaning import Meaning
-from pulse_pipelines.ask.read import NotUnderstood, Ran
+from pulse_pipelines.ask.read import NotUnderstood, QueryResult
 from pulse_pipelines.domain.schemas.columns import columns
 
 ASKED = json.loads(ask.QUESTIONS.read_text())
@@ -27,11 +27,11 @@ def known() -> list[Meaning]:
 
 
 def understood(flights: duckdb.DuckDBPyConnection, known: list[Meaning], question: str) -> str:
-    async def run(sql: str) -> Ran:
-        return Ran("", [], flights.execute(sql).to_arrow_table().to_pylist(), {})
+    async def run(sql: str) -> QueryResult:
+        return QueryResult("", [], flights.execute(sql).to_arrow_table().to_pylist(), {})
 
     found = asyncio.run(read.read(known, question, ask.NOW, run))
-    return plan.said(plan.Plan(**{**vars(found), "notes": ()}))
+    return plan.in_words(plan.Plan(**{**vars(found), "notes": ()}))
 
 
 def test_there_are_enough_questions() -> None:
@@ -172,12 +172,12 @@ def test_names_alone_say_what_they_say(question: str, said: str) -> None:
     typed = [(each.field, each.name, each.type) for each in columns(document)]
     trips = meaning.of_schema("trips", document, typed)
 
-    async def run(sql: str) -> Ran:
+    async def run(sql: str) -> QueryResult:
         found = ([value] if f"'{value.lower()}'" in sql else [] for value in ("Berlin", "Rome", "-", "-"))
-        return Ran("", [], [{f"f{n}": values for n, values in enumerate(found)}], {})
+        return QueryResult("", [], [{f"f{n}": values for n, values in enumerate(found)}], {})
 
     try:
-        found = plan.said(asyncio.run(read.read([trips], question, ask.NOW, run)))
+        found = plan.in_words(asyncio.run(read.read([trips], question, ask.NOW, run)))
     except NotUnderstood as refused:
         found = str(refused)
     assert said in found

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, strategies as st
 
 from benchmarks import ask
 from pulse_pipelines.ask import meaning, plan, read
-from pulse_pipelines.ask.read import NotUnderstood, Ran
+from pulse_pipelines.ask.read import NotUnderstood, QueryResult
 from pulse_pipelines.ask.words import words
 from pulse_pipelines.domain.schemas.columns import columns
 
@@ -28,10 +28,10 @@ TRIPS = meaning.of_schema(
 
 
 def understood(question: str) -> str:
-    async def run(sql: str) -> Ran:
-        return Ran("", [], [], {})
+    async def run(sql: str) -> QueryResult:
+        return QueryResult("", [], [], {})
 
-    return plan.said(asyncio.run(read.read([TRIPS], question, ask.NOW, run)))
+    return plan.in_words(asyncio.run(read.read([TRIPS], question, ask.NOW, run)))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (claim_runs, merge_claims):
         monkeypatch.setattr(module, "LARGE_IDS", 100)
         monkeypatch.setattr(module, "MERGED_IDS", 300)
-    monkeypatch.setattr(claim_runs, "KEPT_IDS", 0)
+    monkeypatch.setattr(claim_runs, "RETAINED_IDS", 0)
     monkeypatch.setattr(claim_lookup, "IDS_PER_RANGE", 0)
 
 

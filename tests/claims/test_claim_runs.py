@@ -89,7 +89,7 @@ def test_a_run_says_how_far_it_reaches(owner: Owner) -> None:
 @pytest.fixture
 def large(owner: Owner) -> Owner:
     """Its dataset has a run that goes to a file."""
-    assert add(owner, looked_up(owner, names(claim_cache.KEPT_IDS)))
+    assert add(owner, looked_up(owner, names(claim_cache.RETAINED_IDS)))
     return owner
 
 
@@ -125,9 +125,9 @@ def test_files_of_runs_that_are_gone_go(large: Owner) -> None:
     assert known(large, "e1") == {"e1"}
     (before,) = runs(large)
     for n in range(3):
-        assert add(large, looked_up(large, names(claim_cache.KEPT_IDS, f"{n}-")))
+        assert add(large, looked_up(large, names(claim_cache.RETAINED_IDS, f"{n}-")))
     (after,) = runs(large)
-    assert after.ids == 4 * claim_cache.KEPT_IDS
+    assert after.ids == 4 * claim_cache.RETAINED_IDS
     assert known(large, "e1", "0-1", "2-1") == {"e1", "0-1", "2-1"}
     assert str(before.run) in files(large)
     claim_cache.clean(orders(large).dataset_id, [after])
@@ -146,7 +146,7 @@ def test_a_snapshot_keeps_the_runs_that_it_found(large: Owner) -> None:
         (run,) = claim_runs.runs(connection, [dataset_id])[dataset_id]
         with superuser() as other:
             other.execute("DELETE FROM processed_event_ids WHERE dataset_id = %s", [dataset_id])
-        assert len(claim_cache.digests(connection, run)) == claim_cache.KEPT_IDS
+        assert len(claim_cache.digests(connection, run)) == claim_cache.RETAINED_IDS
     (path,) = (load_settings().home / "claims" / str(dataset_id)).iterdir()
     path.unlink()
     with session(large) as connection, pytest.raises(Transient, match="replaced meanwhile"):

@@ -132,7 +132,7 @@ def test_the_gate_keeps_files_of_the_runs_that_there_are(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs are merged, batch by batch; with each, files of those that were there before it are left."""
-    monkeypatch.setattr(claim_runs, "KEPT_IDS", 0)  # all are large enough for a file
+    monkeypatch.setattr(claim_runs, "RETAINED_IDS", 0)  # all are large enough for a file
     folder = load_settings().home / "claims" / str(orders(owner).dataset_id)
     sent = []
     for n in range(4):

@@ -227,7 +227,7 @@ def test_a_schema_is_checked_without_a_stack(no_stack: None) -> None:
     shown = run("schema", "check", "-", stdin=json.dumps({"fields": {"at": "timestamp"}}))
     assert "timestamptz" in shown.stdout
     assert "Validating an event of 262,144 bytes takes at most" in shown.stderr
-    assert "no regular expression" in fails("schema", "check", "-", code=2, stdin='{"pattern": "("}')
+    assert "not a regular expression" in fails("schema", "check", "-", code=2, stdin='{"pattern": "("}')
     document = '{"title": "Größe", "fields": {"size": "number"}}'
     found = as_json("schema", "check", "-", stdin=document.encode("utf-8-sig"))
     assert [each["field"] for each in found["columns"]] == ["size"]
@@ -624,7 +624,7 @@ def test_events_are_collected_from_lines_and_arrays(
 def test_members_that_no_column_has_are_named_once(api_service: str, owner: Owner, key: str) -> None:
     misspelt = [event(f"e{n}").replace(b"{", b'{"contxt": {}, ', 1) for n in range(501)]
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(misspelt))
-    said = "contxt is no member of an event: no column has it (501 events). Did you mean context?"
+    said = "contxt is not a member of an event: no column has it (501 events). Did you mean context?"
     assert (result.stdout, result.stderr.splitlines()) == (
         "501 events: 501 accepted, 0 dead-lettered, 0 refused\n",
         [said],

@@ -39,7 +39,7 @@ def test_a_declared_property_can_play_a_role(roles: str) -> None:
 @pytest.mark.parametrize(
     ("roles", "says"),
     [
-        ('"x-pulse-actor": "nobody"', "/x-pulse-actor names 'nobody', which is no declared property"),
+        ('"x-pulse-actor": "nobody"', "/x-pulse-actor names 'nobody', which is not a declared property"),
         ('"x-pulse-actor": 7', "/x-pulse-actor names 7"),
         ('"x-pulse-actor": null', "/x-pulse-actor names None"),
         ('"x-pulse-actor": ["who"]', "/x-pulse-actor names ['who']"),

@@ -30,7 +30,7 @@ from pulse_pipelines.defs.resources import services
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.moves import evolve
 from pulse_pipelines.registry import Family, Member
-from pulse_pipelines.tables.iceberg_schema import OWN_DOCS
+from pulse_pipelines.tables.iceberg_schema import PULSE_DOCS
 from pulse_resources.settings import Settings, load_settings
 
 
@@ -88,7 +88,7 @@ def field(name: str, kind: object, *, required: bool = False, doc: str | None = 
     return {"id": 1, "name": name, "type": kind, "required": required, "doc": doc}
 
 
-OWN = max(OWN_DOCS, key=len)
+OWN = max(PULSE_DOCS, key=len)
 DECLARED = "A property of the events' data, as the schema declares it"
 
 

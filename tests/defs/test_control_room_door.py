@@ -376,9 +376,9 @@ def test_a_proxy_is_believed_where_it_is_trusted() -> None:
     twice = Headers(raw=[(b"x-user", b"bob"), (b"x-user", b"ann")])
     assert known.of({"client": ("192.0.2.9", 1)}, twice) is None
     assert role(identity(**trusted | {"proxy_operators": ["*"]}), "::1", X_User="bob") is Role.OPERATOR
-    assert Identity(DagsterSettings.model_validate(trusted)).known()
-    assert not Identity(DagsterSettings()).known()
-    assert not Identity(DagsterSettings(proxy_header="X-User")).known()
+    assert Identity(DagsterSettings.model_validate(trusted)).is_configured()
+    assert not Identity(DagsterSettings()).is_configured()
+    assert not Identity(DagsterSettings(proxy_header="X-User")).is_configured()
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ def waiting() -> None:
 def test_a_later_attempt_has_longer_to_begin_and_a_run_with_a_process_much_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_processes, "_known", [])
+    monkeypatch.setattr(run_processes, "_sources", [])
     with dg.DagsterInstance.ephemeral() as instance:
         run = instance.create_run_for_job(waiting, tags={"dagster/run_key": "batch:1"})
         assert launches.vanished(instance, "batch:2", 2) is None, "there is no such run yet"

@@ -214,14 +214,14 @@ REFUSED: list[tuple[str, str | bytes, str]] = [
     (
         "no such type",
         document(properties={"a": {"properties": {"b/c": {"type": "strng"}}}}),
-        'not a valid JSON Schema: at #/properties/a/properties/b~1c/type: "strng" is no type: a type is '
+        'not a valid JSON Schema: at #/properties/a/properties/b~1c/type: "strng" is not a type: a type is '
         "one of array, boolean, integer, null, number, object, string, or an array of some of them. "
         "Did you mean string?",
     ),
     (
         "no such type in an array",
         document(properties={"a": {"type": ["string", "nul"]}}),
-        'at #/properties/a/type: ["string","nul"] is no type',
+        'at #/properties/a/type: ["string","nul"] is not a type',
     ),
     (
         "no such type in draft 4",
@@ -245,7 +245,7 @@ REFUSED: list[tuple[str, str | bytes, str]] = [
     ),
     ("required is a string", document(required="a"), "not a valid JSON Schema: at #/required: "),
     ("format is a list", document(properties={"a": {"type": "string", "format": []}}), "not a valid"),
-    ("bad pattern", document(properties={"a": {"pattern": "("}}), "'(' at #/properties/a is no regular"),
+    ("bad pattern", document(properties={"a": {"pattern": "("}}), "'(' at #/properties/a is not a regular"),
     ("remote", document(properties={"a": {"$ref": "https://example.com/a.json"}}), "example.com/a.json"),
     ("local file", document(properties={"a": {"$ref": "file:///etc/passwd"}}), "file:///etc/passwd"),
     ("remote by base", document(**{"$id": "https://example.com/x/", "$ref": "y"}), "may not refer to y"),

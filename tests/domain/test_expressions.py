@@ -127,8 +127,8 @@ def engine() -> duckdb.DuckDBPyConnection:
         ("lower(name, name)", "takes 1, and has 2"),
         ("coalesce(name, people)", "coalesce takes a string"),
         ("(people = name)", "compares a long with a string"),
-        ("(born = 'today')", "is no date"),
-        ("(seen < 'now')", "is no timestamp"),
+        ("(born = 'today')", "is not a date"),
+        ("(seen < 'now')", "is not a timestamp"),
         ("(people < 99999999999999999999)", "beyond 64 bits"),
         ("people = 1", "an end was expected"),
         ("upper(name)", "an end was expected"),
@@ -148,7 +148,7 @@ def test_what_is_no_expression_is_refused_with_words(text: str, said: str) -> No
 
 @pytest.mark.parametrize("value", ["05", "+5", "-0", "true", "99999999999999999999", ""])
 def test_a_value_that_no_entity_can_have_is_refused(value: str) -> None:
-    with pytest.raises(UserError, match="is no value of people"):
+    with pytest.raises(UserError, match="is not a value of people"):
         subset(f"people={value}", COLUMNS)
 
 

@@ -67,7 +67,7 @@ def test_the_name_tells_the_format(path: str, form: Format) -> None:
     ("said", "why"),
     [
         ({"path": "planes.txt", "key": ["tail"]}, "does not tell the files' format"),
-        ({"path": "planes.txt", "key": ["tail"], "format": "xml"}, "no format of files"),
+        ({"path": "planes.txt", "key": ["tail"], "format": "xml"}, "not a format of files"),
         ({"path": "planes.parquet.gz", "key": ["tail"]}, "compressed inside"),
         ({"path": "planes.csv"}, "says no key"),
         ({"path": "planes.csv", "key": [1]}, "key must be a list"),

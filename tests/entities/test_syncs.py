@@ -18,7 +18,7 @@ from pulse_pipelines.entities.syncs import Sync
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.ingest import attempts, plan, sync_deletions
 from pulse_pipelines.monitoring import checks
-from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.monitoring.issues import Kind, find_issues
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.process import faults
@@ -213,7 +213,9 @@ def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) ->
     found = newest(owner)
     assert (found.state, found.absent, found.entities) == (State.HELD, 2, 3)
     assert found.reason == "it would delete 2 of 3 entities, and 40% is the most"
-    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    (issue,) = [
+        each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
+    ]
     assert (issue.kind, issue.about["dataset"]) == (Kind.SYNC_HELD, SLUG)
     assert f"pulse sync commit {owner.tenant.slug} {SLUG} {found.sync_id}" in issue.fix
     assert None not in latest(owner).values()

@@ -34,7 +34,7 @@ from typer.testing import CliRunner
 from pulse_api import cli
 from pulse_pipelines import registry
 from pulse_pipelines.erasure import everywhere, own_process, own_tables, record
-from pulse_pipelines.erasure.own_subject import Wanted, names_of, paths_of
+from pulse_pipelines.erasure.own_subject import SearchedValue, names_of, paths_of
 from pulse_pipelines.erasure.own_table import OwnErasure
 from pulse_pipelines.erasure.subject import subject
 from pulse_pipelines.lake import catalog as names, metadata
@@ -196,7 +196,7 @@ def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer:
     dropped = own_tables.folders_without_table(writer.tenant)
     assert (table.location() in dropped, purged.location() in dropped) == (True, False)
     code, done = run(writer, "--yes")
-    (named,) = (each for each in done["datasets"][0]["remains"] if "no table's now" in each["where"])
+    (named,) = (each for each in done["datasets"][0]["remains"] if "to no table now" in each["where"])
     assert (code, named["where"].split()[0]) == (0, str(len(dropped)))
     own_engine.register_table(table.name()[-2:], table.metadata_location)
     run(writer, "--yes")
@@ -225,11 +225,11 @@ def test_what_cannot_be_searched_is_named_with_the_reason(
     with made["of type date"].update_schema() as change:
         change.delete_column("email")
         change.add_column("email", DateType())
-    there = {table.name: table for table in names.own_tables(writer.tenant)}
+    there = {table.name: table for table in names.tenant_tables(writer.tenant)}
     for why, table in made.items():
         own = there[table.name()[-1]]
         wanted = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
-        reason = OwnErasure(writer.tenant, own, Wanted(paths_of(wanted), ADA)).count().reason
+        reason = OwnErasure(writer.tenant, own, SearchedValue(paths_of(wanted), ADA)).count().reason
         assert why in str(reason)
         if why != "delete files":
             own_engine.drop_table(table.name()[-2:])
@@ -296,8 +296,8 @@ def test_what_engines_commit_before_is_covered_and_after_it_is_not(
     table = make(own_engine)
     wanted = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
     erasure = record.begin(writer.tenant, wanted)
-    (own,) = names.own_tables(writer.tenant)
-    looked_for = Wanted(paths_of(wanted), ADA)
+    (own,) = names.tenant_tables(writer.tenant)
+    looked_for = SearchedValue(paths_of(wanted), ADA)
 
     def write(number: int) -> None:
         own_engine.load_table(table.name()[-2:]).append(mails(number, ADA, "e@x"))
@@ -308,8 +308,8 @@ def test_what_engines_commit_before_is_covered_and_after_it_is_not(
     assert (outcome.rows, outcome.reason) == (3, None)
     assert ids(own_engine, table) == [0, 3, 5, 11, 20, 21]
     again = OwnErasure(writer.tenant, own, looked_for)
-    assert again.left(outcome.uuid, outcome.sequence).rows == 0
-    assert again.left(outcome.uuid, outcome.sequence + 1).rows == 1, "it would be found"
+    assert again.search_again(outcome.uuid, outcome.sequence).rows == 0
+    assert again.search_again(outcome.uuid, outcome.sequence + 1).rows == 1, "it would be found"
     record.finish(writer.tenant, erasure.erasure_id, [], {})
 
 
@@ -422,9 +422,9 @@ def test_a_value_is_found_in_columns_of_every_kind(name: str) -> None:
     value, kind, where, expected = ROWS[name]
     path, _, looked_for = where.partition("=")
     rows = pa.record_batch({"c": pa.array([value, None], kind), "other": pa.array([ADA, ADA])})
-    wanted = Wanted((tuple(path.split(".")),), looked_for)
+    wanted = SearchedValue((tuple(path.split(".")),), looked_for)
     assert wanted.mask(rows, {}).to_pylist() == [expected, False]
-    assert wanted.wanted_columns(rows.schema, {}) == ["c"]
+    assert wanted.columns_to_read(rows.schema, {}) == ["c"]
 
 
 def test_names_are_known_by_field_ids(own_engine: RestCatalog) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.waiting import PATIENCE_S
 from pulse_api.http import readiness
-from pulse_api.http.readiness import Readiness, Seen
+from pulse_api.http.readiness import CheckResult, Readiness
 
 
 class Looks:
@@ -23,12 +23,12 @@ class Looks:
         self.error: Exception | None = None
         self.number = 0
 
-    def __call__(self) -> Seen:
+    def __call__(self) -> CheckResult:
         self.number += 1
         assert self.may_end.wait(PATIENCE_S)
         if self.error:
             raise self.error
-        return Seen(time.monotonic() - self.began_ago, self.missing)
+        return CheckResult(time.monotonic() - self.began_ago, self.missing)
 
 
 @pytest.fixture

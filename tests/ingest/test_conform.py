@@ -353,24 +353,25 @@ def test_a_timestamp_means_the_same_alone_and_beside_one_that_takes_the_slow_way
         (
             "2026-11-19T10:00:00+24:00",
             "the zone offset +24:00 is not below 24 hours",
-            "'2026-11-19T10:00:00+24:00' is no time: the zone offset +24:00 is not below 24 hours. "
+            "'2026-11-19T10:00:00+24:00' is not a time: the zone offset +24:00 is not below 24 hours. "
             "Write it like 2026-11-19T10:00:00Z",
         ),
         (
             "2026-13-01T00:00:00Z",
             "month must be in 1..12",
-            "'2026-13-01T00:00:00Z' is no time: month must be in 1..12. Write it like 2026-11-19T10:00:00Z",
+            "'2026-13-01T00:00:00Z' is not a time: month must be in 1..12. "
+            "Write it like 2026-11-19T10:00:00Z",
         ),
         (
             "now",
             "not an RFC 3339 timestamp with a zone offset",
-            "'now' is no time: not an RFC 3339 timestamp with a zone offset. "
+            "'now' is not a time: not an RFC 3339 timestamp with a zone offset. "
             "Write it like 2026-11-19T10:00:00Z",
         ),
         (
             {},
             "not an RFC 3339 timestamp with a zone offset",
-            "'{}' is no time: not an RFC 3339 timestamp with a zone offset. "
+            "'{}' is not a time: not an RFC 3339 timestamp with a zone offset. "
             "Write it like 2026-11-19T10:00:00Z",
         ),
     ],

@@ -59,7 +59,7 @@ def test_what_retention_removed(owner: Owner) -> None:
     ingest(owner)
     owner.send(event("b"), event("c"), event("d"))
     remove_before(owner, 3)
-    (loss,) = data_loss.look(owner.tenant)
+    (loss,) = data_loss.find_losses(owner.tenant)
     assert (loss.position, loss.lost) == (1, 2)
     accept(owner)
     assert log(owner) == [(0, 1, 2)]
@@ -92,7 +92,7 @@ def test_a_topic_that_is_gone_is_made_again(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     delete_topic(owner)
-    assert {loss.problem for loss in data_loss.look(owner.tenant)} == {"the topic is gone"}
+    assert {loss.problem for loss in data_loss.find_losses(owner.tenant)} == {"the topic is gone"}
     accept(owner)
     owner.send(event("b"))
     assert_goes_on(owner, "a", "b")
@@ -133,7 +133,7 @@ def test_a_batch_that_a_run_owns_is_left_alone(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])
     remove_before(owner, 1)
-    with attempts.own(batch, 1), pytest.raises(Transient, match="a run works on a batch"):
+    with attempts.hold_attempt(batch, 1), pytest.raises(Transient, match="a run works on a batch"):
         accept(owner)
     accept(owner)
     assert_goes_on(owner, "b")
@@ -160,7 +160,7 @@ def test_a_batch_that_settles_after_the_look_is_not_undone(owner: Owner) -> None
     running = start_attempt(plan_batch([owner]), PULSE_FAIL_POINT="stop:after.land")
     running.stopped()
     recreate(owner)
-    seen = data_loss.look(owner.tenant)
+    seen = data_loss.find_losses(owner.tenant)
     running.goes_on()
     assert ids(owner) == ["a", "b"]
     with pytest.raises(Conflict, match="meanwhile"):
@@ -209,5 +209,5 @@ def test_the_same_ranges_are_planned_again_after_a_loss_beside_them(owner: Owner
 
 def test_what_a_client_of_kafka_says_comes_without_its_code() -> None:
     error = KafkaError(KafkaError._NOENT, "No leaders found")
-    assert kafka.said(KafkaException(error)) == kafka.said(error) == "No leaders found"
-    assert kafka.said("time-out") == "time-out"
+    assert kafka.error_text(KafkaException(error)) == kafka.error_text(error) == "No leaders found"
+    assert kafka.error_text("time-out") == "time-out"

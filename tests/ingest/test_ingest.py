@@ -141,7 +141,7 @@ def test_a_dataset_whose_table_is_gone_becomes_dead_letters_and_others_go_on(
 
 
 @pytest.mark.parametrize(
-    "rows", [parquet_files.KNOWN_ROWS, parquet_files.KNOWN_ROWS + 1], ids=["known", "read"]
+    "rows", [parquet_files.SMALL_FILE_ROWS, parquet_files.SMALL_FILE_ROWS + 1], ids=["known", "read"]
 )
 @pytest.mark.sample(1)
 def test_copies_of_landed_events_are_taken_out_of_small_and_large_files(owner: Owner, rows: int) -> None:

@@ -61,7 +61,7 @@ def failed(owner: Owner) -> list[Standing]:
 
 def alerts(owner: Owner) -> list[Issue]:
     """What is told of work that failed for a tenant."""
-    found = issues.look({}, 0)[0].issues
+    found = issues.find_issues({}, 0)[0].issues
     return [f for f in found if f.kind is Kind.WORK_FAILED and f.about["tenant"] == owner.tenant.slug]
 
 
@@ -271,7 +271,7 @@ def test_a_table_that_is_damaged_between_land_and_settle_keeps_nobody_else_from_
         plan_batch([harmed, healthy]),
         f"{table(harmed).location()}/metadata/00009-x.metadata.json",
     )
-    with attempts.own(batch, 1) as plan, staging.tables(plan):
+    with attempts.hold_attempt(batch, 1) as plan, staging.tables(plan):
         landed = land.land(spark(), dedup.gate(drain.drain(spark(), plan, 2)), 2)
         put(object_store.key(broken), b"{")
         with pointing_at(harmed, broken):

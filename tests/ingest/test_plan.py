@@ -43,7 +43,7 @@ def test_events_wait_from_when_they_came_even_while_a_batch_is_open(owner: Owner
             result = ingest_lag(dg.build_sensor_context(instance=instance, cursor=cursor))
         assert isinstance(result, dg.SensorResult)
         left = LagCursor.of(result.cursor, time.time())
-        assert left.looked == pytest.approx(time.time(), abs=10)
+        assert left.evaluated_at == pytest.approx(time.time(), abs=10)
         return left.waiting.get(owner.tenant.tenant_id)
 
     with with_settings(INGEST__FLUSH_SECONDS=10_000):

@@ -112,8 +112,8 @@ def test_a_large_batch_stands_aside_at_most_as_long_as_it_has_worked(
     )
     pause = priority.GiveWay()
     assert waited(after=5) == 0, "it does not run yet"
-    with attempts.own(batch, 1):
-        assert waited(after=priority.LOOK_S / 2) == 0, "it looks now and then only"
+    with attempts.hold_attempt(batch, 1):
+        assert waited(after=priority.CHECK_INTERVAL_S / 2) == 0, "it looks now and then only"
         assert waited(after=1) == pytest.approx(6, abs=0.2), "as long as it has worked since it last waited"
         assert waited(after=1) == pytest.approx(1, abs=0.2)
         with with_settings(INGEST__FLUSH_ROWS=2):

@@ -297,7 +297,7 @@ def test_a_gate_of_a_former_attempt_takes_no_places(owner: Owner) -> None:
     limit(owner, 3)
     send(owner, "ab")
     batch = plan_batch([owner])
-    with attempts.own(batch, 1) as plan, staging.tables(plan):
+    with attempts.hold_attempt(batch, 1) as plan, staging.tables(plan):
         drained = drain.drain(spark(), plan, 2)
         attempts.next_attempt(batch, 1, "it does not answer")
         (failure,) = dedup.gate(drained).failures
@@ -309,7 +309,7 @@ def test_places_of_a_batch_that_lost_its_events_are_given_back(owner: Owner) -> 
     limit(owner, 3)
     send(owner, "ab")
     batch = plan_batch([owner])
-    with attempts.own(batch, 1) as plan, staging.tables(plan):
+    with attempts.hold_attempt(batch, 1) as plan, staging.tables(plan):
         dedup.gate(drain.drain(spark(), plan, 2))
     attempts.next_attempt(batch, 1, "for the test")
     assert used(owner) == 2

@@ -27,7 +27,7 @@ from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog as names, metadata
 from pulse_pipelines.maintenance import merge_own
-from pulse_pipelines.maintenance.own_tables import Keeper, Kept
+from pulse_pipelines.maintenance.own_tables import Keeper, UpkeepReport
 from pulse_resources.iceberg import table_metadata
 
 ASKS = {"pulse.upkeep": "true"}
@@ -64,7 +64,7 @@ def files(own_engine: RestCatalog, table: Table) -> list[DataFile]:
     return [task.file for task in loaded(own_engine, table).scan().plan_files()]
 
 
-def keep(tenant: Tenant) -> Kept:
+def keep(tenant: Tenant) -> UpkeepReport:
     metadata.forget()
     return Keeper(tenant).keep()
 
@@ -356,7 +356,7 @@ def test_small_files_are_merged_as_they_grow(
 def test_a_run_is_bounded(own_engine: RestCatalog, writer: Guest) -> None:
     """What does not fit is left to the next run."""
     table = make(own_engine, 12)
-    (own,) = names.own_tables(writer.tenant)
+    (own,) = names.tenant_tables(writer.tenant)
     budget = merge_own.Budget(files=7)
     assert merge_own.merge(writer.tenant, own, budget).files == 7
     assert merge_own.merge(writer.tenant, own, budget).files == 0

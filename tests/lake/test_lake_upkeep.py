@@ -21,7 +21,7 @@ from chaos.surroundings import with_settings
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.lake import catalog as names, metadata, parsing, paths
 from pulse_pipelines.maintenance import policy
-from pulse_pipelines.maintenance.own_tables import Keeper, Kept
+from pulse_pipelines.maintenance.own_tables import Keeper, UpkeepReport
 from pulse_resources import object_store
 
 ASKS = {"pulse.upkeep": "true", "history.expire.max-snapshot-age-ms": "0"}
@@ -57,7 +57,7 @@ def rows(own_engine: RestCatalog, table: Table) -> list[int]:
     return sorted(found)
 
 
-def keep(writer: Guest) -> Kept:
+def keep(writer: Guest) -> UpkeepReport:
     metadata.forget()
     return Keeper(writer.tenant).keep()
 

@@ -195,7 +195,7 @@ def test_a_table_evolves(catalog: Api, writer: Guest, own: Trino) -> None:
     own.rows(f"ALTER TABLE own.evolved EXECUTE rollback_to_snapshot({first})")
     assert len(loaded(catalog, writer, "evolved").scan().to_arrow()) == 3
     replaced = "CREATE OR REPLACE TABLE own.evolved AS SELECT 1 AS id, 'x' AS country, {} AS at"
-    with pytest.raises(TrinoError, match="could not read the table any more"):
+    with pytest.raises(TrinoError, match="could no longer read the table"):
         own.rows(replaced.format("true"))
     assert own.rows("SELECT count(*) FROM own.evolved") == [(3,)]
     own.rows(replaced.format("TIMESTAMP '2026-01-02 03:04:05 UTC'"))

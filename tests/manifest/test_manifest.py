@@ -75,7 +75,7 @@ def test_a_manifest_sets_a_tenant_up_once(manifest: dict[str, Any], tmp_path: Pa
     tenant = registry.find_tenant(slug)
     (key,) = registry.keys.list_keys(tenant)
     assert applied[-1]["key"].split("_")[2] == key.key_id
-    assert registry.quotas.find_own_limits(tenant).max_datasets == 5
+    assert registry.quotas.find_tenant_limits(tenant).max_datasets == 5
     assert steps(tmp_path, manifest) == steps(tmp_path, manifest, "--plan") == []
     assert "nothing to do" in apply(tmp_path, manifest).stdout
 
@@ -112,7 +112,7 @@ def test_what_cannot_change_is_a_conflict_and_nothing_is_done(
     assert words in apply(tmp_path, manifest, code=2).output
     assert any(step.startswith("conflict") for step in steps(tmp_path, manifest, "--plan", code=1))
     tenant = registry.find_tenant(manifest["tenant"])
-    assert registry.quotas.find_own_limits(tenant).max_datasets == 5
+    assert registry.quotas.find_tenant_limits(tenant).max_datasets == 5
 
 
 def test_pruning_removes_what_the_manifest_does_not_name(manifest: dict[str, Any], tmp_path: Path) -> None:

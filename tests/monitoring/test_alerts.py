@@ -277,7 +277,7 @@ def _now() -> datetime:
 
 def keys(owner: Owner, waiting: issues.Waiting, now: float) -> tuple[set[str], dict[str, Any]]:
     """What is wrong with a tenant, and the state for the next look."""
-    seen, following = issues.look(waiting, now)
+    seen, following = issues.find_issues(waiting, now)
     return {f.key for f in seen.issues if owner.tenant.slug in (*f.about.values(), *f.key.split("/"))}, (
         following
     )
@@ -315,7 +315,7 @@ def test_a_stuck_batch_names_its_tenants_until_it_is_settled(owner: Owner) -> No
     batch = plan_batch([owner])
     for attempt in range(1, load_settings().ingest.max_attempts + 1):
         attempts.next_attempt(batch, attempt, "no\nluck")
-    (stuck,) = [f for f in issues.look({}, 0)[0].issues if f.of == batch]
+    (stuck,) = [f for f in issues.find_issues({}, 0)[0].issues if f.of == batch]
     assert (stuck.kind, stuck.severity, stuck.about["tenants"]) == ("batch_stuck", "error", owner.tenant.slug)
     assert stuck.summary == f"batch {batch} is stuck after 5 attempts: no luck"
     assert stuck.fix.endswith(f"pulse batch retry {batch}")
@@ -325,7 +325,7 @@ def test_a_stuck_batch_names_its_tenants_until_it_is_settled(owner: Owner) -> No
             connection.execute("UPDATE ingest_batches SET state = 'running' WHERE batch_id = %s", [batch])
         (mine,) = [found for found in attempts.open_batches() if found.batch_id == batch]
         _give_up_dead_attempt(dg.build_sensor_context(), mine)
-        (stuck,) = [f for f in issues.look({}, 0)[0].issues if f.of == batch]
+        (stuck,) = [f for f in issues.find_issues({}, 0)[0].issues if f.of == batch]
         died = "the run died: its lease on the batch is gone; before that: no luck"
         assert stuck.summary == f"batch {batch} is stuck after {attempt} attempts: {died}"
     attempts.unstick(batch)
@@ -334,7 +334,7 @@ def test_a_stuck_batch_names_its_tenants_until_it_is_settled(owner: Owner) -> No
     assert told == "the disk is full", "what is known now counts"
     attempts.unstick(batch)
     run_batch(batch, 9)
-    assert batch not in {f.of for f in issues.look({}, 0)[0].issues}
+    assert batch not in {f.of for f in issues.find_issues({}, 0)[0].issues}
 
 
 def test_a_topic_that_was_recreated_is_an_alert(owner: Owner) -> None:
@@ -346,7 +346,7 @@ def test_a_topic_that_was_recreated_is_an_alert(owner: Owner) -> None:
         wrong, _ = keys(owner, {}, 0)
         assert wrong == {f"topic/{owner.tenant.slug}/0"}
     finally:
-        data_loss.accept(owner.tenant, data_loss.look(owner.tenant))
+        data_loss.accept(owner.tenant, data_loss.find_losses(owner.tenant))
     assert keys(owner, {}, 0)[0] == set()
 
 
@@ -367,7 +367,7 @@ def test_a_broker_that_does_not_answer_is_an_alert_and_resolves_nothing(
     for cached in (load_settings, kafka.admin):
         cached.cache_clear()
     try:
-        seen, waiting = issues.look({owner.tenant.slug: (3, 5.0)}, 10.0)
+        seen, waiting = issues.find_issues({owner.tenant.slug: (3, 5.0)}, 10.0)
     finally:
         monkeypatch.undo()
         for cached in (load_settings, kafka.admin):

@@ -148,7 +148,7 @@ def test_large_files_are_not_small(healthy: Owner, limits: Callable[..., None]) 
 
 
 def fresh(owner: Owner, *, ask_broker: bool = True) -> CheckResult:
-    return freshness.look(ask_broker=ask_broker).get(owner.tenant.tenant_id, CheckResult())
+    return freshness.check_freshness(ask_broker=ask_broker).get(owner.tenant.tenant_id, CheckResult())
 
 
 def test_events_that_wait_too_long_are_found(owner: Owner, limits: Callable[..., None]) -> None:

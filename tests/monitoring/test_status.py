@@ -69,7 +69,7 @@ def test_a_look_for_issues_reads_the_pipes_once(owner: Owner, monkeypatch: pytes
     read: list[int] = []
     everyones = pipes.everyones
     monkeypatch.setattr(pipes, "everyones", lambda: (read.append(1), everyones())[1])
-    issues.look({}, time.time())
+    issues.find_issues({}, time.time())
     assert len(read) == 1
 
 

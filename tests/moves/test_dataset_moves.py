@@ -28,7 +28,7 @@ from pulse_pipelines.moves import evolve
 from pulse_pipelines.tables import leases, rewrite_file
 from pulse_pipelines.tables.rewrite_file import Rewrite, RewrittenFile
 from pulse_resources import iceberg, object_store
-from pulse_resources.errors import Conflict, Gone, Incompatible, NotFound, PulseError
+from pulse_resources.errors import Conflict, FileGone, Incompatible, NotFound, PulseError
 from pulse_resources.settings import Settings
 
 OLD = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
@@ -257,7 +257,7 @@ def test_a_file_that_is_gone_from_a_table_that_did_not_go_on_is_told(owner: Owne
         "manifests": table.current_snapshot().manifest_list,
         "data files": live_files(owner)[0],
     }
-    with without_object(paths[reads]), pytest.raises(Gone, match="a file of the table is gone") as caught:
+    with without_object(paths[reads]), pytest.raises(FileGone, match="a file of the table is gone") as caught:
         moved(owner.tenant, "orders", uri)
     assert caught.value.where == {"tenant": owner.tenant.slug, "dataset": "orders"}
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 1

@@ -32,7 +32,7 @@ from pulse_pipelines.pipes.turns import OthersWait, no_one_waits
 from pulse_resources.errors import Transient
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
-from pulse_resources.settings import given, load_settings
+from pulse_resources.settings import load_settings, override_settings
 from pulse_resources.settings.pipe_settings import PipeSettings
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ class Hostile:
 def turns(**said: float) -> Iterator[None]:
     """Runs have these turns, and are watched all the time."""
     settings = PipeSettings(watch_seconds=0.05, **{"turn_seconds": 0, "give_way_seconds": 300} | said)
-    with given(load_settings().model_copy(update={"pipes": settings})):
+    with override_settings(load_settings().model_copy(update={"pipes": settings})):
         yield
 
 

@@ -28,7 +28,7 @@ from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.ingest import attempts, sync_deletions
-from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.monitoring.issues import Kind, find_issues
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import addresses, progress
 from pulse_pipelines.pipes.postgres import queries, tables
@@ -198,7 +198,9 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
     with pytest.raises(ConnectionError):
         run(spark(), owner.tenant, "planes", 2)
     assert "ConnectionError" in str(pipes.find(owner.tenant, "planes").error)
-    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    (issue,) = [
+        each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
+    ]
     assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "planes")
     ingest(owner)  # what was sent
     assert sync_deletions.send_of(owner.tenant) == 0
@@ -375,12 +377,12 @@ def test_the_sensor_launches_what_is_due_as_an_asset_of_the_tenant(owner: Owner,
     loaded, slug = defs(), owner.tenant.slug
     with dg.DagsterInstance.ephemeral() as instance:
 
-        def look() -> Any:
+        def find_issues() -> Any:
             return pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
 
-        for request in look().dynamic_partitions_requests:
+        for request in find_issues().dynamic_partitions_requests:
             instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
-        (launched,) = [each for each in look().run_requests if each.partition_key == slug]
+        (launched,) = [each for each in find_issues().run_requests if each.partition_key == slug]
         job = loaded.resolve_job_def("pipes")
         done = job.execute_in_process(
             instance=instance, partition_key=slug, asset_selection=launched.asset_selection

@@ -122,8 +122,8 @@ def test_what_is_deleted_or_changed_in_the_source_stays_as_it_came(owner: Owner,
     source.execute("DELETE FROM sales")
     bring(owner, "sales")
     assert counts(owner) == (State.DONE, 0, 0, 0)
-    assert sync_deletions.held() == [
-        each for each in sync_deletions.held() if each.tenant != owner.tenant.slug
+    assert sync_deletions.syncs_awaiting_approval() == [
+        each for each in sync_deletions.syncs_awaiting_approval() if each.tenant != owner.tenant.slug
     ]
     assert ids(owner) == numbers(1, 20)
     assert {row["shop"] for row in owner.rows("sales")} == {"a"}

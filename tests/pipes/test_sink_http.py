@@ -34,7 +34,7 @@ from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.pipes.turns import Turn
 from pulse_pipelines.registry import keys
 from pulse_resources.errors import PulseError, Transient, UserError
-from pulse_resources.settings import PipeSettings, Settings, given, load_settings
+from pulse_resources.settings import PipeSettings, Settings, load_settings, override_settings
 
 PIPE: dict[str, Any] = {"pipe": "out", "from": "countries", "to": SOURCE}
 POINTS = ("push.before_request", "push.answered", "push.confirmed")
@@ -141,7 +141,7 @@ def test_a_delivery_gives_way_between_requests_and_is_gone_on_with(
 
     at("push.confirmed", let_one_wait)
     settings = PipeSettings(turn_seconds=0, watch_seconds=0.05)
-    with given(load_settings().model_copy(update={"pipes": settings})):
+    with override_settings(load_settings().model_copy(update={"pipes": settings})):
         gave_way = deliver(owner.tenant, "out", one_waits.is_set)
     assert (gave_way.gave_way, gave_way.counts.versions) == (True, 1)
     assert [pipe.name for pipe in pipes.due() if pipe.tenant == owner.tenant] == ["out"], (

@@ -27,7 +27,7 @@ from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure.run import erase
-from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.monitoring.issues import Kind, find_issues
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.sinks import reading
 from pulse_pipelines.pipes.sinks.run import deliver
@@ -482,7 +482,9 @@ def test_a_run_that_fails_is_an_issue_and_the_next_one_ends_it(owner: Owner, sin
     sink.execute("DROP TABLE copied")
     with pytest.raises(NotFound):
         deliver(owner.tenant, "out")
-    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    (issue,) = [
+        each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
+    ]
     assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "out")
     with pytest.raises(Terminal, match="the run failed"):
         pipes.delivered(owner.tenant, "out", after=None)

@@ -16,7 +16,7 @@ from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.entities import syncs
-from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.monitoring.issues import Kind, find_issues
 from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import sessions
 from pulse_pipelines.pipes.postgres.pgoutput import decoded
@@ -67,7 +67,9 @@ def stops(owner: Owner, why: str) -> None:
         run(spark(), owner.tenant, "planes", 2)
     assert "pulse pipe reset" in str(found(owner).error)
     assert found(owner).position == before
-    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    (issue,) = [
+        each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
+    ]
     assert issue.kind == Kind.PIPE_FAILED
 
 
@@ -98,7 +100,7 @@ def test_a_quiet_table_lets_the_source_forget_its_log(owner: Owner, source: Any)
     assert found(owner).position == after.position, "a run has to bring these"
     assert [error for pipe, error in watch([after]) if pipe.tenant == owner.tenant] == [None]
     with with_settings(ALERTS__PIPE_LOG_MB=0.001):
-        kinds = [e.kind for e in look({}, 0)[0].issues if e.about.get("tenant") == owner.tenant.slug]
+        kinds = [e.kind for e in find_issues({}, 0)[0].issues if e.about.get("tenant") == owner.tenant.slug]
     assert kinds == [Kind.PIPE_LOG]
     measured = exposed(owner)
     assert measured["pulse_pipe_wal_bytes", ""] == found(owner).wal_bytes

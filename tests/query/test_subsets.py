@@ -159,7 +159,7 @@ def test_an_index_that_is_behind_is_brought_up_by_its_reader(owner: Owner) -> No
         (lambda owner: indexes.drop(owner.tenant, SLUG, 7), NotFound, "no index 7"),
         (lambda owner: pages(owner, subset="name=x"), Conflict, "pulse index create"),
         (lambda owner: pages(owner, subset="name"), UserError, "'=' was expected"),
-        (lambda owner: preview(owner.tenant, SLUG, 1, subset="people=x"), UserError, "no value of people"),
+        (lambda owner: preview(owner.tenant, SLUG, 1, subset="people=x"), UserError, "not a value of people"),
     ],
 )
 def test_what_is_not_there_is_refused_with_words(

@@ -174,7 +174,7 @@ def test_a_published_schema_is_immutable_for_every_role(
         ("{", "JSON"),
         ("[]", "object"),
         ('{"type": "array"}', "object"),
-        ('{"type": 1}', "at #/type: 1 is no type"),
+        ('{"type": 1}', "at #/type: 1 is not a type"),
         ('{"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}', "example.com"),
         ('{"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}', "passwd"),
         ('{"type": "object", "properties": {"a": {}, "A": {}}}', "share the column"),

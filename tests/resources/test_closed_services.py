@@ -125,7 +125,7 @@ def test_servers_run_under_users_of_their_own_that_read_nothing_else(stack: Sett
     users = {name: Path(f"/proc/{process.pid}").stat().st_uid for name, process in owners.items() if process}
     assert len(set(users.values()) | {0}) == 4
     closed = [stack.home / "settings.json", stack.home / "logs", stack.home / "spark" / "spark.properties"]
-    postgres = accounts.known_account(("postgres", "nobody"))
+    postgres = accounts.existing_account(("postgres", "nobody"))
     for name, account in (
         ("postgres", postgres),
         *((n, accounts.account(layout, n)) for n in ("kafka", "minio")),
@@ -183,8 +183,8 @@ def test_data_that_was_given_in_part_is_given_again(tmp_path: Path, at: AtPoint)
 
     at("accounts.before_folder", die_before_the_last, always=True)
     with pytest.raises(KeyboardInterrupt):
-        accounts.own(owner, tmp_path / "data")
-    accounts.own(owner, tmp_path / "data")
+        accounts.give_to(owner, tmp_path / "data")
+    accounts.give_to(owner, tmp_path / "data")
     for path in (tmp_path / "data", inner, inner / "file"):
         assert path.stat().st_uid == owner.uid
 

@@ -82,7 +82,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
     """An empty $PULSE_HOME, stopped and removed afterwards, wherever its services keep their data."""
     home = tmp_path / "home"
     monkeypatch.setenv("PULSE_HOME", str(home))
-    for variable in provision.GIVEN_BY.values():
+    for variable in provision.ADDRESS_SETTINGS.values():
         monkeypatch.delenv(variable, raising=False)
     forget_connections()
     yield Layout(home)
@@ -452,7 +452,7 @@ def test_another_clone_s_packages_are_those_of_the_first(
 def test_the_cache_has_few_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "bin").mkdir()
-    for number in range(environment.KEPT + 2):
+    for number in range(environment.MAX_ENVIRONMENTS + 2):
         monkeypatch.setattr(sys, "version", f"Python {number}")
         environment.keep(tmp_path / "bin")
         os.utime(cache() / environment.name(), (number, number))
@@ -460,7 +460,7 @@ def test_the_cache_has_few_environments(tmp_path: Path, monkeypatch: pytest.Monk
             monkeypatch.setattr(sys, "version", "Python 0")
             assert environment.take(tmp_path / "taken")
     kept = {path.name for path in cache().glob("environment-*")}
-    assert len(kept) == environment.KEPT
+    assert len(kept) == environment.MAX_ENVIRONMENTS
     assert environment.name() in kept
 
 

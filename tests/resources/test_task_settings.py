@@ -14,7 +14,7 @@ from pulse_resources.settings.service_settings import KafkaSettings, PostgresSet
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose settings may be given, and are its own again afterwards."""
-    monkeypatch.setattr(of_process, "_given", [])
+    monkeypatch.setattr(of_process, "_overrides", [])
     yield
     load_settings.cache_clear()
 

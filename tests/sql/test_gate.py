@@ -111,7 +111,7 @@ def test_explain_is_of_a_query_that_may_run() -> None:
             "DuckDB's own",
         ),
         ('SELECT * FROM \'a.csv\', (WITH "a.csv" AS (SELECT 1) FROM "a.csv")', "no table"),
-        ('WITH "/etc/passwd" AS (SELECT 1) SELECT 1', "no name"),
+        ('WITH "/etc/passwd" AS (SELECT 1) SELECT 1', "not a name"),
         ("FROM orders AT (VERSION => 3)", "`snapshots`"),
         ("FROM " + ", ".join(f"t{n}" for n in range(21)), "21 tables"),
         ("SELECT " + "[" * 900 + "1" + "]" * 900, "nested too deeply"),

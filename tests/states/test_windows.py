@@ -27,7 +27,7 @@ from chaos import states
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.domain.windows import KEPT, LENGTHS, Windows, minute
+from pulse_pipelines.domain.windows import LENGTHS, RETENTION_MINUTES, Windows, minute
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.monitoring.checks import inspection
 from pulse_pipelines.states import (
@@ -281,14 +281,18 @@ def test_a_build_that_an_erasure_overtakes_begins_anew(owner: Owner, at: AtPoint
 @pytest.mark.slow
 def test_an_erasure_of_the_newest_event_brings_back_what_was_too_old(owner: Owner) -> None:
     declare(owner)
-    owner.send(at_minute("a", 0, amount=1), at_minute("b", KEPT, amount=7.5), at_minute("c", 9, amount=2))
+    owner.send(
+        at_minute("a", 0, amount=1),
+        at_minute("b", RETENTION_MINUTES, amount=7.5),
+        at_minute("c", 9, amount=2),
+    )
     ingest(owner)
-    assert buckets(owner) == [(KEPT, 1), (9, 1)][::-1]
+    assert buckets(owner) == [(RETENTION_MINUTES, 1), (9, 1)][::-1]
     agree(owner)
     erasure.erase(owner.tenant, "orders", "amount=7.5")
     assert buckets(owner) == [(0, 1), (9, 1)]
     agree(owner)
-    owner.send(at_minute("d", 3 * KEPT, amount=3))
+    owner.send(at_minute("d", 3 * RETENTION_MINUTES, amount=3))
     ingest(owner)
     with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
         rounds = connection.execute("SELECT round FROM event_windows").fetchone()
@@ -366,16 +370,18 @@ def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
     ingest(owner)
     assert buckets(owner) == []
     assert looks(owner, 1_400) == {"5m": None, "1h": None, "24h": None}
-    owner.send(at_minute("after", 1_400 + KEPT))
+    owner.send(at_minute("after", 1_400 + RETENTION_MINUTES))
     ingest(owner)
-    assert looks(owner, 1_400 + KEPT) == {"5m": 1, "1h": 1, "24h": 1}
+    assert looks(owner, 1_400 + RETENTION_MINUTES) == {"5m": 1, "1h": 1, "24h": 1}
     assert [each for each in declared_states.full() if each.tenant == owner.tenant.slug] == []
     owner.send(
-        at_minute("one", 1_401 + KEPT), at_minute("two", 1_402 + KEPT), at_minute("three", 1_403 + KEPT)
+        at_minute("one", 1_401 + RETENTION_MINUTES),
+        at_minute("two", 1_402 + RETENTION_MINUTES),
+        at_minute("three", 1_403 + RETENTION_MINUTES),
     )
-    owner.send(at_minute("four", 1_404 + KEPT))
+    owner.send(at_minute("four", 1_404 + RETENTION_MINUTES))
     ingest(owner)
-    assert looks(owner, 1_404 + KEPT) == {"5m": None, "1h": None, "24h": None}
+    assert looks(owner, 1_404 + RETENTION_MINUTES) == {"5m": None, "1h": None, "24h": None}
     declare(owner, max_buckets=50)
     agree(owner)
 

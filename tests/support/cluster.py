@@ -26,7 +26,7 @@ import httpx
 
 from chaos.waiting import PATIENCE_S, wait
 from pulse_resources.local import ports
-from pulse_resources.local.accounts import known_account
+from pulse_resources.local.accounts import existing_account
 from pulse_resources.local.downloads import spark_home
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.spark import DOWNLOAD
@@ -289,7 +289,7 @@ def _python(folder: Path) -> tuple[Path, bool]:
     """A Python without Pulse that the workers reach, and whether they can have users of their own."""
     base = Path(sys.base_prefix)
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    stranger = known_account(USERS)
+    stranger = existing_account(USERS)
     if (
         stranger is None
         or not shutil.which("setpriv")

@@ -39,7 +39,7 @@ def set_limit(topic: str, limit: int) -> None:
 
 def accept(owner: Owner) -> None:
     """What an operator does: look, and say the word."""
-    data_loss.accept(owner.tenant, data_loss.look(owner.tenant))
+    data_loss.accept(owner.tenant, data_loss.find_losses(owner.tenant))
 
 
 def follow(owner: Owner, schema: dict[str, Any], slug: str = "orders") -> int:

@@ -80,7 +80,7 @@ def test_a_member_that_no_column_has_is_accepted_and_named() -> None:
         ("fleet", 2, "Put what is to be stored into context or data"),
         ("shema_version", 2, "Did you mean schema_version?"),
     ]
-    assert found[0]["detail"] == "contxt is no member of an event: no column has it"
+    assert found[0]["detail"] == "contxt is not a member of an event: no column has it"
     assert [len(each["member"]) for each in told(follows, many)] == [100] * 20
     assert told(replace(follows, kind=DatasetKind.ENTITIES), sent | {"deleted": True}) == []
 

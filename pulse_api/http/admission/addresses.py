@@ -42,8 +42,8 @@ class RecentActivity:
         self._last[address] = max(now, self._last.get(address, now)) + APART_S
         return self._last[address] - now
 
-    def look(self, now: float) -> None:
-        """Drop counts from before the previous look; called every second."""
+    def rotate(self, now: float) -> None:
+        """Drop counts from before the previous rotation; called every second."""
         self._refused_before, self._refused = self._refused, Counter()
         self._opened_before, self._opened = self._opened, Counter()
         self._last = {address: last for address, last in self._last.items() if last > now}

@@ -17,7 +17,7 @@ from pulse_api.http.admission.addresses import RecentActivity, address_of
 from pulse_api.http.problems import ProblemError
 from pulse_resources.settings.api_settings import ApiSettings
 
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """Seconds between two checks of all connections, and so the precision of timeouts."""
 CLOSING_S = 5.0
 """Seconds for the last bytes to a peer before its connection is cut."""
@@ -48,7 +48,7 @@ class Connections:
         self._by_address: Counter[str] = Counter()
         self._counts_addresses = most_per_address > 0
         self._recent = RecentActivity()
-        self._looking = False
+        self._checking = False
 
     def add(self, connection: "BoundedProtocol", host: str) -> ProblemError | None:
         """Count a connection; beyond a limit it is not counted, and the problem is returned."""
@@ -63,9 +63,9 @@ class Connections:
         if self._counts_addresses:
             self._recent.opened(address)
         measures.CONNECTIONS.inc()
-        if not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        if not self._checking:
+            self._checking = True
+            asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._check_all)
         return None
 
     def remove(self, connection: "BoundedProtocol") -> None:
@@ -86,15 +86,15 @@ class Connections:
         """Seconds before a new connection is read."""
         return self._recent.wait_s(self._open.get(connection, ""), asyncio.get_running_loop().time())
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._recent.look(now)
+        self._recent.rotate(now)
         for connection in list(self._open):
-            connection.look(now)
-        self._looking = bool(self._open)
-        if self._looking:
-            loop.call_later(LOOK_S, self._look)
+            connection.check_deadlines(now)
+        self._checking = bool(self._open)
+        if self._checking:
+            loop.call_later(CHECK_INTERVAL_S, self._check_all)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -226,7 +226,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._stalled = math.inf
 
-    def look(self, now: float) -> None:
+    def check_deadlines(self, now: float) -> None:
         """Close the connection if a deadline has passed."""
         if now >= self._stalled or (self.transport.is_closing() and now >= self._deadline):
             self.transport.abort()
@@ -235,9 +235,9 @@ class BoundedProtocol(HttpToolsProtocol):
         elif now >= self._deadline:
             self._deadline = now + CLOSING_S
             if self._in_body or (self._in_head and self._received):
-                what = "body" if self._in_body else "head"
+                part = "body" if self._in_body else "head"
                 self._refuse(
-                    ProblemError(408, f"{what}-timeout", f"the {what} of the request did not come in time")
+                    ProblemError(408, f"{part}-timeout", f"the {part} of the request did not come in time")
                 )
             else:
                 self.transport.close()

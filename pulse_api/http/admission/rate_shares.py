@@ -1,12 +1,12 @@
 """Rate shares: this process's shares of the tenants' rates, by recent demand here and in other processes.
 
 While a tenant's demand here is below a hundredth of its rate, each process has an equal share, at no cost.
-For other tenants each process publishes its demand at every look, reads that of the others, and all compute
+For other tenants each process publishes its demand at every update, reads that of the others, and all compute
 shares that add up to the rate (`domain.quota.part`). While senders move from one process to another, shares
-of two looks overlap: for that time up to about twice the rate may get through.
+of two updates overlap: for that time up to about twice the rate may get through.
 
-Demand is the maximum of the last three looks, because a refused client pauses before it retries. A process
-that is silent for three looks loses its share. A process that cannot reach Postgres keeps its shares.
+Demand is the maximum of the last three updates, because a refused client pauses before it retries. A process
+that is silent for three updates loses its share. A process that cannot reach Postgres keeps its shares.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from pulse_api.http.admission.rates import Rates, Whose
+from pulse_api.http.admission.rates import BucketKey, Rates
 from pulse_pipelines.domain.quota import part
 from pulse_pipelines.registry import rate_shares
 from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 
-LOOKS = 3
+UPDATES = 3
 """Looks whose demand counts in this process, and after which a silent process loses its share."""
 NOTABLE = 0.01
 """Fraction of a rate: demand below it is not published."""
-Demand = dict[Whose, tuple[float, float]]
+Demand = dict[BucketKey, tuple[float, float]]
 """Demand and the whole rate, both per second."""
 _log = logging.getLogger("pulse.api")
 
@@ -38,29 +38,31 @@ class RateShares:
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
         self._process = uuid4()
-        self._looked = time.monotonic()
-        self._recent: deque[Demand] = deque(maxlen=LOOKS)
+        self._published_at = time.monotonic()
+        self._recent: deque[Demand] = deque(maxlen=UPDATES)
         self._every = load_settings().api.rate_look_seconds
         self._answers = True
 
     async def keep(self) -> None:
-        """Run `look` periodically."""
+        """Run `update_shares` periodically."""
         while True:
-            await asyncio.to_thread(self.look)
+            await asyncio.to_thread(self.update_shares)
             await asyncio.sleep(self._every)
 
-    def look(self) -> None:
-        """Publish demand since the last look, and set the shares that follow from all processes' demand."""
+    def update_shares(self) -> None:
+        """Publish demand since the last call, and set the shares that follow from all processes' demand."""
         now = time.monotonic()
-        seconds, self._looked = max(now - self._looked, 0.001), now
+        seconds, self._published_at = max(now - self._published_at, 0.001), now
         demands = self._rates.take_demands().items()
-        self._recent.append({whose: (demand.count / seconds, demand.rate) for whose, demand in demands})
+        self._recent.append(
+            {bucket_key: (demand.count / seconds, demand.rate) for bucket_key, demand in demands}
+        )
         demand: Demand = {}
-        for look in self._recent:  # later looks overwrite the rate: the latest holds
-            for whose, (per_second, rate) in look.items():
-                demand[whose] = max(per_second, demand.get(whose, (0.0, 0.0))[0]), rate
+        for demands_then in self._recent:  # later demands overwrite the rate: the latest holds
+            for bucket_key, (per_second, rate) in demands_then.items():
+                demand[bucket_key] = max(per_second, demand.get(bucket_key, (0.0, 0.0))[0]), rate
         try:
-            self._share({whose: of for whose, of in demand.items() if of[0] >= NOTABLE * of[1]})
+            self._share({bucket_key: of for bucket_key, of in demand.items() if of[0] >= NOTABLE * of[1]})
             self._answers = True
         except (psycopg.Error, PulseError) as error:
             if self._answers:
@@ -76,16 +78,16 @@ class RateShares:
             _log.warning("the others have this process's parts of the rates in a moment: %s", error)
 
     def _share(self, demand: Demand) -> None:
-        lifetime = LOOKS * self._every
+        lifetime = UPDATES * self._every
         processes = rate_shares.beat(self._process, lifetime)
-        asked: dict[UUID, dict[str, float]] = defaultdict(dict)
+        by_tenant: dict[UUID, dict[str, float]] = defaultdict(dict)
         if processes > 1:
             for (tenant_id, kind), (per_second, _) in demand.items():
-                asked[tenant_id][kind] = per_second
-        shares: dict[Whose, float] = {}
-        for tenant_id, own in asked.items():
-            others = rate_shares.exchange(self._process, tenant_id, own, lifetime)
-            for kind, per_second in own.items():
+                by_tenant[tenant_id][kind] = per_second
+        shares: dict[BucketKey, float] = {}
+        for tenant_id, demand_of_tenant in by_tenant.items():
+            others = rate_shares.exchange(self._process, tenant_id, demand_of_tenant, lifetime)
+            for kind, per_second in demand_of_tenant.items():
                 rate = demand[tenant_id, kind][1]
                 shares[tenant_id, kind] = part(rate, per_second, others[kind]) / rate
         self._rates.share(shares, 1 / processes)

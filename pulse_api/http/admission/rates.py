@@ -17,7 +17,7 @@ MAX_BUCKETS = 20_000
 SHARED = frozenset({"requests", "events"})
 """Kinds that are a tenant's own limits; the other kinds protect one process."""
 
-Whose = tuple[UUID, str]
+BucketKey = tuple[UUID, str]
 """Tenant and kind of rate."""
 
 
@@ -30,7 +30,7 @@ class _Bucket:
 
 @dataclass
 class Demand:
-    """Demand on a shared rate since the last look."""
+    """Demand on a shared rate since the last update of the shares."""
 
     count: float = 0.0
     rate: float = 0.0
@@ -42,9 +42,9 @@ class Rates:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._buckets: dict[Whose, _Bucket] = {}
-        self._demands: defaultdict[Whose, Demand] = defaultdict(Demand)
-        self._shares: Mapping[Whose, float] = {}
+        self._buckets: dict[BucketKey, _Bucket] = {}
+        self._demands: defaultdict[BucketKey, Demand] = defaultdict(Demand)
+        self._shares: Mapping[BucketKey, float] = {}
         self._equal = 1.0
 
     def take(self, tenant_id: UUID, kind: str, count: int, per_second: float, seconds: float = 1.0) -> float:
@@ -59,37 +59,37 @@ class Rates:
         if not limited(per_second):
             return 0.0
         per_second = max(per_second, SLOWEST)
-        whose = tenant_id, kind
+        key = tenant_id, kind
         with self._lock:
             if kind in SHARED:
-                demand = self._demands[whose]
+                demand = self._demands[key]
                 demand.count += count
                 demand.rate = per_second
-                per_second *= self._shares.get(whose, self._equal)
-            return self._take(whose, count, per_second, max(1.0, per_second * seconds))
+                per_second *= self._shares.get(key, self._equal)
+            return self._take(key, count, per_second, max(1.0, per_second * seconds))
 
-    def take_demands(self) -> dict[Whose, Demand]:
+    def take_demands(self) -> dict[BucketKey, Demand]:
         """Demand since the previous call; a debt counts as demand until it is paid."""
         with self._lock:
             demands, self._demands = self._demands, defaultdict(Demand)
-            for whose, share in self._shares.items():
-                if (bucket := self._buckets.get(whose)) and (debt := -_tokens(bucket, time.monotonic())) > 0:
-                    demands[whose].count += debt
-                    demands[whose].rate = demands[whose].rate or bucket.per_second / share
+            for key, share in self._shares.items():
+                if (bucket := self._buckets.get(key)) and (debt := -_tokens(bucket, time.monotonic())) > 0:
+                    demands[key].count += debt
+                    demands[key].rate = demands[key].rate or bucket.per_second / share
             return demands
 
-    def share(self, shares: Mapping[Whose, float], equal: float) -> None:
+    def share(self, shares: Mapping[BucketKey, float], equal: float) -> None:
         """Set this process's shares of rates, as fractions, and the equal share of all other rates."""
         with self._lock:
             self._shares, self._equal = shares, equal
 
-    def _take(self, whose: Whose, count: int, per_second: float, capacity: float) -> float:
+    def _take(self, key: BucketKey, count: int, per_second: float, capacity: float) -> float:
         now = time.monotonic()
-        bucket = self._buckets.get(whose)
+        bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= MAX_BUCKETS:
                 self._buckets.pop(next(iter(self._buckets)))
-            bucket = self._buckets[whose] = _Bucket(capacity, now, per_second)
+            bucket = self._buckets[key] = _Bucket(capacity, now, per_second)
         bucket.per_second = per_second
         bucket.tokens = min(capacity, _tokens(bucket, now))
         bucket.filled_at = now

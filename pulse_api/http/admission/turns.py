@@ -28,9 +28,9 @@ class Turns:
     """
 
     def __init__(
-        self, what: str, *, running: int, running_of_one: int, waiting_of_one: int, seconds: float
+        self, name: str, *, running: int, running_of_one: int, waiting_of_one: int, seconds: float
     ) -> None:
-        self._what = what
+        self._name = name
         self._free = running
         self._running_of_one = running_of_one
         self._waiting_of_one = waiting_of_one
@@ -55,7 +55,7 @@ class Turns:
     async def _begin(self, whom: Whom) -> None:
         line = self._waiting.setdefault(whom, deque())
         if len(line) >= self._waiting_of_one:
-            raise busy(429, f"{len(line)} {self._what} of yours wait for their turn already")
+            raise busy(429, f"{len(line)} {self._name} of yours wait for their turn already")
         turn = asyncio.get_running_loop().create_future()
         line.append(turn)
         self._next()
@@ -66,7 +66,7 @@ class Turns:
                 await turn
         except TimeoutError:
             self._leave(whom, turn)
-            detail = f"of the {self._what}, this one's turn did not come in {self._seconds:g} s"
+            detail = f"of the {self._name}, this one's turn did not come in {self._seconds:g} s"
             raise busy(503, detail) from None
         except BaseException:  # the waiting caller was cancelled
             self._leave(whom, turn)
@@ -107,11 +107,11 @@ class Turns:
                 self._running[whom] += 1
 
 
-def turns(what: str, *, running: int, running_of_one: int) -> Turns:
+def turns(name: str, *, running: int, running_of_one: int) -> Turns:
     """Turns whose queue length and timeout come from the settings."""
     api = load_settings().api
     return Turns(
-        what,
+        name,
         running=running,
         running_of_one=running_of_one,
         waiting_of_one=api.max_waiting,

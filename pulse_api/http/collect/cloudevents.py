@@ -68,7 +68,7 @@ def _value(name: str, text: str) -> str:
         raise ProblemError(400, "malformed", f"the header {name[:100]} is not UTF-8", fix=_HEADER) from None
 
 
-_ASKED = "Send specversion 1.0, id, source, type and data; or a plain event as application/json"
+_EXPECTED = "Send specversion 1.0, id, source, type and data; or a plain event as application/json"
 
 
 def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
         RecursionError: its data_base64 is nested too deep.
     """
     if not isinstance(cloud, dict) or cloud.get("specversion") != "1.0":
-        raise ProblemError(400, "malformed", "this is not a CloudEvent of specversion 1.0", fix=_ASKED)
+        raise ProblemError(400, "malformed", "this is not a CloudEvent of specversion 1.0", fix=_EXPECTED)
     for name in REQUIRED:
         if not isinstance(cloud.get(name), str) or not cloud[name]:
-            raise ProblemError(400, "malformed", f"a CloudEvent needs the attribute {name}", fix=_ASKED)
+            raise ProblemError(400, "malformed", f"a CloudEvent needs the attribute {name}", fix=_EXPECTED)
     event: dict[str, Any] = {
         "event_id": f"{cloud['source']}#{cloud['id']}",
         "dataset": cloud.get("dataset") or cloud["type"].rpartition(".")[2],

@@ -69,12 +69,12 @@ def _decoded(payload: bytes, max_bytes: int, max_depth: int, plain: bool) -> Any
     return entity if plain else json_values.exact(payload)
 
 
-def told(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def translated(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Verdicts on events, translated to the entities that they were made of."""
-    return [_told(verdict) for verdict in verdicts]
+    return [_translated(verdict) for verdict in verdicts]
 
 
-def _told(verdict: dict[str, Any]) -> dict[str, Any]:
+def _translated(verdict: dict[str, Any]) -> dict[str, Any]:
     pointer = verdict["pointer"]
     if pointer is not None:
         pointer = _NAMES.get(pointer, pointer.removeprefix("/data"))

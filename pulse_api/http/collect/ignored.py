@@ -35,7 +35,7 @@ class Ignored:
             {
                 "member": name,
                 "events": count,
-                "detail": f"{name} is no member of an event: no column has it",
+                "detail": f"{name} is not a member of an event: no column has it",
                 "fix": meant(name, ENVELOPE, "Put what is to be stored into context or data"),
             }
             for name, count in sorted(self._events.items())

@@ -28,7 +28,7 @@ def begin(scope: bytes, content: bytes, encoding: str | None, headers: Mapping[s
     """Validate the events of a body, as many as the time slice permits.
 
     Args:
-        scope: the tenant and its datasets, as pickled by `Judge.packed_scope`.
+        scope: the tenant and its datasets, as pickled by `ScopedValidator.packed_scope`.
         encoding: content encoding of the body; None where it is not compressed.
 
     Raises:

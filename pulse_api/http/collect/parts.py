@@ -9,7 +9,7 @@ from pulse_pipelines.domain.syncs import Part
 
 FLAGS = ("is_full", "is_first", "is_last")
 NAMES = ("sequence_id", "request_id", "previous_request_id")
-_SAID = {"true": True, "false": False}
+_FLAG_VALUES = {"true": True, "false": False}
 _LONGEST = 200
 
 
@@ -37,24 +37,26 @@ def part_of(request: Request) -> Part | None:
         UserError: a first part names a previous part, or a later part names none.
     """
     query = request.query_params
-    given = {name: query[name] for name in (*NAMES, *FLAGS) if name in query}
-    if not given:
+    parameters = {name: query[name] for name in (*NAMES, *FLAGS) if name in query}
+    if not parameters:
         return None
-    flags = {name: _SAID.get(given.get(name, "false")) for name in FLAGS}
+    flags = {name: _FLAG_VALUES.get(parameters.get(name, "false")) for name in FLAGS}
     for name, value in flags.items():
         if value is None:
             raise ProblemError(422, "invalid-request", f"{name} is neither true nor false")
-    if missing := [name for name in ("sequence_id", "request_id") if not given.get(name)]:
+    if missing := [name for name in ("sequence_id", "request_id") if not parameters.get(name)]:
         raise ProblemError(
             422, "invalid-request", f"a part of a sync needs {' and '.join(missing)}", fix="Give both"
         )
-    if long := [name for name in NAMES if len(given.get(name, "")) > _LONGEST or "\0" in given.get(name, "")]:
+    if long := [
+        name for name in NAMES if len(parameters.get(name, "")) > _LONGEST or "\0" in parameters.get(name, "")
+    ]:
         raise ProblemError(
             422, "invalid-request", f"{long[0]} is not a name of at most {_LONGEST} characters"
         )
     return Part(
-        given["sequence_id"],
-        given["request_id"],
-        given.get("previous_request_id"),
+        parameters["sequence_id"],
+        parameters["request_id"],
+        parameters.get("previous_request_id"),
         *(bool(flags[name]) for name in FLAGS),
     )

@@ -56,17 +56,17 @@ class Reservations:
 
     async def _serve(self, tenant: Tenant, line: _Line) -> None:
         while line.waiting:
-            taken, line.waiting = line.waiting, []
-            asked = [request.events for request in taken]
-            maximum = taken[-1].maximum  # the latest request has the latest limit
+            requests, line.waiting = line.waiting, []
+            counts = [request.events for request in requests]
+            maximum = requests[-1].maximum  # the latest request has the latest limit
             try:
-                granted = await asyncio.to_thread(intake.reserve, tenant, asked, maximum)
+                granted = await asyncio.to_thread(intake.reserve, tenant, counts, maximum)
             except Exception as error:  # each waiting request must get the error
-                for request in taken:
+                for request in requests:
                     if not request.verdict.done():
                         request.verdict.set_exception(error)
                 continue
-            for request, reserved in zip(taken, granted, strict=True):
+            for request, reserved in zip(requests, granted, strict=True):
                 if not request.verdict.done():
                     request.verdict.set_result(reserved)
                 elif reserved:  # the request was cancelled

@@ -33,7 +33,7 @@ class Running:
         """Whether a body of `size` bytes is processed in the event loop."""
         return size <= SHORT_BYTES and not self._rounds.dear(tenant_id)
 
-    async def here(self, tenant_id: UUID, work: Callable[[], Result]) -> Result:
+    async def in_loop(self, tenant_id: UUID, work: Callable[[], Result]) -> Result:
         """Run a short function in the event loop, in the tenant's round.
 
         Raises:
@@ -41,7 +41,7 @@ class Running:
         """
         return await self._rounds.run(tenant_id, work)
 
-    async def aside(self, tenant_id: UUID, work: Callable[..., Result], *args: object) -> Result:
+    async def in_worker(self, tenant_id: UUID, work: Callable[..., Result], *args: object) -> Result:
         """Run work in a worker process, in the tenant's turn; it, its arguments and its result are pickled.
 
         Raises:

@@ -33,7 +33,7 @@ LEVELS_OF_AN_ARRAY = 1
 """Nesting levels that an array adds to those of its events."""
 
 _VALID = "Send one JSON object, an array of them, or a line each as application/x-ndjson"
-_AS_LINES = "Where each line is an event, say so: Content-Type: application/x-ndjson"
+_AS_LINES = "If each line is an event, send Content-Type: application/x-ndjson"
 
 
 class Texts:
@@ -129,13 +129,13 @@ def split(
 
 def describing(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers that say how a body is read, without a key. Raises ProblemError: 400, one has two values."""
-    kept: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name, value in headers.items():
         is_one = name == "content-type" or name.startswith(cloudevents.PREFIX)
-        if is_one and kept.setdefault(name, value) != value:
+        if is_one and by_name.setdefault(name, value) != value:
             detail = f"the header {name[:100]} is there twice, with two values"
             raise ProblemError(400, "malformed", detail, fix="Send it once")
-    return kept
+    return by_name
 
 
 def _counted(events: list[Any], most: int) -> list[Any]:
@@ -152,8 +152,8 @@ def _lines(body: bytes, most: int) -> list[bytes]:
     return body.split(b"\n")
 
 
-def _too_many(what: str, most: int) -> ProblemError:
-    detail = f"there are more {what} than the {most:,} that a request may have"
+def _too_many(items: str, most: int) -> ProblemError:
+    detail = f"there are more {items} than the {most:,} that a request may have"
     return ProblemError(413, "too-large", detail, fix="Send fewer events at a time")
 
 

@@ -16,7 +16,7 @@ from pulse_api.http.collect.publisher import Unacknowledged
 from pulse_api.http.collect.verdicts import Judging, Verdicts
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.telemetry import Carried
-from pulse_api.http.views import Judge
+from pulse_api.http.views import ScopedValidator
 from pulse_pipelines.domain.quota import COUNTED
 from pulse_resources.settings import load_settings
 
@@ -39,7 +39,7 @@ class Taking:
     here: AppState
     request: Request
     principal: Principal
-    judge: Judge
+    judge: ScopedValidator
     describing: Mapping[str, str]
     records_per_month: int
     carried: Carried | None
@@ -53,7 +53,7 @@ class Taking:
             Unacknowledged: the broker did not acknowledge all events.
         """
         with self.here.held.of(self._tenant_id) as holding:
-            verdicts = await self._judged(holding)
+            verdicts = await self._validate(holding)
             if verdicts.outgoing and self.publishes:
                 await self._publish(verdicts)
         return verdicts
@@ -62,13 +62,13 @@ class Taking:
     def _tenant_id(self) -> UUID:
         return self.principal.tenant.tenant_id
 
-    async def _judged(self, holding: Holding) -> Verdicts:
+    async def _validate(self, holding: Holding) -> Verdicts:
         """Verdict of each event; the tenant's requests take turns."""
         content, encoding = await self._received(holding)
         if encoding is None and self.here.running.short(self._tenant_id, len(content)):
-            judging = await self._judged_here(content)
+            judging = await self._validate_in_loop(content)
         else:
-            judging = await self._judged_aside(content, encoding)
+            judging = await self._validate_in_worker(content, encoding)
             holding.add(0 if encoding is None else judging.size)
         while not judging.done:
             await judging.aside(self.judge.validator)
@@ -82,13 +82,13 @@ class Taking:
         if encoding is None or not short(USUAL_COMPRESSION * len(content)):
             return content, encoding
         work = partial(bodies.decompress, content, encoding, limits)
-        content = await self.here.running.here(self._tenant_id, work)
+        content = await self.here.running.in_loop(self._tenant_id, work)
         holding.add(len(content))
         return content, None
 
-    async def _judged_here(self, content: bytes) -> Judging:
+    async def _validate_in_loop(self, content: bytes) -> Judging:
         """Validate all events but the expensive ones in the event loop."""
-        run, judge = partial(self.here.running.here, self._tenant_id), self.judge.validator
+        run, judge = partial(self.here.running.in_loop, self._tenant_id), self.judge.validator
 
         def begin() -> Judging:
             items = items_of(content, self.describing)
@@ -102,9 +102,9 @@ class Taking:
             await run(partial(judging.go_on, judge))
         return judging
 
-    async def _judged_aside(self, content: bytes, encoding: str | None) -> Judging:
+    async def _validate_in_worker(self, content: bytes, encoding: str | None) -> Judging:
         """Validate all events but the expensive ones in a worker process."""
-        run, scope = partial(self.here.running.aside, self._tenant_id), self.judge.packed_scope
+        run, scope = partial(self.here.running.in_worker, self._tenant_id), self.judge.packed_scope
         judging = await run(large.begin, scope, content, encoding, self.describing)
         self._count(judging.count)
         while not judging.at_end:
@@ -117,9 +117,9 @@ class Taking:
         take(self.here, self.principal.tenant, "events", events, limits.events_per_second)
 
     async def _publish(self, verdicts: Verdicts) -> None:
-        here, tenant, count = self.here, self.principal.tenant, len(verdicts.outgoing)
+        state, tenant, count = self.here, self.principal.tenant, len(verdicts.outgoing)
         maximum = self.records_per_month
-        reserved = await here.reservations.reserve(tenant, verdicts.outgoing, maximum)
+        reserved = await state.reservations.reserve(tenant, verdicts.outgoing, maximum)
         if reserved is None:
             raise ProblemError(
                 429,
@@ -129,7 +129,7 @@ class Taking:
             )
         headers: Carried | None = {**(self.carried or {}), COUNTED: b""} if reserved else self.carried
         try:
-            await here.publisher.publish(tenant.topic, verdicts.outgoing, headers)
+            await state.publisher.publish(tenant.topic, verdicts.outgoing, headers)
         except Unacknowledged as error:
-            await here.reservations.release(tenant, reserved, error.sent)
+            await state.reservations.release(tenant, reserved, error.sent)
             raise

@@ -27,7 +27,7 @@ from pulse_resources.settings import load_settings
 
 BREATH_SECONDS = 0.002
 _OF_ENTITIES = ENVELOPE | {DELETION}
-_JUDGED = Item(b"")
+_VALIDATED = Item(b"")
 """Placeholder for an event whose verdict is known; the event itself is not passed on."""
 
 
@@ -79,7 +79,7 @@ class Judging:
         self._now = datetime.now(UTC)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_items": [_JUDGED] * self._index + self._items[self._index :]}
+        return self.__dict__ | {"_items": [_VALIDATED] * self._index + self._items[self._index :]}
 
     @property
     def count(self) -> int:
@@ -102,26 +102,26 @@ class Judging:
     def go_on(self, judge: Validator, seconds: float = BREATH_SECONDS) -> None:
         """Validate inexpensive events to the end, or until the time is over."""
         now = self._now
-        each, byte = judge.pace
-        began, left = time.perf_counter(), 1.0
+        per_event, per_byte = judge.pace
+        began, budget = time.perf_counter(), 1.0
         for item in islice(self._items, self._index, None):
-            cost = each + byte * len(item.payload)
-            left -= cost
+            cost = per_event + per_byte * len(item.payload)
+            budget -= cost
             if cost > 1:
                 self._dear.append((self._index, item))
             else:
-                if left < 0:
+                if budget < 0:
                     # By the cost model these events may have taken long; mostly they have not.
                     if time.perf_counter() - began > seconds:
                         break
-                    left = 1 - cost
-                self._sort(judge, self._index, item, _judge(judge, item, now))
+                    budget = 1 - cost
+                self._sort(judge, self._index, item, _validate_item(judge, item, now))
             self._index += 1
 
     async def aside(self, judge: Validator) -> None:
         """Validate the next expensive event in a validation worker, which does not block the event loop."""
         index, item = self._dear[0]
-        work = partial(_judge, judge, item, self._now)
+        work = partial(_validate_item, judge, item, self._now)
         async with _turns.setdefault(judge.scope.tenant.tenant_id, asyncio.Lock()):
             verdict = await asyncio.get_running_loop().run_in_executor(_threads(), work)
         self._sort(judge, index, item, verdict)
@@ -130,31 +130,33 @@ class Judging:
     def _sort(self, judge: Validator, index: int, item: Item, verdict: Event | Refusal) -> None:
         if isinstance(verdict, dict):
             accepted = judge.targets[verdict["dataset"]]
-            known = _OF_ENTITIES if accepted.of_entities else ENVELOPE
-            if not verdict.keys() <= known:
-                self._ignored.note(verdict.keys() - known)
+            members = _OF_ENTITIES if accepted.of_entities else ENVELOPE
+            if not verdict.keys() <= members:
+                self._ignored.note(verdict.keys() - members)
             # The dataset's own string: one shared object for all of its events.
             slug = accepted.dataset.slug
             self._outgoing[index] = Outgoing(slug, verdict["event_id"], item.payload)
             return
         target = judge.targets.get(verdict.dataset) if verdict.dataset else None
         foreign = verdict.rejected.reason in (Reason.WRONG_TENANT, Reason.OVERSIZE)
-        kept = target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
-        if target is not None and kept:
+        dead_lettered = (
+            target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
+        )
+        if target is not None and dead_lettered:
             text = None if item.texts is None else item.texts.of(index)
             if text is None or len(text) > judge.limits.max_bytes:
                 text = item.payload
             self._outgoing[index] = Outgoing(target.dataset.slug, verdict.event_id, text)
-        self._notable.append((index, verdict, kept))
+        self._notable.append((index, verdict, dead_lettered))
 
     def verdicts(self) -> Verdicts:
         """Verdicts of all events; call it when `done`."""
         self._notable.sort(key=itemgetter(0))
-        kept = sum(kept for _, _, kept in self._notable)
+        dead_lettered = sum(dead_lettered for _, _, dead_lettered in self._notable)
         return Verdicts(
             [outgoing for outgoing in self._outgoing if outgoing is not None],
-            kept,
-            len(self._notable) - kept,
+            dead_lettered,
+            len(self._notable) - dead_lettered,
             [_entry(*notable) for notable in self._notable],
             self._ignored.entries(),
         )
@@ -169,7 +171,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(load_settings().ingest.judge_workers, "judge")
 
 
-def _judge(judge: Validator, item: Item, now: datetime) -> Event | Refusal:
+def _validate_item(judge: Validator, item: Item, now: datetime) -> Event | Refusal:
     if item.rejected is not None:
         return refusal(item.event or heading(item.payload), item.rejected)
     if item.event is None:
@@ -189,11 +191,11 @@ def _judge(judge: Validator, item: Item, now: datetime) -> Event | Refusal:
     return verdict
 
 
-def _entry(index: int, verdict: Refusal, kept: bool) -> dict[str, Any]:
+def _entry(index: int, verdict: Refusal, dead_lettered: bool) -> dict[str, Any]:
     return {
         "index": index,
         "event_id": verdict.event_id,
-        "status": "dead_lettered" if kept else "refused",
+        "status": "dead_lettered" if dead_lettered else "refused",
         "reason": verdict.rejected.reason.value,
         "pointer": verdict.rejected.pointer,
         "detail": verdict.rejected.detail,

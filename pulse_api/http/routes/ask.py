@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.asking import runner
 from pulse_api.http.auth import LakeReader
-from pulse_api.http.leaving import unless_left
+from pulse_api.http.leaving import unless_disconnected
 from pulse_api.http.models import Body, DatasetSlug, SnapshotId
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -118,8 +118,8 @@ async def ask(request: Request, principal: LakeReader, body: NewQuestion) -> Res
         key_id=principal.key_id,
         tokens_per_day=load_settings().ask.tokens_per_day,
     )
-    found = await unless_left(request.receive, answering)
-    content = encoded(with_text_ids(vars(found)))
+    result = await unless_disconnected(request.receive, answering)
+    content = encoded(with_text_ids(vars(result)))
     return Response(content, media_type="application/json")
 
 
@@ -143,4 +143,4 @@ def get(principal: LakeReader, slug: DatasetSlug) -> MeaningInfo:
 
     It is complete with none of them given in the schema, and follows the version that the dataset follows.
     """
-    return MeaningInfo.model_validate(meaning.of_one(principal.tenant, slug), from_attributes=True)
+    return MeaningInfo.model_validate(meaning.find_meaning(principal.tenant, slug), from_attributes=True)

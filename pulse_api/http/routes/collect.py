@@ -127,15 +127,15 @@ async def collect(request: Request) -> Response:
     """
     principal = await authenticate(request, KeyScope.COLLECT)
     refuse_unknown_parameters(request, PATH)
-    here = app_state(request)
+    state = app_state(request)
     taking = Taking(
-        here=here,
+        here=state,
         request=request,
         principal=principal,
         judge=principal.cached.of_events,
         describing=describing(request.headers),
         records_per_month=principal.cached.view.limits.max_records_per_month,
-        carried=telemetry.carried(request, PATH) if here.traced else None,
+        carried=telemetry.carried(request, PATH) if state.traced else None,
     )
     verdicts = await taking.verdicts()
     reasons = (entry["reason"] for entry in verdicts.notable)
@@ -143,11 +143,11 @@ async def collect(request: Request) -> Response:
     return answer(verdicts, "events")
 
 
-def answer(verdicts: Verdicts, what: str) -> Response:
+def answer(verdicts: Verdicts, records: str) -> Response:
     """Response for a request's events or entities. Raises ProblemError: 422, all of them were refused."""
     if verdicts.refused and not verdicts.outgoing:
-        detail = f"all {what} of the request were refused"
-        fix = f"Correct the {what}: `verdicts` says what is wrong with each, and where"
-        raise ProblemError(422, f"{what}-refused", detail, fix=fix, verdicts=verdicts.notable)
+        detail = f"all {records} of the request were refused"
+        fix = f"Correct the {records}: `verdicts` says what is wrong with each, and where"
+        raise ProblemError(422, f"{records}-refused", detail, fix=fix, verdicts=verdicts.notable)
     status = 207 if verdicts.refused else 202
     return Response(verdicts.document(), status, media_type=JSON)

@@ -101,8 +101,8 @@ def _info(tenant: Tenant, dataset: Dataset) -> DatasetInfo:
 async def create(request: Request, principal: Manager, body: NewDataset) -> DatasetInfo:
     """Create a dataset with its Iceberg table, partitioned by the day of the events' timestamp."""
     tenant = principal.tenant
-    wanted = (body.slug, body.schema_uri, body.name, body.on_invalid, body.kind)
-    created = await app_state(request).change(tenant.tenant_id, registry.create_dataset, tenant, *wanted)
+    arguments = (body.slug, body.schema_uri, body.name, body.on_invalid, body.kind)
+    created = await app_state(request).change(tenant.tenant_id, registry.create_dataset, tenant, *arguments)
     return _info(tenant, created)
 
 
@@ -159,8 +159,8 @@ async def move(
     type needs a run that rewrites the data files: 202. Meanwhile, another move is a 409 that names it.
     """
     tenant = principal.tenant
-    asked = await app_state(request).change(tenant.tenant_id, moves.ask, tenant, slug, body.schema_uri)
-    if isinstance(asked, Dataset):
-        return _info(tenant, asked)
-    document = of_moves.described(asked).model_dump(mode="json")
-    return JSONResponse(document, 202, {"Location": of_moves.location(asked)})
+    result = await app_state(request).change(tenant.tenant_id, moves.ask, tenant, slug, body.schema_uri)
+    if isinstance(result, Dataset):
+        return _info(tenant, result)
+    document = of_moves.described(result).model_dump(mode="json")
+    return JSONResponse(document, 202, {"Location": of_moves.location(result)})

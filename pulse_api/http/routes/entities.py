@@ -96,19 +96,19 @@ async def push(request: Request, slug: DatasetSlug) -> Response:
 
 async def _verdicts(request: Request, principal: Principal, slug: str, *, publishes: bool = True) -> Verdicts:
     """Verdicts on the entities of a request, once the broker has acknowledged the accepted ones."""
-    here = app_state(request)
+    state = app_state(request)
     taking = Taking(
-        here=here,
+        here=state,
         request=request,
         principal=principal,
         judge=principal.cached.of_entities,
         describing=entities.describing(request.headers, slug),
         records_per_month=UNLIMITED,
-        carried=telemetry.carried(request, PATH) if here.traced else None,
+        carried=telemetry.carried(request, PATH) if state.traced else None,
         publishes=publishes,
     )
     verdicts = await taking.verdicts()
-    verdicts.notable = entities.told(verdicts.notable)
+    verdicts.notable = entities.translated(verdicts.notable)
     reasons = (entry["reason"] for entry in verdicts.notable)
     measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
     return verdicts
@@ -116,10 +116,10 @@ async def _verdicts(request: Request, principal: Principal, slug: str, *, publis
 
 def _of_entities(principal: Principal, slug: str) -> None:
     """Check the dataset's kind. Raises NotFound: no such dataset; Conflict: it is a dataset of events."""
-    known = {dataset.slug: dataset for dataset in principal.cached.view.datasets}
+    by_slug = {dataset.slug: dataset for dataset in principal.cached.view.datasets}
     where = {"tenant": principal.tenant.slug, "dataset": slug}
-    if (dataset := known.get(slug)) is None:
-        raise NotFound("no such dataset", fix=meant(slug, known), **where)
+    if (dataset := by_slug.get(slug)) is None:
+        raise NotFound("no such dataset", fix=meant(slug, by_slug), **where)
     if not dataset.of_entities:
         fix = "Send events with POST /v1/collect, or create a dataset of the kind entities"
         raise Conflict("it is a dataset of events", fix=fix, **where)

@@ -107,8 +107,8 @@ async def get(
     Of an event that was sent several times it is the one that landed; the copies are counted, not kept. An id
     that only another tenant has is not found.
     """
-    look = partial(trace.by_id, principal.tenant, event_id, dataset=dataset, day=day)
-    return _event(event_id, await app_state(request).previews.run(look))
+    find_event = partial(trace.by_id, principal.tenant, event_id, dataset=dataset, day=day)
+    return _event(event_id, await app_state(request).previews.run(find_event))
 
 
 @places.get(

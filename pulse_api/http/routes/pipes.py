@@ -182,13 +182,13 @@ class PipeDeleted(BaseModel):
 async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
     """Create a pipe. If its dataset does not exist, create it with a schema derived from the source.
 
-    With `from` and `to` it brings a dataset of entities to a sink: a table of Postgres, or a service by HTTP.
+    With `from` and `to` it copies a dataset of entities to a sink: a table of Postgres, or a service by HTTP.
 
     An operator configures where a source is, and how to get in; 404 if that has not been done. Pipes with a
     transform are created by operators, on the command line.
     """
-    tenant, wanted = principal.tenant, definition(body.model_dump(exclude_none=True, by_alias=True))
-    return _info(await app_state(request).change_long(tenant.tenant_id, pipes.create, tenant, wanted))
+    tenant, requested = principal.tenant, definition(body.model_dump(exclude_none=True, by_alias=True))
+    return _info(await app_state(request).change_long(tenant.tenant_id, pipes.create, tenant, requested))
 
 
 @router.get("", summary="List pipes", responses=documented(401, 403, 429, 503))
@@ -201,13 +201,13 @@ def list_all(principal: Reader) -> PipeList:
 def get(principal: Reader, pipe: PipeName) -> PipeDetails:
     """One pipe, with its lag and the results of its last runs."""
     tenant = principal.tenant
-    found = pipes.find(tenant, pipe)
+    details = pipes.find(tenant, pipe)
     counts = pipes.last_day(tenant).get((tenant.tenant_id, pipe), pipes.LastDay())
-    out = found.definition.delivers
-    recent_syncs = [] if out else syncs.list_syncs(tenant, found.dataset, RUNS)
+    out = details.definition.delivers
+    recent_syncs = [] if out else syncs.list_syncs(tenant, details.dataset, RUNS)
     delivered = pipes.deliveries(tenant, pipe, RUNS) if out else []
     return PipeDetails(
-        **_info(found).model_dump(),
+        **_info(details).model_dump(),
         last_day=Counts(**counts._asdict()),
         syncs=[described(each) for each in recent_syncs],
         deliveries=[DeliveryInfo(**asdict(each)) for each in delivered],
@@ -223,28 +223,28 @@ def get(principal: Reader, pipe: PipeName) -> PipeDetails:
 def run(principal: Manager, pipe: PipeName, body: Wish) -> PipeInfo:
     """Request a run, paused or not: it starts as soon as a place is free."""
     pipes.ask(principal.tenant, pipe, full=body.full)
-    return _found(principal.tenant, pipe)
+    return _described(principal.tenant, pipe)
 
 
 @router.post("/{pipe}/pause", summary="Pause a pipe", responses=documented(401, 403, 404, 422, 429, 503))
 def pause(principal: Manager, pipe: PipeName) -> PipeInfo:
     """Pause the schedule; requested runs still start."""
     pipes.pause(principal.tenant, pipe, paused=True)
-    return _found(principal.tenant, pipe)
+    return _described(principal.tenant, pipe)
 
 
 @router.post("/{pipe}/resume", summary="Resume a pipe", responses=documented(401, 403, 404, 422, 429, 503))
 def resume(principal: Manager, pipe: PipeName) -> PipeInfo:
     """Resume the schedule of a paused pipe."""
     pipes.pause(principal.tenant, pipe, paused=False)
-    return _found(principal.tenant, pipe)
+    return _described(principal.tenant, pipe)
 
 
 @router.post("/{pipe}/reset", summary="Reset a pipe", responses=documented(401, 403, 404, 422, 429, 503))
 def reset(principal: Manager, pipe: PipeName) -> PipeInfo:
     """Make the next run read all rows, and delete missing entities; events stay."""
     pipes.reset(principal.tenant, pipe)
-    return _found(principal.tenant, pipe)
+    return _described(principal.tenant, pipe)
 
 
 @router.delete("/{pipe}", summary="Delete a pipe", responses=documented(401, 403, 404, 409, 422, 429, 503))
@@ -266,7 +266,7 @@ async def delete(
     return PipeDeleted(pipe=pipe, dataset=dataset)
 
 
-def _found(tenant: Tenant, name: str) -> PipeInfo:
+def _described(tenant: Tenant, name: str) -> PipeInfo:
     return _info(pipes.find(tenant, name))
 
 

@@ -93,7 +93,7 @@ async def preview(
     preview has a limit of time and of memory: 503 and 422 say which was reached.
     """
     media_type = chosen(request, list(FORMATS))
-    wanted = {
+    selection = {
         "columns": None if columns is None else columns.split(","),
         "start": start,
         "end": end,
@@ -102,14 +102,16 @@ async def preview(
         "subset": subset,
     }
     content = await app_state(request).previews.run(
-        read_content, media_type, principal.tenant, slug, limit, wanted
+        read_content, media_type, principal.tenant, slug, limit, selection
     )
     return Response(content, media_type=media_type, headers={"Vary": "Accept"})
 
 
-def read_content(media_type: str, tenant: Tenant, slug: str, limit: int, wanted: Mapping[str, Any]) -> bytes:
+def read_content(
+    media_type: str, tenant: Tenant, slug: str, limit: int, selection: Mapping[str, Any]
+) -> bytes:
     """Rows of a preview, serialized as a media type."""
-    return FORMATS[media_type](read_preview(tenant, slug, limit, **wanted))
+    return FORMATS[media_type](read_preview(tenant, slug, limit, **selection))
 
 
 @router.get(

@@ -65,10 +65,10 @@ class FromFields(Body):
         return orjson.dumps(expand({"fields": self.fields_, "required": self.required} | named)).decode()
 
 
-def _form(given: Any) -> str:
+def _form(body: Any) -> str:
     """Discriminator of the two forms of a body, so that errors are reported once, for the intended form."""
-    shorthand = isinstance(given, FromFields) or (
-        isinstance(given, dict) and "fields" in given and "schema" not in given
+    shorthand = isinstance(body, FromFields) or (
+        isinstance(body, dict) and "fields" in body and "schema" not in body
     )
     return FromFields.__name__ if shorthand else FromSchema.__name__
 
@@ -154,11 +154,11 @@ async def publish(request: Request, principal: Manager, body: Published, respons
     backtracking, and a schema by which judging an event could take too long; the message says what to change.
     """
     tenant = principal.tenant
-    found = await app_state(request).change(
+    schema = await app_state(request).change(
         tenant.tenant_id, registry.publish_schema, tenant, body.name, body.document()
     )
-    response.status_code = 201 if found.created else 200
-    return _whole(found)
+    response.status_code = 201 if schema.created else 200
+    return _whole(schema)
 
 
 @router.post(

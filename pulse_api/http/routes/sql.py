@@ -11,7 +11,7 @@ from typing_extensions import override
 from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import LakeReader
 from pulse_api.http.collect.held import Holding
-from pulse_api.http.leaving import unless_left
+from pulse_api.http.leaving import unless_disconnected
 from pulse_api.http.models import Body, Moment, SnapshotId
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
@@ -104,8 +104,8 @@ class QueryList(BaseModel):
 class _HeldResponse(Response):
     """Response whose content counts as held until it is sent."""
 
-    def __init__(self, content: bytes, holding: Holding, **given: Any) -> None:
-        super().__init__(content, **given)
+    def __init__(self, content: bytes, holding: Holding, **arguments: Any) -> None:
+        super().__init__(content, **arguments)
         self._holding = holding
 
     @override
@@ -139,7 +139,7 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
     with state.results.of(tenant.tenant_id) as before:
         before.add(0)  # nothing more is computed while too many result bytes wait to be fetched
     with state.queries.reserve(query_request):
-        result = await unless_left(request.receive, _run_query(state, query_request))
+        result = await unless_disconnected(request.receive, _run_query(state, query_request))
     holding = state.results.of(tenant.tenant_id)
     holding.count(len(result.content))
     headers = {"Vary": "Accept", QUERY_ID: query_request.query_id}

@@ -70,10 +70,16 @@ def summary(
     Each day says which snapshot of the dataset's table it was computed from, when, and whether it has changed
     since. A slug that only another tenant has is not found.
     """
-    found = read_summary(principal.tenant, slug, rollup, first, last)
-    content = {"from": found.first, "to": found.last, "dataset": slug, "rollup": rollup, "grain": found.grain}
-    info = SummaryInfo(**content, days=[DayInfo(**vars(day)) for day in found.days])  # type: ignore[arg-type]
+    result = read_summary(principal.tenant, slug, rollup, first, last)
+    content = {
+        "from": result.first,
+        "to": result.last,
+        "dataset": slug,
+        "rollup": rollup,
+        "grain": result.grain,
+    }
+    info = SummaryInfo(**content, days=[DayInfo(**vars(day)) for day in result.days])  # type: ignore[arg-type]
     document = info.model_dump(mode="json", by_alias=True)
-    for shown, day in zip(document["days"], found.days, strict=True):
+    for shown, day in zip(document["days"], result.days, strict=True):
         shown["rows"] = day.rows  # with all digits
     return Response(json_values.written(document), media_type="application/json")

@@ -80,14 +80,14 @@ class NewLimits(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_quota(cls, given: Any) -> Any:
+    def _one_quota(cls, body: Any) -> Any:
         """Accept both names of the quota where they say the same, as the answer of GET has them."""
         newer, older = _RECORDS
-        if not isinstance(given, dict) or not {newer, older} <= given.keys():
-            return given
-        if given[newer] != given[older]:
+        if not isinstance(body, dict) or not {newer, older} <= body.keys():
+            return body
+        if body[newer] != body[older]:
             raise ValueError(f"{newer} and {older} are the same limit: name only one of them")
-        return {name: value for name, value in given.items() if name != older}
+        return {name: value for name, value in body.items() if name != older}
 
 
 def _info(tenant: Tenant) -> TenantInfo:

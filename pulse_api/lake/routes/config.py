@@ -8,7 +8,7 @@ from pulse_api.lake.errors import body
 from pulse_api.lake.routing import CatalogRequest, endpoint, json_response, open_endpoint
 from pulse_api.lake.state import lake_state
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.lake.requests import KEPT
+from pulse_pipelines.lake.requests import RETENTION
 
 OFFERED = (
     "GET /v1/{prefix}/namespaces",
@@ -47,7 +47,7 @@ def _config(request: CatalogRequest) -> Response:
         missing = ProblemError(404, "not-found", f"Warehouse does not exist: {warehouse[:200]}")
         return Response(body(missing, "NoSuchWarehouseException"), 404, media_type="application/json")
     return json_response(
-        {"defaults": {}, "overrides": {}, "endpoints": OFFERED, "idempotency-key-lifetime": KEPT}
+        {"defaults": {}, "overrides": {}, "endpoints": OFFERED, "idempotency-key-lifetime": RETENTION}
     )
 
 

@@ -35,10 +35,10 @@ def _exists(request: CatalogRequest) -> Response:
 
 def _create(request: CatalogRequest) -> Response:
     tenant, body = request.caller.tenant, request.json()
-    namespace, given = levels(body.get("namespace")), strings(body, "properties")
+    namespace, properties = levels(body.get("namespace")), strings(body, "properties")
     with suppress(Repeated):  # answered as the first time: what they are by now is for keys that read
-        namespaces.create(tenant, namespace, given, request.once)
-    return json_response({"namespace": namespace, "properties": given})
+        namespaces.create(tenant, namespace, properties, request.once)
+    return json_response({"namespace": namespace, "properties": properties})
 
 
 def _drop(request: CatalogRequest) -> Response:
@@ -58,10 +58,10 @@ def _update(request: CatalogRequest) -> Response:
 
 
 def _removals(body: dict[str, Any]) -> list[str]:
-    found = body.get("removals") or []
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    names = body.get("removals") or []
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise refused(400, "removals is a list of names")
-    return found
+    return names
 
 
 routes = [

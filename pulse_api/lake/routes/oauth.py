@@ -25,9 +25,9 @@ _MAX_FIELDS = 20
 
 
 async def _tokens(request: Request) -> Response:
-    here = lake_state(request)
+    state = lake_state(request)
     host = request.client.host if request.client else None
-    with here.held.of(host) as holding:
+    with state.held.of(host) as holding:
         content = await received(request, MAX_BYTES, holding)
     try:
         form = {
@@ -40,20 +40,20 @@ async def _tokens(request: Request) -> Response:
         return _refused("invalid_request", "the body is not a form (application/x-www-form-urlencoded)")
     grant = form.get("grant_type")
     if grant == "client_credentials":
-        given = [form.get("client_secret", ""), *_header(request)]
+        candidates = [form.get("client_secret", ""), *_header(request)]
     elif grant == _EXCHANGE:
         # After its token has expired, a Java client sends that token as subject and the key beside it.
-        given = [form.get("subject_token", ""), *_header(request)]
+        candidates = [form.get("subject_token", ""), *_header(request)]
     else:
         return _refused("unsupported_grant_type", f"grant_type is client_credentials or {_EXCHANGE}")
-    caller = await _first(request, [text for text in given if text])
+    caller = await _first(request, [text for text in candidates if text])
     if caller is None:
         return _refused("invalid_client", "no key, or one that is not in force", 401)
-    ends = datetime.now(UTC) + timedelta(seconds=here.token_seconds)
+    ends = datetime.now(UTC) + timedelta(seconds=state.token_seconds)
     if caller.key.expires_at is not None:
         ends = min(ends, caller.key.expires_at)
     answer = {
-        "access_token": token.issue(here.token_secret, caller.tenant.tenant_id, caller.key.key_id, ends),
+        "access_token": token.issue(state.token_secret, caller.tenant.tenant_id, caller.key.key_id, ends),
         "token_type": "bearer",
         "issued_token_type": _ACCESS_TOKEN,
         "expires_in": max(1, int((ends - datetime.now(UTC)).total_seconds())),
@@ -67,9 +67,9 @@ def _header(request: Request) -> list[str]:
     return passwords(request.headers.get("authorization", ""))
 
 
-async def _first(request: Request, given: list[str]) -> Caller | None:
+async def _first(request: Request, candidates: list[str]) -> Caller | None:
     """The caller of the first of these credentials that is in force, if any is."""
-    for text in given:
+    for text in candidates:
         try:
             return await identify(request, text)
         except ProblemError as problem:

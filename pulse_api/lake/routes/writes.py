@@ -25,8 +25,8 @@ def _create(request: CatalogRequest) -> Response:
     name = Name(request.namespace, text(body, "name"))
     if flag(body, "stage-create"):
         document = writing.staged(tenant, name, body)
-        found = metadata.unwritten(document)
-        loaded = tables.opened(tenant, name.namespace, name.name, found, may_write=request.may_write)
+        unwritten = metadata.unwritten(document)
+        loaded = tables.opened(tenant, name.namespace, name.name, unwritten, may_write=request.may_write)
         config = dict(loaded.config)
         return json_response({"metadata": document, "config": config} | _credentials(loaded))
     return table_of(

@@ -33,7 +33,7 @@ def failing_checks(
         if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # running: its last result still holds
             history = instance.event_log_storage.get_asset_check_execution_history(key, 1, status=COMPLETED)
             record = history[0] if history else record
-        if record.status is FAILED and not _gone(key, record.evaluation):
+        if record.status is FAILED and not _is_deleted(key, record.evaluation):
             yield _failing(key, record)
 
 
@@ -66,7 +66,7 @@ def _at_fault(evaluation: dg.AssetCheckEvaluation | None) -> list[str]:
     return [str(record.data["tenant"]) for record in table.records if "tenant" in record.data]
 
 
-def _gone(key: dg.AssetCheckKey, evaluation: dg.AssetCheckEvaluation | None) -> bool:
+def _is_deleted(key: dg.AssetCheckKey, evaluation: dg.AssetCheckEvaluation | None) -> bool:
     """Whether all tenants at fault have deleted the dataset: the next look at whole tables will find none."""
     at_fault = _at_fault(evaluation)
     if not at_fault or len(at_fault) >= LISTED:  # there may be more

@@ -13,8 +13,8 @@ TENANT = f"{PARTITION}/tenant"
 """Tag of runs of a partition of a dataset, which has several dimensions."""
 
 
-class Gone:
-    """Pipes and datasets that no longer exist, each looked at once, when it is needed."""
+class DeletedAssets:
+    """Pipes and datasets that no longer exist, each looked up once, when it is needed."""
 
     def __init__(self) -> None:
         self._owners: dict[str, set[str]] = {}
@@ -22,9 +22,9 @@ class Gone:
     def all_of(self, record: dg.RunRecord) -> bool:
         """Whether all assets of a run are those of pipes and datasets that its tenant has deleted since."""
         tags, keys = record.dagster_run.tags, record.dagster_run.asset_selection or ()
-        return bool(keys) and all(self._is_gone(key.path, tags, record.create_timestamp) for key in keys)
+        return bool(keys) and all(self._is_deleted(key.path, tags, record.create_timestamp) for key in keys)
 
-    def _is_gone(self, path: Sequence[str], tags: Mapping[str, str], at: datetime) -> bool:
+    def _is_deleted(self, path: Sequence[str], tags: Mapping[str, str], at: datetime) -> bool:
         match path:
             case ["pipes", name]:
                 made = self._pipes.get((tags.get(PARTITION, ""), name))

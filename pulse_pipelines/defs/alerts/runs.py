@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from pulse_pipelines.defs.alerts.gone import Gone
+from pulse_pipelines.defs.alerts.gone import DeletedAssets
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.monitoring.issues import Issue, Kind, brief
 from pulse_resources.settings import load_settings
@@ -29,15 +29,15 @@ def failed_runs(
     since = (now or datetime.now(UTC)) - timedelta(hours=load_settings().alerts.failed_run_hours)
     waiting = {batch.batch_id: batch for batch in batches if not batch.stuck}
     failures = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
-    seen: set[str] = set()
-    deleted = Gone()
+    subjects: set[str] = set()
+    deleted = DeletedAssets()
     for record in instance.get_run_records(failures, limit=MOST):
         run = record.dagster_run
         batch_id = run.tags.get("pulse/batch")
         subject = f"batch {batch_id}" if batch_id else _subject(run)
-        if subject in seen:
+        if subject in subjects:
             continue
-        seen.add(subject)
+        subjects.add(subject)
         if batch_id is None:
             if not deleted.all_of(record) and not _repeated(instance, record):
                 yield _failed(instance, record)
@@ -89,8 +89,8 @@ def _failed_attempt(run: dg.DagsterRun, batch: OpenBatch) -> Issue:
 
 def _about(run: dg.DagsterRun) -> dict[str, str]:
     named = {"tenant": "pulse/tenant", "partition": "dagster/partition"}
-    found = {name: run.tags[key] for name, key in named.items() if key in run.tags}
-    return {"job": run.job_name, "run": run.run_id} | found
+    tags = {name: run.tags[key] for name, key in named.items() if key in run.tags}
+    return {"job": run.job_name, "run": run.run_id} | tags
 
 
 def _title(run: dg.DagsterRun) -> str:

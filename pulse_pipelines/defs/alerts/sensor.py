@@ -24,19 +24,19 @@ from pulse_pipelines.runtime.parts import shows_check
     "try it with `pulse alerts test`.",
 )
 def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-    found, waiting = issues.look(json.loads(context.cursor or "{}"), time.time())
+    current, waiting = issues.find_issues(json.loads(context.cursor or "{}"), time.time())
     sources: dict[Kind, Callable[[], Iterable[Issue]]] = {
         Kind.RUN_FAILED: lambda: failed_runs(context.instance, attempts.open_batches()),
         Kind.CHECK_FAILING: lambda: failing_checks(context.instance, partial(_is_shown, context)),
     }
-    wrong, looked_at = list(found.issues), set(found.looked_at)
-    for kind, look in sources.items():
+    wrong, checked = list(current.issues), set(current.looked_at)
+    for kind, find in sources.items():
         try:
-            wrong += look()
-            looked_at.add(kind)
+            wrong += find()
+            checked.add(kind)
         except Exception:  # an error in one source must not keep the others' alerts from being sent
             context.log.exception("%s was not looked at", kind)
-    alerts.record(Issues(tuple(wrong), frozenset(looked_at)))
+    alerts.record(Issues(tuple(wrong), frozenset(checked)))
     delivered = alerts.deliver()
     for delivery in delivered:
         if delivery.error is not None:

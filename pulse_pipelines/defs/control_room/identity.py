@@ -26,12 +26,12 @@ class Identity:
 
     def __init__(self, settings: DagsterSettings) -> None:
         self._settings = settings
-        given = {Role.OPERATOR: settings.token, Role.READ_ONLY: settings.read_only_token}
-        self._tokens = {role: token.get_secret_value() for role, token in given.items() if token}
+        tokens = {Role.OPERATOR: settings.token, Role.READ_ONLY: settings.read_only_token}
+        self._tokens = {role: token.get_secret_value() for role, token in tokens.items() if token}
         # Cookies ignore ports: stacks on one machine would overwrite each other's.
         self.cookie = f"pulse_control_room_{settings.webserver_port}"
 
-    def known(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether any way to sign in is configured."""
         return bool(self._tokens or (self._settings.proxy_header and self._settings.proxy_addresses))
 

@@ -149,9 +149,9 @@ def serve(workspace: str, log_level: str) -> None:
         UserError: no way to sign in is configured.
     """
     settings = load_settings().dagster
-    if not Identity(settings).known():
+    if not Identity(settings).is_configured():
         raise UserError(
-            "nobody could sign in to the control room",
+            "no one could sign in to the control room",
             fix="Set PULSE_DAGSTER__TOKEN, or PULSE_DAGSTER__PROXY_HEADER and PULSE_DAGSTER__PROXY_ADDRESSES",
         )
     with (

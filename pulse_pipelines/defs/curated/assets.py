@@ -81,19 +81,19 @@ def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
         tenant = registry.find_tenant(names["tenant"])
         dataset, day = registry.find_dataset(tenant, slug), date.fromisoformat(names["day"])
         # Files are read at run time: a corrected one needs no reload of the code.
-        wanted = [r for r in rollups.of_dataset(dataset, rollups.team_rollups()) if r.name == rollup.name]
-        if not wanted:
+        selected = [r for r in rollups.of_dataset(dataset, rollups.team_rollups()) if r.name == rollup.name]
+        if not selected:
             raise NotFound(
                 "the dataset has no such rollup", tenant=tenant.slug, dataset=slug, rollup=rollup.name
             )
-        done = curate(pyspark.spark_session, [of_day(tenant, dataset, day, wanted[0])])
+        done = curate(pyspark.spark_session, [of_day(tenant, dataset, day, selected[0])])
         if done.failures:
             raise Transient(str(done.failures[0]))
-        for found in done.days:
-            if found.error:
-                raise Terminal(found.error, fix="Correct the file")
+        for computed in done.days:
+            if computed.error:
+                raise Terminal(computed.error, fix="Correct the file")
             return dg.MaterializeResult(
-                metadata=described(found),
+                metadata=described(computed),
                 check_results=[dg.AssetCheckResult(passed=True, check_name=COMPUTED)],
             )
         raise Transient("the day was computed from later rows meanwhile, or the dataset deleted")

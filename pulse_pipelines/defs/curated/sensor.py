@@ -36,8 +36,8 @@ def curated_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Ski
     if reason := _not_now(context.instance):
         return dg.SkipReason(reason)
     fingerprint, cursor = _fingerprint(team), json.loads(context.cursor or "{}")
-    known = cursor.get("rollups") == fingerprint
-    since = datetime.fromisoformat(cursor["since"]) if known else datetime.min.replace(tzinfo=UTC)
+    unchanged = cursor.get("rollups") == fingerprint
+    since = datetime.fromisoformat(cursor["since"]) if unchanged else datetime.min.replace(tzinfo=UTC)
     due = due_days(team, since)
     # Everything that changed before this is computed; failed days are found however old their change is.
     settled = min([due.at, *(day.waiting_since for day in due.days if not day.failures)]) - MARGIN

@@ -88,19 +88,19 @@ def _on_demand(slug: str) -> dg.AssetChecksDefinition:
     def run_checks(
         context: dg.AssetCheckExecutionContext, catalog: Catalog, postgres: Postgres
     ) -> Iterator[dg.AssetCheckResult]:
-        wanted = {key.name for key in context.selected_asset_check_keys}
+        selected = {key.name for key in context.selected_asset_check_keys}
         summaries = Inspection(Scope(), prove=None).of(slug, registry.family_owners(slug))
         for name, summary in summaries.items():
-            if name not in wanted:
+            if name not in selected:
                 continue
-            found = evaluation(slug, name, summary)
+            evaluated = evaluation(slug, name, summary)
             yield dg.AssetCheckResult(
-                passed=found.passed,
-                check_name=found.check_name,
-                asset_key=found.asset_key,
-                severity=found.severity,
-                metadata=found.metadata,
-                description=found.description,
+                passed=evaluated.passed,
+                check_name=evaluated.check_name,
+                asset_key=evaluated.asset_key,
+                severity=evaluated.severity,
+                metadata=evaluated.metadata,
+                description=evaluated.description,
             )
 
     return run_checks

@@ -20,15 +20,17 @@ PAGE = 200
     "the grid shows them like those that were launched here.",
 )
 def cli_backfill_events(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    known = json.loads(context.cursor) if context.cursor else {}
-    since = datetime.fromisoformat(known["since"]) if known else datetime(2000, 1, 1, tzinfo=UTC)
-    seen: dict[str, str] = known.get("seen", {})
-    backfills = history.by_hand(since, seen, PAGE)
+    cursor = json.loads(context.cursor) if context.cursor else {}
+    since = datetime.fromisoformat(cursor["since"]) if cursor else datetime(2000, 1, 1, tzinfo=UTC)
+    reported: dict[str, str] = cursor.get("seen", {})
+    backfills = history.by_hand(since, reported, PAGE)
     if not backfills:
         return dg.SkipReason("no backfill was made by hand since the last look")
     since = max(since, backfills[-1].settled_at)
-    seen |= {made.backfill_id: made.settled_at.isoformat() for made in backfills}
-    recent = {name: at for name, at in seen.items() if datetime.fromisoformat(at) > since - history.OVERLAP}
+    reported |= {made.backfill_id: made.settled_at.isoformat() for made in backfills}
+    recent = {
+        name: at for name, at in reported.items() if datetime.fromisoformat(at) > since - history.OVERLAP
+    }
     return dg.SensorResult(
         asset_events=[_materialization(made) for made in backfills],
         cursor=json.dumps({"since": since.isoformat(), "seen": recent}),

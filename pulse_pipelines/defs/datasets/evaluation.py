@@ -35,15 +35,15 @@ def latest_evaluations(
     """Latest evaluations of the checks of some slugs, by slug and check, in one query."""
     keys = {dg.AssetCheckKey(asset_key(slug), name): (slug, name) for slug in slugs for name in CHECKS}
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
-    found = dict.fromkeys(keys.values(), LatestEvaluation())
+    evaluations = dict.fromkeys(keys.values(), LatestEvaluation())
     for key, record in latest.items():
         evaluation = record.evaluation
         if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # running: its last result still holds
             ended = instance.event_log_storage.get_asset_check_execution_history(key, 1, status=COMPLETED)
             evaluation = ended[0].evaluation if ended else None
         if evaluation is not None:
-            found[keys[key]] = _latest(evaluation.metadata)
-    return found
+            evaluations[keys[key]] = _latest(evaluation.metadata)
+    return evaluations
 
 
 def _latest(metadata: Mapping[str, dg.MetadataValue]) -> LatestEvaluation:
@@ -80,13 +80,13 @@ def evaluation(
     ]
     if batch_id is not None:
         problems += [p for p in before.problems if p["tenant"] not in summary.results]
-    looked_at = len(summary.results)
+    tenants = len(summary.results)
     metadata: dict[str, object] = summary.numbers | {
-        "tenants": looked_at,
+        "tenants": tenants,
         "tenants_at_fault": len({problem["tenant"] for problem in problems}),
         "scope": f"batch {batch_id}" if batch_id else "whole tables",
         "seconds": round(summary.seconds, 6),
-        "ms_per_table": round(summary.seconds * 1000 / max(looked_at, 1), 3),
+        "ms_per_table": round(summary.seconds * 1000 / max(tenants, 1), 3),
     }
     if moment := time.time() if batch_id is None else before.whole_at:
         metadata["whole_tables_at"] = dg.MetadataValue.timestamp(moment)

@@ -10,7 +10,7 @@ import orjson
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
 from pulse_pipelines.domain.table_columns import mark_of
 from pulse_pipelines.registry import Family, Member, Outline
-from pulse_pipelines.tables.iceberg_schema import OWN_DOCS
+from pulse_pipelines.tables.iceberg_schema import PULSE_DOCS
 from pulse_resources import iceberg
 from pulse_resources.settings import load_settings
 
@@ -72,13 +72,13 @@ def _description(family: Family) -> str:
     slug, members = family.slug, family.members
     names = sorted({member.name for member in members if member.name != slug})
     title = f"**{', '.join(names[:5])}**\n\n" if names else ""
-    whose = (
+    owners = (
         f"of tenant `{members[0].tenant.slug}`"
         if len(members) == 1
         else f"of {len(members)} tenants, a table for each"
     )
     return (
-        f"{title}The dataset `{slug}` {whose}: Iceberg, partitioned by day(timestamp). "
+        f"{title}The dataset `{slug}` {owners}: Iceberg, partitioned by day(timestamp). "
         "The job `ingest` lands rows exactly once and reports every day that it touched. "
         "Materialize a partition to rebuild that tenant's day from the raw zone; the rows that were there "
         "come out again.\n\n"
@@ -157,7 +157,7 @@ def _fields(table_schema: str) -> list[dict[str, Any]]:
 
 
 def _column_description(doc: str | None, tenants: Sequence[str], of: int) -> str:
-    if (doc := mark_of(doc)) not in OWN_DOCS:  # a tenant's words are not for the control room
+    if (doc := mark_of(doc)) not in PULSE_DOCS:  # a tenant's words are not for the control room
         doc = "A property of the events' data, as the schema declares it"
     if len(tenants) == of:
         return doc

@@ -43,8 +43,8 @@ def report_batch(context: dg.OpExecutionContext, settled: Settled) -> list[str]:
 
 def _add_partitions(instance: dg.DagsterInstance, slug: str, tenants: Sequence[Tenant]) -> None:
     name = tenant_partitions(slug).name or ""
-    known = set(instance.get_dynamic_partitions(name))
-    if missing := [tenant.slug for tenant in tenants if tenant.slug not in known]:
+    existing = set(instance.get_dynamic_partitions(name))
+    if missing := [tenant.slug for tenant in tenants if tenant.slug not in existing]:
         instance.add_dynamic_partitions(name, missing)
 
 

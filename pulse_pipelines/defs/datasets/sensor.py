@@ -48,10 +48,10 @@ def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | d
     cursor = json.loads(context.cursor or "{}")
     loaded = (context.repository_def and context.repository_def.metadata) or {}
     stale = LOADED in loaded and loaded[LOADED].value != now
-    asked = cursor.get("asked", {})
-    if stale and (asked.get("for") != now or not 0 <= time.time() - asked["at"] < RELOAD_S):
+    reload = cursor.get("asked", {})
+    if stale and (reload.get("for") != now or not 0 <= time.time() - reload["at"] < RELOAD_S):
         context.log.info("the registry has changed: reloading the code location")
-        asked = {"for": now, "at": time.time()}
+        reload = {"for": now, "at": time.time()}
         _ask_to_reload()
     elif cursor.get("registry") == now:
         return dg.SkipReason(
@@ -61,7 +61,7 @@ def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | d
     owners = registry.list_owners(matched if matched <= version else 0)
     return dg.SensorResult(
         dynamic_partitions_requests=list(partition_requests(context.instance, owners)),
-        cursor=json.dumps({"registry": now, "version": version, "asked": asked}),
+        cursor=json.dumps({"registry": now, "version": version, "asked": reload}),
     )
 
 
@@ -81,8 +81,8 @@ def partition_requests(
     """
     for slug, tenants in owners.items():
         definition = tenant_partitions(slug)
-        known = set(instance.get_dynamic_partitions(str(definition.name)))
-        if added := tenants - known:
+        existing = set(instance.get_dynamic_partitions(str(definition.name)))
+        if added := tenants - existing:
             yield definition.build_add_request(sorted(added))
-        if removed := known - tenants:
+        if removed := existing - tenants:
             yield definition.build_delete_request(sorted(removed))

@@ -9,7 +9,7 @@ from pulse_pipelines.defs.launches import unfinished
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.ingest import dead_letter
-from pulse_pipelines.ingest.attempts import lease_held
+from pulse_pipelines.ingest.attempts import is_leased
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Failed, Work
 from pulse_resources.errors import Transient
@@ -35,7 +35,7 @@ def publish_overdue(
     context: dg.OpExecutionContext, config: OverdueConfig, kafka: Kafka, postgres: Postgres
 ) -> None:
     failed = []
-    for tenant, outcome in dead_letter.publish_each(map(registry.find_tenant, config.tenants)):
+    for tenant, outcome in dead_letter.publish_by_tenant(map(registry.find_tenant, config.tenants)):
         work = Work(JOB, tenant, TASK)
         if isinstance(outcome, Exception):
             failed.append(Failed.by(work, outcome))
@@ -71,15 +71,15 @@ def publish_dead_letters() -> None:
 def overdue_dead_letters(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     overdue = dead_letter.overdue(PATIENCE_S)
     waiting = {each.work.tenant for each in failed_work.standing(JOB) if each.held}
-    left = {
+    overdue_by_tenant = {
         tenant.slug: batches
         for tenant, batches in overdue.items()
-        if tenant not in waiting and not any(lease_held(batch) for batch in batches)
+        if tenant not in waiting and not any(is_leased(batch) for batch in batches)
     }
-    if not left or unfinished(context.instance, publish_dead_letters):
+    if not overdue_by_tenant or unfinished(context.instance, publish_dead_letters):
         yield dg.SkipReason("every settled dead letter is published, being published, or tried again later")
         return
     yield dg.RunRequest(
-        run_config={"ops": {"publish_overdue": {"config": {"tenants": sorted(left)}}}},
-        tags=tenant_tags(left),
+        run_config={"ops": {"publish_overdue": {"config": {"tenants": sorted(overdue_by_tenant)}}}},
+        tags=tenant_tags(overdue_by_tenant),
     )

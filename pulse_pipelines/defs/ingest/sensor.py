@@ -44,15 +44,15 @@ def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
             _give_up_dead_attempt(context, batch)
         except Exception:  # one batch must not keep the others, and waiting events, from being planned
             context.log.exception("batch %s, attempt %s was not looked at", batch.batch_id, batch.attempt)
-    looked = time.time()
+    evaluated_at = time.time()
     status = planning.ingest_status()
     for alarm in status.alarms:
         where = alarm.tenant.slug, alarm.partition
         context.log.error("tenant %s, partition %s: %s. %s", *where, alarm.problem, alarm.fix)
-    waiting = _plan_due(status, LagCursor.of(context.cursor, looked), looked)
+    waiting = _plan_due(status, LagCursor.of(context.cursor, evaluated_at), evaluated_at)
     return dg.SensorResult(
         run_requests=list(_run_requests(attempts.open_batches())),
-        cursor=LagCursor(looked, waiting).cursor(),
+        cursor=LagCursor(evaluated_at, waiting).cursor(),
     )
 
 
@@ -60,28 +60,28 @@ def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
 class LagCursor:
     """Cursor of the sensor: its last evaluation, and since when topics wait, in Unix seconds."""
 
-    looked: float
+    evaluated_at: float
     waiting: Mapping[UUID, float]
     """By tenant: the earliest time at which its first waiting event can have arrived."""
 
     @staticmethod
     def of(cursor: str | None, now: float) -> "LagCursor":
         """Parse a cursor; a clock that was set back does not lengthen any wait."""
-        left = json.loads(cursor or "{}")
-        waiting = {UUID(hex=key): min(since, now) for key, since in left.get("waiting", {}).items()}
-        return LagCursor(min(left.get("looked", now), now), waiting)
+        stored = json.loads(cursor or "{}")
+        waiting = {UUID(hex=key): min(since, now) for key, since in stored.get("waiting", {}).items()}
+        return LagCursor(min(stored.get("looked", now), now), waiting)
 
     def cursor(self) -> str:
         """Serialize the cursor for Dagster."""
         waiting = {tenant_id.hex: since for tenant_id, since in self.waiting.items()}
-        return json.dumps({"looked": self.looked, "waiting": waiting})
+        return json.dumps({"looked": self.evaluated_at, "waiting": waiting})
 
 
 def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, float]:
     """Plan batches for due topics; returns since when the topics left over have waited."""
     settings = load_settings().ingest
     # Events first seen now may have arrived right after the last evaluation.
-    waiting = {tenant_id: last.waiting.get(tenant_id, last.looked) for tenant_id in status.waiting}
+    waiting = {tenant_id: last.waiting.get(tenant_id, last.evaluated_at) for tenant_id in status.waiting}
     since = waiting | dict.fromkeys(status.sent_whole, 0.0)
     rows, seconds = settings.flush_rows, settings.flush_seconds
     for kind in due(status.backlogs, since, now, flush_rows=rows, flush_seconds=seconds):
@@ -120,7 +120,7 @@ def run_config(batch_id: str, attempt: int) -> dict[str, object]:
 
 def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch) -> None:
     if batch.state == "running":
-        if not attempts.lease_held(batch.batch_id):
+        if not attempts.is_leased(batch.batch_id):
             _give_up(context, batch, "the run died: its lease on the batch is gone")
     elif batch.state == "planned" and batch.ready:
         if (status := vanished(context.instance, run_key(batch), batch.attempt)) is not None:
@@ -138,4 +138,4 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch)
 
 def _give_up(context: dg.SensorEvaluationContext, batch: OpenBatch, why: str) -> None:
     context.log.warning("batch %s, attempt %s: %s", batch.batch_id, batch.attempt, why)
-    attempts.next_attempt(batch.batch_id, batch.attempt, why, known=False)
+    attempts.next_attempt(batch.batch_id, batch.attempt, why, is_cause=False)

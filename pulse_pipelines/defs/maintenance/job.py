@@ -47,19 +47,19 @@ def run_maintenance(
 ) -> None:
     priority.lower_for_good()
     everything = config.tenant is None and config.dataset is None  # a named one does not wait for its retry
-    wanted = needs(config.tenant, config.dataset, recent=config.recent, patient=everything)
+    tasks = needs(config.tenant, config.dataset, recent=config.recent, patient=everything)
     done: list[Done] = []
     seconds = load_settings().upkeep.run_seconds
-    for each in run(lambda: pyspark.spark_session, wanted, run_id=context.run_id, seconds=seconds):
-        done.append(each)
-        if each.outcome in BAD:
-            context.log.error("%s", each)
-        elif each.outcome == "done" and each.dataset:
-            context.log_event(observation(each))
-    outcomes = Counter(each.outcome for each in done)
-    left = len(wanted) - len(done)
-    context.add_output_metadata({"wanted": len(wanted), "left": left, **outcomes, "tasks": table(done)})
-    if bad := [each for each in done if each.outcome in BAD]:
+    for finished in run(lambda: pyspark.spark_session, tasks, run_id=context.run_id, seconds=seconds):
+        done.append(finished)
+        if finished.outcome in BAD:
+            context.log.error("%s", finished)
+        elif finished.outcome == "done" and finished.dataset:
+            context.log_event(observation(finished))
+    outcomes = Counter(finished.outcome for finished in done)
+    remaining = len(tasks) - len(done)
+    context.add_output_metadata({"wanted": len(tasks), "left": remaining, **outcomes, "tasks": table(done)})
+    if bad := [finished for finished in done if finished.outcome in BAD]:
         raise Terminal(
             f"{len(bad)} task(s) of upkeep went wrong, the first: {bad[0]}",
             fix="The other tables had their turn; what failed is tried again by itself, after a while that "

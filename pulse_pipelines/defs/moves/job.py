@@ -39,7 +39,7 @@ def move_dataset(
         config.move_id,
         config.attempt,
         run_id=context.run_id,
-        progress=lambda written, wanted: context.log.info("%s of %s files are written", written, wanted),
+        progress=lambda written, total: context.log.info("%s of %s files are written", written, total),
     )
     if move.state == State.FAILED:
         context.log.warning("nothing was moved: %s", move.error)

@@ -24,13 +24,13 @@ from pulse_resources.errors import Fenced
     "was.",
 )
 def dataset_moves(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    for each in record.open_moves():
+    for open_move in record.open_moves():
         try:
-            _give_up_dead_attempt(context, each)
+            _give_up_dead_attempt(context, open_move)
         except Fenced:  # it has just ended, or begun
             continue
         except Exception:  # one move must not keep all others from being launched
-            context.log.exception("move %s was not looked at", each.move.move_id)
+            context.log.exception("move %s was not looked at", open_move.move.move_id)
     if requests := list(_run_requests(record.open_moves())):
         yield from requests
     else:
@@ -38,23 +38,23 @@ def dataset_moves(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest
 
 
 def _run_requests(moves: list[Open]) -> Iterator[dg.RunRequest]:
-    for each in moves:
-        if each.move.state == State.PLANNED and each.ready:
-            tenant, asked = each.tenant.slug, each.move
+    for open_move in moves:
+        if open_move.move.state == State.PLANNED and open_move.ready:
+            tenant, planned = open_move.tenant.slug, open_move.move
             yield dg.RunRequest(
-                run_key=run_key(each),
-                run_config=run_config(tenant, asked.move_id, asked.attempt),
+                run_key=run_key(open_move),
+                run_config=run_config(tenant, planned.move_id, planned.attempt),
                 tags={
-                    "pulse/move": asked.move_id,
-                    "pulse/attempt": str(asked.attempt),
+                    "pulse/move": planned.move_id,
+                    "pulse/attempt": str(planned.attempt),
                     "pulse/tenant": tenant,  # dagster.yaml: one at a time
                 }
                 | tenant_tags([tenant]),
             )
 
 
-def run_key(each: Open) -> str:
-    return f"{each.move.move_id}:{each.move.attempt}"
+def run_key(open_move: Open) -> str:
+    return f"{open_move.move.move_id}:{open_move.move.attempt}"
 
 
 def run_config(tenant: str, move_id: str, attempt: int) -> dict[str, object]:
@@ -63,15 +63,15 @@ def run_config(tenant: str, move_id: str, attempt: int) -> dict[str, object]:
     return {"ops": {"move_dataset": {"config": config}}}
 
 
-def _give_up_dead_attempt(context: dg.SensorEvaluationContext, each: Open) -> None:
+def _give_up_dead_attempt(context: dg.SensorEvaluationContext, open_move: Open) -> None:
     why = None
-    if each.move.state == State.RUNNING:
-        if not record.lease_held(each.move.move_id):
+    if open_move.move.state == State.RUNNING:
+        if not record.is_leased(open_move.move.move_id):
             why = "the run died"
-    elif each.ready:
-        status = vanished(context.instance, run_key(each), each.move.attempt)
+    elif open_move.ready:
+        status = vanished(context.instance, run_key(open_move), open_move.move.attempt)
         if status is not None:
             why = f"the run ended before it began the move: {status.value}"
     if why is not None:
-        context.log.warning("move %s, attempt %s: %s", each.move.move_id, each.move.attempt, why)
-        Attempt(each.tenant, each.move.move_id, each.move.attempt).give_up(why)
+        context.log.warning("move %s, attempt %s: %s", open_move.move.move_id, open_move.move.attempt, why)
+        Attempt(open_move.tenant, open_move.move.move_id, open_move.move.attempt).give_up(why)

@@ -47,10 +47,10 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
                 tags=tags | tenant_tags([owner]) | dict(place_tags(owner, way)),
             )
         )
-    known = set(context.instance.get_dynamic_partitions(str(TENANTS.name)))
+    existing = set(context.instance.get_dynamic_partitions(str(TENANTS.name)))
     if not requests:
         return dg.SkipReason("no pipe is due")
-    added = sorted(tenants - known)
+    added = sorted(tenants - existing)
     return dg.SensorResult(
         run_requests=requests, dynamic_partitions_requests=[TENANTS.build_add_request(added)] if added else []
     )
@@ -69,7 +69,7 @@ def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         if error is not None:
             wrong += 1
             context.log.warning("pipe %s of tenant %s: %s", pipe.name, pipe.tenant.slug, error)
-    return dg.SkipReason(f"{wrong} pipes cannot go on: see the log" if wrong else "all pipes can go on")
+    return dg.SkipReason(f"{wrong} pipes cannot continue: see the log" if wrong else "all pipes can continue")
 
 
 def _active(instance: dg.DagsterInstance) -> set[str]:

@@ -157,16 +157,16 @@ class Looks:
 
     def _values(self, node: Node) -> list[Value]:
         """A value for each selection of choices, by the discriminator with the most values."""
-        found: dict[str, dict[str, list[int]]] = {}
+        by_member: dict[str, dict[str, list[int]]] = {}
         for key in self._closure(node, None):
             if (union := self.unions.get(key)) is not None:
                 for choice in union.choices:
                     for text in choice.values:
-                        found.setdefault(union.member, {}).setdefault(text, []).append(id(choice.schema))
-        if not found:
+                        by_member.setdefault(union.member, {}).setdefault(text, []).append(id(choice.schema))
+        if not by_member:
             return [None]
-        member = max(found, key=lambda name: len(found[name]))
-        chosen = {tuple(choices): (member, text) for text, choices in found[member].items()}
+        member = max(by_member, key=lambda name: len(by_member[name]))
+        chosen = {tuple(choices): (member, text) for text, choices in by_member[member].items()}
         return list(chosen.values())
 
     def _worked(self, entries: int) -> None:
@@ -200,17 +200,17 @@ class Looks:
         """The subschemas applied once more, to find the parts of a value that `node` has evaluated."""
         if (mark := self._marks.get((id(node), value))) is not None:
             return mark
-        found = Counter[int]()
+        counts = Counter[int]()
         for inner in self._in_place(node, value):
-            self._add(found, self._closures[id(inner), value])
-            self._add(found, self._marked(inner, value))
-        self._marks[id(node), value] = found
-        return found
+            self._add(counts, self._closures[id(inner), value])
+            self._add(counts, self._marked(inner, value))
+        self._marks[id(node), value] = counts
+        return counts
 
-    def _add(self, found: Counter[int], more: Counter[int]) -> None:
+    def _add(self, counts: Counter[int], more: Counter[int]) -> None:
         self._worked(len(more))
-        found.update(more)
-        if found.total() > MAX_LOOKS:
+        counts.update(more)
+        if counts.total() > MAX_LOOKS:
             raise _too_many()
 
     def _in_place(self, node: Node, value: Value) -> Iterator[Node]:
@@ -289,6 +289,6 @@ def _sum(place: Counter[int], most: Mapping[int, int]) -> int:
 def _too_many() -> UserError:
     return UserError(
         f"more than {MAX_LOOKS:,} subschemas can look at one value of an event",
-        fix="Use fewer anyOf, allOf, oneOf and $ref for one value; choices that are told apart by a required "
+        fix="Use fewer anyOf, allOf, oneOf and $ref for one value; choices that differ in a required "
         "member with a const of its own count as one",
     )

@@ -62,11 +62,11 @@ class _Bundle:
         self._follow()
 
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._copied("", self._root)
+        bundle: dict[str, Any] = self._copied("", self._root)
         if not self._strays:
-            return found
+            return bundle
         strays = {name: self._copied(f"/$defs/{escaped(name)}", node) for name, node in self._strays.items()}
-        return found | {"$defs": dict_of(found.get("$defs")) | strays}
+        return bundle | {"$defs": dict_of(bundle.get("$defs")) | strays}
 
     def _index(self, pointer: str, node: Node, base: str) -> None:
         address = node.get(self._keyword)
@@ -88,25 +88,25 @@ class _Bundle:
     def _follow(self) -> None:
         """Find all subschemas reachable from the root, definitions only through references."""
         pending: list[tuple[str, Any, str]] = [("", self._root, "")]
-        seen = set()
+        visited = set()
         while pending:
             pointer, node, base = pending.pop()
-            if not isinstance(node, dict) or id(node) in seen:
+            if not isinstance(node, dict) or id(node) in visited:
                 continue
-            seen.add(id(node))
+            visited.add(id(node))
             base = self._bases.get(id(node), base)
-            if isinstance(reference := node.get("$ref"), str) and (found := self._target(reference, base)):
-                target, child, its_base = found
+            if isinstance(reference := node.get("$ref"), str) and (resolved := self._target(reference, base)):
+                target, child, child_base = resolved
                 if isinstance(child, dict) and id(child) not in self._bases:
                     name, target = target[1:], f"/$defs/{escaped(target[1:])}"
                     self._strays[name] = child
-                    self._index(target, child, its_base)
+                    self._index(target, child, child_base)
                     self._moved[id(child)] = target
                 target = self._moved.get(id(child), target)
                 self._pointers[id(node)] = target
                 parts = target.split("/")
                 self._reached.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
-                pending.append((target, child, its_base))
+                pending.append((target, child, child_base))
             for below, child in children(node):
                 if below.split("/")[1] not in DEFINITIONS:
                     pending.append((pointer + below, child, base))

@@ -25,11 +25,11 @@ def guarded(document: Mapping[str, Any]) -> dict[str, Any]:
     if not unions(root) and not any(guards(node, root) for _, node in subschemas(root)):
         return root
     root = copy.deepcopy(root)
-    told_apart = unions(root)
+    discriminated = unions(root)
     for _, node in list(subschemas(root)):
-        wanted, union = sorted(guards(node, root)), told_apart.pop(id(node), None)
-        if isinstance(node, dict) and (wanted or union):
-            added = [each for keyword in wanted for each in _GUARDS[keyword](node)]
+        keywords, union = sorted(guards(node, root)), discriminated.pop(id(node), None)
+        if isinstance(node, dict) and (keywords or union):
+            added = [each for keyword in keywords for each in _GUARDS[keyword](node)]
             if union is not None:
                 del node[union.keyword]
                 added.extend(_one_choice(union))
@@ -43,23 +43,23 @@ def guards(node: Node, root: Mapping[str, Any]) -> frozenset[str]:
         return frozenset()
     # In draft 4 a number like 1.0 is not an integer, but equal to one.
     exact = draft_of(root) == 4 and node.get("type") != "integer"
-    found = {"enum"} if not exact and integers(node.get("enum")) else set()
+    keywords = {"enum"} if not exact and integers(node.get("enum")) else set()
     if isinstance(pattern := node.get("pattern"), str) and not compiles(pattern) and equivalent(pattern):
-        found.add("pattern")
-    return frozenset(found)
+        keywords.add("pattern")
+    return frozenset(keywords)
 
 
 def integers(options: Any) -> bool:
     """Whether the options of an enum are two or more 64-bit integers, and possibly null."""
-    found = [option for option in list_of(options) if option is not None]
-    return len(found) > 1 and all(type(option) is int and option in INT64 for option in found)
+    numbers = [option for option in list_of(options) if option is not None]
+    return len(numbers) > 1 and all(type(option) is int and option in INT64 for option in numbers)
 
 
 def _enum(node: dict[str, Any]) -> list[dict[str, Any]]:
     options = node.pop("enum")
-    found = [option for option in options if option is not None]
-    kinds = ["integer"] if len(found) == len(options) else ["integer", "null"]
-    limits = {"minimum": min(found), "maximum": max(found)}
+    numbers = [option for option in options if option is not None]
+    kinds = ["integer"] if len(numbers) == len(options) else ["integer", "null"]
+    limits = {"minimum": min(numbers), "maximum": max(numbers)}
     return [{"allOf": [{"type": kinds}, limits, {"enum": options}]}]
 
 
@@ -69,9 +69,9 @@ def _pattern(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _one_choice(union: Union) -> list[dict[str, Any]]:
-    known = sorted(frozenset[str]().union(*(choice.values for choice in union.choices)))
+    accepted = sorted(frozenset[str]().union(*(choice.values for choice in union.choices)))
     conditions = [{"if": _has(union.member, sorted(v)), "then": schema} for v, schema in union.choices]
-    return [{"type": "object"} | _has(union.member, known), *conditions]
+    return [{"type": "object"} | _has(union.member, accepted), *conditions]
 
 
 def _has(member: str, values: list[str]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
     names = set(RESERVED)
     root = bundled(document)
     types, descriptions = _Types(), _descriptions(root)
-    found: list[Column] = []
+    declared: list[Column] = []
     for field, shape in Shapes(root).of(root).members.items():
         if not COLUMN_NAME.fullmatch(field):
             continue
@@ -123,10 +123,10 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
                 fix="Engines ignore case: rename one of them",
             )
         names.add(name.lower())
-        if len(found) == MAX_FIELDS:
+        if len(declared) == MAX_FIELDS:
             raise UserError(f"the schema declares more than {MAX_FIELDS:,} columns")
-        found.append(Column(field, name, *types.column(shape), description=descriptions.get(field, "")))
-    return tuple(found)
+        declared.append(Column(field, name, *types.column(shape), description=descriptions.get(field, "")))
+    return tuple(declared)
 
 
 def _descriptions(root: Node) -> dict[str, str]:
@@ -186,18 +186,18 @@ class _Types:
 
     def column(self, shape: Shape) -> tuple[FieldType, bool]:
         """The type of a column, and whether it holds every value of the shape."""
-        found, size = self._of(shape, 0)
-        if found.kind is Kind.JSON or size > self._left:
+        kind, size = self._of(shape, 0)
+        if kind.kind is Kind.JSON or size > self._left:
             return JSON, True
         self._left -= size
-        return found, _certain(shape, found)
+        return kind, _certain(shape, kind)
 
     def _of(self, shape: Shape, depth: int) -> tuple[FieldType, int]:
         """The type, and the number of members within it."""
         key = (id(shape), depth)
-        if (known := self._known.get(key)) is None:
-            known = self._known[key] = self._new(shape, depth)
-        return known
+        if (cached := self._known.get(key)) is None:
+            cached = self._known[key] = self._new(shape, depth)
+        return cached
 
     def _new(self, shape: Shape, depth: int) -> tuple[FieldType, int]:
         """JSON text if there is more than one type; timestamps and dates are typed only at the top level."""

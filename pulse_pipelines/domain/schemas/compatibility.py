@@ -102,7 +102,7 @@ class _Comparison:
         if old is False or new is True or self._same.schemas(old, new):
             return
         if new is False:
-            self._add(pointer, "nothing is accepted any more", "values were accepted here before")
+            self._add(pointer, "no value is accepted", "values were accepted here before")
             return
         old = _ANYTHING if old is True else old
         old, _ = self._target(old, self._old, pointer)
@@ -117,11 +117,11 @@ class _Comparison:
 
     def _target(self, node: Any, root: Mapping[str, Any], pointer: str) -> tuple[Any, str]:
         """Target and pointer of a subschema that consists of a reference only; else the subschema itself."""
-        seen = set()
+        visited = set()
         while isinstance(node, dict) and (reference := self._same.only_reference(node)) is not None:
-            if not reference.startswith("#") or reference in seen:
+            if not reference.startswith("#") or reference in visited:
                 return None, pointer
-            seen.add(reference)
+            visited.add(reference)
             node, pointer = resolve(reference, root), reference[1:]
         return node, pointer
 
@@ -179,8 +179,8 @@ class _Comparison:
     def _required(self, pointer: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         for name in new.get("required", []):
             if name not in old.get("required", []):
-                known = name in old.get("properties", {})
-                change = f"{name!r} became required" if known else f"{name!r} was added as required"
+                was_declared = name in old.get("properties", {})
+                change = f"{name!r} became required" if was_declared else f"{name!r} was added as required"
                 self._add(pointer, change, "events without it were accepted before")
 
     def _type(self, pointer: str, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -258,22 +258,22 @@ def _types(declared: Any) -> set[str]:
 
 def _columns(old: tuple[Column, ...], new: tuple[Column, ...], reported: set[str]) -> list[Incompatibility]:
     """Columns that the new version would lose, rename or retype, without losses at pointers in `reported`."""
-    found = []
+    losses = []
     after = {column.field: column for column in new}
     for column in old:
         successor = after.get(column.field)
         pointer = "/properties" + json_pointer([column.field])
         if successor is None:
             if pointer not in reported:
-                found.append(Incompatibility(pointer, "nothing declares the property", "rows have it"))
+                losses.append(Incompatibility(pointer, "nothing declares the property", "rows have it"))
             continue
         if successor.name != column.name:
             change = f"the column {column.name} would be called {successor.name}"
-            found.append(Incompatibility(pointer, change, "engines read it by its name"))
+            losses.append(Incompatibility(pointer, change, "engines read it by its name"))
         elif not holds(successor.type, column.type):
             change = f"the column {column.name} would be {successor.type}, not {column.type}"
-            found.append(Incompatibility(pointer, change, "the rows that it has cannot be kept in it"))
-    return found
+            losses.append(Incompatibility(pointer, change, "the rows that it has cannot be kept in it"))
+    return losses
 
 
 def holds(new: FieldType, old: FieldType) -> bool:

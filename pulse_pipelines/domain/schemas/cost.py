@@ -78,16 +78,16 @@ def check_cost(document: Mapping[str, Any], bound: Bound) -> None:
     if seconds <= bound.seconds:
         return
     pointers = {id(node): pointer for pointer, node in subschemas(bundle)}
-    heaviest = sorted(costs.keywords(), key=lambda found: _heaviness(found[2]), reverse=True)[:NAMED]
-    tried = []
+    heaviest = sorted(costs.keywords(), key=lambda entry: _heaviness(entry[2]), reverse=True)[:NAMED]
+    trials = []
     for key, keyword, _ in heaviest:
         without = _Costs(bundle, looks, bound.max_bytes, (key, keyword)).whole()
-        tried.append((without.seconds(bound.max_bytes), key, keyword))
-    left, key, keyword = min(tried, key=itemgetter(0), default=(seconds, id(bundle), "properties"))
+        trials.append((without.seconds(bound.max_bytes), key, keyword))
+    remaining, key, keyword = min(trials, key=itemgetter(0), default=(seconds, id(bundle), "properties"))
     where = f"#{pointers.get(key, '')}/{keyword}"
     raise UserError(
         f"validating an event of {bound.max_bytes:,} bytes by this schema could take {_text(seconds)}, the "
-        f"limit is {_text(bound.seconds)}: {where} costs most (without it {_text(left)})",
+        f"limit is {_text(bound.seconds)}: {where} costs most (without it {_text(remaining)})",
         fix=_FIXES.get(keyword, "Use fewer subschemas for one value, and fewer for items and any members"),
     )
 
@@ -127,13 +127,13 @@ class _Costs:
         self, document: Node, looks: Looks, max_bytes: int, without: tuple[int, str] | None = None
     ) -> None:
         self._document, self._looks, self._bytes, self._without = document, looks, max_bytes, without
-        own = {key: self._own(key) for key in looks.nodes}
-        ways = [way for found in looks.ways.values() for way in found]
+        by_node = {key: self._cost_of_node(key) for key in looks.nodes}
+        ways = [way for of_node in looks.ways.values() for way in of_node]
         self._of_ways = {
-            id(way): _total((own[inner], times) for inner, times in way.closure.items()) for way in ways
+            id(way): _total((by_node[inner], times) for inner, times in way.closure.items()) for way in ways
         }
         self._weights = {
-            key: _most(self._of_ways[id(way)] for way in found) for key, found in looks.ways.items()
+            key: _most(self._of_ways[id(way)] for way in of_node) for key, of_node in looks.ways.items()
         }
         self._totals = {
             id(place): _total((self._weights[child], times) for child, times in place.looks.items())
@@ -158,18 +158,18 @@ class _Costs:
         weight = self._weights[root]
         return Cost(event + weight.visit, max(byte, weight.byte) + self._unique[root] + MESSAGE_BYTE_NS)
 
-    def _own(self, key: int) -> Weight:
-        found = self._of_keywords(key)
+    def _cost_of_node(self, key: int) -> Weight:
+        by_keyword = self._of_keywords(key)
         if self._without is not None and self._without[0] == key:
-            found.pop(self._without[1], None)
-        return _total([(BASE, 1), *((weight, 1) for weight in found.values())])
+            by_keyword.pop(self._without[1], None)
+        return _total([(BASE, 1), *((weight, 1) for weight in by_keyword.values())])
 
     def _of_keywords(self, key: int) -> dict[str, Weight]:
         node = self._looks.nodes[key]
-        found = weights(node, guards(node, self._document))
+        by_keyword = weights(node, guards(node, self._document))
         if (union := self._looks.unions.get(key)) is not None:
-            found[union.keyword] = of_union(union)
-        return found
+            by_keyword[union.keyword] = of_union(union)
+        return by_keyword
 
     def _descend(self) -> None:
         """Compute, below each subschema, the maximum cost per byte, and of comparing items."""
@@ -191,10 +191,10 @@ class _Costs:
 
     def _one(self, key: int, path: tuple[int, ...]) -> tuple[float, float]:
         """Below one value of a subschema: the cost paid once, and the maximum per byte."""
-        if (known := self._once.get(key)) is not None:
-            return known
-        found = [self._one_way(way, (*path, key)) for way in self._looks.ways[key]]
-        self._once[key] = (max(once for once, _ in found), max(byte for _, byte in found))
+        if (cached := self._once.get(key)) is not None:
+            return cached
+        by_way = [self._one_way(way, (*path, key)) for way in self._looks.ways[key]]
+        self._once[key] = (max(once for once, _ in by_way), max(byte for _, byte in by_way))
         return self._once[key]
 
     def _one_way(self, way: Way, path: tuple[int, ...]) -> tuple[float, float]:
@@ -221,9 +221,9 @@ class _Costs:
         best = (0.0, rates[-1])
         for index in range(len(choices) - 1, -1, -1):  # ... and the others once
             once, rate = once + choices[index][1], max(rate, choices[index][2])
-            found = (once, max(rate, rates[index]))
-            if found[0] + found[1] * self._bytes < best[0] + best[1] * self._bytes:
-                best = found
+            candidate = (once, max(rate, rates[index]))
+            if candidate[0] + candidate[1] * self._bytes < best[0] + best[1] * self._bytes:
+                best = candidate
         return best
 
 

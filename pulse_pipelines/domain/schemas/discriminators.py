@@ -38,15 +38,15 @@ def unions(root: Node) -> dict[int, Union]:
         return {}
     nodes, facts = list(subschemas(root)), _AllFacts(root)
     entered = {place for _, node in nodes for place in _entered(unquote(str(node.get("$ref"))).split("/"))}
-    found = {}
+    by_node = {}
     for pointer, node in nodes:
         for keyword in ("oneOf", "anyOf"):
             if "$ref" in node or len(list_of(node.get(keyword))) < 2:
                 continue
-            if f"#{pointer}/{keyword}" not in entered and (told := _told(node, keyword, facts)):
-                found[id(node)] = told
+            if f"#{pointer}/{keyword}" not in entered and (union := _discriminated(node, keyword, facts)):
+                by_node[id(node)] = union
                 break
-    return found
+    return by_node
 
 
 def _entered(parts: list[str]) -> Iterator[str]:
@@ -65,7 +65,7 @@ class _Facts(NamedTuple):
     texts: Mapping[str, frozenset[str]] = MappingProxyType({})
     """All values of a member, if present, where these are strings only."""
 
-    def known(self) -> frozenset[str]:
+    def determined(self) -> frozenset[str]:
         """Members that are always present, and whose values are all known."""
         return self.required.intersection(self.texts) if self.is_object else frozenset()
 
@@ -87,36 +87,36 @@ class _AllFacts:
         """The facts of a subschema, or fewer; none beyond `MAX_LEVELS`, or for a reference to itself."""
         if not isinstance(schema, dict) or level > MAX_LEVELS:
             return _Facts()
-        if (known := self._known.get(id(schema))) is None:
+        if (cached := self._known.get(id(schema))) is None:
             self._known[id(schema)] = _Facts()
-            known = self._known[id(schema)] = self._new(schema, level + 1)
-        return known
+            cached = self._known[id(schema)] = self._new(schema, level + 1)
+        return cached
 
     def _new(self, schema: Node, level: int) -> _Facts:
-        found = _Facts()
+        facts = _Facts()
         if isinstance(reference := schema.get("$ref"), str):
-            found = self.of(resolve(reference, self._root), level)
+            facts = self.of(resolve(reference, self._root), level)
             if self._alone:
-                return found
+                return facts
         required = frozenset(map(str, list_of(schema.get("required"))))
         members = dict_of(schema.get("properties")).items()
-        texts = {name: texts for name, each in members if (texts := _texts(each)) is not None}
-        found = found.beside(_Facts(schema.get("type") == "object", required, texts))
-        for each in list_of(schema.get("allOf")):
-            found = found.beside(self.of(each, level))
+        texts = {name: texts for name, subschema in members if (texts := _texts(subschema)) is not None}
+        facts = facts.beside(_Facts(schema.get("type") == "object", required, texts))
+        for subschema in list_of(schema.get("allOf")):
+            facts = facts.beside(self.of(subschema, level))
         for keyword in ("oneOf", "anyOf"):
-            choices = [self.of(each, level) for each in list_of(schema.get(keyword))]
+            choices = [self.of(subschema, level) for subschema in list_of(schema.get(keyword))]
             if choices and all(choice.is_object for choice in choices):
-                names = frozenset.intersection(*(choice.known() for choice in choices))
+                names = frozenset.intersection(*(choice.determined() for choice in choices))
                 either = {name: frozenset[str]().union(*(c.texts[name] for c in choices)) for name in names}
-                found = found.beside(_Facts(True, names, either))
-        return found
+                facts = facts.beside(_Facts(True, names, either))
+        return facts
 
 
-def _told(node: Node, keyword: str, facts: _AllFacts) -> Union | None:
+def _discriminated(node: Node, keyword: str, facts: _AllFacts) -> Union | None:
     choices = node[keyword]
     by_choice = [facts.of(choice) for choice in choices]
-    for member in sorted(frozenset.intersection(*(each.known() for each in by_choice))):
+    for member in sorted(frozenset.intersection(*(each.determined() for each in by_choice))):
         values = [each.texts[member] for each in by_choice]
         if sum(map(len, values)) == len(frozenset[str]().union(*values)):
             return Union(keyword, member, tuple(map(Choice, values, choices)))

@@ -13,7 +13,7 @@ ADDRESSES = ("$schema", "$id", "id", "$anchor", "$defs", "definitions")
 ANNOTATIONS = frozenset((*TEXTS, *FLAGS, *ADDRESSES))
 """Keywords that refuse no event. `format` is one: its effect on a column is compared with the columns.
 Definitions and the root's address matter only through references to them."""
-OWN = "x-"
+EXTENSION = "x-"
 """Prefix of custom keywords."""
 
 
@@ -81,7 +81,7 @@ class Equivalence:
     @staticmethod
     def keywords(node: Mapping[str, Any]) -> set[str]:
         """The keywords of a subschema that affect what it accepts."""
-        return {key for key in node if key not in ANNOTATIONS and not key.startswith(OWN)}
+        return {key for key in node if key not in ANNOTATIONS and not key.startswith(EXTENSION)}
 
     def only_reference(self, node: Mapping[str, Any]) -> str | None:
         """The reference of a subschema that has no other keyword; else None."""
@@ -97,5 +97,5 @@ class Equivalence:
 
 
 def _references(node: Mapping[str, Any]) -> set[str]:
-    found = (subschema.get("$ref") for _, subschema in subschemas(node))
-    return {reference for reference in found if isinstance(reference, str)}
+    references = (subschema.get("$ref") for _, subschema in subschemas(node))
+    return {reference for reference in references if isinstance(reference, str)}

@@ -77,20 +77,20 @@ BASE = Weight(100.0, 40.0, 1.0, 60.0, 8.0, 60.0, 4.0)
 
 def weights(node: Node, guards: frozenset[str]) -> dict[str, Weight]:
     """The weights of a subschema's keywords beyond `BASE`; those in `guards` are guarded."""
-    found = {
+    by_keyword = {
         keyword: weigh(value) for keyword, value in node.items() if (weigh := _WEIGH.get(keyword)) is not None
     }
     if "enum" in guards:
-        found["enum"] = Weight(number=1_000.0 + 400 * len(node["enum"]))
+        by_keyword["enum"] = Weight(number=1_000.0 + 400 * len(node["enum"]))
     if node.get("uniqueItems") is True:
-        found["uniqueItems"] = Weight(array=2_000, unique=180)
+        by_keyword["uniqueItems"] = Weight(array=2_000, unique=180)
     if "additionalProperties" in node or "unevaluatedProperties" in node:  # names are looked up once more
         for keyword in ("properties", "patternProperties"):
-            if keyword in found:
-                found[keyword] = found[keyword].plus(found[keyword])
+            if keyword in by_keyword:
+                by_keyword[keyword] = by_keyword[keyword].plus(by_keyword[keyword])
     if "unevaluatedProperties" in node or "unevaluatedItems" in node:
-        return {keyword: weight.plus(weight) for keyword, weight in found.items()}
-    return found
+        return {keyword: weight.plus(weight) for keyword, weight in by_keyword.items()}
+    return by_keyword
 
 
 def of_union(union: Union) -> Weight:

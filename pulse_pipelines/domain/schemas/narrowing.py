@@ -68,8 +68,8 @@ class Narrowing:
 
     def _is_valid(self, pointer: str, value: Any) -> bool:
         key = pointer, id(value)
-        if (known := self._known.get(key)) is not None:
-            return known
+        if (cached := self._known.get(key)) is not None:
+            return cached
         check = self._checks.get(pointer)
         self._left -= values(value)
         is_valid = self._known[key] = check is None or self._left < 0 or bool(check.is_valid(value))
@@ -131,13 +131,13 @@ def _may_choose(node: Any) -> bool:
     """Whether a subschema has choices, or refers to what may have some."""
     pending = [node]
     while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            if {"$ref", "oneOf", "anyOf"} & each.keys():
+        current = pending.pop()
+        if isinstance(current, dict):
+            if {"$ref", "oneOf", "anyOf"} & current.keys():
                 return True
-            pending.extend(each.values())
-        elif isinstance(each, list):
-            pending.extend(each)
+            pending.extend(current.values())
+        elif isinstance(current, list):
+            pending.extend(current)
     return False
 
 
@@ -145,11 +145,11 @@ def reachable(node: Any, root: Node, most: int) -> int:
     """The number of subschemas that a subschema has or refers to, itself included; at most `most` + 1."""
     begun, pending, count = set[int](), [node], 0
     while pending and count <= most:
-        each = pending.pop()
-        if isinstance(each, dict) and id(each) not in begun:
-            begun.add(id(each))
+        current = pending.pop()
+        if isinstance(current, dict) and id(current) not in begun:
+            begun.add(id(current))
             count += 1
-            pending.extend(child for _, child in children(each))
-            if isinstance(reference := each.get("$ref"), str):
+            pending.extend(child for _, child in children(current))
+            if isinstance(reference := current.get("$ref"), str):
                 pending.append(resolve(reference, root))
     return count

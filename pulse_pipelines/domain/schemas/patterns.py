@@ -38,28 +38,28 @@ def compiles(pattern: str, size: int = MAX_COMPILED) -> bool:
 
 def equivalent(pattern: str) -> list[dict[str, Any]] | None:
     """Subschemas that together accept the same as a pattern that does not compile; None if there are none."""
-    found: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     while (kind := _LOOKAHEADS.get(pattern[:4])) is not None:
         if (end := _closing(pattern, 1)) is None:
             return None
-        looked = {"pattern": f"^(?:{pattern[4:end]})"}
-        found.append(looked if kind == "=" else {"not": {"type": "string"} | looked})
+        condition = {"pattern": f"^(?:{pattern[4:end]})"}
+        parts.append(condition if kind == "=" else {"not": {"type": "string"} | condition})
         pattern = "^" + pattern[end + 1 :]
         if "|" in _outside(pattern) or pattern[1:2] in ("*", "+", "?", "{"):
             return None
     if counted := _COUNTED.fullmatch(pattern):
         many, least, comma, most = counted.groups()
-        found.append({"pattern": f"^{many}*$", "minLength": int(least)})
+        parts.append({"pattern": f"^{many}*$", "minLength": int(least)})
         if most or not comma:
-            found.append({"maxLength": int(most or least)})
+            parts.append({"maxLength": int(most or least)})
     elif pattern != "^":
-        found.append({"pattern": pattern})
-    return found if found != [{"pattern": pattern}] and all(map(compiles, patterns_in(found))) else None
+        parts.append({"pattern": pattern})
+    return parts if parts != [{"pattern": pattern}] and all(map(compiles, patterns_in(parts))) else None
 
 
-def patterns_in(found: list[dict[str, Any]]) -> list[str]:
+def patterns_in(parts: list[dict[str, Any]]) -> list[str]:
     """The patterns in the subschemas that `equivalent` returns."""
-    return [str(each["pattern"]) for one in found for each in (one, one.get("not", {})) if "pattern" in each]
+    return [str(each["pattern"]) for one in parts for each in (one, one.get("not", {})) if "pattern" in each]
 
 
 def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:
@@ -81,7 +81,7 @@ def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:
             f"takes more than {MAX_COMPILED:,} bytes when it is compiled",
             "Use smaller counts in {}, [0-9A-Za-z_] for \\w, [0-9] for \\d; give lengths by maxLength",
         )
-    return "is no regular expression of ECMA-262", "Try it in a browser's console: new RegExp(...)"
+    return "is not a regular expression of ECMA-262", "Try it in a browser's console: new RegExp(...)"
 
 
 def _is_one(pattern: str) -> bool:

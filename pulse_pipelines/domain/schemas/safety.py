@@ -36,15 +36,15 @@ def check_bounds(bundle: Mapping[str, Any]) -> None:
 
 
 def _checked_patterns(pointer: str, node: Node) -> list[str]:
-    found = [(str(name), True) for name in dict_of(node.get("patternProperties"))]
+    patterns = [(str(name), True) for name in dict_of(node.get("patternProperties"))]
     if isinstance(node.get("pattern"), str):
-        found.append((node["pattern"], False))
-    for pattern, of_names in found:
+        patterns.append((node["pattern"], False))
+    for pattern, of_names in patterns:
         if len(pattern.encode(errors="replace")) > MAX_PATTERN_BYTES:
             raise UserError(f"a pattern at #{pointer} has more than {MAX_PATTERN_BYTES:,} bytes")
         if (why := complaint(pattern, of_names=of_names)) is not None:
             raise UserError(f"the pattern {pattern!r} at #{pointer} {why[0]}", fix=why[1])
-    return [pattern for pattern, _ in found]
+    return [pattern for pattern, _ in patterns]
 
 
 def _check_addresses(pointer: str, node: Node, root: Node) -> None:

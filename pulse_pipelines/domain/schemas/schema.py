@@ -147,9 +147,9 @@ def _invalid(error: Exception) -> tuple[str, str | None]:
     path, message = list(error.instance_path), str(error.message)
     fix = None
     if path[-1:] == ["type"] and list(error.schema_path)[-3:] == ["properties", "type", "anyOf"]:
-        given = message.partition(" is not valid under any")[0]
-        message = f"{given} is no type: a type is one of {', '.join(TYPES)}, or an array of some of them"
-        fix = meant(given.strip('"')[:100], TYPES)
+        value = message.partition(" is not valid under any")[0]
+        message = f"{value} is not a type: a type is one of {', '.join(TYPES)}, or an array of some of them"
+        fix = meant(value.strip('"')[:100], TYPES)
     return f"at #{_shortened(json_pointer(path))}: {message}", fix
 
 

@@ -65,7 +65,7 @@ class Shapes:
         self._known: dict[int, Shape] = {}
         self._merged: dict[tuple[bool, int, int], tuple[Shape, Shape, Shape]] = {}
         self._work = self._level = 0
-        self._look(root)
+        self._compute(root)
 
     def of(self, node: Any) -> Shape:
         """The shape of a subschema; anything while it is still being computed."""
@@ -73,7 +73,7 @@ class Shapes:
             return NOTHING if node is False else ANYTHING
         return self._known.get(id(node), ANYTHING)
 
-    def _look(self, root: Node) -> None:
+    def _compute(self, root: Node) -> None:
         """Compute the shapes of all subschemas bottom-up, iteratively, since chains may be long."""
         pending = [(root, self._inner(root))]
         begun = {id(root)}
@@ -96,7 +96,7 @@ class Shapes:
         """The shapes that a value of a subschema must all have."""
         reference = node.get("$ref")
         if not (isinstance(reference, str) and self._alone):
-            yield self._own(node)
+            yield self._by_keywords(node)
         if isinstance(reference, str):
             yield self.of(resolve(reference, self._root))
             if self._alone:
@@ -112,7 +112,7 @@ class Shapes:
                 if isinstance(child, dict):
                     yield self._union((self.of(child), UNDECLARED))
 
-    def _own(self, node: Node) -> Shape:
+    def _by_keywords(self, node: Node) -> Shape:
         """The shape by a subschema's own keywords, without references and choices."""
         types, declared = EVERY, node.get("type")
         if declared is not None:
@@ -136,31 +136,31 @@ class Shapes:
         return Shape(types, form if isinstance(form, str) else None, item, members, others)
 
     def _narrowed(self, parts: Iterable[Shape]) -> Shape:
-        found = ANYTHING
+        narrowed = ANYTHING
         for part in parts:
-            found = self._merge(found, part, narrow=True)
-        return found
+            narrowed = self._merge(narrowed, part, narrow=True)
+        return narrowed
 
     def _union(self, choices: Iterable[Shape]) -> Shape:
-        found = NOTHING
+        union = NOTHING
         for choice in choices:
-            found = self._merge(found, choice, narrow=False)
-        return found
+            union = self._merge(union, choice, narrow=False)
+        return union
 
     def _merge(self, a: Shape, b: Shape, *, narrow: bool) -> Shape:
         if a is b:
             return a
         key = (narrow, id(a), id(b))
-        if (known := self._merged.get(key)) is not None:
-            return known[2]
+        if (cached := self._merged.get(key)) is not None:
+            return cached[2]
         self._work += 1 + len(a.members) + len(b.members)
         if self._work > MAX_WORK or self._level > MAX_LEVELS:
             return Shape(members=dict.fromkeys({**a.members, **b.members}, ANYTHING))
         self._level += 1
-        found = self._both(a, b) if narrow else self._either(a, b)
+        merged = self._both(a, b) if narrow else self._either(a, b)
         self._level -= 1
-        self._merged[key] = (a, b, found)  # keeps both alive, so that no other shape gets their ids
-        return found
+        self._merged[key] = (a, b, merged)  # keeps both alive, so that no other shape gets their ids
+        return merged
 
     def _both(self, a: Shape, b: Shape) -> Shape:
         if b is ANYTHING or not b.declared:
@@ -193,20 +193,20 @@ class Shapes:
             b = self._doubtful(b)
         if not b.certain and not {"object", "array"} <= b.types:
             a = self._doubtful(a)
-        found = {
+        by_kind = {
             kind: [each for each in (a, b) if kind in each.types] for kind in ("string", "array", "object")
         }
-        formats = {each.format for each in found["string"]}
+        formats = {each.format for each in by_kind["string"]}
         merged = Shape(a.types | b.types, formats.pop() if len(formats) == 1 else None)
         certain = a.certain and b.certain
-        if found["array"]:
-            item, *others = (each.item for each in found["array"])
+        if by_kind["array"]:
+            item, *others = (each.item for each in by_kind["array"])
             if item and all(others):
                 item = self._merge(item, others[0], narrow=False) if others and others[0] else item
             merged = replace(merged, item=item if all(others) else None)
-        if len(found["object"]) == 1:
-            merged = replace(merged, members=found["object"][0].members, rest=found["object"][0].rest)
-        elif found["object"]:
+        if len(by_kind["object"]) == 1:
+            merged = replace(merged, members=by_kind["object"][0].members, rest=by_kind["object"][0].rest)
+        elif by_kind["object"]:
             rest = self._merge(a.rest, b.rest, narrow=False) if a.rest and b.rest else None
             merged = replace(merged, members=self._members(a, b, narrow=False), rest=rest)
         return replace(merged, certain=certain)

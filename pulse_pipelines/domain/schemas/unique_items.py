@@ -9,12 +9,12 @@ from typing import Any
 class UniqueItems:
     """The keyword's implementation for the validator; values that are not arrays are valid."""
 
-    def __init__(self, parent: Any, wanted: bool, location: Any) -> None:
-        self._wanted = wanted
+    def __init__(self, parent: Any, enabled: bool, location: Any) -> None:
+        self._enabled = enabled
 
     def validate(self, instance: Any) -> None:
         """Raises ValueError where two items are equal."""
-        if not self._wanted or type(instance) is not list or len(instance) < 2:
+        if not self._enabled or type(instance) is not list or len(instance) < 2:
             return
         try:
             equal = _equal_items(instance)
@@ -25,12 +25,12 @@ class UniqueItems:
 
 
 def _equal_items(items: list[Any]) -> bool:
-    seen: set[str | bytes] = set()
+    keys: set[str | bytes] = set()
     for item in items:
         key = item if type(item) is str else _key(item)
-        if key in seen:
+        if key in keys:
             return True
-        seen.add(key)
+        keys.add(key)
     return False
 
 

@@ -47,7 +47,7 @@ def violation(document: str, data: Any) -> tuple[str, str] | None:
         check.validate(data)
     except jsonschema_rs.ValidationError as error:
         at_fault = _nearest(error)
-        return json_pointer(list(at_fault.instance_path)), _brief(_said(document, at_fault))
+        return json_pointer(list(at_fault.instance_path)), _brief(_message(document, at_fault))
     return None
 
 
@@ -131,7 +131,7 @@ def _validated(document: str) -> dict[str, Any]:
     return guarded(bundled(orjson.loads(document)))
 
 
-def _said(document: str, error: jsonschema_rs.ValidationError) -> str:
+def _message(document: str, error: jsonschema_rs.ValidationError) -> str:
     """The message of a violation: of a pattern that is replaced, by the pattern that the document has."""
     message, path = str(error.message), list(error.schema_path)
     if "allOf" not in path or path[-1] not in ("pattern", "not"):

@@ -22,7 +22,7 @@ from pulse_resources.errors import Terminal
 
 SAMPLE_ROWS, SAMPLE_FILES = 100, 10
 """Rows per dataset that are validated again, and files that they are drawn from."""
-JUDGE_S = 10.0
+VALIDATION_S = 10.0
 """Seconds in which they are validated by the package `jsonschema`; then by ingestion's validator."""
 
 
@@ -33,12 +33,12 @@ def schema_conformance(subject: Subject) -> CheckResult:
     """
     result = CheckResult()
     actual = subject.table.schema()
-    wanted, there = _types(table_schema(subject.dataset.columns, subject.dataset.kind)), _types(actual)
-    for name in wanted.keys() | there.keys():
-        if wanted.get(name) != there.get(name):
+    expected, existing = _types(table_schema(subject.dataset.columns, subject.dataset.kind)), _types(actual)
+    for name in expected.keys() | existing.keys():
+        if expected.get(name) != existing.get(name):
             result.problems.append(
-                f"column {name} is {there.get(name, 'missing')}, "
-                f"the schema says {wanted.get(name, 'nothing of it')}"
+                f"column {name} is {existing.get(name, 'missing')}, "
+                f"the schema says {expected.get(name, 'nothing of it')}"
             )
     if not result.problems and Schema.model_validate_json(subject.dataset.table_schema) != actual:
         result.problems.append("the registry's copy of the table's schema is not the table's")
@@ -100,7 +100,7 @@ def _read_rows(path: str, positions: Sequence[int]) -> Iterator[pa.RecordBatch]:
 
 
 def _invalid(dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    problems, reference = [], ReferenceValidator(JUDGE_S)
+    problems, reference = [], ReferenceValidator(VALIDATION_S)
     for row in rows:
         if row.get(IS_DELETED):
             continue  # a tombstone has no data

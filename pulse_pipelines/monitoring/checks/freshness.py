@@ -27,7 +27,7 @@ SELECT tenant_id, partition, settled_offset - base_offset FROM ingest_positions 
 """
 
 
-def look(*, ask_broker: bool) -> Mapping[UUID, CheckResult]:
+def check_freshness(*, ask_broker: bool) -> Mapping[UUID, CheckResult]:
     """Freshness of each tenant; tenants without data are left out.
 
     Args:
@@ -90,14 +90,18 @@ def _waits(status: IngestStatus) -> Iterator[tuple[UUID, float]]:
         rows = connection.execute(POSITIONS, [late]).fetchall()
     where = {(status.tenants[t].topic, partition): (t, settled) for t, partition, settled in rows}
     ends = kafka.offsets(where, "latest")
-    left = {pair: known for pair, known in where.items() if _beyond(ends[pair], known[1])}
+    late_partitions = {pair: position for pair, position in where.items() if _beyond(ends[pair], position[1])}
     age = timedelta(seconds=load_settings().checks.late_seconds)
     now = datetime.now(UTC)
-    while left and age < LONGEST:
-        firsts = kafka.offsets(left, now - age)
+    while late_partitions and age < LONGEST:
+        firsts = kafka.offsets(late_partitions, now - age)
         # -1: every event in the partition is older.
-        left = {p: known for p, known in left.items() if firsts[p] == -1 or _beyond(firsts[p], known[1])}
-        for tenant_id in {tenant_id for tenant_id, _ in left.values()}:
+        late_partitions = {
+            pair: position
+            for pair, position in late_partitions.items()
+            if firsts[pair] == -1 or _beyond(firsts[pair], position[1])
+        }
+        for tenant_id in {tenant_id for tenant_id, _ in late_partitions.values()}:
             yield tenant_id, age.total_seconds()
         age *= 2
 

@@ -32,7 +32,7 @@ FROM versions WHERE hash(id) % ? = ? ORDER BY 1
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _StoredIndex:
     """An index as Postgres has it."""
 
     index: Index
@@ -53,76 +53,77 @@ class _Stored:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _IndexSnapshot:
     """A log's table, its indexes and their entries, read at the same moment."""
 
     location: str
     generation: int
     updated: int
-    kept: Sequence[_Kept]
+    indexes: Sequence[_StoredIndex]
 
 
 def index_equals_log(subject: Subject) -> CheckResult:
     """Compare the entries of a sample of entities with those that their versions give; whole tables only."""
     if not subject.dataset.of_entities or subject.scope.batch_id is not None:
         return CheckResult()
-    look = partial(_look, subject)
-    return readable.as_it_is(partial(_compare, subject), look(), look, lambda seen: seen.location)
+    read = partial(_read, subject)
+    return readable.as_it_is(partial(_compare, subject), read(), read, lambda snapshot: snapshot.location)
 
 
-def _look(subject: Subject) -> _Seen:
+def _read(subject: Subject) -> _IndexSnapshot:
     tenant, dataset = subject.tenant, subject.dataset
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
         ((generation, updated),) = connection.execute(heads.LOG, [dataset.dataset_id]).fetchall()
         rows = connection.execute(INDEXES, [dataset.dataset_id])
-        kept = [_Kept(Index(number, text), covered, count) for number, text, covered, count in rows]
-    return _Seen(location, generation, updated, kept)
+        indexes = [_StoredIndex(Index(number, text), covered, count) for number, text, covered, count in rows]
+    return _IndexSnapshot(location, generation, updated, indexes)
 
 
-def _compare(subject: Subject, seen: _Seen) -> CheckResult:
-    result = CheckResult({"indexes": len(seen.kept)})
-    fitting = [each for each in seen.kept if each.index.fits(subject.dataset)]
+def _compare(subject: Subject, snapshot: _IndexSnapshot) -> CheckResult:
+    result = CheckResult({"indexes": len(snapshot.indexes)})
+    fitting = [stored_index for stored_index in snapshot.indexes if stored_index.index.fits(subject.dataset)]
     result.problems += [
-        f"the index by {each.index.expression} is by what the dataset does not have: drop it"
-        for each in seen.kept
-        if each not in fitting
+        f"the index by {stored_index.index.expression} is by what the dataset does not have: drop it"
+        for stored_index in snapshot.indexes
+        if stored_index not in fitting
     ]
     if not fitting:
         return result
-    parts = max(1, seen.updated // SAMPLE)
-    versions = _versions(subject, seen, [each.index for each in fitting], parts)
+    parts = max(1, snapshot.updated // SAMPLE)
+    versions = _versions(subject, snapshot, [stored_index.index for stored_index in fitting], parts)
     result.numbers["versions"] = versions.num_rows
     updated = versions.column(0).to_numpy()
-    for number, each in enumerate(fitting):
-        expected = _expected(subject, versions, number, each.covered)
-        stored = _stored(subject, each, updated)
+    for number, stored_index in enumerate(fitting):
+        expected = _expected(subject, versions, number, stored_index.covered)
+        stored = _stored(subject, stored_index, updated)
         if stored is None:  # it was dropped
             continue
-        if stored.generation != seen.generation:  # something was erased
-            return _compare(subject, _look(subject))
+        if stored.generation != snapshot.generation:  # something was erased
+            return _compare(subject, _read(subject))
         others = int(((expected != stored.digests).any(axis=0)).sum())
         count = int((expected.reshape(2, 2, -1) != 0).any(axis=1).sum())
         if others:
             result.problems.append(
                 f"of {len(updated)} versions {others} have other values in the index by "
-                f"{each.index.expression} than their log gives"
+                f"{stored_index.index.expression} than their log gives"
             )
-        if stored.count != each.count or (parts == 1 and stored.count != count):
+        if stored.count != stored_index.count or (parts == 1 and stored.count != count):
             result.problems.append(
-                f"the index by {each.index.expression} has {stored.count} values, {each.count} by its own "
-                "count" + (f", and the log gives {count}" if parts == 1 else "")
+                f"the index by {stored_index.index.expression} has {stored.count} values, "
+                f"{stored_index.count} by its own count"
+                + (f", and the log gives {count}" if parts == 1 else "")
             )
     return result
 
 
-def _versions(subject: Subject, seen: _Seen, by: Sequence[Index], parts: int) -> pa.Table:
+def _versions(subject: Subject, snapshot: _IndexSnapshot, by: Sequence[Index], parts: int) -> pa.Table:
     """All versions of some entities: `_updated`, that of the version before, and a value by index."""
     expressions = [each.of(subject.dataset) for each in by]
     columns = {"id", UPDATED, IS_DELETED}.union(*(expression.columns for expression in expressions))
     values = ", ".join(f"CASE WHEN NOT {IS_DELETED} THEN {expression.sql} END" for expression in expressions)
-    with readable.damage_explained(seen.location):
-        table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), seen.location)
+    with readable.damage_explained(snapshot.location):
+        table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), snapshot.location)
         reader = table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
     with duckdb_pool.connect() as connection:
         connection.register("versions", reader)
@@ -146,14 +147,16 @@ def _expected(subject: Subject, versions: pa.Table, number: int, covered: int) -
     return digests
 
 
-def _stored(subject: Subject, kept: _Kept, updated: Counters) -> _Stored | None:
+def _stored(subject: Subject, stored_index: _StoredIndex, updated: Counters) -> _Stored | None:
     """What the index has of versions; None: it is gone."""
     digests, after, count = np.zeros((4, len(updated)), np.uint64), 0, 0
-    index_id, tenant_id = kept.index.index_id, subject.tenant.tenant_id
+    index_id, tenant_id = stored_index.index.index_id, subject.tenant.tenant_id
     with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
         row = connection.execute(STILL, [index_id]).fetchone()
-        while after < kept.covered and (runs := index_runs.runs(connection, index_id, after, 1)):
-            run = runs[0][: kept.covered - runs[0].first + 1]  # what was written since the look is left out
+        while after < stored_index.covered and (runs := index_runs.runs(connection, index_id, after, 1)):
+            run = runs[0][
+                : stored_index.covered - runs[0].first + 1
+            ]  # what was written since the look is left out
             after = run.first + len(run) - 1
             count += run.entries
             begin, end = np.searchsorted(updated, [run.first, after + 1])

@@ -95,8 +95,8 @@ class Inspection:
             with _timed(summaries["freshness"]):
                 lateness = self._lateness.get(tenant.tenant_id, CheckResult())
                 summaries["freshness"].results[tenant.slug] = lateness
-            found_here = {name: summary.results[tenant.slug] for name, summary in summaries.items()}
-            save(tenant, slug, self._scope, found_here)
+            results_of_tenant = {name: summary.results[tenant.slug] for name, summary in summaries.items()}
+            save(tenant, slug, self._scope, results_of_tenant)
         return summaries
 
     def _tables(self, slug: str, tenant: Tenant, summaries: Mapping[str, CheckSummary]) -> None:
@@ -118,7 +118,7 @@ class Inspection:
 
     @cached_property
     def _lateness(self) -> Mapping[UUID, CheckResult]:
-        return freshness.look(ask_broker=self._scope.batch_id is None)
+        return freshness.check_freshness(ask_broker=self._scope.batch_id is None)
 
 
 def run(name: str, tenant: Tenant, slug: str, batch_id: str | None = None) -> CheckResult:
@@ -128,8 +128,8 @@ def run(name: str, tenant: Tenant, slug: str, batch_id: str | None = None) -> Ch
 
 
 def _checked(check: Callable[[Subject], CheckResult], subject: Subject) -> CheckResult:
-    look = partial(load, subject.tenant, subject.dataset.slug, subject.scope)
-    return readable.as_it_is(check, subject, look, lambda seen: seen.table.metadata_location)
+    load_subject = partial(load, subject.tenant, subject.dataset.slug, subject.scope)
+    return readable.as_it_is(check, subject, load_subject, lambda loaded: loaded.table.metadata_location)
 
 
 def _or_problem(work: Callable[..., T], *arguments: Any) -> T | CheckResult:

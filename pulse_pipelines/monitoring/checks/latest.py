@@ -25,7 +25,7 @@ JOIN erasures e ON e.tenant_id = l.tenant_id AND e.erasure_id = l.batch_id WHERE
 """
 
 
-class _Seen(NamedTuple):
+class _LogSnapshot(NamedTuple):
     """A log and its table, read at the same moment."""
 
     log: Log
@@ -39,11 +39,11 @@ def latest_equals_log(subject: Subject) -> CheckResult:
     result = CheckResult()
     if not subject.dataset.of_entities or subject.scope.batch_id is not None:
         return result
-    look = partial(_look, subject)
-    return readable.as_it_is(partial(_compare, subject), look(), look, lambda seen: seen.location)
+    read = partial(_read, subject)
+    return readable.as_it_is(partial(_compare, subject), read(), read, lambda snapshot: snapshot.location)
 
 
-def _look(subject: Subject) -> _Seen:
+def _read(subject: Subject) -> _LogSnapshot:
     tenant, dataset = subject.tenant, subject.dataset
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         log = heads.log(connection, dataset.dataset_id)
@@ -51,30 +51,30 @@ def _look(subject: Subject) -> _Seen:
         ((erased,),) = connection.execute(ERASED, [dataset.dataset_id]).fetchall()
     if log is None:
         raise Terminal("the dataset has no log", tenant=tenant.slug, dataset=dataset.slug)
-    return _Seen(log, location, erased)
+    return _LogSnapshot(log, location, erased)
 
 
-def _compare(subject: Subject, seen: _Seen) -> CheckResult:
-    table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), seen.location)
+def _compare(subject: Subject, snapshot: _LogSnapshot) -> CheckResult:
+    table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), snapshot.location)
     versions = list(_versions(subject.dataset, live_table.live_files(table)))
     updated = np.sort(np.concatenate([np.empty(0, np.int64), *(part.updated for part in versions)]))
-    log, result = seen.log, CheckResult({"versions": len(updated)})
+    log, result = snapshot.log, CheckResult({"versions": len(updated)})
     distinct = np.unique(updated)
     within = distinct[(distinct > 0) & (distinct <= log.updated)]
-    if not len(within) == len(updated) == log.updated - seen.erased:
+    if not len(within) == len(updated) == log.updated - snapshot.erased:
         result.problems.append(
-            f"the log is at {log.updated}, {seen.erased} of which were erased, and the table has "
+            f"the log is at {log.updated}, {snapshot.erased} of which were erased, and the table has "
             f"{len(updated)} versions, {len(within)} of them with places of their own"
         )
     by_rows, by_heads = (Heads.newest(each) for each in (versions, [run for _, run in log.runs]))
     result.numbers["entities"] = len(by_rows)
-    rows, known = ({_identity(each, n) for n in range(len(each))} for each in (by_rows, by_heads))
+    rows, by_log = ({_identity(each, n) for n in range(len(each))} for each in (by_rows, by_heads))
     ids = {head[:2] for head in rows}
-    idle = {head for head in known - rows if head[:2] not in ids}  # heads of entities without a version
-    if rows - known or known - rows - idle or len(idle) > seen.erased:
+    idle = {head for head in by_log - rows if head[:2] not in ids}  # heads of entities without a version
+    if rows - by_log or by_log - rows - idle or len(idle) > snapshot.erased:
         result.problems.append(
-            f"of {len(rows)} entities {len(rows - known)} are not known as the log has them, and "
-            f"{len(known - rows)} are known that the log has not"
+            f"of {len(rows)} entities {len(rows - by_log)} are not known as the log has them, and "
+            f"{len(by_log - rows)} are known that the log has not"
         )
     return result
 

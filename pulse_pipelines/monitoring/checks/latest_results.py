@@ -52,10 +52,10 @@ class LatestResult:
 
 def save(tenant: Tenant, slug: str, scope: Scope, results: Mapping[str, CheckResult]) -> None:
     """Record the results of one dataset's checks, by check; a dataset that is gone has none."""
-    looked_at = "table" if scope.batch_id is None else "batch"
+    extent = "table" if scope.batch_id is None else "batch"
     counts = [len(result.problems) for result in results.values()]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        connection.execute(SAVE, [looked_at, list(results), counts, tenant.tenant_id, slug])
+        connection.execute(SAVE, [extent, list(results), counts, tenant.tenant_id, slug])
 
 
 def latest_results(tenant: Tenant, slug: str) -> list[LatestResult]:

@@ -105,17 +105,17 @@ def _additional_properties(
 ) -> Iterator[ValidationError]:
     if isinstance(data, dict):
         declared, matchers = schema.get("properties", {}), map(_matcher, schema.get("patternProperties", {}))
-        known = {name for matches in matchers for name in filter(matches, data)}.union(declared)
-        for name in data.keys() - known:
+        declared_names = {name for matches in matchers for name in filter(matches, data)}.union(declared)
+        for name in data.keys() - declared_names:
             if allowed is False:
                 yield ValidationError("there is a property that may not be there")
             else:
                 yield from validator.descend(data[name], allowed, path=name)
 
 
-def _unique_items(_: Validator, wanted: bool, data: Any, schema: object) -> Iterator[ValidationError]:
+def _unique_items(_: Validator, enabled: bool, data: Any, schema: object) -> Iterator[ValidationError]:
     try:
-        UniqueItems(None, wanted, None).validate(data)
+        UniqueItems(None, enabled, None).validate(data)
     except ValueError as equal:
         yield ValidationError(str(equal))
 
@@ -123,10 +123,10 @@ def _unique_items(_: Validator, wanted: bool, data: Any, schema: object) -> Iter
 def _multiple_of(
     _: Validator, divisor: float | Decimal, data: Any, schema: object
 ) -> Iterator[ValidationError]:
-    """Of numbers as they are written: the package divides doubles, by which 0.3 is no multiple of 0.1."""
+    """Divide numbers as they are written: for the package, which divides doubles, 0.3 / 0.1 is not 3."""
     number = isinstance(data, int | float | Decimal) and not isinstance(data, bool)
     if number and (_exact(data) / _exact(divisor)).denominator != 1:
-        yield ValidationError("the number is no multiple")
+        yield ValidationError("the number is not a multiple")
 
 
 def _exact(number: float | Decimal) -> Fraction:

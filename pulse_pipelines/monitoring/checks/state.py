@@ -10,7 +10,7 @@ import pyarrow as pa
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.monitoring.checks import windows
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
-from pulse_pipelines.monitoring.checks.windows import KeptWindows
+from pulse_pipelines.monitoring.checks.windows import StoredWindows
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.states import state_keys
 from pulse_pipelines.states.state_keys import KEY_BYTES
@@ -43,19 +43,19 @@ SELECT count(DISTINCT {{key}}) FROM {duckdb_pool.SCAN} WHERE strlen({{key}}::VAR
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _StateSnapshot:
     """A state, a sample of it and the table, read at the same moment."""
 
     location: str
     latest_by: str = ""
     keys: int = 0
     """Number of keys as the state counts them."""
-    kept: int = 0
+    key_count: int = 0
     """Number of keys that are there."""
     complete: bool = False
     """Whether it should have every key that the table has."""
     sample: tuple[tuple[Any, ...], ...] = ()
-    windows: KeptWindows | None = None
+    windows: StoredWindows | None = None
 
 
 def state_equals_table(subject: Subject) -> CheckResult:
@@ -64,48 +64,50 @@ def state_equals_table(subject: Subject) -> CheckResult:
     dataset = subject.dataset
     if dataset.of_entities or dataset.state is None or subject.scope.batch_id is not None:
         return CheckResult()
-    look = partial(_look, subject)
-    return readable.as_it_is(partial(_compare, dataset), look(), look, lambda seen: seen.location)
+    read = partial(_read, subject)
+    return readable.as_it_is(partial(_compare, dataset), read(), read, lambda snapshot: snapshot.location)
 
 
-def _look(subject: Subject) -> _Seen:
+def _read(subject: Subject) -> _StateSnapshot:
     tenant, dataset = subject.tenant, subject.dataset
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
         row = connection.execute(STATE, [dataset.dataset_id]).fetchone()
         if row is None:  # it was dropped meanwhile
-            return _Seen(location)
+            return _StateSnapshot(location)
         sample = connection.execute(KEYS, [dataset.dataset_id, SAMPLE]).fetchall()
-        kept = windows.look(connection, dataset.dataset_id)
+        stored = windows.stored_windows(connection, dataset.dataset_id)
     latest_by, keys, complete, count = row
-    return _Seen(location, latest_by, keys, count, complete, tuple(sample), kept)
+    return _StateSnapshot(location, latest_by, keys, count, complete, tuple(sample), stored)
 
 
-def _compare(dataset: Dataset, seen: _Seen) -> CheckResult:
-    if not seen.latest_by:
+def _compare(dataset: Dataset, snapshot: _StateSnapshot) -> CheckResult:
+    if not snapshot.latest_by:
         return CheckResult()
-    key = '"' + seen.latest_by.replace('"', '""') + '"'
+    key = '"' + snapshot.latest_by.replace('"', '""') + '"'
     with duckdb_pool.connect(duckdb_pool.PROOFS) as connection:
-        sampled = [key for key, *_ in seen.sample]
-        rows = connection.execute(NEWEST.format(key=key), [seen.location, sampled]).to_arrow_table()
+        sampled = [key for key, *_ in snapshot.sample]
+        rows = connection.execute(NEWEST.format(key=key), [snapshot.location, sampled]).to_arrow_table()
         newest = _newest(dataset, rows)
-        ((count,),) = connection.execute(COUNT.format(key=key), [seen.location]).fetchall()
-        kept = seen.windows
-        found_wrong = windows.problems(connection, seen.location, key, kept) if kept else ()
-    result = CheckResult({"keys": seen.keys}, list(found_wrong))
+        ((count,),) = connection.execute(COUNT.format(key=key), [snapshot.location]).fetchall()
+        stored = snapshot.windows
+        differences = windows.problems(connection, snapshot.location, key, stored) if stored else ()
+    result = CheckResult({"keys": snapshot.keys}, list(differences))
     wrong = other = 0
-    for key, *place, data in seen.sample:
+    for key, *place, data in snapshot.sample:
         event = newest.get(key)
         wrong += event is None or place != event[0]
         other += event is not None and place == event[0] and _decoded(data) != event[1]
-    if seen.complete and wrong:
-        result.problems.append(f"of {len(seen.sample)} keys {wrong} have another newest event in the table")
+    if snapshot.complete and wrong:
+        result.problems.append(
+            f"of {len(snapshot.sample)} keys {wrong} have another newest event in the table"
+        )
     if other:
-        result.problems.append(f"of {len(seen.sample)} keys {other} have other data than their event")
-    if seen.kept != seen.keys:
-        result.problems.append(f"the state counts {seen.keys} keys, and has {seen.kept}")
-    if seen.complete and count != seen.keys:
-        result.problems.append(f"the state has {seen.keys} keys, and the table {count}")
+        result.problems.append(f"of {len(snapshot.sample)} keys {other} have other data than their event")
+    if snapshot.key_count != snapshot.keys:
+        result.problems.append(f"the state counts {snapshot.keys} keys, and has {snapshot.key_count}")
+    if snapshot.complete and count != snapshot.keys:
+        result.problems.append(f"the state has {snapshot.keys} keys, and the table {count}")
     return result
 
 

@@ -78,7 +78,7 @@ class Subject:
     def files(self) -> Sequence[DataFile]:
         """Data files of the current snapshot that are in scope, newest first."""
         batch = self.scope.batch_id
-        wanted = {
+        sequence_numbers = {
             s.snapshot_id: s.sequence_number or 0
             for s in self.table.snapshots()
             if batch and s.summary and s.summary.additional_properties.get(BATCH_PROPERTY) == batch
@@ -87,9 +87,9 @@ class Subject:
             entry.data_file
             for manifest in self.manifests
             if manifest.content is ManifestContent.DATA
-            and (batch is None or any(_may_have(manifest, *each) for each in wanted.items()))
+            and (batch is None or any(_may_have(manifest, *each) for each in sequence_numbers.items()))
             for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
-            if batch is None or entry.snapshot_id in wanted
+            if batch is None or entry.snapshot_id in sequence_numbers
         ]
 
 
@@ -101,7 +101,7 @@ def _may_have(manifest: ManifestFile, snapshot_id: int, number: int) -> bool:
     return merged and least <= number < (manifest.sequence_number or 0)
 
 
-class _Seen(NamedTuple):
+class _DatasetRecords(NamedTuple):
     """A dataset's records in Postgres at one moment."""
 
     dataset: Dataset
@@ -118,19 +118,19 @@ def load(tenant: Tenant, slug: str, scope: Scope) -> Subject:
         NotFound: the tenant has no such dataset.
     """
 
-    def subject(seen: _Seen) -> Subject:
-        table = iceberg.load_table((tenant.namespace, slug), seen.location)
-        return Subject(tenant, seen.dataset, table, scope, seen.landed, seen.ends)
+    def subject(records: _DatasetRecords) -> Subject:
+        table = iceberg.load_table((tenant.namespace, slug), records.location)
+        return Subject(tenant, records.dataset, table, scope, records.landed, records.ends)
 
-    look = partial(_look, tenant, slug)
-    return readable.as_it_is(subject, look(), look, lambda seen: seen.location)
+    read = partial(_read_records, tenant, slug)
+    return readable.as_it_is(subject, read(), read, lambda records: records.location)
 
 
-def _look(tenant: Tenant, slug: str) -> _Seen:
+def _read_records(tenant: Tenant, slug: str) -> _DatasetRecords:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         dataset = next(dataset_rows.read(connection, "d.slug = %s", [slug]), None)
         if dataset is None:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
         location = iceberg.current_location(connection, (tenant.namespace, slug))
         ((landed,),) = connection.execute(LANDED, [dataset.dataset_id]).fetchall()
-        return _Seen(dataset, location, landed, connection.execute(ENDS).fetchall())
+        return _DatasetRecords(dataset, location, landed, connection.execute(ENDS).fetchall())

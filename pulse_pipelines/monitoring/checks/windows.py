@@ -8,7 +8,7 @@ from uuid import UUID
 
 import duckdb
 
-from pulse_pipelines.domain.windows import AHEAD_S, EPOCH, KEPT, MINUTE_US
+from pulse_pipelines.domain.windows import AHEAD_S, EPOCH, MINUTE_US, RETENTION_MINUTES
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.states.state_keys import KEY_BYTES
 from pulse_resources import postgres
@@ -38,14 +38,14 @@ WHERE strlen({{key}}::VARCHAR) <= {KEY_BYTES} AND timestamp >= ?::TIMESTAMPTZ
     AND epoch_us(timestamp) <= epoch_us(ingested_at) + {AHEAD_S * 1_000_000}
 """  # noqa: S608 - from constants
 COUNT = "SELECT count(DISTINCT (k, m)), count(*) FROM ({rows})"
-FOUND = """
+ROWS_OF_BUCKETS = """
 SELECT k, m, count(*), min(us), max(us), [{sums}], [{amounts}] FROM ({rows})
 WHERE (k, m) IN (SELECT unnest(?::VARCHAR[]), unnest(?::BIGINT[])) GROUP BY k, m
 """
 
 
 @dataclass(frozen=True)
-class KeptWindows:
+class StoredWindows:
     """The windows of a state that is complete, and a sample of them, read at one moment with the table."""
 
     sums: tuple[str, ...]
@@ -56,44 +56,44 @@ class KeptWindows:
     sample: tuple[tuple[Any, ...], ...]
 
 
-def look(connection: postgres.Connection, dataset_id: UUID) -> KeptWindows | None:
+def stored_windows(connection: postgres.Connection, dataset_id: UUID) -> StoredWindows | None:
     """The windows that should be complete; None: there are none."""
-    row = connection.execute(WINDOWS, [KEPT, dataset_id]).fetchone()
+    row = connection.execute(WINDOWS, [RETENTION_MINUTES, dataset_id]).fetchone()
     if row is None:
         return None
     sums, after = row
     buckets, events = connection.execute(TOTALS, [dataset_id, after]).fetchone() or (0, 0)
     sample = connection.execute(BUCKETS, [dataset_id, after, SAMPLE]).fetchall()
-    return KeptWindows(tuple(sums), after, buckets, events, tuple(sample))
+    return StoredWindows(tuple(sums), after, buckets, events, tuple(sample))
 
 
 def problems(
-    connection: duckdb.DuckDBPyConnection, location: str, key: str, kept: KeptWindows
+    connection: duckdb.DuckDBPyConnection, location: str, key: str, stored: StoredWindows
 ) -> Sequence[str]:
     """What windows have otherwise than the table; of all buckets their number and that of the events."""
-    named = [f"s{number}" for number in range(len(kept.sums))]
-    quoted = ['"' + column.replace('"', '""') + '"' for column in kept.sums]
+    named = [f"s{number}" for number in range(len(stored.sums))]
+    quoted = ['"' + column.replace('"', '""') + '"' for column in stored.sums]
     columns = "".join(f", {column} AS {name}" for column, name in zip(quoted, named, strict=True))
     rows = ROWS.format(key=key, columns=columns)
-    given = [location, EPOCH + timedelta(minutes=kept.after + 1)]
-    ((buckets, events),) = connection.execute(COUNT.format(rows=rows), given).fetchall()
+    arguments = [location, EPOCH + timedelta(minutes=stored.after + 1)]
+    ((buckets, events),) = connection.execute(COUNT.format(rows=rows), arguments).fetchall()
     differences = []
-    if (buckets, events) != (kept.buckets, kept.events):
+    if (buckets, events) != (stored.buckets, stored.events):
         differences.append(
-            f"the windows have {kept.events} events in {kept.buckets} minutes of keys, and the table "
+            f"the windows have {stored.events} events in {stored.buckets} minutes of keys, and the table "
             f"{events} in {buckets}"
         )
-    query = FOUND.format(
+    query = ROWS_OF_BUCKETS.format(
         rows=rows,
         sums=", ".join(f"coalesce(fsum({name}), 0)::DOUBLE" for name in named),
         amounts=", ".join(f"coalesce(fsum(abs({name})), 0)::DOUBLE" for name in named),
     )
-    wanted = [[each[0] for each in kept.sample], [each[1] for each in kept.sample]]
-    there = {row[:2]: row[2:] for row in connection.execute(query, [*given, *wanted]).fetchall()}
-    wrong = [each for each in kept.sample if not _same(each, there.get(each[:2]))]
+    sampled = [[each[0] for each in stored.sample], [each[1] for each in stored.sample]]
+    by_bucket = {row[:2]: row[2:] for row in connection.execute(query, [*arguments, *sampled]).fetchall()}
+    wrong = [each for each in stored.sample if not _same(each, by_bucket.get(each[:2]))]
     if wrong:
         differences.append(
-            f"of {len(kept.sample)} minutes of keys {len(wrong)} have other events in the table"
+            f"of {len(stored.sample)} minutes of keys {len(wrong)} have other events in the table"
         )
     return differences
 

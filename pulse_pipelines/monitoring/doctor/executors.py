@@ -53,7 +53,7 @@ class Reached:
     error: str | None
 
 
-def look(session: SparkSession) -> Iterator[Finding]:
+def check_executors(session: SparkSession) -> Iterator[Finding]:
     """Check the packages, then the services; stops if tasks could import nothing."""
     versions = dict(_installed(session, PACKAGES))
     wrong = [
@@ -95,21 +95,23 @@ def reach_task(_: Reach) -> Iterator[Reached]:
 
 def _installed(session: SparkSession, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
     """Package versions on an executor; the function that collects them needs no Pulse code there."""
-    wanted = list(names)
+    packages = list(names)
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from importlib.metadata import PackageNotFoundError, version
 
         import pyarrow as pa
 
-        def known(name: str) -> str | None:
+        def installed_version(name: str) -> str | None:
             try:
                 return version(name)
             except PackageNotFoundError:
                 return None
 
         for _ in batches:
-            yield pa.record_batch([pa.array(wanted), pa.array(map(known, wanted), pa.string())], ["n", "v"])
+            yield pa.record_batch(
+                [pa.array(packages), pa.array(map(installed_version, packages), pa.string())], ["n", "v"]
+            )
 
     frame: Any = session.range(1).mapInArrow(ask, "n string, v string")
     for row in frame.toArrow().to_pylist():

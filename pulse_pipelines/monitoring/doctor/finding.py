@@ -31,6 +31,6 @@ def reached(service: str, host: str, port: int, fix: str) -> Finding:
 def clock(service: str, theirs: datetime) -> Finding:
     """Compare a service's clock with this machine's."""
     ahead = (theirs - datetime.now(UTC)).total_seconds()
-    found = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
+    difference = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
     fix = "Let both machines follow the same time server (NTP)"
-    return Finding(service, "clock", abs(ahead) <= CLOCK_S, found, fix)
+    return Finding(service, "clock", abs(ahead) <= CLOCK_S, difference, fix)

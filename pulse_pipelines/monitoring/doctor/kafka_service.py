@@ -20,7 +20,7 @@ _REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 """Errors that waiting does not resolve."""
 DAY_MS = 86_400_000
 SHOWN = 3
-LOOKED_AT = 100
+MAX_TOPICS = 100
 """Topics of which rights are asked."""
 NEEDED = (
     AclOperation.CREATE,
@@ -51,19 +51,19 @@ _ENCRYPT = (
 )
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check_kafka(settings: Settings) -> Iterator[Finding]:
     """Check Kafka; stops if the broker does not answer, or refuses this user."""
-    asked = [(each, _bootstrap(each)) for each in settings.kafka.bootstrap_servers.split(",")]
-    address, at = next((pair for pair in asked if pair[1].ok), asked[0])
+    checked = [(each, _bootstrap(each)) for each in settings.kafka.bootstrap_servers.split(",")]
+    address, at = next((pair for pair in checked if pair[1].ok), checked[0])
     yield at
     if not at.ok:
         return
     host, port = _parts(address)
     tls = _tls(settings.kafka) if settings.kafka.encrypted else None
     if tls:
-        seen = tls.look(host, port)
-        yield from seen
-        if not seen[0].ok:
+        tls_findings = tls.check(host, port)
+        yield from tls_findings
+        if not tls_findings[0].ok:
             return
     try:
         cluster = describe_cluster(PATIENCE_S)
@@ -147,16 +147,16 @@ def _bootstrap(address: str) -> Finding:
 def _brokers(cluster: ClusterMetadata, factor: int, tls: Tls | None) -> Iterator[Finding]:
     brokers = list(cluster.brokers.values())
     fix = "Correct advertised.listeners of that broker: clients go to the address that it advertises"
-    asked = [
-        tls.look(str(broker.host), broker.port)[0]
+    findings = [
+        tls.check(str(broker.host), broker.port)[0]
         if tls
         else reached(KAFKA, str(broker.host), broker.port, fix)
         for broker in brokers
     ]
-    away = [each for each in asked if not each.ok]
+    away = [each for each in findings if not each.ok]
     names = ", ".join(f"{broker.host}:{broker.port}" for broker in brokers)
-    found = away[0].found if away else f"{names} can be reached"
-    yield Finding(service=KAFKA, check="advertised addresses", ok=not away, found=found, fix=fix)
+    result = away[0].found if away else f"{names} can be reached"
+    yield Finding(service=KAFKA, check="advertised addresses", ok=not away, found=result, fix=fix)
     fix = f"Set PULSE_KAFKA__REPLICATION_FACTOR to at most {len(brokers)}, or add brokers"
     yield Finding(
         service=KAFKA,
@@ -187,7 +187,7 @@ def _rights(kafka_settings: KafkaSettings, topics: Sequence[str]) -> Finding:
             found=f"no topic may be created: {first_line(error)}",
             fix=fix,
         )
-    for name, lacking in _lacking(topics[:LOOKED_AT]):
+    for name, lacking in _lacking(topics[:MAX_TOPICS]):
         rights = f"{', '.join(each.name for each in lacking)} on {name}"
         return Finding(service=KAFKA, check="rights", ok=False, found=f"the user lacks {rights}", fix=fix)
     return Finding(KAFKA, "rights", True, "topics may be created, written and read")
@@ -197,10 +197,10 @@ def _lacking(topics: Sequence[str]) -> Iterator[tuple[str, list[AclOperation]]]:
     """Topics on which the user may not do all that Pulse does; brokers may keep to themselves what it may."""
     if not topics:
         return
-    asked = kafka.admin().describe_topics(
+    answers = kafka.admin().describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=PATIENCE_S
     )
-    for name, answer in asked.items():
+    for name, answer in answers.items():
         allowed = answer.result().authorized_operations
         if allowed is not None and (lacking := [each for each in NEEDED if each not in allowed]):
             yield name, lacking

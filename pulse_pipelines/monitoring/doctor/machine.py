@@ -15,7 +15,7 @@ FREE_BYTES = 2 << 30
 """Free space below which Kafka and the object store soon stop accepting events."""
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check_machine(settings: Settings) -> Iterator[Finding]:
     """Check Python's version, and whether the home is writable and has enough space."""
     version = ".".join(map(str, sys.version_info[:3]))
     needed = ".".join(map(str, PYTHON))

@@ -12,11 +12,11 @@ ALERTS = "alerts"
 _PORTS = {"http": 80, "https": 443}
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check_notifiers(settings: Settings) -> Iterator[Finding]:
     """Check each notifier; the webhook's address may contain a secret, so only its host is shown."""
     if not settings.alerts.notifiers:
-        found = "none is named: nobody is told of alerts, `pulse alerts` lists them"
-        yield Finding(ALERTS, "notifiers", True, found)
+        result = "none is named: alerts are sent to no one, `pulse alerts` lists them"
+        yield Finding(ALERTS, "notifiers", True, result)
     for name in settings.alerts.notifiers:
         try:
             notify.notifier(name)
@@ -35,5 +35,5 @@ def _webhook(settings: Settings) -> Finding:
         host, port = at.hostname or "", at.port or _PORTS[at.scheme]
     except ValueError:
         return Finding(ALERTS, "webhook", False, "its address has no port that is a number", fix)
-    found = reached(ALERTS, host, port, fix)
-    return Finding(ALERTS, "webhook", found.ok, found.found, found.fix)
+    finding = reached(ALERTS, host, port, fix)
+    return Finding(ALERTS, "webhook", finding.ok, finding.found, finding.fix)

@@ -51,7 +51,7 @@ _ENCRYPT = (
 )
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check_object_store(settings: Settings) -> Iterator[Finding]:
     """Write, list, read and remove an object: all operations that Pulse uses on a bucket."""
     store = settings.object_store
     endpoint = urlsplit(store.endpoint)
@@ -72,9 +72,9 @@ def look(settings: Settings) -> Iterator[Finding]:
     if secured:
         fix = "Write http:// in PULSE_OBJECT_STORE__ENDPOINT, or have the store speak TLS"
         settings_of = ("PULSE_OBJECT_STORE__CA_FILE", "PULSE_OBJECT_STORE__ENDPOINT")
-        seen = Tls(STORE, "name", store.ca_file, *settings_of, fix).look(host, port)
-        yield from seen
-        if not seen[0].ok:
+        tls_findings = Tls(STORE, "name", store.ca_file, *settings_of, fix).check(host, port)
+        yield from tls_findings
+        if not tls_findings[0].ok:
             return
     if store.by_role:
         try:

@@ -30,7 +30,7 @@ ROOM = """
 SELECT current_setting('max_connections')::int, (SELECT count(*) FROM pg_stat_activity)::int,
     clock_timestamp()
 """
-KNOWN = "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)"
+EXISTING_ROLES = "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)"
 _BEFORE = re.compile(
     r"^connection failed: |connection to server at .*?, port \d+ failed: |FATAL:\s+|fe_sendauth: "
 )
@@ -64,7 +64,7 @@ _SSL_REQUEST = (8).to_bytes(4) + (80_877_103).to_bytes(4)
 _PROOFS: dict[str, Proof] = {"verify-full": "name", "verify-ca": "authority", "require": "none"}
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check_postgres(settings: Settings) -> Iterator[Finding]:
     """Check Postgres; everything except address and TLS over connections of the roles themselves."""
     host, port = settings.postgres.host, settings.postgres.port
     at = reached(POSTGRES, host, port, _UP)
@@ -80,18 +80,18 @@ def look(settings: Settings) -> Iterator[Finding]:
     yield at
     tls = _tls(settings.postgres)
     if tls:
-        seen = tls.look(host, port)
-        yield from seen
-        if not seen[0].ok:
+        tls_findings = tls.check(host, port)
+        yield from tls_findings
+        if not tls_findings[0].ok:
             return
     refused: dict[str, str] = {}
     for role in get_args(Role):
         if why := _refusal(settings.postgres.url(role)):
             refused[role] = why.replace(f'user "{role}"', "the user")
     if refused and settings.postgres.sslmode == "disable":
-        found = offered(POSTGRES, host, port, _ENCRYPT, _asks_for_tls)
-        if found:
-            yield found
+        finding = offered(POSTGRES, host, port, _ENCRYPT, _asks_for_tls)
+        if finding:
+            yield finding
             return
     yield _roles(settings.postgres, refused)
     yield from _superuser(settings.postgres, refused)
@@ -117,20 +117,20 @@ def _roles(postgres: PostgresSettings, refused: Mapping[str, str]) -> Finding:
     """Whether all roles can sign in; a password that is refused may be that of a role which is not there."""
     if not refused:
         return Finding(POSTGRES, "roles", True, "all of them sign in")
-    known, of_reason = _known(postgres), dict[str, list[str]]()
+    existing, of_reason = _existing_roles(postgres), dict[str, list[str]]()
     for role, why in refused.items():
-        absent = known is not None and role not in known
+        absent = existing is not None and role not in existing
         of_reason.setdefault(_ABSENT if absent else why, []).append(role)
     problem = "; ".join(f"{', '.join(roles)}: {why}" for why, roles in of_reason.items())
     fixes = (next((fix for words, fix in _FIXES if re.search(words, why)), _MAKE) for why in of_reason)
     return Finding(POSTGRES, "roles", False, problem, ". ".join(dict.fromkeys(fixes)))
 
 
-def _known(postgres: PostgresSettings) -> set[str] | None:
+def _existing_roles(postgres: PostgresSettings) -> set[str] | None:
     """Pulse's roles that the server has; None if the superuser cannot sign in to tell."""
     try:
         with psycopg.connect(postgres.superuser_url(), connect_timeout=int(PATIENCE_S)) as connection:
-            return {name for (name,) in connection.execute(KNOWN, [list(get_args(Role))])}
+            return {name for (name,) in connection.execute(EXISTING_ROLES, [list(get_args(Role))])}
     except psycopg.OperationalError:
         return None
 
@@ -209,8 +209,8 @@ def _inside(connection: psycopg.Connection) -> Iterator[Finding]:
         POSTGRES, "rights", not above, ", ".join(above) or "no role passes by row-level security", fix
     )
     missing = missing_migrations(connection)
-    found = f"{len(missing)} are missing, the first is {missing[0]}" if missing else "all are applied"
-    yield Finding(POSTGRES, "migrations", not missing, found, "Apply them: `pulse up` does")
+    result = f"{len(missing)} are missing, the first is {missing[0]}" if missing else "all are applied"
+    yield Finding(POSTGRES, "migrations", not missing, result, "Apply them: `pulse up` does")
     most, used, now = connection.execute(ROOM).fetchone() or (0, 0, None)
     fix = f"Raise max_connections, or close some: Pulse opens up to {CONNECTIONS}"
     yield Finding(POSTGRES, "connections", most - used >= CONNECTIONS, f"{used} of {most} are open", fix)

@@ -22,7 +22,7 @@ _CONNECT = (
 _LOGIN = "Set PULSE_SPARK__TOKEN to the server's spark.connect.authenticate.token"
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check_spark(settings: Settings) -> Iterator[Finding]:
     """Check Spark with a minimal job, which starts executors."""
     at = reached(SPARK, *settings.spark.address, _UP)
     yield at
@@ -45,4 +45,4 @@ def look(settings: Settings) -> Iterator[Finding]:
         yield Finding(SPARK, "server", True, f"{versions}; its configuration has what Pulse needs")
         count = session.range(10).count()
         yield Finding(SPARK, "job", count == 10, "a job ran", "Look at the executors in Spark's UI")
-        yield from executors.look(session)
+        yield from executors.check_executors(session)

@@ -48,7 +48,7 @@ class Tls:
     starts: Callable[[socket.socket], bool] = at_once
     """Requests TLS in the service's own protocol; False: the service has none."""
 
-    def look(self, host: str, port: int) -> list[Finding]:
+    def check(self, host: str, port: int) -> list[Finding]:
         """Check whether a handshake succeeds and, if proof is required, how long the certificate is valid."""
         where = f"{host}:{port}"
         try:
@@ -61,22 +61,22 @@ class Tls:
                 if not self.starts(plain):
                     return self._wrong(f"{where} speaks plain text", self.plain_fix)
                 with context.wrap_socket(plain, server_hostname=host) as secured:
-                    version, seen = secured.version(), secured.getpeercert() or {}
+                    version, certificate = secured.version(), secured.getpeercert() or {}
         except ssl.SSLCertVerificationError as error:
             return self._untrusted(host, where, error)
         except (ssl.SSLError, ConnectionError) as error:
             problem = f"{where} does not answer in TLS: it speaks plain text, or ends the handshake ({error})"
             return self._wrong(problem, self.plain_fix)
         except OSError as error:
-            return self._wrong(f"{where} does not go on with the handshake: {error}", self.plain_fix)
-        if (until := seen.get("notAfter")) is None:
+            return self._wrong(f"{where} does not continue the handshake: {error}", self.plain_fix)
+        if (until := certificate.get("notAfter")) is None:
             problem = f"{version}; the settings ask for no proof of who answers"
             return [Finding(self.service, CHECK, True, problem)]
-        left = (ssl.cert_time_to_seconds(str(until)) - time.time()) / _DAY_S
+        days_left = (ssl.cert_time_to_seconds(str(until)) - time.time()) / _DAY_S
         fix = f"Renew the certificate of {where}"
         return [
             Finding(self.service, CHECK, True, f"{version}, with a certificate for {host}"),
-            Finding(self.service, "certificate", left > SOON_DAYS, f"valid until {until}", fix),
+            Finding(self.service, "certificate", days_left > SOON_DAYS, f"valid until {until}", fix),
         ]
 
     def _context(self) -> ssl.SSLContext:

@@ -20,7 +20,7 @@ from pulse_pipelines.query.snapshots import store_errors_explained
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import postgres
-from pulse_resources.errors import Gone, NotFound, Terminal, Transient
+from pulse_resources.errors import FileGone, NotFound, Terminal, Transient
 from pulse_resources.process.faults import fail_point
 
 MAX_RAW_BYTES = 64 * 1024 * 1024
@@ -43,20 +43,20 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
         Transient: the object store does not answer; or the broker does not, and nothing else knows the id.
         Terminal: a table is missing or damaged.
     """
-    looked: list[str] = []
+    omissions: list[str] = []
     try:
-        coming, unread = _on_its_way(tenant, event_id, dataset, looked), None
+        coming, unread = _on_its_way(tenant, event_id, dataset, omissions), None
     except (Transient, Terminal) as error:  # settled events are reported nevertheless
         coming, unread = [], error
-        looked.append(f"nothing of the topic: {error}")
+        omissions.append(f"nothing of the topic: {error}")
     fail_point("trace.after_topic")
     letters = {
         (letter.partition, letter.offset): letter
         for letter in dead_letters.dead_letters_of(tenant, event_id, dataset)
     }
     fates = [of_letter(letter) for letter in letters.values() if letter.resolution != "landed"]
-    for each in registry.list_datasets(tenant):
-        if dataset in (None, each.slug) and (fate := _landed(tenant, each, event_id, day, looked)):
+    for owned in registry.list_datasets(tenant):
+        if dataset in (None, owned.slug) and (fate := _landed(tenant, owned, event_id, day, omissions)):
             fates.append(replace(fate, dead_letter=letters.get(fate.place) if fate.place else None))
     settled = {fate.place for fate in fates}
     fates += [fate for fate in coming if fate.place not in settled]
@@ -65,13 +65,13 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
     if not fates:
         if dataset is not None:
             registry.find_dataset(tenant, dataset)
-        beyond = f" ({'; '.join(looked)})" if looked else ""
+        beyond = f" ({'; '.join(omissions)})" if omissions else ""
         raise NotFound(
             f"no such event was accepted, or it is older than what is remembered{beyond}",
             tenant=tenant.slug,
             **({"dataset": dataset} if dataset else {}),
         )
-    return Trace(ordered(fates), tuple(looked))
+    return Trace(ordered(fates), tuple(omissions))
 
 
 def by_place(tenant: Tenant, partition: int, offset: int) -> Trace:
@@ -81,7 +81,7 @@ def by_place(tenant: Tenant, partition: int, offset: int) -> Trace:
         NotFound: there is no event at this position yet, or no such partition.
         Transient, Terminal: as `by_id`.
     """
-    looked: list[str] = []
+    omissions: list[str] = []
     positions = ledger.positions(tenant)
     if partition not in positions:
         raise NotFound("the topic has no such partition", tenant=tenant.slug, partition=partition)
@@ -96,17 +96,17 @@ def by_place(tenant: Tenant, partition: int, offset: int) -> Trace:
             )
         fate = _waiting(partition, offset)
     else:
-        fate = _planned(tenant, place, partition, offset, looked)
-    return Trace((fate,), tuple(looked))
+        fate = _planned(tenant, place, partition, offset, omissions)
+    return Trace((fate,), tuple(omissions))
 
 
-def _on_its_way(tenant: Tenant, event_id: str, dataset: str | None, looked: list[str]) -> list[Fate]:
+def _on_its_way(tenant: Tenant, event_id: str, dataset: str | None, omissions: list[str]) -> list[Fate]:
     positions = ledger.positions(tenant)
     waiting = topic.waiting(tenant, positions, event_id)
     if waiting.read < waiting.count:
-        looked.append(f"the latest {waiting.read:,} of {waiting.count:,} events that are not settled")
+        omissions.append(f"the latest {waiting.read:,} of {waiting.count:,} events that are not settled")
     fates = []
-    for message, named in waiting.found:
+    for message, named in waiting.matches:
         if dataset not in (None, named):
             continue
         place = ledger.place(tenant, message.partition, message.offset)
@@ -144,7 +144,7 @@ def _in_batch(
     )
 
 
-def _planned(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Fate:
+def _planned(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Fate:
     """Fate of an offset that a batch has or had."""
     if place.settled_at is None:
         return _in_batch(place, partition, offset)
@@ -163,12 +163,12 @@ def _planned(tenant: Tenant, place: Place, partition: int, offset: int, looked: 
     if letter is not None and letter.resolution != "landed":
         return of_letter(letter)
     if place.duplicate:
-        return _duplicate(tenant, place, partition, offset, looked)
-    return _row_at(tenant, place, partition, offset, looked, letter)
+        return _duplicate(tenant, place, partition, offset, omissions)
+    return _row_at(tenant, place, partition, offset, omissions, letter)
 
 
 def _landed(
-    tenant: Tenant, dataset: Dataset, event_id: str, day: date | None, looked: list[str]
+    tenant: Tenant, dataset: Dataset, event_id: str, day: date | None, omissions: list[str]
 ) -> Fate | None:
     """Fate of the landed event with this id in a dataset; None if there is none."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
@@ -181,7 +181,7 @@ def _landed(
     search = rows.with_id(tenant, dataset, event_id, before, day)
     if search.row is not None:
         return _of_row(tenant, dataset, search.row)
-    _say(search, dataset, looked)
+    _say(search, dataset, omissions)
     if run is None:
         return None
     if not search.complete:
@@ -195,9 +195,9 @@ def _landed(
     return Fate(State.LANDED, detail, dataset.slug, event_id)
 
 
-def _say(search: Search, dataset: Dataset, looked: list[str]) -> None:
+def _say(search: Search, dataset: Dataset, omissions: list[str]) -> None:
     if not search.complete:
-        looked.append(
+        omissions.append(
             f"of {dataset.slug} the latest {search.read:,} of {search.candidates:,} files that may have it: "
             "name the day of its timestamp to look at those of that day"
         )
@@ -230,12 +230,12 @@ def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
     )
 
 
-def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Fate:
+def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Fate:
     """Fate of a duplicate, with the event that it copies."""
-    message = _raw(tenant, place, partition, offset, looked)
+    message = _raw(tenant, place, partition, offset, omissions)
     event_id, slug = topic.names(message.payload) if message else (None, None)
     dataset = next((dataset for dataset in registry.list_datasets(tenant) if dataset.slug == slug), None)
-    original = _landed(tenant, dataset, event_id, None, looked) if dataset and event_id else None
+    original = _landed(tenant, dataset, event_id, None, omissions) if dataset and event_id else None
     named = original is not None and original.offset is not None
     other = f"{original.partition}-{original.offset}" if original and named else None
     return Fate(
@@ -255,22 +255,22 @@ def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, looked
     )
 
 
-def _raw(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Message | None:
+def _raw(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Message | None:
     """Read the event from the raw zone."""
-    left = MAX_RAW_BYTES
+    remaining = MAX_RAW_BYTES
     for path, start, length in ledger.raw_parts(tenant, place.batch_id):
-        left -= length
-        if left < 0:
-            looked.append(f"{MAX_RAW_BYTES >> 20} MB of the raw objects of batch {place.batch_id}")
+        remaining -= length
+        if remaining < 0:
+            omissions.append(f"{MAX_RAW_BYTES >> 20} MB of the raw objects of batch {place.batch_id}")
             return None
-        with contextlib.suppress(Gone), store_errors_explained():
+        with contextlib.suppress(FileGone), store_errors_explained():
             if (message := raw_zone.find(raw_zone.part(path, start, length), partition, offset)) is not None:
                 return message
     return None
 
 
 def _row_at(
-    tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str], letter: DeadLetter | None
+    tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str], letter: DeadLetter | None
 ) -> Fate:
     """Fate of a landed event, with its row if that can be found."""
     landed_in = ledger.slugs(tenant, place.batch_id)
@@ -279,7 +279,7 @@ def _row_at(
             search = rows.at(tenant, dataset, partition, offset)
             if search.row is not None:
                 return replace(_of_row(tenant, dataset, search.row), dead_letter=letter)
-            _say(search, dataset, looked)
+            _say(search, dataset, omissions)
     return Fate(
         state=State.LANDED,
         detail="it landed; its row is not in a table of today: was its dataset deleted?",

@@ -98,17 +98,17 @@ def _equal(column: str, value: str | int) -> BooleanExpression:
 def _search(tenant: Tenant, dataset: Dataset, within: BooleanExpression, mask: pc.Expression) -> Search:
     def search(table: Table) -> Search:
         schema = table.schema()
-        wanted = [schema.find_field(name).field_id for name in COLUMNS]
+        field_ids = [schema.find_field(name).field_id for name in COLUMNS]
         files = [task.file for task in table.scan(row_filter=within).plan_files()]
-        files.sort(key=lambda file: _last(file, wanted[-1]), reverse=True)
+        files.sort(key=lambda file: _last(file, field_ids[-1]), reverse=True)
         size = read = 0
         for file in files[:MAX_FILES]:
-            size += sum(file.column_sizes.get(field_id, 0) for field_id in wanted)
+            size += sum(file.column_sizes.get(field_id, 0) for field_id in field_ids)
             if read and size > MAX_BYTES:
                 break
             read += 1
-            if (found := _row(file, mask)) is not None:
-                return Search(found, len(files), read)
+            if (row := _row(file, mask)) is not None:
+                return Search(row, len(files), read)
         return Search(None, len(files), read)
 
     with store_errors_explained():

@@ -29,11 +29,11 @@ def unsettled(tenant: Tenant, marks: Mapping[int, int]) -> int:
 
 def not_landed(tenant: Tenant, ids: Ids) -> dict[str | None, list[str]]:
     """Ids without a row, by dataset, in the order given."""
-    left = {slug: set(of_dataset) for slug, of_dataset in ids.items()}
+    pending = {slug: set(of_dataset) for slug, of_dataset in ids.items()}
     for dataset in registry.list_datasets(tenant):
-        if wanted := left.get(dataset.slug):
+        if pending_ids := pending.get(dataset.slug):
             with postgres.tenant_transaction(
                 "pulse_pipeline", tenant.tenant_id, one_snapshot=True
             ) as connection:
-                wanted -= claim_runs.claimed_ids(connection, dataset, wanted)
-    return {slug: sorted(of_dataset) for slug, of_dataset in left.items() if of_dataset}
+                pending_ids -= claim_runs.claimed_ids(connection, dataset, pending_ids)
+    return {slug: sorted(of_dataset) for slug, of_dataset in pending.items() if of_dataset}

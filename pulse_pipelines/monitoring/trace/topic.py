@@ -23,7 +23,7 @@ CHUNK = 1_000
 class Waiting:
     """Unsettled messages with an event id."""
 
-    found: tuple[tuple[Message, str | None], ...]
+    matches: tuple[tuple[Message, str | None], ...]
     """Each message with the dataset that it names."""
     read: int
     count: int
@@ -36,12 +36,14 @@ def ends(tenant: Tenant, positions: Mapping[int, Position]) -> dict[int, int]:
     Raises:
         Transient: the broker does not answer.
     """
-    asked = [(tenant.topic, partition) for partition in positions]
+    partitions = [(tenant.topic, partition) for partition in positions]
     offsets: dict[int, int] = {}
-    for (_, partition), answer in kafka.offsets(asked, "latest").items():
+    for (_, partition), answer in kafka.offsets(partitions, "latest").items():
         if not isinstance(answer, int):
             raise Transient(
-                f"the broker does not answer: {kafka.said(answer)}", tenant=tenant.slug, partition=partition
+                f"the broker does not answer: {kafka.error_text(answer)}",
+                tenant=tenant.slug,
+                partition=partition,
             )
         offsets[partition] = answer + positions[partition].base
     return offsets
@@ -68,14 +70,14 @@ def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) ->
     ]
     scope = Scope(tenant, (), None, {number: position.base for number, position in positions.items()})
     counts = {r.partition: PartitionCount() for r in ranges}
-    found = [
+    matches = [
         (message, named[1])
         for messages in read(scope, ranges, counts, CHUNK)
         for message in messages
         if (named := names(message.payload))[0] == event_id
     ]
     count = sum(end - start for start, end in spans.values())
-    return Waiting(tuple(found), sum(r.length for r in ranges), count)
+    return Waiting(tuple(matches), sum(r.length for r in ranges), count)
 
 
 def names(payload: bytes) -> tuple[str | None, str | None]:

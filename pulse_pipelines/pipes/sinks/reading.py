@@ -67,7 +67,7 @@ class Reader:
         )
         accepted: list[dict[str, Any]] = []
         last, size = min(read.last, until), 0
-        for version in read.found:
+        for version in read.versions:
             if version["_updated"] > until:
                 break
             size += len(json_values.written(version))

@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]]
         ("/additionalProperties/type", "type was added")
     ]),
     "forbidden": (of(STRING), of(False), [
-        (A, "nothing is accepted any more"), (A, "the column a would be JSON text, not string"),
+        (A, "no value is accepted"), (A, "the column a would be JSON text, not string"),
     ]),
     "what is not accepted grows": (
         of(STRING | {"not": {"const": "a"}}), of(STRING | {"not": {"enum": ["a"]}}),

@@ -50,7 +50,7 @@ def serving(**given: object) -> Iterator[tuple[str, int]]:
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LOOK_S", 0.05)
+    monkeypatch.setattr(connections, "CHECK_INTERVAL_S", 0.05)
     monkeypatch.setattr(connections, "CLOSING_S", 0.2)
 
 
@@ -82,10 +82,10 @@ def test_half_sent_heads_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> Non
     """One address has its share, all have theirs, what watches has a way of its own; and none of it lasts."""
     watched, late = ports.choose_any(()), threading.Event()
     limits = {"max_connections": 12, "max_connections_per_address": 8, "head_seconds": 3_600.0}
-    look = connections.BoundedProtocol.look
+    check = connections.BoundedProtocol.check_deadlines
     # Their time is over when the test says so: all of them have come by then.
-    shifted = lambda protocol, now: look(protocol, now + 7_200 * late.is_set())  # noqa: E731
-    monkeypatch.setattr(connections.BoundedProtocol, "look", shifted)
+    shifted = lambda protocol, now: check(protocol, now + 7_200 * late.is_set())  # noqa: E731
+    monkeypatch.setattr(connections.BoundedProtocol, "check_deadlines", shifted)
     with serving(**limits, health_port=watched) as address, ExitStack() as stack:
 
         def half(source: str) -> socket.socket:
@@ -266,7 +266,7 @@ def test_what_an_address_opens_beyond_its_limits_waits_in_turn(
 ) -> None:
     """A connection for each request changes nothing; other addresses notice nothing."""
     monkeypatch.setattr(addresses, limit, 3)
-    monkeypatch.setattr(connections, "LOOK_S", 3_600.0)  # nothing is forgotten meanwhile
+    monkeypatch.setattr(connections, "CHECK_INTERVAL_S", 3_600.0)  # nothing is forgotten meanwhile
     monkeypatch.setattr(addresses, "APART_S", 1.0)
     request = f"GET /{path} HTTP/1.1\r\nHost: pulse\r\nConnection: close\r\n\r\n".encode()
     status = b" 401 " if path == "refused" else b" 200 "

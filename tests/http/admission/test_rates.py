@@ -125,7 +125,7 @@ def doors(count: int) -> Iterator[list[Door]]:
             left.callback(door.shares.leave)
             door.tenant = found[0].tenant
         for door in (*found, *found):
-            door.shares.look()
+            door.shares.update_shares()
         yield found
 
 
@@ -134,27 +134,27 @@ def test_processes_that_are_asked_for_too_much_share_and_the_rest_is_theirs_alon
         assert max(door.share for door in (a, b, c)) <= 1 / 3
         a.ask(10**6)
         for door in (a, b, c):
-            door.shares.look()
+            door.shares.update_shares()
         assert a.share == 1, "the others are idle"
         for _ in range(2):
             a.ask(10**6)
             b.ask(10**6)
-            a.shares.look()
-            b.shares.look()
+            a.shares.update_shares()
+            b.shares.update_shares()
         assert (a.share, b.share) == (0.5, 0.5)
         b.shares.leave()
         a.ask(10**6)
-        a.shares.look()
+        a.shares.update_shares()
         assert a.share == 1
 
 
 def test_a_tenant_s_other_rates_and_other_tenants_are_their_own(stack: Settings) -> None:
     with doors(2) as (a, b):
         a.ask(10**6)
-        a.shares.look()
+        a.shares.update_shares()
         b.tenant = uuid4()
         b.ask(10**6)
-        b.shares.look()
+        b.shares.update_shares()
         assert (a.share, b.share) == (1, 1)
 
 
@@ -163,19 +163,19 @@ def test_parts_stay_while_postgres_does_not_answer(stack: Settings, caplog: pyte
         for _ in range(2):
             for door in (a, b):
                 door.ask(10**6)
-                door.shares.look()
+                door.shares.update_shares()
         with superuser() as connection:
             connection.execute("REVOKE ALL ON api_processes FROM pulse_api")
             try:
                 for _ in range(3):
                     a.ask(1)
-                    a.shares.look()
+                    a.shares.update_shares()
                 assert a.share == 0.5
                 assert len([r for r in caplog.records if "until Postgres answers" in r.message]) == 1
             finally:
                 connection.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON api_processes TO pulse_api")
         a.ask(10**6)
-        a.shares.look()
+        a.shares.update_shares()
         assert a.share == 0.5
 
 

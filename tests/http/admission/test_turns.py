@@ -18,7 +18,7 @@ from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.rounds import Rounds
 from pulse_api.http.collect.running import NICENESS, SHORT_BYTES, Running
 from pulse_api.http.collect.window import Window
-from pulse_api.http.middleware import GONE, Envelope
+from pulse_api.http.middleware import CLIENT_CLOSED_REQUEST, Envelope
 from pulse_api.http.problems import ProblemError
 
 pytestmark = pytest.mark.long
@@ -195,10 +195,10 @@ def test_what_is_long_is_done_in_a_process_and_so_is_what_follows_what_was_dear(
         here = Running()
         try:
             assert not here.short(A, SHORT_BYTES + 1)
-            assert await here.aside(A, os.getpid) != os.getpid()
-            assert await here.aside(A, os.getpriority, os.PRIO_PROCESS, 0) == NICENESS
+            assert await here.in_worker(A, os.getpid) != os.getpid()
+            assert await here.in_worker(A, os.getpriority, os.PRIO_PROCESS, 0) == NICENESS
             assert here.short(A, SHORT_BYTES)
-            assert await here.here(A, os.getpid) == os.getpid()
+            assert await here.in_loop(A, os.getpid) == os.getpid()
             assert not here.short(A, 100), "the one before was dear"
             assert here.short(B, 100)
             here._rounds._dear_until[A] = time.monotonic() - 1
@@ -214,7 +214,7 @@ def test_a_tenant_has_one_large_request_at_a_time_and_a_neighbour_does_not_wait_
         here, ended = Running(), []
 
         async def one(whom: UUID, name: str, seconds: float) -> None:
-            await here.aside(whom, time.sleep, seconds)
+            await here.in_worker(whom, time.sleep, seconds)
             ended.append(name)
 
         try:
@@ -255,4 +255,4 @@ def test_who_leaves_before_the_body_has_come_is_no_error(capfd: pytest.CaptureFi
     scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
     wrapped: Callable[[Scope, Receive, Send], Awaitable[None]] = Envelope(app, 100, log=True)
     asyncio.run(wrapped(scope, receive, send))
-    assert f'"status":{GONE}' in capfd.readouterr().out
+    assert f'"status":{CLIENT_CLOSED_REQUEST}' in capfd.readouterr().out
