@@ -8,7 +8,8 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from support.client import accepted, event, problem, verdict
 import pulse_client
 from pulse_client import AsyncClient, Client, Retries, SendResult, batches, batching, new_event_id, with_ids
 from pulse_client.batching import compress
+from pulse_client.delivery import retry_after
 
 Answer = httpx.Response | Exception
 
@@ -232,6 +234,16 @@ def test_it_waits_at_least_for_retry_after(send: Send) -> None:
     send(server, event())
     assert 7 <= server.pauses[0] < 11
     assert 2 <= server.pauses[1] <= 3
+
+
+def test_a_date_is_waited_for_as_seconds_are() -> None:
+    """As proxies write it; one that has passed is no wait."""
+    later = format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
+    for date, least, most in ((later, 80_000, 86_400), ("Sun, 06 Nov 1994 08:49:37 GMT", 0, 0)):
+        wait = retry_after(problem(429, **{"Retry-After": date}))
+        assert wait is not None
+        assert least <= wait <= most
+    assert retry_after(problem(429, **{"Retry-After": "soon"})) is None
 
 
 FINAL = [

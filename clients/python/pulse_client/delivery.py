@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timezone
+from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
 import httpx
@@ -179,8 +181,19 @@ def retry_after(answer: httpx.Response) -> float | None:
     text = answer.headers.get("Retry-After", "")
     if text.isdecimal():
         return float(text)
+    if (seconds := _until(text)) is not None:
+        return seconds
     # A 429 without Retry-After means that the monthly quota is used up: a retry soon would not help.
     return None if answer.status_code == _OVER_RATE else 0.0
+
+
+def _until(date: str) -> float | None:
+    """Seconds until a date of HTTP, at least 0; None: it is none. Proxies write dates, Pulse seconds."""
+    try:
+        moment = parsedate_to_datetime(date)
+    except (TypeError, ValueError):  # the first before Python 3.10
+        return None
+    return max(0.0, moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() - time.time())
 
 
 def _document(answer: httpx.Response) -> dict[str, Any] | None:
