@@ -140,10 +140,18 @@ def _of_doors_out(doors: Mapping[str, Any]) -> str:
     )
 
 
+NEW: Mapping[str, Any] = {"exact": 0}
+"""Of a type that was measured at other doors only, as yet."""
+
+
 def _of_postgres(doors: Mapping[str, Any]) -> str:
     columns = {name: doors[door] for door, name in MODES.items() if door in doors}
     rows = [
-        [_code(kind), *(_cell(measured[kind]) for measured in columns.values()), _refused(measured[kind])]
+        [
+            _code(kind),
+            *(_cell(measured.get(kind, NEW)) for measured in columns.values()),
+            _refused(measured[kind]),
+        ]
         for measured in list(columns.values())[:1]
         for kind in measured
     ]

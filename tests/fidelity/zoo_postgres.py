@@ -9,6 +9,9 @@ SETUP = (
     "CREATE DOMAIN cents AS numeric(12, 2)",
     "CREATE DOMAIN short AS varchar(5)",
     "CREATE DOMAIN far AS timestamptz",
+    "CREATE SCHEMA own",
+    "CREATE TYPE own.date AS ENUM ('soon')",
+    "CREATE TYPE own.name AS (first text, last text)",
 )
 """Types of the source's own."""
 
@@ -160,6 +163,8 @@ TYPES: Sequence[Type] = (
         ("", "\\x00", "\\x00ff", "\\x" + "ab" * 100),
     ),
     Type("mood", _TEXT, ("sad", "so, so", 'he said "ha"', "", "NULL", "\u00dcn\u00ef")),
+    Type("own.date", _TEXT, ("soon",)),
+    Type("own.name[]", _TEXTS, ('{"(a,b)",NULL}',)),
     Type("inet", _TEXT, ("10.0.0.1", "10.0.0.0/8", "::1", "fe80::1/64")),
     Type("cidr", _TEXT, ("10.0.0.0/8",)),
     Type("macaddr", _TEXT, ("08:00:2b:01:02:03",)),

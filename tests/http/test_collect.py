@@ -525,6 +525,12 @@ def test_a_header_that_is_no_text_is_refused(caller: Caller, value: bytes) -> No
         assert (answer.status_code, f"ce-{name}" in answer.json()["detail"]) == (400, True), answer.text
 
 
+def test_a_header_that_no_event_can_hold_is_refused_at_the_door(caller: Caller) -> None:
+    cases = (("id", "a%00"), ("subject", "%00"), ("time", ""), ("dataset", ""))
+    reasons = [binary(caller, **{name: value}).json()["verdicts"][0]["reason"] for name, value in cases]
+    assert reasons == ["nul_character", "nul_character", "invalid_timestamp", "missing_dataset"]
+
+
 def test_data_in_a_header_are_refused(caller: Caller) -> None:
     for name in ("data", "data_base64"):
         answer = binary(caller, **{name: b"e30="})

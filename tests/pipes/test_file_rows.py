@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -121,6 +122,20 @@ TIMES: dict[str, tuple[pa.DataType, pa.DataType, Any, Any]] = {
     "time": (pa.int64(), _NS, 86_399_999_999_999, "23:59:59.999999999"),
     "whole seconds": (pa.int64(), _NS, 3_600_000_000_000, "01:00:00"),
     "list": (pa.list_(pa.int64()), pa.list_(_NS), [1, None], ["00:00:00.000000001", None]),
+    "large list": (pa.large_list(pa.int64()), pa.large_list(_NS), [1], ["00:00:00.000000001"]),
+    "list of one": (pa.list_(pa.int64(), 1), pa.list_(_NS, 1), [1], ["00:00:00.000000001"]),
+    "last hour": (
+        pa.int64(),
+        pa.timestamp("us", "Europe/Berlin"),
+        253_402_300_799_999_999,
+        "9999-12-31T23:59:59.999999+00:00",
+    ),
+    "zone that nobody knows": (
+        pa.int64(),
+        pa.timestamp("us", "Mars/Base"),
+        0,
+        "1970-01-01T00:00:00+00:00",
+    ),
     "struct": (
         pa.struct([("a", pa.list_(pa.int64()))]),
         pa.struct([("a", pa.list_(_NS))]),
@@ -147,6 +162,33 @@ def test_times_and_durations_of_parquet_keep_their_nanoseconds(name: str) -> Non
     pq.write_table(pa.table({"tail": ["N1"], "v": pa.array([value], stored).cast(kind)}), sink)
     (row,) = read(sink.getvalue(), Format.PARQUET)
     assert row.values == {"tail": "N1", "v": expected}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("14 months 3 days 01:02:04.5", "P1Y2M3DT1H2M4.5S"),
+        ("0 days", "PT0S"),
+        ("49 days", "P49D"),
+        ("25 hours", "PT25H"),
+        ("0.001 seconds", "PT0.001S"),
+    ],
+)
+def test_an_interval_of_parquet_is_as_postgres_writes_it(value: str, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    select = f"SELECT 'N1' AS tail, i, {{'a': 1, 'b': [i, NULL]}} AS s FROM (SELECT INTERVAL '{value}' AS i)"
+    duckdb.sql(f"COPY ({select}) TO '{file}'")
+    (row,) = read(file.read_bytes(), Format.PARQUET)
+    assert row.values == {"tail": "N1", "i": expected, "s": {"a": 1, "b": [expected, None]}}
+
+
+def test_an_enum_of_parquet_is_text() -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"tail": ["N1", "N2"], "mood": ["sad", "\u00dc"]}), sink, store_schema=False)
+    text, enum = b"mood\x25\x00\x4c\x1c\x00\x00\x00", b"mood\x25\x08\x4c\x4c\x00\x00\x00"
+    assert sink.getvalue().count(text) == 1
+    found = read(sink.getvalue().replace(text, enum), Format.PARQUET)
+    assert [(row.values or {})["mood"] for row in found] == ["sad", "\u00dc"]
 
 
 def test_a_list_view_of_parquet_is_a_list() -> None:

@@ -58,6 +58,23 @@ def test_columns_that_a_key_only_includes_are_none_of_it(owner: Owner, source: A
     assert (each.created, each.changed, each.deleted) == (0, 1, 1)
 
 
+@pytest.mark.slow
+def test_a_row_whose_key_is_stored_apart_is_updated(owner: Owner, source: Any) -> None:
+    """As the oversized attributes of a row are: an update has them in its old row only."""
+    source.execute(
+        "CREATE TABLE planes (id int, url text STORAGE EXTERNAL, note text, PRIMARY KEY (id, url))"
+    )
+    source.execute(
+        "INSERT INTO planes SELECT n, repeat('u', 450), repeat('n', 3000) FROM generate_series(1, 2) n"
+    )
+    pipes.create(owner.tenant, definition(PIPE | {"mode": "changes"}))
+    syncs.allow(owner.tenant, "planes", 1)
+    bring(owner)
+    source.execute("UPDATE planes SET note = 'short' WHERE id = 2")
+    assert not bring(owner).is_full
+    assert sorted(len(row["note"]) for row in latest(owner).values()) == [5, 3000]
+
+
 def test_a_named_key_is_compared_with_what_an_index_has_for_its_key(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (id int NOT NULL, seats int NOT NULL)")
     source.execute("CREATE UNIQUE INDEX ON planes (id) INCLUDE (seats)")

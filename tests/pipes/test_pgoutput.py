@@ -72,6 +72,15 @@ def test_the_keys_are_those_of_whole_rows(
     assert (found.keys, found.whole, found.messages) == (expected, False, len(messages))
 
 
+def test_a_part_of_a_key_that_is_stored_apart_is_that_of_the_old_row() -> None:
+    old, new = row("K", ["a", None, "c"]), row("N", ["A", None, "c"])
+    apart = new.replace(b"t" + struct.pack(">I", 1) + b"c", b"u")
+    messages = [relation(7, COLUMNS[:3]), change("U", 7, old, apart)]
+    assert decoded(messages, ("c", "a")).keys == {("c", "a"), ("c", "A")}
+    with pytest.raises(Terminal, match="without the key"):
+        decoded([messages[0], change("U", 7, apart)], ("c", "a"))
+
+
 def test_a_commit_tells_where_it_ends_and_when() -> None:
     commit = b"C\0" + struct.pack(">QQq", 1, 0x1_0000_00FF, 86_400_000_000)
     found = decoded([commit], ("a",))

@@ -24,6 +24,7 @@ from pulse_pipelines import pipes, registry
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.pipes.sensor import pipes_due
 from pulse_pipelines.domain.dataset import DatasetKind
+from pulse_pipelines.domain.json_values import exact
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure.run import erase
@@ -374,6 +375,22 @@ def test_names_that_postgres_has_no_column_for_are_refused(owner: Owner, sink: A
         (True, "text", "true"),
         ("AP8Q", "bytea", "\\x00ff10"),
         ("AP8Q", "text", "AP8Q"),
+        (3.0, "int4", "3"),
+        (3.5, "int4", "3.5"),
+        (exact("9007199254740993.0"), "int8", "9007199254740993"),
+        ([3.0, None], "array int8", '{"3",NULL}'),
+        ("now", "text", "now"),
+        (["now"], "array text", '{"now"}'),
+        ("2026-11-19T10:00:00.5+00:00", "timestamp", "2026-11-19T10:00:00.5+00:00"),
+        ("0044-03-15 12:00:00 BC", "timestamp", "0044-03-15 12:00:00 BC"),
+        ("2026-11-19T10:00:00+02:00", "timestamptz", "2026-11-19T10:00:00+02:00"),
+        ("2026-11-19T00:00:00Z", "date", "2026-11-19T00:00:00Z"),
+        ("0044-03-15 BC", "date", "0044-03-15 BC"),
+        ("infinity", "date", "infinity"),
+        ("24:00:00", "time", "24:00:00"),
+        ("10:00 PM", "time", "10:00 PM"),
+        ("\\377", "char", "\\377"),
+        ("\u00e9" * 31, "name", "\u00e9" * 31),
     ],
 )
 def test_values_are_written_by_their_column(value: Any, kind: str, expected: str | None) -> None:
@@ -385,6 +402,28 @@ def test_values_are_written_by_their_column(value: Any, kind: str, expected: str
 )
 def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
     with pytest.raises(ValueError, match=r"NUL|base64"):
+        text(value, kind)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "why"),
+    [
+        ("Tomorrow", "date", "a word such as now"),
+        ("now", "timestamptz", "a word such as now"),
+        ("[now,)", "tstzrange", "a word such as now"),
+        (["today"], "array timestamp", "a word such as now"),
+        ("2026-11-19T10:00:00+02:00", "timestamp", "no zone"),
+        ("2026-11-19 10:00 Europe/Berlin", "timestamp", "no zone"),
+        ("10:00:00-05", "time", "no zone"),
+        (["10:00:00-05"], "array time", "no zone"),
+        ("2026-11-19T22:00:00Z", "date", "no time of day"),
+        ("2026-11-19T00:00:00+02:00", "date", "no zone"),
+        ("\u00e9" * 32, "name", "63 bytes"),
+        ("ab", "char", "1 bytes"),
+    ],
+)
+def test_what_postgres_would_take_for_another_value_is_an_error(value: Any, kind: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         text(value, kind)
 
 

@@ -86,11 +86,14 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
             raise ProblemError(400, "malformed", f"a CloudEvent needs the attribute {name}", fix=_EXPECTED)
     event: dict[str, Any] = {
         "event_id": f"{cloud['source']}#{cloud['id']}",
-        "dataset": cloud.get("dataset") or cloud["type"].rpartition(".")[2],
-        "timestamp": cloud.get("time") or datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        "dataset": cloud["type"].rpartition(".")[2],
+        "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
         "data": _data(cloud, max_values),
         "context": {name: value for name, value in cloud.items() if name not in _PLACED},
     }
+    for name, member in (("dataset", "dataset"), ("time", "timestamp")):
+        if cloud.get(name) is not None:  # an empty one is refused: the event may be of another time
+            event[member] = cloud[name]
     trace = str(cloud.get("traceparent", "")).split("-")
     if len(trace) == _TRACEPARENT_PARTS:
         event["trace_id"] = trace[1]

@@ -102,7 +102,8 @@ def split(
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if cloudevents.is_binary(headers, media_type):
         make = partial(cloudevents.of_headers, headers, max_values=max_values)
-        items = [_alone(body, limits, lambda data, plain: serialize_event(make(data), plain=plain))]
+        # That the body is plain tells nothing of the headers: they may have a NUL.
+        items = [_alone(body, limits, lambda data, _: serialize_event(make(data), plain=False))]
     elif media_type == CLOUDEVENT:
         items = [_alone(body, limits, lambda cloud, plain: _of_cloud(cloud, max_values, plain))]
     elif media_type == CLOUDEVENTS:

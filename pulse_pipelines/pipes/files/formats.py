@@ -197,7 +197,6 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
     with _on_disk(stream, LARGEST) as local:
         schema = pq.read_schema(local)
         _check(schema.names, files)
-        forms = {each.name: parquet_types.form(each.type) for each in schema}
         # Of texts as they are stored: a megabyte may stand for each of a million rows.
         texts = [
             each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
@@ -205,6 +204,8 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         file = pq.ParquetFile(
             local, memory_map=False, read_dictionary=texts, coerce_int96_timestamp_unit=int96.UNIT
         )
+        types = parquet_types.annotated(schema, file.schema)
+        forms = {name: parquet_types.form(kind) for name, kind in types.items()}
         line, digits = 0, int96.digits(local, file, ROWS)
         for batch in _batches(file):
             columns = [_readable(column) for column in batch.columns]

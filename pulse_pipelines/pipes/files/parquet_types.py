@@ -2,13 +2,15 @@
 
 import base64
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 Form = Callable[[Any], Any]
 _SECOND = 1_000_000_000
@@ -42,7 +44,10 @@ def _schema(kind: pa.DataType) -> dict[str, Any]:
 
 
 def readable(kind: pa.DataType) -> pa.DataType:
-    """The type that a column is cast to before `form` has its values: Python has no times in nanoseconds."""
+    """The type that a column is cast to before `form` has its values.
+
+    Python has no times in nanoseconds, nor all zones, nor hours of other zones outside the years 1 to 9999.
+    """
     if pa.types.is_dictionary(kind):
         return readable(kind.value_type) if _is_time_of_ns(kind.value_type) else kind
     if pa.types.is_struct(kind):
@@ -50,8 +55,42 @@ def readable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(readable(kind.key_type), readable(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(readable(kind.value_type)))
+        return pa.list_(_readable_item(kind))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_readable_item(kind))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_readable_item(kind), kind.list_size)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
     return pa.int64() if _is_time_of_ns(kind) else kind
+
+
+def _readable_item(kind: pa.DataType) -> pa.Field:
+    return kind.value_field.with_type(readable(kind.value_type))
+
+
+def annotated(columns: pa.Schema, stored: pq.ParquetSchema) -> dict[str, pa.DataType]:
+    """The types of columns by name: with ENUM as text and INTERVAL as such, which Arrow has as bytes."""
+    annotations = iter([stored.column(place).converted_type for place in range(len(stored))])
+    return {column.name: _annotated(column.type, annotations) for column in columns}
+
+
+def _annotated(kind: pa.DataType, annotations: Iterator[str]) -> pa.DataType:
+    """A type with the annotations of its leaves, which come in the order of the file's columns."""
+    if isinstance(kind, pa.BaseExtensionType):
+        _annotated(kind.storage_type, annotations)
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([member.with_type(_annotated(member.type, annotations)) for member in kind])
+    if pa.types.is_map(kind):
+        key = _annotated(kind.key_type, annotations)
+        return pa.map_(key, _annotated(kind.item_type, annotations))
+    if _is_list(kind):
+        return pa.list_(_annotated(kind.value_type, annotations))
+    return _ANNOTATED.get(next(annotations), kind)
+
+
+_ANNOTATED = {"ENUM": pa.string(), "INTERVAL": pa.month_day_nano_interval()}
 
 
 def form(kind: pa.DataType) -> Form:
@@ -76,6 +115,8 @@ def _form(kind: pa.DataType) -> Form:
         return _moment
     if pa.types.is_duration(kind):
         return _duration
+    if pa.types.is_interval(kind):
+        return _interval
     if any(check(kind) for check in _BYTES):
         return lambda value: base64.b64encode(value).decode()
     if _is_list(kind):
@@ -89,7 +130,7 @@ def _form(kind: pa.DataType) -> Form:
         return lambda value: [[key(name), item(each)] for name, each in value]
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return lambda value: value
-    return str
+    return lambda value: value.decode() if isinstance(value, bytes) else str(value)
 
 
 _BYTES = (
@@ -150,6 +191,20 @@ def _duration(value: Any) -> str:
     days, seconds = divmod(seconds, 86_400)
     time = f"T{seconds}{_fraction(rest)}S" if seconds or rest or not days else ""
     return f"{'-' * (value.value < 0)}P{f'{days}D' * (days > 0)}{time}"
+
+
+def _interval(value: bytes) -> str:
+    """ISO 8601, as Postgres writes it: months, days and milliseconds, each of which Parquet stores alone."""
+    months, days, milliseconds = _INTERVAL(value)
+    minutes, rest = divmod(milliseconds, 60_000)
+    seconds = f"{rest // 1_000}{_fraction(rest % 1_000 * 1_000_000)}"
+    of_day = ((months // 12, "Y"), (months % 12, "M"), (days, "D"))
+    of_time = ((minutes // 60, "H"), (minutes % 60, "M"), (seconds, "S"))
+    day, time = ("".join(f"{n}{unit}" for n, unit in some if n not in (0, "0")) for some in (of_day, of_time))
+    return f"P{day}{f'T{time}' * bool(time)}" if day or time else "PT0S"
+
+
+_INTERVAL = struct.Struct("<III").unpack
 
 
 def _fraction(nanoseconds: int) -> str:

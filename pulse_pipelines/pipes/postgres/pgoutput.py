@@ -18,7 +18,7 @@ _COUNT = struct.Struct(">H").unpack_from
 _BEGIN = struct.Struct(">17xI").unpack_from
 _END = struct.Struct(">10xQq").unpack_from
 _CHANGES = frozenset(b"IUD")
-_RELATION, _TRUNCATE, _BEGINS, _COMMIT, _DELETE, _NEW, _TEXT = b"RTBCDNt"
+_RELATION, _TRUNCATE, _BEGINS, _COMMIT, _DELETE, _NEW, _TEXT, _UNCHANGED = b"RTBCDNtu"
 _OF_IDENTITY = 1
 """Flag of a column: it is in what the log has of a row that was updated or deleted."""
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -115,17 +115,22 @@ def decoded(messages: Iterable[bytes], key: Key) -> LogChanges:
 
 
 def _keys(message: bytes, form: _Form) -> Iterator[Key]:
-    """The keys of a change: of the old row, if it is sent, and of the new one. Other columns are skipped."""
-    at, end = 5, len(message)
+    """The keys of a change: of the old row, if it is sent, and of the new one. Other columns are skipped.
+
+    A value that is stored apart and did not change is in the old row only.
+    """
+    at, end, values = 5, len(message), list[str]()
     while at < end:
         is_last = message[at] == _NEW or message[0] == _DELETE
         (columns,) = _COUNT(message, at + 1)
         at += 3
-        values = []
+        old, values = values, []
         for is_key in form.is_key:
             if message[at] != _TEXT:
                 if is_key:
-                    raise _without_key()
+                    if message[at] != _UNCHANGED or not old:
+                        raise _without_key()
+                    values.append(old[len(values)])
                 at += 1
                 continue
             start = at + 5

@@ -72,12 +72,11 @@ def changed(
         for column, value in zip(table.key, typed, strict=True)
     )
     rows = sql.SQL(
-        "SELECT {key} AS k, {at} AS m, t.{first} IS NOT NULL AS there, {row} AS d, {size} AS size "
+        "SELECT {key} AS k, {at} AS m, t.ctid IS NOT NULL AS there, {row} AS d, {size} AS size "
         "FROM (VALUES {values}) v ({names}) LEFT JOIN ONLY {part} t ON {same}"
     ).format(
         key=_text([sql.SQL("{}::text").format(value) for value in typed]),
         at=_text_of(moment),
-        first=sql.Identifier(table.key[0]),
         row=_object(table),
         size=_size(table),
         values=values,

@@ -15,7 +15,8 @@ TABLE = """
 SELECT c.oid, c.relkind::text, n.nspname, c.relname, c.relfilenode
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-# For a domain its base type; for an array its element type.
+# For a domain its base type; for an array its element type. A type of the source's own may have the name of
+# one of Postgres', and is none of it.
 COLUMNS = """
 WITH RECURSIVE base AS (
     SELECT a.attnum, a.attname, a.attnotnull, a.atttypid AS oid FROM pg_attribute a
@@ -23,7 +24,8 @@ WITH RECURSIVE base AS (
     UNION ALL
     SELECT b.attnum, b.attname, b.attnotnull, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid
     WHERE t.typtype = 'd')
-SELECT b.attname, b.attnotnull, coalesce(e.typname, t.typname), e.oid IS NOT NULL
+SELECT b.attname, b.attnotnull, CASE coalesce(e.typnamespace, t.typnamespace)
+    WHEN 'pg_catalog'::regnamespace THEN coalesce(e.typname, t.typname) ELSE '' END, e.oid IS NOT NULL
 FROM base b JOIN pg_type t ON t.oid = b.oid
 LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 WHERE t.typtype <> 'd' ORDER BY b.attnum

@@ -32,8 +32,9 @@ WITH RECURSIVE base AS (
     UNION ALL
     SELECT b.attnum, b.attname, b.own, b.said, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid
     WHERE t.typtype = 'd')
-SELECT b.attname, b.said, CASE WHEN t.typcategory = 'A' THEN 'array' ELSE t.typname END, b.own
-FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd' ORDER BY b.attnum
+SELECT b.attname, b.said, CASE WHEN t.typcategory = 'A' THEN 'array ' || e.typname ELSE t.typname END, b.own
+FROM base b JOIN pg_type t ON t.oid = b.oid LEFT JOIN pg_type e ON e.oid = t.typelem
+WHERE t.typtype <> 'd' ORDER BY b.attnum
 """
 UNIQUE = """
 SELECT EXISTS (SELECT FROM pg_index i
@@ -63,7 +64,7 @@ class Target:
     schema: str
     name: str
     columns: tuple[tuple[str, str], ...]
-    """Columns that are written, with the form of their values: a type's name, or `array`."""
+    """Columns that are written, with the form of their values: see `texts.text`."""
     form: str
     """Fingerprint of the table, its file and columns: with another one, the rows may not be Pulse's."""
 
@@ -114,7 +115,8 @@ def inspect(connection: "psycopg.Connection[Any]", definition: Definition, datas
         for column, type_, kind, is_generated in described
         if column == KEY or (column in fields and not is_generated)
     }
-    form = hashlib.sha256(json.dumps([oid, file, written]).encode()).hexdigest()[:32]
+    kinds = {column: (type_, kind.partition(" ")[0]) for column, (type_, kind) in written.items()}
+    form = hashlib.sha256(json.dumps([oid, file, kinds]).encode()).hexdigest()[:32]
     columns = tuple((column, kind) for column, (_, kind) in written.items())
     return Target(oid, schema, name, columns, form)
 
