@@ -110,8 +110,8 @@ def _checked(name: str, codec: type[Codec]) -> type[Codec]:
 
 def install() -> None:
     """Make pyiceberg unpack with them."""
-    known = cast(dict[str, type[Codec] | None], KNOWN_CODECS)
+    codecs = cast(dict[str, type[Codec] | None], KNOWN_CODECS)
     for name in _UNPACK:
-        if codec := known[name]:
-            known[name] = _checked(name, codec)
+        if codec := codecs[name]:
+            codecs[name] = _checked(name, codec)
     file.Block = CheckedBlock  # type: ignore[misc]
