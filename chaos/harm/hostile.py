@@ -39,6 +39,30 @@ def avro(like: bytes, unpacked: int) -> bytes:
     return b"".join([like[: like.index(mark)], mark, _number(1), _number(len(block)), block, mark])
 
 
+def repeated(like: bytes, times: int) -> bytes:
+    """An Avro file of one block that has each row of another file, so many times.
+
+    Args:
+        like: a file of one block that is deflated.
+    """
+    mark = like[-16:]
+    head, block = like[: like.index(mark)], like[like.index(mark) + len(mark) : -len(mark)]
+    rows, at = _read(block, 0)
+    _, at = _read(block, at)
+    row, packer = zlib.decompress(block[at:], -15), zlib.compressobj(1, zlib.DEFLATED, -15)
+    packed = b"".join([*(packer.compress(row) for _ in range(times)), packer.flush()])
+    return b"".join([head, mark, _number(rows * times), _number(len(packed)), packed, mark])
+
+
+def _read(content: bytes, at: int) -> tuple[int, int]:
+    """An integer of Avro that is not negative, and where it ends."""
+    value = shift = 0
+    while content[at] > 0x7F:
+        value |= (content[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return (value | content[at] << shift) >> 1, at + 1
+
+
 def _fields(*fields: tuple[int, int, bytes]) -> bytes:
     """A struct, as Thrift's compact protocol has it: of ids, kinds and values."""
     written, last = bytearray(), 0

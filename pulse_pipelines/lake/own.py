@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
@@ -22,7 +23,15 @@ from pulse_resources.iceberg.table_metadata import Document
 from pulse_resources.store_keys import vended
 from pulse_resources.store_keys.vended import Mode
 
-UNREADABLE = (*updates.WRONG, PulseError, FileNotFoundError, OverflowError, EOFError, AssertionError)
+UNREADABLE = (
+    *updates.WRONG,
+    PulseError,
+    FileNotFoundError,
+    OverflowError,
+    EOFError,
+    AssertionError,
+    ResolveError,
+)
 """Exceptions for which a table is left as it is: its metadata is damaged, or made to look so."""
 
 

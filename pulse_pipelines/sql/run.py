@@ -13,7 +13,7 @@ from pulse_pipelines.sql.confinement import ca_file
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import PinnedTable, Travel
 from pulse_pipelines.sql.processes import CancelledError, Process, Processes, TimeUpError
-from pulse_resources.errors import Conflict, FileGone, PulseError, UserError
+from pulse_resources.errors import Conflict, FileGone, PulseError, UserError, some_of
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import vended
 
@@ -119,7 +119,23 @@ def _run_once(process: Process, limits: Limits, request: QueryRequest, pin: Pin,
     except FileGone:
         vended.drop({table.view.access_key for table in tables})
         raise
+    except UserError as error:
+        raise name_own_tables(error, tables) from None
     return Result(content, int(head["rows"]), snapshots)
+
+
+def name_own_tables(error: UserError, tables: Sequence[PinnedTable]) -> UserError:
+    """The error of a query, which names the tables of the tenant's own that it reads.
+
+    Their files are what an engine wrote, and DuckDB seldom says in which of them it failed.
+    """
+    tenant_tables = [table.name for table in tables if "." in table.name]
+    if not tenant_tables:
+        return error
+    reads = f"The query reads {some_of(tenant_tables)}: check the files that your engine wrote there"
+    return type(error)(
+        error.message, fix=f"{error.fix.rstrip('.')}. {reads}" if error.fix else reads, **error.where
+    )
 
 
 def _too_late(limits: Limits) -> UserError:

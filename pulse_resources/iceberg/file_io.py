@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pyarrow.fs as pafs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from pulse_resources.iceberg import avro_decoder
+from pulse_resources.iceberg import avro_codecs, avro_decoder
 
 avro_decoder.install()
+avro_codecs.install()
 
 
 def file_io_of(client: Callable[[], pafs.S3FileSystem]) -> PyArrowFileIO:

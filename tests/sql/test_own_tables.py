@@ -282,7 +282,7 @@ def test_a_trap_gives_nothing(
     name, _ = forged[trap]
     answer = ask(caller, f"SELECT id FROM own.{name}")
     assert str(SECRET) not in answer.text
-    assert (answer.status_code, "detail" in answer.json()) == (422, True), answer.text
+    assert (answer.status_code, f"own.{name}" in answer.text) == (422, True), answer.text
     joined = ask(caller, f"SELECT t.id FROM own.{name} t, orders")
     assert (joined.status_code, str(SECRET) in joined.text) == (422, False)
     assert not outside.connections

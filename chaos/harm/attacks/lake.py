@@ -22,6 +22,7 @@ NAMESPACE, TABLE = external.TABLE
 AT_ONCE = 8
 SNAPSHOTS, LARGE = 10_000, "00001-large.metadata.json"
 UNPACKED = 2 * 1024**3
+ENTRIES = 1_000_000
 
 
 def _overwrite_metadata(tenant: Tenant) -> None:
@@ -64,6 +65,17 @@ def _overwrite_manifest_list(tenant: Tenant) -> None:
     with object_store.file_system().open_input_file(object_store.key(snapshot.manifest_list)) as source:
         like = source.read()
     object_store.put(snapshot.manifest_list, hostile.avro(like, UNPACKED))
+
+
+def _overwrite_manifest(tenant: Tenant) -> None:
+    """Replace a table's manifest by two megabytes that unpack to a million entries of the same file."""
+    table = _with_row(tenant)
+    snapshot = table.current_snapshot()
+    assert snapshot, "it has a row"
+    (manifest,) = snapshot.manifests(table.io)
+    with object_store.file_system().open_input_file(object_store.key(manifest.manifest_path)) as source:
+        like = source.read()
+    object_store.put(manifest.manifest_path, hostile.repeated(like, ENTRIES))
 
 
 def _overwrite_data(tenant: Tenant) -> None:
@@ -138,6 +150,13 @@ ATTACKS = (
         _query,
         may(422, 429, 503),
         prepare=_overwrite_manifest_list,
+    ),
+    Attack(
+        "a query of a table whose manifest, of two megabytes, names a file a million times",
+        "lake:read, lake:write",
+        _query,
+        may(422, 429, 503),
+        prepare=_overwrite_manifest,
     ),
     Attack(
         "a query of a table whose Parquet footer would become five gigabytes",

@@ -1,0 +1,130 @@
+"""Blocks of Avro are unpacked within limits, and whatever is wrong with them is one kind of error."""
+
+import bz2
+import io
+import json
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestFile, read_manifest_list
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+from pulse_pipelines.lake import own
+from pulse_resources.iceberg import avro_codecs
+
+SCHEMA = AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[2], schema_name="manifest_file")
+SYNC = bytes(range(16))
+MIB = 2**20
+
+
+def number(value: int) -> bytes:
+    value, encoded = (value << 1) ^ (value >> 63), bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def text(content: bytes) -> bytes:
+    return number(len(content)) + content
+
+
+def avro(codec: str, block: bytes, rows: int = 1, schema: object = SCHEMA) -> bytes:
+    head = {b"avro.schema": json.dumps(schema).encode(), b"avro.codec": codec.encode()}
+    described = b"".join(text(name) + text(value) for name, value in head.items())
+    return b"".join(
+        [b"Obj\x01", number(len(head)), described, number(0), SYNC, number(rows), text(block), SYNC]
+    )
+
+
+class Input:
+    """A file of pyiceberg's that is in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def open(self) -> io.BytesIO:
+        return io.BytesIO(self._content)
+
+
+def read(content: bytes) -> list[ManifestFile]:
+    return list(read_manifest_list(Input(content)))  # type: ignore[arg-type]
+
+
+def deflate(content: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(content) + packer.flush()
+
+
+def snappy(content: bytes) -> bytes:
+    packed: bytes = pa.compress(content, "snappy", asbytes=True)
+    return packed + zlib.crc32(content).to_bytes(4, "big")
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "bzip2": bz2.compress,
+    "deflate": deflate,
+    "snappy": snappy,
+    "zstandard": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize("codec", PACK)
+def test_what_engines_pack_is_unpacked(codec: str) -> None:
+    row = b"".join([text(b"s3://pulse/x.avro"), bytes(50)])
+    (manifest,) = read(avro(codec, PACK[codec](row)))
+    assert manifest.manifest_path == "s3://pulse/x.avro"
+
+
+@pytest.mark.parametrize("codec", PACK)
+def test_a_block_that_becomes_too_much_is_not_unpacked(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = avro(codec, PACK[codec](bytes(32 * MIB)))
+    monkeypatch.setattr(avro_codecs, "LARGEST", MIB)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=rf"a block of {codec} becomes"):
+            read(bomb)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 * MIB
+
+
+def with_field(kind: Any) -> dict[str, Any]:
+    return SCHEMA | {"fields": [{"name": "more", "type": kind, "field-id": 9_999}, *SCHEMA["fields"]]}
+
+
+def lists(depth: int) -> Any:
+    return {"type": "array", "element-id": 9_000 + depth, "items": lists(depth - 1)} if depth else "long"
+
+
+HOSTILE = {
+    **{f"damaged {codec}": avro(codec, b"\xff" * 9) for codec in PACK},
+    **{f"cut {codec}": avro(codec, pack(bytes(range(99)))[:-9]) for codec, pack in PACK.items()},
+    "a length of snappy that lies": avro("snappy", b"\xff\xff\xff\x0f" + bytes(8)),
+    "a checksum of snappy that lies": avro("snappy", snappy(b"abc")[:-1] + b"x"),
+    "an unknown codec": avro("xz", b"x"),
+    "a negative number of rows": avro("null", b"", rows=-5),
+    "rows without bytes": avro("null", b"", rows=2**60),
+    "no rows' schema": avro("null", b"", schema={"type": "record", "name": "x", "fields": []}, rows=2**60),
+    "a schema that names itself": avro("null", b"", schema=with_field("manifest_file")),
+    "a deep schema": avro("null", b"", schema=with_field(lists(200))),
+    "many elements without bytes": avro(
+        "null", number(2**40), schema=with_field({"type": "array", "items": "null", "element-id": 9_000})
+    ),
+    "a text that is none": avro("null", text(b"\xff\xfe")),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_a_tenant_wrote_is_a_table_that_cannot_be_read(case: str) -> None:
+    """Not one that ends the process which reads the tenant's other tables, or an object store that failed."""
+    with pytest.raises(own.UNREADABLE) as raised:
+        read(HOSTILE[case])
+    assert not isinstance(raised.value, OSError)
+    assert str(raised.value)

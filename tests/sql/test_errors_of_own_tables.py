@@ -1,0 +1,26 @@
+"""An error of a query that reads own tables names them: what their files hold can be its cause."""
+
+import pytest
+
+from pulse_pipelines.sql.engine import View
+from pulse_pipelines.sql.pinned import PinnedTable
+from pulse_pipelines.sql.run import name_own_tables
+from pulse_resources.errors import NotFound, UserError
+
+
+def pinned(*names: str) -> list[PinnedTable]:
+    return [PinnedTable(name, 1, View(name, "", None, "", False, "", "", "")) for name in names]
+
+
+@pytest.mark.parametrize("fix", [None, "Write it another way.", "Write it another way"])
+def test_own_tables_are_named(fix: str | None) -> None:
+    error = name_own_tables(NotFound("the process has ended", fix=fix), pinned("orders", "own.a", "own.b"))
+    assert isinstance(error, NotFound)
+    assert error.message == "the process has ended"
+    assert error.fix
+    assert error.fix.removeprefix("Write it another way. ").startswith("The query reads own.a, own.b: ")
+
+
+def test_of_datasets_alone_the_error_stays() -> None:
+    error = UserError("the process has ended", fix="Read fewer columns")
+    assert name_own_tables(error, pinned("orders")) is error
