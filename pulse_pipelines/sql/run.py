@@ -120,11 +120,11 @@ def _run_once(process: Process, limits: Limits, request: QueryRequest, pin: Pin,
         vended.drop({table.view.access_key for table in tables})
         raise
     except UserError as error:
-        raise name_own_tables(error, tables) from None
+        raise with_table_names(error, tables) from None
     return Result(content, int(head["rows"]), snapshots)
 
 
-def name_own_tables(error: UserError, tables: Sequence[PinnedTable]) -> UserError:
+def with_table_names(error: UserError, tables: Sequence[PinnedTable]) -> UserError:
     """The error of a query, which names the tables of the tenant's own that it reads.
 
     Their files are what an engine wrote, and DuckDB seldom says in which of them it failed.

@@ -4,7 +4,7 @@ import pytest
 
 from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.pinned import PinnedTable
-from pulse_pipelines.sql.run import name_own_tables
+from pulse_pipelines.sql.run import with_table_names
 from pulse_resources.errors import NotFound, UserError
 
 
@@ -14,7 +14,7 @@ def pinned(*names: str) -> list[PinnedTable]:
 
 @pytest.mark.parametrize("fix", [None, "Write it another way.", "Write it another way"])
 def test_own_tables_are_named(fix: str | None) -> None:
-    error = name_own_tables(NotFound("the process has ended", fix=fix), pinned("orders", "own.a", "own.b"))
+    error = with_table_names(NotFound("the process has ended", fix=fix), pinned("orders", "own.a", "own.b"))
     assert isinstance(error, NotFound)
     assert error.message == "the process has ended"
     assert error.fix
@@ -23,4 +23,4 @@ def test_own_tables_are_named(fix: str | None) -> None:
 
 def test_of_datasets_alone_the_error_stays() -> None:
     error = UserError("the process has ended", fix="Read fewer columns")
-    assert name_own_tables(error, pinned("orders")) is error
+    assert with_table_names(error, pinned("orders")) is error
