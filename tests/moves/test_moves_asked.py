@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -67,12 +67,16 @@ def test_over_http_it_is_accepted_and_can_be_looked_at(
 
 def followed(owner: Owner, end: Callable[[Move], object], *command: str) -> tuple[int, Any]:
     """The end of a command that follows a move which ends meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(CliRunner().invoke, cli.app, ["dataset", *command])
-        move = under_way(owner)
-        assert not running.done(), "it waits"
-        end(move)
-        result = running.result(timeout=PATIENCE_S)
+    results: list[Any] = []
+    words = ["dataset", *command]
+    # A daemon: were the move not ended, the command would follow it for ever.
+    running = Thread(target=lambda: results.append(CliRunner().invoke(cli.app, words)), daemon=True)
+    running.start()
+    move = under_way(owner)
+    assert running.is_alive(), "it waits"
+    end(move)
+    running.join(PATIENCE_S)
+    (result,) = results
     return result.exit_code, result
 
 
@@ -93,7 +97,7 @@ def test_a_move_that_fails_ends_the_command_with_its_cause(owner: Owner) -> None
     slug, uri = owner.tenant.slug, widened(owner)
 
     def fail(move: Move) -> None:
-        with Attempt(owner.tenant, move.move_id, 1).own(None):
+        with Attempt(owner.tenant, move.move_id, 1).hold(None):
             Attempt(owner.tenant, move.move_id, 1).fail("the test wants it")
 
     code, result = followed(owner, fail, "move", slug, "orders", uri)
