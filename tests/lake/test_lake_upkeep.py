@@ -1,5 +1,6 @@
 """Upkeep of a tenant's own tables: only where it is asked for, and never a file that somebody may commit."""
 
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -202,7 +203,7 @@ def test_a_bomb_is_named_and_hides_nothing(own_engine: RestCatalog, writer: Gues
     own_engine.drop_table(foreign.name()[-2:])
     (told,) = do(writer.owner, Task.OWN)
     assert (told.outcome, told.after["tables"]) == ("done", 2)
-    assert f"{bomb.name()[-1]}: MemoryError" in str(told.detail)
+    assert re.search(f"{bomb.name()[-1]}: .*a block of deflate becomes more than", str(told.detail)), told
 
 
 def test_what_is_too_large_for_the_catalog_can_still_expire(
