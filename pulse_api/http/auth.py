@@ -18,7 +18,7 @@ from pulse_api.http.app_state import AppState, app_state
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import CachedTenant
-from pulse_pipelines.domain.key import ApiKey, KeyScope, Presented
+from pulse_pipelines.domain.key import KeyScope, Presented
 from pulse_pipelines.domain.tenant import Tenant
 
 KEY = HTTPBearer(
@@ -74,28 +74,12 @@ def _presented(request: Request) -> Presented:
     return presented
 
 
-async def _tenants(request: Request, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
-    """The tenant and its key, if the key is in force."""
-    state = app_state(request)
-    tenant_and_key = state.views.cached(presented) or await state.views.coming(presented)
-    if tenant_and_key is None:
-        async with state.lookups.take(state.asking(request, presented)):
-            tenant_and_key = await state.views.tenant(presented)
-    return tenant_and_key
-
-
-async def _operators(request: Request, presented: Presented) -> ApiKey | None:
-    """The operator's key, if it is in force."""
-    state = app_state(request)
-    async with state.lookups.take(state.asking(request, presented)):
-        return await state.views.operator_key(presented)
-
-
 async def _of_the_wrong_kind(request: Request, presented: Presented) -> ProblemError:
     """The error for a key of the wrong kind for this path; its kind is revealed only if it is in force."""
-    if presented.tenant_id is None and await _operators(request, presented):
+    state = app_state(request)
+    if presented.tenant_id is None and await state.find_operator(request, presented):
         return unauthorized("the key is an operator's, and this path takes a tenant's", _TENANTS_KEY)
-    if presented.tenant_id is not None and await _tenants(request, presented):
+    if presented.tenant_id is not None and await state.find_tenant(request, presented):
         return unauthorized("the key is a tenant's, and this path takes an operator's", _OPERATORS_KEY)
     return unauthorized()
 
@@ -113,7 +97,7 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
     presented, state = _presented(request), app_state(request)
     if presented.tenant_id is None:
         raise await _of_the_wrong_kind(request, presented)
-    if (tenant_and_key := await _tenants(request, presented)) is None:
+    if (tenant_and_key := await state.find_tenant(request, presented)) is None:
         raise unauthorized()
     cached, key = tenant_and_key
     tenant = cached.view.tenant
@@ -195,7 +179,7 @@ async def operator(request: Request) -> str:
     presented, state = _presented(request), app_state(request)
     if presented.tenant_id is not None:
         raise await _of_the_wrong_kind(request, presented)
-    if (key := await _operators(request, presented)) is None:
+    if (key := await state.find_operator(request, presented)) is None:
         raise unauthorized()
     request.state.key_id = key.key_id
     state.used(None, key.key_id)

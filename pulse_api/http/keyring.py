@@ -14,9 +14,9 @@ from starlette.requests import Request
 
 from pulse_api.http.admission.rates import Rates
 from pulse_api.http.admission.turns import turns
-from pulse_api.http.views import Views
+from pulse_api.http.views import CachedTenant, Views
 from pulse_api.http.without_end import without_end
-from pulse_pipelines.domain.key import Credential
+from pulse_pipelines.domain.key import ApiKey, Credential
 from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.tenant_view import TenantView
 from pulse_resources.settings.service_settings import Role
@@ -58,6 +58,21 @@ class Keyring:
         if presented.key_id in self._opened or request.client is None:
             return presented.key_id
         return request.client.host
+
+    async def find_tenant(
+        self, request: Request, presented: Credential
+    ) -> tuple[CachedTenant, ApiKey] | None:
+        """The tenant of a key, and the key, if it is in force. A look-up takes the caller's turn."""
+        tenant_and_key = self.views.cached(presented) or await self.views.coming(presented)
+        if tenant_and_key is None:
+            async with self.lookups.take(self.asking(request, presented)):
+                tenant_and_key = await self.views.tenant(presented)
+        return tenant_and_key
+
+    async def find_operator(self, request: Request, presented: Credential) -> ApiKey | None:
+        """An operator's key, if it is in force; as `find_tenant`."""
+        async with self.lookups.take(self.asking(request, presented)):
+            return await self.views.operator_key(presented)
 
     @asynccontextmanager
     async def keys_open(self) -> AsyncIterator[None]:

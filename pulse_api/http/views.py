@@ -119,7 +119,7 @@ class Views:
         return (view, key) if presented.opens(key, datetime.now(UTC)) and view and key else None
 
     async def coming(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
-        """As `kept`, after waiting for the tenant's look-ups under way: waiting costs no look-up."""
+        """As `cached`, after waiting for the tenant's look-ups under way: waiting costs no look-up."""
         for _ in range(MAX_SHARED_LOOKS):
             if presented.tenant_id is None or not await self._tenants.coming(presented.tenant_id):
                 return None

@@ -11,7 +11,6 @@ from starlette.requests import Request
 
 from pulse_api.http.auth import take
 from pulse_api.http.problems import ProblemError
-from pulse_api.http.views import CachedTenant
 from pulse_api.lake.state import LakeState, lake_state
 from pulse_pipelines.domain import token
 from pulse_pipelines.domain.key import ApiKey, Credential, KeyScope, Presented
@@ -61,16 +60,6 @@ def credential(state: LakeState, text: str) -> Credential | None:
     return token.parse(state.token_secret, text)
 
 
-async def find_caller(request: Request, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
-    """The tenant and its key, if the key is in force."""
-    state = lake_state(request)
-    tenant_and_key = state.views.cached(presented) or await state.views.coming(presented)
-    if tenant_and_key is None:
-        async with state.lookups.take(state.asking(request, presented)):
-            tenant_and_key = await state.views.tenant(presented)
-    return tenant_and_key
-
-
 async def identify(request: Request, text: str) -> Caller:
     """The caller that a key or access token identifies.
 
@@ -80,7 +69,7 @@ async def identify(request: Request, text: str) -> Caller:
     """
     state = lake_state(request)
     presented = credential(state, text)
-    if presented is None or (tenant_and_key := await find_caller(request, presented)) is None:
+    if presented is None or (tenant_and_key := await state.find_tenant(request, presented)) is None:
         raise unauthorized()
     cached, key = tenant_and_key
     tenant = cached.view.tenant

@@ -51,16 +51,7 @@ def unpack(name: str, data: bytes) -> bytes:
     return unpacked
 
 
-def _deflate(data: bytes) -> bytes:
-    packed = zlib.decompressobj(-zlib.MAX_WBITS)
-    unpacked = packed.decompress(data, LARGEST + 1)
-    if not packed.eof and len(unpacked) <= LARGEST:
-        raise EOFError("it is cut off")
-    return unpacked
-
-
-def _bzip2(data: bytes) -> bytes:
-    packed = bz2.BZ2Decompressor()
+def _stream(packed: "bz2.BZ2Decompressor | zlib._Decompress", data: bytes) -> bytes:
     unpacked = packed.decompress(data, LARGEST + 1)
     if not packed.eof and len(unpacked) <= LARGEST:
         raise EOFError("it is cut off")
@@ -89,8 +80,8 @@ def _snappy(data: bytes) -> bytes:
 
 
 _UNPACK: dict[str, Unpack] = {
-    "bzip2": _bzip2,
-    "deflate": _deflate,
+    "bzip2": lambda data: _stream(bz2.BZ2Decompressor(), data),
+    "deflate": lambda data: _stream(zlib.decompressobj(-zlib.MAX_WBITS), data),
     "snappy": _snappy,
     "zstandard": _zstandard,
 }
