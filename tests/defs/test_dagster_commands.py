@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from psycopg_pool import PoolTimeout
 
+from pulse_pipelines import definitions
+from pulse_resources.errors import Transient
 from pulse_resources.local.layout import repository
 from pulse_resources.settings import Settings
 
@@ -30,6 +33,15 @@ def test_without_a_stack_a_command_says_that_one_is_missing(tmp_path: Path) -> N
     done = dagster(tmp_path, "definitions", "validate")
     assert done.returncode == 1
     assert f"Pulse has never run in {tmp_path}. Start it there with `pulse up`" in done.stdout + done.stderr
+
+
+def test_a_stack_that_is_stopped_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent() -> str:
+        raise PoolTimeout("couldn't get a connection after 10.00 sec")
+
+    monkeypatch.setattr(definitions, "registry_fingerprint", silent)
+    with pytest.raises(Transient, match=r"Postgres does not answer.*`pulse up`"):
+        definitions.defs.load_fn()
 
 
 @pytest.mark.slow

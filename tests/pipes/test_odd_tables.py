@@ -75,6 +75,20 @@ def test_a_row_whose_key_is_stored_apart_is_updated(owner: Owner, source: Any) -
     assert sorted(len(row["note"]) for row in latest(owner).values()) == [5, 3000]
 
 
+@pytest.mark.slow
+def test_a_row_whose_key_is_a_composite_with_a_null_is_there(owner: Owner, source: Any) -> None:
+    """`IS NOT NULL` is false for such a composite: the row would count as deleted."""
+    source.execute("CREATE TYPE place AS (line int, seat int)")
+    source.execute("CREATE TABLE planes (at place PRIMARY KEY, note text)")
+    source.execute("INSERT INTO planes VALUES (ROW(1, NULL)::place, 'a'), (ROW(2, 2)::place, 'b')")
+    pipes.create(owner.tenant, definition(PIPE | {"mode": "changes"}))
+    syncs.allow(owner.tenant, "planes", 1)
+    bring(owner)
+    source.execute("UPDATE planes SET note = upper(note)")
+    assert not bring(owner).is_full
+    assert sorted(row["note"] for row in latest(owner).values()) == ["A", "B"]
+
+
 def test_a_named_key_is_compared_with_what_an_index_has_for_its_key(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (id int NOT NULL, seats int NOT NULL)")
     source.execute("CREATE UNIQUE INDEX ON planes (id) INCLUDE (seats)")
