@@ -100,14 +100,14 @@ def model(table: Sequence[Row], declared: Declared, key: str, as_of: datetime) -
     its first and last moment, and the number of events.
     """
     rows, last = list(filter(_counts, table)), minute(as_of)
-    kept = max(minute(row["timestamp"]) for row in rows) - RETENTION_MINUTES
-    own = [r for r in rows if r[declared.latest_by] == key and kept < minute(r["timestamp"]) <= last]
+    horizon = max(minute(row["timestamp"]) for row in rows) - RETENTION_MINUTES
+    own = [r for r in rows if r[declared.latest_by] == key and horizon < minute(r["timestamp"]) <= last]
     own.sort(key=lambda row: row["timestamp"])
     found: Row = {}
     for name, length in LENGTHS.items():
         inside = [row for row in own if minute(row["timestamp"]) > last - length]
         totals = [_sum(inside, column) for column in declared.windows.sums]
-        found[name] = (len(inside), totals) if last - length >= kept else None
+        found[name] = (len(inside), totals) if last - length >= horizon else None
     session, gap = list[datetime](), timedelta(seconds=declared.windows.session_gap_s or 0)
     for row in own:
         if session and row["timestamp"] - session[-1] > gap:

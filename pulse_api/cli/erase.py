@@ -80,10 +80,12 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
     scope = everywhere.find(owner, where)
     if dry_run or not yes:
         previews = everywhere.preview(owner, scope)
-        own_tables = everywhere.count_tenant_tables(owner, scope)
+        table_counts = everywhere.count_tenant_tables(owner, scope)
         if dry_run:
-            omissions = list(everywhere.find_omissions(owner, scope, own_tables))
-            counted = {each.table: each.rows for each in own_tables if each.has_column and not each.reason}
+            omissions = list(everywhere.find_omissions(owner, scope, table_counts))
+            counted = {
+                count.table: count.rows for count in table_counts if count.has_column and not count.reason
+            }
             if as_json:
                 emit({"datasets": previews, "own_tables": counted, "left_out": omissions})
                 return
@@ -93,7 +95,7 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
                 show_table(("own table", "rows"), counted.items(), empty="")
             _show_omissions(omissions)
             return
-        _confirm(owner, previews.values(), sum(each.rows for each in own_tables))
+        _confirm(owner, previews.values(), sum(count.rows for count in table_counts))
     with interrupted.leaves(interrupted.ERASURE), working("erasing") as begins:
         receipts = everywhere.erase(owner, scope, lambda step: begins(f"erasing from {step}"))
         begins("searching for data that is not covered")

@@ -117,9 +117,8 @@ def bring_up(
                     lost = error.where.get("port")
                     if not lost or not retries:
                         raise
-                    services = stack.with_recorded(
-                        layout, services
-                    )  # the failed service has stopped all of them
+                    # The failed service has stopped all of them.
+                    services = stack.with_recorded(layout, services)
                     progress.done(f"Another program has taken port {lost}: starting again")
     except KeyboardInterrupt:
         raise _interrupted(layout, started) from None

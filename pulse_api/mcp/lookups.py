@@ -35,18 +35,18 @@ async def list_datasets(session: Session, arguments: OfAll) -> Answer:
 
     def read_page() -> tuple[Next, list[dict[str, Any]]]:
         meanings = meaning.of_tenant(session.tenant)
-        page, following = _page(meanings, arguments, lambda each: each.dataset)
+        page, following = _page(meanings, arguments, lambda entry: entry.dataset)
         about = [
             {
-                "title": each.title,
-                "description": each.description,
-                "rows_are": "versions of entities" if each.of_entities else "events",
-                "columns": len(each.fields),
-                "rollups": [rollup.table for rollup in each.rollups if rollup.table],
+                "title": entry.title,
+                "description": entry.description,
+                "rows_are": "versions of entities" if entry.of_entities else "events",
+                "columns": len(entry.fields),
+                "rollups": [rollup.table for rollup in entry.rollups if rollup.table],
             }
-            for each in page
+            for entry in page
         ]
-        states = _states(session.tenant, [each.dataset for each in page])
+        states = _states(session.tenant, [entry.dataset for entry in page])
         return following, [state | more for state, more in zip(states, about, strict=True)]
 
     following, datasets = await asyncio.to_thread(read_page)

@@ -25,7 +25,7 @@ class Understood:
     sql: str
     said: str
     """The interpretation of the question, in words."""
-    ran: QueryResult
+    result: QueryResult
     tries: int = 1
 
 
@@ -131,7 +131,7 @@ async def answer(
         meanings = await asyncio.to_thread(meaning.of_tenant, tenant)
         budget = Budget(tenant, question_id, tokens_per_day)
         reading = await provider.understand(meanings, stored, now or datetime.now(UTC), recorded, budget)
-        fresh = await asyncio.to_thread(record.freshness, tenant, list(reading.ran.snapshots))
+        fresh = await asyncio.to_thread(record.freshness, tenant, list(reading.result.snapshots))
         state = "answered"
     except asyncio.CancelledError:
         error = "whoever asked has left before the answer"
@@ -145,7 +145,7 @@ async def answer(
     finally:
         await asyncio.to_thread(record.spent, tenant, question_id, ids)
         await asyncio.to_thread(record.end, tenant, question_id, state, time.monotonic() - began, error)
-    result = reading.ran
+    result = reading.result
     return Answer(
         question_id,
         stored,

@@ -174,7 +174,7 @@ async def _values(meaning: Meaning, question_words: Sequence[Word], run: Run) ->
     fields = [field for field in meaning.fields if field.kind == Kind.STRING][:MAX_COLUMNS]
     if not values or not fields:
         return {}
-    candidates = sorted(values, key=lambda each: (each.count(" "), each))
+    candidates = sorted(values, key=lambda value: (value.count(" "), value))
     result = await run(_lookup(meaning, fields, candidates[:MAX_LOOKUP_VALUES]))
     hits: dict[str, list[Hit]] = {}
     for n, field in enumerate(fields):

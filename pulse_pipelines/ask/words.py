@@ -127,7 +127,7 @@ class Names:
     def __init__(self, meaning: Meaning) -> None:
         self.meaning = meaning
         dataset_names = (meaning.dataset, *meaning.synonyms)
-        self.own_rows = {found for name in dataset_names if (found := phrase(name))}
+        self.own_rows = {words for name in dataset_names if (words := phrase(name))}
         """Words for rows of this dataset that hardly fit another one."""
         self.rows = self.own_rows | {(word,) for word in ROWS}
         self.rows |= {(*name, word) for name in self.own_rows for word in ROWS if len(name) < MAX_PHRASE}

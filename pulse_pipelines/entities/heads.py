@@ -98,7 +98,7 @@ class Log:
     runs: "Sequence[tuple[int, Heads]]"
     """By number; numbers do not order the runs by age."""
 
-    def look_up(self, entity_ids: Digests) -> tuple[Digests, Counters]:
+    def find_states(self, entity_ids: Digests) -> tuple[Digests, Counters]:
         """Look up the states of entities, and `_updated` of their newest versions: 0 for unknown entities."""
         count = len(entity_ids)
         states = Digests(np.zeros(count, np.uint64), np.zeros(count, np.uint64))

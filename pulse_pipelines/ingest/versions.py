@@ -70,7 +70,7 @@ def compare_versions(
     log = heads.log(connection, dataset.dataset_id)
     if log is None:  # the dataset is gone: landing rejects the events
         return {}, None
-    before, updated = log.look_up(arrivals.ids[arrivals.first])
+    before, updated = log.find_states(arrivals.ids[arrivals.first])
     sync_ids = arrivals.states.tails
     if arrivals.of_syncs.any():
         parts = [topic.part for topic in topics]

@@ -248,12 +248,12 @@ def _overdue(patience: float) -> Iterable[Issue]:
 
 def _work_failed(standing: Iterable[Standing], lately: timedelta) -> Iterable[Issue]:
     """One issue per job and dataset, or tenant, with work that failed when last tried."""
-    recent = (each for each in standing if datetime.now(UTC) - each.last_at < lately)
-    ordered = sorted(recent, key=lambda each: _group_of(each))
+    recent = (failure for failure in standing if datetime.now(UTC) - failure.last_at < lately)
+    ordered = sorted(recent, key=_group_of)
     for (job, tenant, slug), group in groupby(ordered, key=_group_of):
-        mine = list(group)
-        longest = max(mine, key=lambda each: each.count)
-        days = sorted({str(each.work.day) for each in mine if each.work.day})
+        failures = list(group)
+        longest = max(failures, key=lambda failure: failure.count)
+        days = sorted({str(failure.work.day) for failure in failures if failure.work.day})
         named = ", ".join([*days[:SHOWN_DAYS], *([f"{len(days)} in all"] if len(days) > SHOWN_DAYS else [])])
         about = {"job": job, "tenant": tenant, "dataset": slug, "days": named}
         owner = f"tenant {tenant}" + (f", dataset {slug}" if slug else "") + (f", {named}" if named else "")

@@ -80,7 +80,7 @@ def build(
     while time.monotonic() <= until and (step := _look(tenant, slug)) is not None:
         try:
             _read(tenant, step, told, until)
-        except (FileGone, FileNotFoundError):  # an erasure deletes files that no pointer reaches any more
+        except (FileGone, FileNotFoundError):  # an erasure deletes files that no pointer reaches
             with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
                 if iceberg.current_location(connection, (tenant.namespace, slug)) == step.base:
                     raise

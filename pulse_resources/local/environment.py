@@ -58,8 +58,8 @@ def _nothing(folder: Path, report: Report) -> None:
 
 
 def _transfer(source: Path, target: Path, old: bytes, new: bytes) -> None:
-    def put(given: str, target: str) -> str:
-        file = Path(given)
+    def put(source_file: str, target: str) -> str:
+        file = Path(source_file)
         names_folder = file.parent == source / "bin" or file.name == "pyvenv.cfg"
         if names_folder and old in (content := file.read_bytes()):
             Path(target).write_bytes(content.replace(old, new))

@@ -51,11 +51,11 @@ def _setup(
 ) -> None:
     data.mkdir(mode=PRIVATE, exist_ok=True)
     if (base / _SYSTEM_FOLDER).exists():  # data of a version that had no data folder
-        for each in sorted(base.iterdir(), key=lambda path: path.name == _SYSTEM_FOLDER):  # the marker last
-            if each not in (data, folder) and each.name != accounts.PROGRAMS:
+        for entry in sorted(base.iterdir(), key=lambda path: path.name == _SYSTEM_FOLDER):  # the marker last
+            if entry not in (data, folder) and entry.name != accounts.PROGRAMS:
                 if owner:
-                    accounts.give_to(owner, each)
-                each.rename(data / each.name)
+                    accounts.give_to(owner, entry)
+                entry.rename(data / entry.name)
     if certificates:
         folder.mkdir(mode=PRIVATE, exist_ok=True)
         accounts.give(owner, folder)

@@ -109,10 +109,10 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
         time.sleep(_TICK)
 
 
-def with_recorded(layout: Layout, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """`wanted` plus what the stack was running when it gave up."""
+def with_recorded(layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
+    """`names` plus the services that the stack was running when it gave up."""
     recorded = state.read(layout)
-    return tuple({*wanted, *(recorded.services if recorded else ())})
+    return tuple({*names, *(recorded.services if recorded else ())})
 
 
 def stop(layout: Layout, progress: Progress) -> bool:

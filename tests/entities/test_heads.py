@@ -30,7 +30,7 @@ def test_a_log_knows_the_newest_of_each_however_it_merges(appends: list[list[tup
         log = Log(1, log.updated + len(of), [*left, (number, Heads.unpacked(added.heads.packed()))])
         assert len(log.runs) <= 3 * FAN_IN
     wanted = np.arange(7, dtype=np.uint64)
-    states, updated = Log(1, log.updated, log.runs[::-1]).look_up(Digests(wanted, wanted * 7))
+    states, updated = Log(1, log.updated, log.runs[::-1]).find_states(Digests(wanted, wanted * 7))
     assert {
         int(entity): (int(state), int(at))
         for entity, state, at in zip(wanted, states.heads, updated, strict=True)

@@ -9,7 +9,7 @@ from support.conform import TENANT, dataset
 
 from pulse_api.http.collect import split as splitting, values
 from pulse_api.http.collect.split import split
-from pulse_api.http.collect.verdicts import Judging
+from pulse_api.http.collect.verdicts import Validation
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.scope import Scope
@@ -33,10 +33,10 @@ def outgoing(body: str) -> list[bytes]:
     items = split(
         body.encode(), {}, max_events=100, max_values=10_000, max_depth=100, max_bytes=splitting.LARGE_BYTES
     )
-    judging = pickle.loads(pickle.dumps(Judging(items)))  # noqa: S301 - a worker process gets it so
-    while not judging.done:
-        judging.go_on(JUDGE)
-    verdicts = judging.verdicts()
+    validation = pickle.loads(pickle.dumps(Validation(items)))  # noqa: S301 - a worker process gets it so
+    while not validation.done:
+        validation.go_on(JUDGE)
+    verdicts = validation.verdicts()
     assert verdicts.dead_lettered == 1
     return [event.payload for event in verdicts.outgoing]
 
@@ -59,21 +59,21 @@ def test_only_a_dead_letter_has_its_text_looked_for(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(values, "elements", note)
     items = split(f"[{RIGHT}]".encode(), {}, max_events=9, max_values=99, max_depth=9, max_bytes=999)
-    Judging(items).go_on(JUDGE)
+    Validation(items).go_on(JUDGE)
     assert bodies == []
     twice = WRONG.replace('"e"', '"f"')
     items = split(f"[{WRONG},{twice}]".encode(), {}, max_events=9, max_values=99, max_depth=9, max_bytes=999)
-    judging = Judging(items)
-    judging.go_on(JUDGE)
-    assert [event.payload.decode() for event in judging.verdicts().outgoing] == [WRONG, twice]
+    validation = Validation(items)
+    validation.go_on(JUDGE)
+    assert [event.payload.decode() for event in validation.verdicts().outgoing] == [WRONG, twice]
     assert len(bodies) == 1
 
 
 def test_a_text_beyond_the_limit_of_an_event_is_written_without_its_spaces() -> None:
     judge = Validator(JUDGE.scope, replace(UNLIMITED, max_bytes=500))
     body = f"[{WRONG.replace('{ ', '{' + ' ' * 600)}]".encode()
-    judging = Judging(split(body, {}, max_events=9, max_values=99, max_depth=9, max_bytes=500))
-    judging.go_on(judge)
-    (event,) = judging.verdicts().outgoing
+    validation = Validation(split(body, {}, max_events=9, max_values=99, max_depth=9, max_bytes=500))
+    validation.go_on(judge)
+    (event,) = validation.verdicts().outgoing
     assert json.loads(event.payload) == json.loads(WRONG)
     assert len(event.payload) < 500

@@ -8,7 +8,7 @@ import pytest
 from support.conform import SCHEMA, TENANT, dataset, messages
 
 from pulse_api.http.collect.split import Item
-from pulse_api.http.collect.verdicts import Judging
+from pulse_api.http.collect.verdicts import Validation
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.scope import Scope
@@ -58,10 +58,10 @@ def event(data: str, version: int | None = None) -> bytes:
 
 
 def at_the_door(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str, str | None, str]]:
-    judge, judging = Validator(Scope(TENANT, (follows,)), UNLIMITED), Judging([Item(p) for p in payloads])
-    while not judging.done:
-        judging.go_on(judge)
-    notable = judging.verdicts().notable
+    judge, validation = Validator(Scope(TENANT, (follows,)), UNLIMITED), Validation([Item(p) for p in payloads])
+    while not validation.done:
+        validation.go_on(judge)
+    notable = validation.verdicts().notable
     return [(each["index"], each["reason"], each["pointer"], each["detail"]) for each in notable]
 
 
@@ -87,10 +87,10 @@ def test_a_member_that_no_column_has_is_accepted_and_named() -> None:
 
 def told(follows: Dataset, *events: dict[str, Any]) -> Any:
     judge = Validator(Scope(TENANT, (follows,)), UNLIMITED)
-    judging = Judging([Item(json.dumps(each).encode()) for each in events])
-    while not judging.done:
-        judging.go_on(judge)
-    return json.loads(judging.verdicts().document()).get("ignored", [])
+    validation = Validation([Item(json.dumps(each).encode()) for each in events])
+    while not validation.done:
+        validation.go_on(judge)
+    return json.loads(validation.verdicts().document()).get("ignored", [])
 
 
 def in_a_batch(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str, str | None, str]]:

@@ -21,7 +21,7 @@ from support.conform import SCHEMA, TENANT, dataset, messages
 from chaos.waiting import PATIENCE_S
 from pulse_api.http.collect import large
 from pulse_api.http.collect.split import Item, describing
-from pulse_api.http.collect.verdicts import Judging, Verdicts
+from pulse_api.http.collect.verdicts import Validation, Verdicts
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.reasons import Reason
@@ -165,14 +165,14 @@ async def beside(
             ticks += 1
 
     async def one(number: int, which: Validator) -> Verdicts:
-        judging = Judging([Item(payload) for payload in (payloads if not number else [cheap("x")])])
-        while not judging.done:
-            if judging.at_end:
-                await judging.aside(which)
-            judging.go_on(which)
+        validation = Validation([Item(payload) for payload in (payloads if not number else [cheap("x")])])
+        while not validation.done:
+            if validation.at_end:
+                await validation.validate_in_worker(which)
+            validation.go_on(which)
             await asyncio.sleep(0)
         ended.append(number)
-        return judging.verdicts()
+        return validation.verdicts()
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0.01)
@@ -216,18 +216,18 @@ def test_judging_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> 
     assert [entry["index"] for entry in at_once.notable] == [1, 2, 3, 29]
     assert [outgoing.key for outgoing in at_once.outgoing] == ["1", "2", *map(str, range(5, 30)), "31", "32"]
 
-    judging, sizes = Judging([Item(payload) for payload in payloads]), []
-    while not judging.at_end:
-        sent = pickle.dumps(judging)
+    validation, sizes = Validation([Item(payload) for payload in payloads]), []
+    while not validation.at_end:
+        sent = pickle.dumps(validation)
         sizes.append(len(sent))
-        judging = pickle.loads(sent)  # noqa: S301 - from the line before
-        judging.go_on(judge(on_invalid="dead_letter"), seconds=0)
+        validation = pickle.loads(sent)  # noqa: S301 - from the line before
+        validation.go_on(judge(on_invalid="dead_letter"), seconds=0)
     assert len(sizes) > 3, "a breath ends between events"
-    assert judging.size == sum(len(outgoing.payload) for outgoing in judging._outgoing if outgoing)
-    while not judging.done:
-        asyncio.run(judging.aside(judged))
-    assert judging.verdicts() == at_once
-    assert judging.count == len(payloads)
+    assert validation.size == sum(len(outgoing.payload) for outgoing in validation._outgoing if outgoing)
+    while not validation.done:
+        asyncio.run(validation.validate_in_worker(judged))
+    assert validation.verdicts() == at_once
+    assert validation.count == len(payloads)
 
 
 def test_a_large_request_gives_up_its_process_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from pulse_api.http.collect import body as bodies, entities
 from pulse_api.http.collect.split import Item, split
-from pulse_api.http.collect.verdicts import Judging
+from pulse_api.http.collect.verdicts import Validation
 from pulse_pipelines.validation.limits import event_limits
 from pulse_pipelines.validation.validator import Validator
 from pulse_resources.settings import load_settings
@@ -24,7 +24,7 @@ def warm() -> None:
     load_settings()
 
 
-def begin(scope: bytes, content: bytes, encoding: str | None, headers: Mapping[str, str]) -> Judging:
+def begin(scope: bytes, content: bytes, encoding: str | None, headers: Mapping[str, str]) -> Validation:
     """Validate the events of a body, as many as the time slice permits.
 
     Args:
@@ -36,13 +36,13 @@ def begin(scope: bytes, content: bytes, encoding: str | None, headers: Mapping[s
     """
     if encoding is not None:
         content = bodies.decompress(content, encoding, load_settings().api)
-    return go_on(scope, Judging(items_of(content, headers)))
+    return go_on(scope, Validation(items_of(content, headers)))
 
 
-def go_on(scope: bytes, judging: Judging) -> Judging:
+def go_on(scope: bytes, validation: Validation) -> Validation:
     """Validate more events of a request, for another time slice."""
-    judging.go_on(_validator(scope), MOST_SECONDS)
-    return judging
+    validation.go_on(_validator(scope), MOST_SECONDS)
+    return validation
 
 
 def items_of(content: bytes, headers: Mapping[str, str]) -> list[Item]:

@@ -13,7 +13,7 @@ from pulse_api.http.collect import body as bodies, large
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.collect.large import items_of
 from pulse_api.http.collect.publisher import Unacknowledged
-from pulse_api.http.collect.verdicts import Judging, Verdicts
+from pulse_api.http.collect.verdicts import Validation, Verdicts
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.telemetry import Carried
 from pulse_api.http.views import ScopedValidator
@@ -29,7 +29,7 @@ class Taking:
     """Intake of one request.
 
     Args:
-        judge: validator of the datasets that the request may address.
+        scoped: validator of the datasets that the request may address.
         describing: headers that say how its body is read (`split.describing`).
         records_per_month: the tenant's monthly quota for these records.
         carried: trace headers for its messages.
@@ -39,7 +39,7 @@ class Taking:
     here: AppState
     request: Request
     principal: Principal
-    judge: ScopedValidator
+    scoped: ScopedValidator
     describing: Mapping[str, str]
     records_per_month: int
     carried: Carried | None
@@ -66,13 +66,13 @@ class Taking:
         """Verdict of each event; the tenant's requests take turns."""
         content, encoding = await self._received(holding)
         if encoding is None and self.here.running.short(self._tenant_id, len(content)):
-            judging = await self._validate_in_loop(content)
+            validation = await self._validate_in_loop(content)
         else:
-            judging = await self._validate_in_worker(content, encoding)
-            holding.add(0 if encoding is None else judging.size)
-        while not judging.done:
-            await judging.aside(self.judge.validator)
-        return judging.verdicts()
+            validation = await self._validate_in_worker(content, encoding)
+            holding.add(0 if encoding is None else validation.size)
+        while not validation.done:
+            await validation.validate_in_worker(self.scoped.validator)
+        return validation.verdicts()
 
     async def _received(self, holding: Holding) -> tuple[bytes, str | None]:
         """The body, and its remaining content encoding: a short body is decompressed at once."""
@@ -86,30 +86,30 @@ class Taking:
         holding.add(len(content))
         return content, None
 
-    async def _validate_in_loop(self, content: bytes) -> Judging:
+    async def _validate_in_loop(self, content: bytes) -> Validation:
         """Validate all events but the expensive ones in the event loop."""
-        run, judge = partial(self.here.running.in_loop, self._tenant_id), self.judge.validator
+        run, validator = partial(self.here.running.in_loop, self._tenant_id), self.scoped.validator
 
-        def begin() -> Judging:
+        def begin() -> Validation:
             items = items_of(content, self.describing)
             self._count(len(items))
-            judging = Judging(items)
-            judging.go_on(judge)
-            return judging
+            validation = Validation(items)
+            validation.go_on(validator)
+            return validation
 
-        judging = await run(begin)
-        while not judging.at_end:
-            await run(partial(judging.go_on, judge))
-        return judging
+        validation = await run(begin)
+        while not validation.at_end:
+            await run(partial(validation.go_on, validator))
+        return validation
 
-    async def _validate_in_worker(self, content: bytes, encoding: str | None) -> Judging:
+    async def _validate_in_worker(self, content: bytes, encoding: str | None) -> Validation:
         """Validate all events but the expensive ones in a worker process."""
-        run, scope = partial(self.here.running.in_worker, self._tenant_id), self.judge.packed_scope
-        judging = await run(large.begin, scope, content, encoding, self.describing)
-        self._count(judging.count)
-        while not judging.at_end:
-            judging = await run(large.go_on, scope, judging)
-        return judging
+        run, scope = partial(self.here.running.in_worker, self._tenant_id), self.scoped.packed_scope
+        validation = await run(large.begin, scope, content, encoding, self.describing)
+        self._count(validation.count)
+        while not validation.at_end:
+            validation = await run(large.go_on, scope, validation)
+        return validation
 
     def _count(self, events: int) -> None:
         """Count a request's events against the tenant's rate. Raises ProblemError: 429 beyond it."""

@@ -58,7 +58,7 @@ class Verdicts:
         return orjson.dumps(members | ({"ignored": self.ignored} if self.ignored else {}))
 
 
-class Judging:
+class Validation:
     """Validation of the events of one request, all at one reference time; nothing is published.
 
     For any events and schemas, `go_on` returns within its seconds plus twice the cost limit of inline
@@ -99,10 +99,10 @@ class Judging:
     def done(self) -> bool:
         return self.at_end and not self._dear
 
-    def go_on(self, judge: Validator, seconds: float = BREATH_SECONDS) -> None:
+    def go_on(self, validator: Validator, seconds: float = BREATH_SECONDS) -> None:
         """Validate inexpensive events to the end, or until the time is over."""
         now = self._now
-        per_event, per_byte = judge.pace
+        per_event, per_byte = validator.pace
         began, budget = time.perf_counter(), 1.0
         for item in islice(self._items, self._index, None):
             cost = per_event + per_byte * len(item.payload)
@@ -115,21 +115,21 @@ class Judging:
                     if time.perf_counter() - began > seconds:
                         break
                     budget = 1 - cost
-                self._sort(judge, self._index, item, _validate_item(judge, item, now))
+                self._sort(validator, self._index, item, _validate_item(validator, item, now))
             self._index += 1
 
-    async def aside(self, judge: Validator) -> None:
+    async def validate_in_worker(self, validator: Validator) -> None:
         """Validate the next expensive event in a validation worker, which does not block the event loop."""
         index, item = self._dear[0]
-        work = partial(_validate_item, judge, item, self._now)
-        async with _turns.setdefault(judge.scope.tenant.tenant_id, asyncio.Lock()):
+        work = partial(_validate_item, validator, item, self._now)
+        async with _turns.setdefault(validator.scope.tenant.tenant_id, asyncio.Lock()):
             verdict = await asyncio.get_running_loop().run_in_executor(_threads(), work)
-        self._sort(judge, index, item, verdict)
+        self._sort(validator, index, item, verdict)
         del self._dear[0]
 
-    def _sort(self, judge: Validator, index: int, item: Item, verdict: Event | Refusal) -> None:
+    def _sort(self, validator: Validator, index: int, item: Item, verdict: Event | Refusal) -> None:
         if isinstance(verdict, dict):
-            accepted = judge.targets[verdict["dataset"]]
+            accepted = validator.targets[verdict["dataset"]]
             members = _OF_ENTITIES if accepted.of_entities else ENVELOPE
             if not verdict.keys() <= members:
                 self._ignored.note(verdict.keys() - members)
@@ -137,14 +137,14 @@ class Judging:
             slug = accepted.dataset.slug
             self._outgoing[index] = Outgoing(slug, verdict["event_id"], item.payload)
             return
-        target = judge.targets.get(verdict.dataset) if verdict.dataset else None
+        target = validator.targets.get(verdict.dataset) if verdict.dataset else None
         foreign = verdict.rejected.reason in (Reason.WRONG_TENANT, Reason.OVERSIZE)
         dead_lettered = (
             target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
         )
         if target is not None and dead_lettered:
             text = None if item.texts is None else item.texts.of(index)
-            if text is None or len(text) > judge.limits.max_bytes:
+            if text is None or len(text) > validator.limits.max_bytes:
                 text = item.payload
             self._outgoing[index] = Outgoing(target.dataset.slug, verdict.event_id, text)
         self._notable.append((index, verdict, dead_lettered))
@@ -171,21 +171,21 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(load_settings().ingest.judge_workers, "judge")
 
 
-def _validate_item(judge: Validator, item: Item, now: datetime) -> Event | Refusal:
+def _validate_item(validator: Validator, item: Item, now: datetime) -> Event | Refusal:
     if item.rejected is not None:
         return refusal(item.event or heading(item.payload), item.rejected)
     if item.event is None:
-        verdict = judge.payload(item.payload)
-    elif (rejected := judge.undecodable(item.payload)) is not None:
+        verdict = validator.payload(item.payload)
+    elif (rejected := validator.undecodable(item.payload)) is not None:
         return refusal(item.event, rejected)
     else:
-        verdict = judge.event(item.event, item.payload, plain=item.plain)
+        verdict = validator.event(item.event, item.payload, plain=item.plain)
     if isinstance(verdict, dict):
         moment = parse_timestamp(verdict["timestamp"])
         if isinstance(moment, Rejected):
             return refusal(verdict, Rejected(moment.reason, moment.detail, "/timestamp"))
-        target = judge.targets[verdict["dataset"]]
-        rejected = judge.limits.untimely(moment, now) or target.misfit(verdict, item.payload)
+        target = validator.targets[verdict["dataset"]]
+        rejected = validator.limits.untimely(moment, now) or target.misfit(verdict, item.payload)
         if rejected is not None:
             return refusal(verdict, rejected)
     return verdict

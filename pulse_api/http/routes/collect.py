@@ -132,7 +132,7 @@ async def collect(request: Request) -> Response:
         here=state,
         request=request,
         principal=principal,
-        judge=principal.cached.of_events,
+        scoped=principal.cached.of_events,
         describing=describing(request.headers),
         records_per_month=principal.cached.view.limits.max_records_per_month,
         carried=telemetry.carried(request, PATH) if state.traced else None,

@@ -101,7 +101,7 @@ async def _verdicts(request: Request, principal: Principal, slug: str, *, publis
         here=state,
         request=request,
         principal=principal,
-        judge=principal.cached.of_entities,
+        scoped=principal.cached.of_entities,
         describing=entities.describing(request.headers, slug),
         records_per_month=UNLIMITED,
         carried=telemetry.carried(request, PATH) if state.traced else None,

@@ -72,11 +72,11 @@ class Tls:
         if (until := certificate.get("notAfter")) is None:
             problem = f"{version}; the settings ask for no proof of who answers"
             return [Finding(self.service, CHECK, True, problem)]
-        days_left = (ssl.cert_time_to_seconds(str(until)) - time.time()) / _DAY_S
+        remaining_days = (ssl.cert_time_to_seconds(str(until)) - time.time()) / _DAY_S
         fix = f"Renew the certificate of {where}"
         return [
             Finding(self.service, CHECK, True, f"{version}, with a certificate for {host}"),
-            Finding(self.service, "certificate", days_left > SOON_DAYS, f"valid until {until}", fix),
+            Finding(self.service, "certificate", remaining_days > SOON_DAYS, f"valid until {until}", fix),
         ]
 
     def _context(self) -> ssl.SSLContext:

@@ -45,7 +45,7 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
     """
     omissions: list[str] = []
     try:
-        coming, unread = _on_its_way(tenant, event_id, dataset, omissions), None
+        coming, unread = _find_waiting(tenant, event_id, dataset, omissions), None
     except (Transient, Terminal) as error:  # settled events are reported nevertheless
         coming, unread = [], error
         omissions.append(f"nothing of the topic: {error}")
@@ -100,7 +100,7 @@ def by_place(tenant: Tenant, partition: int, offset: int) -> Trace:
     return Trace((fate,), tuple(omissions))
 
 
-def _on_its_way(tenant: Tenant, event_id: str, dataset: str | None, omissions: list[str]) -> list[Fate]:
+def _find_waiting(tenant: Tenant, event_id: str, dataset: str | None, omissions: list[str]) -> list[Fate]:
     positions = ledger.positions(tenant)
     waiting = topic.waiting(tenant, positions, event_id)
     if waiting.read < waiting.count:

@@ -115,7 +115,7 @@ class Touched:
         """Those of some ids without a row that the target has, or may come to have."""
         if not self.certain or not ids:
             return list(ids)
-        states, _ = self.target.look_up(Digests.of(ids, self.seed))
+        states, _ = self.target.find_states(Digests.of(ids, self.seed))
         return [id_ for id_, none in zip(ids, states.is_zero(), strict=True) if not none]
 
 
@@ -224,7 +224,7 @@ class _Search:
         source = self._source(side)
         value_digests = digests(list(values), source.log.dataset).run()
         if side.by.text == BY_ID:
-            numbers = self._log(source.log.dataset.slug).look_up(value_digests)[1]
+            numbers = self._log(source.log.dataset.slug).find_states(value_digests)[1]
             return numbers[numbers > 0]
         return index_runs.with_values(self.connection, self._index(side), value_digests)[0]
 
