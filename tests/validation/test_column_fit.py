@@ -58,7 +58,8 @@ def event(data: str, version: int | None = None) -> bytes:
 
 
 def at_the_door(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str, str | None, str]]:
-    judge, validation = Validator(Scope(TENANT, (follows,)), UNLIMITED), Validation([Item(p) for p in payloads])
+    judge = Validator(Scope(TENANT, (follows,)), UNLIMITED)
+    validation = Validation([Item(payload) for payload in payloads])
     while not validation.done:
         validation.go_on(judge)
     notable = validation.verdicts().notable
