@@ -39,8 +39,9 @@ OF_PIPE = """(
     EXISTS (SELECT FROM pipes p WHERE p.dataset_id = {dataset} AND NOT p.delivers)
     OR EXISTS (SELECT FROM entity_syncs s WHERE s.dataset_id = {dataset} AND s.pipe IS NOT NULL))"""
 RUNS = f"""
-SELECT dataset_id, run, newest, ids, ends, claimed_on, CASE WHEN ids < %(kept)s THEN digests END,
-    coalesce(octet_length(filter), 0), %(expire)s AND {OF_PIPE.format(dataset="c.dataset_id")}
+SELECT dataset_id, run, newest, ids, ends, claimed_on,
+    CASE WHEN ids < %(kept)s THEN digests END AS digests, coalesce(octet_length(filter), 0) AS filter_bytes,
+    %(expire)s AND {OF_PIPE.format(dataset="c.dataset_id")} AS stays
 FROM processed_event_ids c
 WHERE dataset_id = ANY(%(datasets)s) AND newest > %(after)s ORDER BY dataset_id, run
 """  # noqa: S608 - from constants
@@ -85,8 +86,8 @@ def runs(
     runs: dict[UUID, list[Run]] = defaultdict(list)
     expire = load_settings().upkeep.claim_days >= 0
     values = {"datasets": list(datasets), "after": after, "kept": RETAINED_IDS, "expire": expire}
-    for row in connection.execute(RUNS, values, binary=True):
-        runs[row[0]].append(Run(*row))
+    for run in postgres.select(connection, Run, RUNS, values, binary=True):
+        runs[run.dataset_id].append(run)
     return runs
 
 

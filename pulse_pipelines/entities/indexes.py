@@ -27,11 +27,13 @@ ON CONFLICT (dataset_id, expression) DO UPDATE SET implied = false
 WHERE entity_indexes.implied AND NOT excluded.implied
 """
 LIST = """
-SELECT i.index_id, i.expression, i.updated, i.entries, i.updated * %s, i.created_at,
-    coalesce(array_agg(r.reader ORDER BY r.reader) FILTER (WHERE r.reader IS NOT NULL), '{}'), max(r.read_at),
+SELECT i.index_id, i.expression, i.updated, i.entries, i.updated * %s AS bytes, i.created_at,
+    coalesce(array_agg(r.reader ORDER BY r.reader) FILTER (WHERE r.reader IS NOT NULL), '{}') AS readers,
+    max(r.read_at) AS read_at,
     CASE WHEN i.implied AND count(r.reader) = 0 THEN true
         ELSE coalesce(max(r.read_at), i.created_at) < now() - %s
-            AND NOT coalesce(bool_or(starts_with(r.reader, 'pipe ')), false) END, greatest(0, %s - i.updated)
+            AND NOT coalesce(bool_or(starts_with(r.reader, 'pipe ')), false) END AS orphaned,
+    greatest(0, %s - i.updated) AS behind
 FROM entity_indexes i LEFT JOIN entity_index_readers r USING (index_id)
 WHERE i.dataset_id = %s GROUP BY i.index_id ORDER BY i.expression
 """
@@ -191,5 +193,5 @@ def subset_log(
 
 
 def _listed(connection: postgres.Connection, log: CurrentLog) -> list[DeclaredIndex]:
-    rows = connection.execute(LIST, [index_runs.VERSION_BYTES, UNREAD, log.updated, log.dataset.dataset_id])
-    return [DeclaredIndex(*row) for row in rows]
+    values = [index_runs.VERSION_BYTES, UNREAD, log.updated, log.dataset.dataset_id]
+    return postgres.select(connection, DeclaredIndex, LIST, values)

@@ -69,7 +69,7 @@ def begin(tenant: Tenant, subject: Subject) -> Erasure:
     dataset = subject.dataset
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = [tenant.tenant_id, dataset.dataset_id, subject.name]
-        for erasure in map(_erasure, connection.execute(UNFINISHED, values)):
+        for erasure in _select(connection, UNFINISHED, values):
             if erasure.is_of(subject.value):
                 return erasure
         erasure_id, salt = secrets.token_hex(8), secrets.token_bytes(16)
@@ -92,10 +92,10 @@ def find(tenant: Tenant, erasure_id: str) -> Erasure:
         NotFound: the tenant has no erasure with this id.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        row = connection.execute(FIND, [tenant.tenant_id, erasure_id]).fetchone()
-    if row is None:
+        erasures = _select(connection, FIND, [tenant.tenant_id, erasure_id])
+    if not erasures:
         raise NotFound("no such erasure", tenant=tenant.slug, erasure=erasure_id)
-    return _erasure(row)
+    return erasures[0]
 
 
 def done(connection: postgres.Connection, tenant: Tenant, erasure_id: str, step: str, result: object) -> None:
@@ -110,9 +110,11 @@ def finish(tenant: Tenant, erasure_id: str, remains: object, verified: object) -
     return find(tenant, erasure_id)
 
 
-def _erasure(row: Any) -> Erasure:
-    erasure = Erasure(*row)
-    return replace(erasure, covers={int(partition): end for partition, end in erasure.covers.items()})
+def _select(connection: postgres.Connection, query: str, values: list[object]) -> list[Erasure]:
+    erasures = postgres.select(connection, Erasure, query, values)
+    return [
+        replace(erasure, covers={int(p): end for p, end in erasure.covers.items()}) for erasure in erasures
+    ]
 
 
 def _hash(salt: bytes, value: str) -> bytes:

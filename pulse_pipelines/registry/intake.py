@@ -12,6 +12,7 @@ the header gains no place.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
 from uuid import UUID
@@ -42,8 +43,8 @@ coalesce((SELECT direct FROM usage
 """Number of places that such rows took without a reservation of the API."""
 PLACES = f"""
 SELECT coalesce((SELECT records FROM intake
-    WHERE tenant_id = app_tenant() AND kind = %(kind)s AND month = {{month}}), 0),
-    {DIRECT}, {ROWS}
+    WHERE tenant_id = app_tenant() AND kind = %(kind)s AND month = {{month}}), 0) AS reserved,
+    {DIRECT} AS direct, {ROWS} AS rows
 """  # noqa: S608 - from constants
 OPEN = """
 INSERT INTO intake (tenant_id, kind, month, records) VALUES (%(tenant)s, %(kind)s, {month}, 0)
@@ -84,7 +85,8 @@ ON CONFLICT DO NOTHING
 """
 
 
-class Places(NamedTuple):
+@dataclass(frozen=True)
+class Places:
     """Counts of the taken places of a month."""
 
     reserved: int
@@ -243,8 +245,8 @@ def _lock(connection: postgres.Connection, values: dict[str, object]) -> tuple[d
 def _places(connection: postgres.Connection, values: dict[str, object], month: str) -> Places:
     """Count places, in a separate statement after the month is locked, which then sees the latest state."""
     query = PLACES.format(month=month)
-    (row,) = connection.execute(query, {"batch": None} | values).fetchall()
-    return Places(*row)
+    (places,) = postgres.select(connection, Places, query, {"batch": None} | values)
+    return places
 
 
 def _take(

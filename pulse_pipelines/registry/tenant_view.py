@@ -31,11 +31,11 @@ class TenantView:
 def load_view(tenant_id: UUID) -> TenantView | None:
     """Load a tenant's view in its own RLS session; None when there is no such tenant."""
     with postgres.tenant_transaction("pulse_api", tenant_id, one_snapshot=True) as connection:
-        row = connection.execute(SELF, [tenant_id]).fetchone()
-        if row is None:
+        tenants = postgres.select(connection, Tenant, SELF, [tenant_id])
+        if not tenants:
             return None
         return TenantView(
-            Tenant(*row),
+            tenants[0],
             {key.key_id: key for key in keys.load_keys(connection)},
             tuple(dataset_rows.read(connection, dataset_rows.OF_TENANT)),
             quotas.load_limits(connection),
@@ -45,8 +45,8 @@ def load_view(tenant_id: UUID) -> TenantView | None:
 def load_lake_view(tenant_id: UUID) -> TenantView | None:
     """Load the view for the REST catalog: keys and limits, without datasets."""
     with postgres.tenant_transaction("pulse_lake", tenant_id, one_snapshot=True) as connection:
-        row = connection.execute(SELF, [tenant_id]).fetchone()
-        if row is None:
+        tenants = postgres.select(connection, Tenant, SELF, [tenant_id])
+        if not tenants:
             return None
         by_id = {key.key_id: key for key in keys.load_keys(connection)}
-        return TenantView(Tenant(*row), by_id, (), quotas.load_limits(connection))
+        return TenantView(tenants[0], by_id, (), quotas.load_limits(connection))

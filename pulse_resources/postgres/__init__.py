@@ -91,9 +91,15 @@ def tenant_transaction(role: Role, tenant_id: UUID, *, one_snapshot: bool = Fals
         yield connection
 
 
-def select(connection: Connection, kind: type[R], query: str, values: Any = None) -> list[R]:
-    """The rows of a query as values of a dataclass, of which the query's columns have the fields' names."""
-    with connection.cursor(row_factory=class_row(kind)) as cursor:
+def select(
+    connection: Connection, kind: type[R], query: str, values: Any = None, *, binary: bool = False
+) -> list[R]:
+    """The rows of a query as values of a dataclass whose fields have the names of the query's columns.
+
+    Args:
+        binary: transfer the values in Postgres' binary format, which is faster for large ones.
+    """
+    with connection.cursor(row_factory=class_row(kind), binary=binary) as cursor:
         return cursor.execute(query, values).fetchall()
 
 

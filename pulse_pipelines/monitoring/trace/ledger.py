@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import NamedTuple
 from uuid import UUID
 
 from pulse_pipelines.domain.tenant import Tenant
@@ -10,7 +9,7 @@ from pulse_pipelines.monitoring.trace.fate import Rebuild
 from pulse_resources import postgres
 
 POSITIONS = """
-SELECT partition, settled_offset, base_offset FROM ingest_positions
+SELECT partition, settled_offset AS settled, base_offset AS base FROM ingest_positions
 WHERE tenant_id = %s ORDER BY partition
 """
 # An offset belongs to the last range that begins at or before it.
@@ -44,7 +43,8 @@ ERASURES = "SELECT EXISTS (SELECT FROM erasures WHERE tenant_id = %s AND dataset
 CLAIMS_RETIRED = "SELECT coalesce(max(claims_from), 0) FROM ingest_positions WHERE tenant_id = %s"
 
 
-class Position(NamedTuple):
+@dataclass(frozen=True)
+class Position:
     """Settled position of a partition."""
 
     partition: int
@@ -67,8 +67,8 @@ class Place:
 def positions(tenant: Tenant) -> dict[int, Position]:
     """Settled positions by partition."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        rows = connection.execute(POSITIONS, [tenant.tenant_id])
-        return {row[0]: Position(*row) for row in rows}
+        positions = postgres.select(connection, Position, POSITIONS, [tenant.tenant_id])
+    return {position.partition: position for position in positions}
 
 
 def place(tenant: Tenant, partition: int, offset: int) -> Place | None:
@@ -99,8 +99,8 @@ def landing(
     values = {"tenant": tenant.tenant_id, "batch": batch, "dataset": dataset_id, "day": day}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         snapshot_id, landed_at = connection.execute(LANDING, values).fetchone() or (None, None)
-        since = connection.execute(REBUILDS, values | {"since": landed_at})
-        return snapshot_id, landed_at, tuple(Rebuild(*row) for row in since)
+        since = postgres.select(connection, Rebuild, REBUILDS, values | {"since": landed_at})
+    return snapshot_id, landed_at, tuple(since)
 
 
 def erased_from(tenant: Tenant, dataset_id: UUID) -> bool:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import class_row
 
 from pulse_pipelines.domain.pg_types import Shape, moment, shape
 from pulse_pipelines.domain.pipes import Definition
@@ -12,7 +13,7 @@ from pulse_resources.errors import NotFound, UserError
 
 _WITH_NAN = frozenset({"real", "double precision", "numeric"})
 TABLE = """
-SELECT c.oid, c.relkind::text, n.nspname, c.relname, c.relfilenode
+SELECT c.oid, c.relkind::text AS kind, n.nspname AS schema, c.relname AS name, c.relfilenode AS file
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 # For a domain its base type; for an array its element type. A type of the source's own may have the name of
@@ -103,10 +104,10 @@ class Relation(NamedTuple):
 def find(connection: "psycopg.Connection[Any]", name: str | None) -> Relation | None:
     """Find a relation by a name as people write it; None if it does not exist, or the name is invalid."""
     try:
-        row = connection.execute(TABLE, [name]).fetchone()
+        with connection.cursor(row_factory=class_row(Relation)) as cursor:
+            return cursor.execute(TABLE, [name]).fetchone()
     except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):
         return None
-    return None if row is None else Relation(*row)
 
 
 def inspect(connection: "psycopg.Connection[Any]", definition: Definition) -> Table:
