@@ -154,8 +154,8 @@ def run_tasks(
     most = load_settings().spark.task_memory_mb * 1024 * 1024
     task_frame = frames.frame(tasks, [kind])
     schema, packed = task_frame.schema, task_frame.serialize().to_pybytes()
-    told_settings = frames.frame([task_settings.of_run(load_settings())], [TaskSettings])
-    settings_schema, settings_packed = told_settings.schema, told_settings.serialize().to_pybytes()
+    run_settings = frames.frame([task_settings.of_run(load_settings())], [TaskSettings])
+    settings_schema, settings_packed = run_settings.schema, run_settings.serialize().to_pybytes()
     names = [_name(each) for each in (work, kind, *gives)]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -166,10 +166,10 @@ def run_tasks(
             # workers in it.
             os.chdir("/")
         memory.limit(most)
-        (told_settings,) = frames.values(
+        (run_settings,) = frames.values(
             pa.ipc.read_record_batch(settings_packed, settings_schema), [TaskSettings]
         )
-        task_settings.take(told_settings)
+        task_settings.take(run_settings)
         work, kind, *gives = (pkgutil.resolve_name(name) for name in names)
         tasks = pa.ipc.read_record_batch(packed, schema)
         for batch in batches:

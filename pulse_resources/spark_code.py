@@ -39,8 +39,8 @@ def archive() -> bytes:
 
 def _compiled(name: str, source: bytes) -> bytes:
     code = compile(source, name, "exec", dont_inherit=True)
-    known = source_hash(source)
-    return MAGIC_NUMBER + _UNCHECKED_HASH + known + marshal.dumps(code)
+    expected = source_hash(source)
+    return MAGIC_NUMBER + _UNCHECKED_HASH + expected + marshal.dumps(code)
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:

@@ -1,8 +1,8 @@
 """Requirements on a Spark Connect server, and Pulse's settings on each of its sessions.
 
-A server that runs in Pulse's own environment (`pulse up`, the container) says so, and has Pulse's code and
-catalog. On any other, the session brings both: the code as an artifact, the catalog's address and secrets as
-settings of the session only.
+A server that runs in Pulse's own environment (`pulse up`, the container) declares it, and has Pulse's code
+and catalog. On any other, the session brings both: the code as an artifact, the catalog's address and secrets
+as settings of the session only.
 """
 
 import hashlib
@@ -41,17 +41,17 @@ def prepare(session: SparkSession) -> None:
     has: Mapping[str, str] = session.conf.getAll
     if has.get(PREPARED) == "true" and all(has.get(name) == value for name, value in SESSION.items()):
         return
-    settings, own = load_settings(), OURS in has
+    settings, is_ours = load_settings(), OURS in has
     problem = next(problems(session, has), None)
     if problem:
         raise UserError(problem[0], fix=problem[1], remote=settings.spark.place)
-    for name, value in (SESSION if own else SESSION | catalog(settings)).items():
+    for name, value in (SESSION if is_ours else SESSION | catalog(settings)).items():
         if has.get(name) != value:
             session.conf.set(name, value)
-    for name in SECRETS if not own else ():
+    for name in SECRETS if not is_ours else ():
         if name not in catalog(settings):
             session.conf.unset(name)  # otherwise Iceberg would take the placeholder for a value
-    if not own and PREPARED not in has:
+    if not is_ours and PREPARED not in has:
         _send_code(session)
     session.conf.set(PREPARED, "true")
 
@@ -74,7 +74,7 @@ def problems(session: SparkSession, has: Mapping[str, str]) -> Iterator[tuple[st
         if value not in re.split(r"\s*,\s*", has.get(name, "")):
             yield f"the server's configuration lacks {name} {value}", _add(name, value)
     shown: dict[str, str] = {row[0]: row[1] for row in session.sql("SET").collect()}  # secrets hidden
-    for name in (each for each in SECRETS if each in catalog(load_settings())):
+    for name in [secret for secret in SECRETS if secret in catalog(load_settings())]:
         if name not in shown:
             why = "its event log would show what a session sets by that name"
             yield f"the server's configuration lacks {name}: {why}", _add(name, PLACEHOLDER)
@@ -96,6 +96,6 @@ def _send_code(session: SparkSession) -> None:
 
 
 def fingerprint(settings: Settings) -> str:
-    """Fingerprint of what a session is given, including secrets, which cannot be recovered from it."""
-    given = repr(sorted(catalog(settings).items())).encode()
-    return hashlib.pbkdf2_hmac("sha256", given, spark_code.digest().encode(), ROUNDS).hex()
+    """Fingerprint of a session's settings, including secrets, which cannot be recovered from it."""
+    values = repr(sorted(catalog(settings).items())).encode()
+    return hashlib.pbkdf2_hmac("sha256", values, spark_code.digest().encode(), ROUNDS).hex()

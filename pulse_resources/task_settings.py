@@ -21,8 +21,8 @@ from pulse_resources.settings import Settings, give
 from pulse_resources.store_keys import vended
 
 SECTIONS = ("postgres", "kafka", "object_store", "ingest")
-_HELD: dict[str, str] = {}
-"""Files held in this process's memory, by the digest of their content."""
+_MEMORY_FILES: dict[str, str] = {}
+"""Paths of files in this process's memory, by the digest of their content."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TaskSettings:
     """Content of the files named in the settings: certificates and keys."""
 
 
-class _Given(Settings):
+class _ExplicitSettings(Settings):
     """Settings from the given values only, ignoring the executor's environment."""
 
     @classmethod
@@ -65,14 +65,14 @@ def of_run(settings: Settings) -> TaskSettings:
     return TaskSettings(orjson.dumps(sections).decode(), files)
 
 
-def take(given: TaskSettings) -> None:
+def take(settings: TaskSettings) -> None:
     """Use these settings in a task's process from now on; clients with other settings are dropped."""
-    sections = orjson.loads(given.sections)
+    sections = orjson.loads(settings.sections)
     for section in sections.values():
         for name, value in section.items():
-            if isinstance(value, str) and value in given.files:
-                section[name] = _held(given.files[value])
-    if give(_Given(**sections)):
+            if isinstance(value, str) and value in settings.files:
+                section[name] = _memory_file(settings.files[value])
+    if give(_ExplicitSettings(**sections)):
         forget_clients()
 
 
@@ -108,12 +108,12 @@ def _shown(value: Any) -> Any:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def _held(content: bytes) -> str:
+def _memory_file(content: bytes) -> str:
     """Path through which libraries read content held in this process's memory, never on disk."""
-    known = sha256(content).hexdigest()
-    if known not in _HELD:
+    digest = sha256(content).hexdigest()
+    if digest not in _MEMORY_FILES:
         number = os.memfd_create("pulse")
         os.fchmod(number, 0o600)  # libpq rejects keys that others could read
         os.write(number, content)
-        _HELD[known] = f"/proc/self/fd/{number}"
-    return _HELD[known]
+        _MEMORY_FILES[digest] = f"/proc/self/fd/{number}"
+    return _MEMORY_FILES[digest]

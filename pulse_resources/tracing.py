@@ -23,7 +23,7 @@ HEADER = "traceparent"
 """W3C Trace Context, in HTTP and message headers."""
 FLUSH_S = 1.0
 """How long the end of a run, or of the API, waits for its last spans to be exported."""
-SAID_EVERY_S = 60.0
+LOG_INTERVAL_S = 60.0
 _QUERY = re.compile(r"\?\S*")
 _log = logging.getLogger("pulse.tracing")
 
@@ -48,7 +48,7 @@ def provider(service: str, *, always: bool = False) -> "TracerProvider | None":
     try:
         return _provider(service, always)
     except Exception as error:  # tracing must never make an event fail
-        _log.warning("traces are off, they cannot be set up: %s: %s", type(error).__name__, _told(str(error)))
+        _log.warning("traces are off, they cannot be set up: %s: %s", type(error).__name__, _cut(str(error)))
         return None
 
 
@@ -101,14 +101,14 @@ class _Rarely(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         if (now := time.monotonic()) >= self._next:
-            self._next = now + SAID_EVERY_S
+            self._next = now + LOG_INTERVAL_S
             _log.warning(
                 "traces are lost: is there a collector at %s? %s",
                 " or ".join(name for name in ENDPOINTS if os.environ.get(name)),
-                _told(record.getMessage()),
+                _cut(record.getMessage()),
             )
 
 
-def _told(text: str) -> str:
+def _cut(text: str) -> str:
     """A library's message without a URL's query, which may hold a token."""
     return _QUERY.sub("", text)[:300]

@@ -23,7 +23,7 @@ from pulse_pipelines.domain.windows import (
     plain,
 )
 from pulse_pipelines.states import window_buckets
-from pulse_pipelines.states.window_buckets import can_be_summed, kept_after
+from pulse_pipelines.states.window_buckets import can_be_summed, retained_after
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, QuotaExceeded, UserError, meant
 
@@ -162,9 +162,9 @@ def declare(
     _, sums, most, _, _, dropped_to, _ = row or (None,) * 7
     if row is None or tuple(sums) != wanted.sums:
         connection.execute(RENUMBER, [dataset_id])
-        window_buckets.begin_anew(connection, dataset_id)
+        window_buckets.restart(connection, dataset_id)
     elif wanted.max_buckets > most and dropped_to is not None:
-        window_buckets.begin_anew(connection, dataset_id)
+        window_buckets.restart(connection, dataset_id)
     (total,) = connection.execute(TOTAL).fetchone() or (0,)
     if total > TENANT_BUCKETS:
         raise QuotaExceeded(
@@ -180,7 +180,7 @@ def find(connection: postgres.Connection, dataset_id: UUID) -> DeclaredWindows |
     if row is None:
         return None
     sums, gap, most, buckets, newest, dropped_to, built = row
-    after = kept_after(newest, dropped_to)
+    after = retained_after(newest, dropped_to)
     full = after is not None and after == dropped_to
     kept_from = None if after is None else _at(after + 1)
     return DeclaredWindows(tuple(sums), gap, most, buckets, kept_from, full, built)
@@ -205,7 +205,7 @@ def of_key(
     if row is None or tuple(row[0]) != tuple(sums):
         return None
     _, gap, newest, dropped_to, built, first_at, last_at, events, *found = row
-    after = kept_after(newest, dropped_to)
+    after = retained_after(newest, dropped_to)
     counts, totals = found[: len(lengths)], found[len(lengths) :]
     windows: dict[str, Window | None] = {}
     for number, (name, length) in enumerate(LENGTHS.items()):

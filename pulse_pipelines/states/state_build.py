@@ -30,8 +30,8 @@ BUILT = "UPDATE event_states SET built = marks WHERE dataset_id = %s AND state_i
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What a state lacks, and the table that has it, read at one moment."""
+class _Gap:
+    """The rows that a state lacks, and the table that has them, read in one transaction."""
 
     dataset: Dataset
     location: str
@@ -42,14 +42,14 @@ class _Seen:
 def build(
     tenant: Tenant,
     slug: str,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    report_progress: Callable[[int, int], None] = lambda done, of: None,
     seconds: float = math.inf,
 ) -> None:
     """Build a dataset's state, and its windows, until they lack nothing; returns early if it is dropped, or
     if time is up.
 
     Args:
-        told: called with the number of files that were read, and that there are.
+        report_progress: called with the number of files read, and of all files.
         seconds: no piece begins after this long.
 
     Raises:
@@ -58,52 +58,54 @@ def build(
         OSError: the object store failed.
     """
     until = time.monotonic() + seconds
-    look = partial(_look, tenant, slug)
-    while (seen := look()).location:
-        if readable.as_it_is(partial(_read, tenant, told, until), seen, look, lambda seen: seen.location):
+    read_gap = partial(_read_gap, tenant, slug)
+    while (gap := read_gap()).location:
+        if readable.as_it_is(
+            partial(_read, tenant, report_progress, until), gap, read_gap, lambda gap: gap.location
+        ):
             break
-    window_build.build(tenant, slug, told, until - time.monotonic())
+    window_build.build(tenant, slug, report_progress, until - time.monotonic())
 
 
-def _look(tenant: Tenant, slug: str) -> _Seen:
+def _read_gap(tenant: Tenant, slug: str) -> _Gap:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         for dataset in dataset_rows.read(connection, dataset_rows.OF_SLUG, [slug]):
             row = connection.execute(LACKS, [dataset.dataset_id]).fetchone()
             location = iceberg.current_location(connection, (tenant.namespace, slug)) if row else ""
-            return _Seen(dataset, location, row[0] if row else 0)
-    return _Seen(find_dataset(tenant, slug), "", 0)
+            return _Gap(dataset, location, row[0] if row else 0)
+    return _Gap(find_dataset(tenant, slug), "", 0)
 
 
-def _read(tenant: Tenant, told: Callable[[int, int], None], until: float, seen: _Seen) -> bool:
+def _read(tenant: Tenant, report_progress: Callable[[int, int], None], until: float, gap: _Gap) -> bool:
     """Merge all that a table has; False: the state is another one by now, or lacks more."""
-    if not seen.location:
+    if not gap.location:
         return True
-    dataset = seen.dataset
-    files = table_rows.files(tenant, dataset, seen.location)
+    dataset = gap.dataset
+    files = table_rows.files(tenant, dataset, gap.location)
     schema = arrow_columns.arrow_schema(dataset.table_schema)
     for number, file in enumerate(files):
-        told(number, len(files))
+        report_progress(number, len(files))
         for rows in table_rows.pieces(file, schema):
             if time.monotonic() > until:
                 return True
             frame = state_keys.frame(dataset, rows)
             fail_point("state_build.read")
-            if frame is None or not _merge(tenant, seen, frame.packed):
+            if frame is None or not _merge(tenant, gap, frame.packed):
                 return False
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return connection.execute(BUILT, _place(seen)).rowcount == 1
+        return connection.execute(BUILT, _place(gap)).rowcount == 1
 
 
-def _merge(tenant: Tenant, seen: _Seen, packed: bytes) -> bool:
+def _merge(tenant: Tenant, gap: _Gap, packed: bytes) -> bool:
     """Merge a piece, unless the state came to lack more since: an erasure may have removed some of it."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        row = connection.execute(HOLD, _place(seen)).fetchone()
+        row = connection.execute(HOLD, _place(gap)).fetchone()
         if row is None:
             return False
-        state_keys.merge(connection, tenant.tenant_id, seen.dataset.dataset_id, row[0], [packed])
+        state_keys.merge(connection, tenant.tenant_id, gap.dataset.dataset_id, row[0], [packed])
     return True
 
 
-def _place(seen: _Seen) -> list[object]:
-    state_id = None if seen.dataset.state is None else seen.dataset.state[0]
-    return [seen.dataset.dataset_id, state_id, seen.marks]
+def _place(gap: _Gap) -> list[object]:
+    state_id = None if gap.dataset.state is None else gap.dataset.state[0]
+    return [gap.dataset.dataset_id, state_id, gap.marks]

@@ -39,7 +39,7 @@ def files(tenant: Tenant, dataset: Dataset, location: str) -> list[FileScanTask]
     return tasks
 
 
-def pieces(file: FileScanTask, wanted: pa.Schema) -> Iterator[pa.Table]:
+def pieces(file: FileScanTask, schema: pa.Schema) -> Iterator[pa.Table]:
     """Columns of a file's rows, `PIECE` rows at a time; those that the file has not are null.
 
     Raises:
@@ -48,6 +48,6 @@ def pieces(file: FileScanTask, wanted: pa.Schema) -> Iterator[pa.Table]:
     """
     with object_store.file_system().open_input_file(object_store.key(file.file.file_path)) as content:
         parquet = pq.ParquetFile(content)
-        present = [name for name in wanted.names if name in parquet.schema_arrow.names]
+        present = [name for name in schema.names if name in parquet.schema_arrow.names]
         for batch in parquet.iter_batches(PIECE, columns=present):
-            yield rewrite_file.fitted(batch, wanted)
+            yield rewrite_file.fitted(batch, schema)

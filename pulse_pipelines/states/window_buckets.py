@@ -57,7 +57,7 @@ WHERE NOT EXISTS (
 BY_MINUTE = "SELECT minute, count(*) FROM event_window_buckets WHERE number = %s GROUP BY minute"
 # With a column of the parameters, `s0` and so on, for each sum.
 MERGE = """
-WITH brought AS MATERIALIZED (
+WITH buckets AS MATERIALIZED (
     SELECT key COLLATE "C" AS key, minute, sum(events)::bigint AS events, min(first_at) AS first_at,
         max(last_at) AS last_at, ARRAY[{summed}]::numeric[] AS sums
     FROM unnest(%(key)s::text[], %(minute)s::int[], %(events)s::bigint[], %(first_at)s::bigint[],
@@ -67,11 +67,11 @@ WITH brought AS MATERIALIZED (
     UPDATE event_window_buckets k
     SET events = k.events + b.events, first_at = least(k.first_at, b.first_at),
         last_at = greatest(k.last_at, b.last_at), sums = ARRAY[{added}]::numeric[]
-    FROM brought b WHERE k.dataset_id = %(dataset)s AND k.key = b.key AND k.minute = b.minute
+    FROM buckets b WHERE k.dataset_id = %(dataset)s AND k.key = b.key AND k.minute = b.minute
 ), added AS (
     INSERT INTO event_window_buckets
         (tenant_id, dataset_id, number, key, minute, events, first_at, last_at, sums)
-    SELECT %(tenant)s, %(dataset)s, %(number)s, key, minute, events, first_at, last_at, sums FROM brought b
+    SELECT %(tenant)s, %(dataset)s, %(number)s, key, minute, events, first_at, last_at, sums FROM buckets b
     WHERE NOT EXISTS (
         SELECT FROM event_window_buckets k
         WHERE k.dataset_id = %(dataset)s AND k.key = b.key AND k.minute = b.minute)
@@ -80,7 +80,7 @@ WITH brought AS MATERIALIZED (
 SELECT count(*) FROM added
 """
 KEEP = "UPDATE event_windows SET buckets = %s, newest = %s, dropped_to = %s WHERE dataset_id = %s"
-BEGIN_ANEW = """
+RESTART = """
 UPDATE event_windows SET buckets = 0, newest = NULL, dropped_to = NULL, built = false, round = round + 1,
     base = NULL, read_files = 0, read_pieces = 0
 WHERE dataset_id = %s
@@ -112,12 +112,12 @@ def frame(dataset: Dataset, keys: pa.Array, rows: pa.Table) -> bytes:
     table = pa.table({"key": keys, "minute": pa.array(np.floor_divide(at, MINUTE_US)), "at": at} | sums)
     table = table.filter(pa.array(at <= received + AHEAD_S * 1_000_000))
     fitting = {name: _decimals(table.column(name)) for name in sums}
-    wanted: list[tuple[Any, ...]] = [("at", "count"), ("at", "min"), ("at", "max")]
+    aggregates: list[tuple[Any, ...]] = [("at", "count"), ("at", "min"), ("at", "max")]
     for name, decimals in fitting.items():
         if decimals is not None:
             table = table.set_column(table.schema.get_field_index(name), name, decimals)
-            wanted.append((name, "sum", pc.ScalarAggregateOptions(min_count=0)))
-    grouped = table.group_by(["key", "minute"]).aggregate(wanted)
+            aggregates.append((name, "sum", pc.ScalarAggregateOptions(min_count=0)))
+    grouped = table.group_by(["key", "minute"]).aggregate(aggregates)
     buckets = {name: grouped.column(name) for name in ("key", "minute")}
     buckets |= {"events": grouped.column("at_count")}
     buckets |= {"first_at": grouped.column("at_min"), "last_at": grouped.column("at_max")}
@@ -166,7 +166,7 @@ def land(
     """Add what files bring to their dataset's windows, in the transaction that lands the files."""
     row = connection.execute(HOLD, [dataset_id]).fetchone()
     if row is not None:  # else they are dropped
-        add(connection, tenant_id, dataset_id, row, [each for each in frames if each is not None])
+        add(connection, tenant_id, dataset_id, row, [frame for frame in frames if frame is not None])
 
 
 def add(
@@ -187,25 +187,25 @@ def add(
     newest: int | None
     dropped_to: int | None
     number, sums, most, count, newest, dropped_to, _ = row
-    brought = pa.concat_tables([unpacked(each) for each in frames])
-    if not brought.num_rows:
-        return kept_after(newest, dropped_to)
-    newest = max(int(pc.max(brought.column("minute")).as_py()), NEVER if newest is None else newest)
-    after = _kept_after(newest, dropped_to)
-    brought = brought.filter(pc.greater(brought.column("minute"), after))
-    limit = TRIMMED + 2 * brought.num_rows
+    buckets = pa.concat_tables([unpacked(frame) for frame in frames])
+    if not buckets.num_rows:
+        return retained_after(newest, dropped_to)
+    newest = max(int(pc.max(buckets.column("minute")).as_py()), NEVER if newest is None else newest)
+    after = _retained_after(newest, dropped_to)
+    buckets = buckets.filter(pc.greater(buckets.column("minute"), after))
+    limit = TRIMMED + 2 * buckets.num_rows
     count -= connection.execute(TRIM, [number, after, limit]).rowcount
     full = (
-        _full(connection, dataset_id, number, most, count, brought)
-        if count + brought.num_rows > most
+        _full(connection, dataset_id, number, most, count, buckets)
+        if count + buckets.num_rows > most
         else None
     )
     if full is not None:
         if full > after:
             after = dropped_to = full
-        brought = brought.filter(pc.greater(brought.column("minute"), after))
+        buckets = buckets.filter(pc.greater(buckets.column("minute"), after))
         count -= connection.execute(TRIM, [number, after, None]).rowcount
-    values = {name: brought.column(name).to_pylist() for name in brought.column_names}
+    values = {name: buckets.column(name).to_pylist() for name in buckets.column_names}
     values |= {"tenant": tenant_id, "dataset": dataset_id, "number": number}
     fail_point("event_windows.before_merge")
     ((added,),) = connection.execute(_merge(len(sums)), values).fetchall()
@@ -214,35 +214,35 @@ def add(
     return after
 
 
-def kept_after(newest: int | None, dropped_to: int | None) -> int | None:
+def retained_after(newest: int | None, dropped_to: int | None) -> int | None:
     """The minute after which buckets are kept; None: there was no event yet."""
-    return None if newest is None else _kept_after(newest, dropped_to)
+    return None if newest is None else _retained_after(newest, dropped_to)
 
 
-def _kept_after(newest: int, dropped_to: int | None) -> int:
+def _retained_after(newest: int, dropped_to: int | None) -> int:
     return max(newest - RETENTION_MINUTES, NEVER if dropped_to is None else dropped_to)
 
 
 def _full(
     connection: postgres.Connection, dataset_id: UUID, number: int, most: int, count: int, added: pa.Table
 ) -> int | None:
-    """The minute up to which buckets must go for those that are brought; None: there is room for all."""
+    """The minute up to which buckets must go for the added ones; None: there is room for all."""
     places = {name: added.column(name).to_pylist() for name in ("key", "minute")}
     ((unknown,),) = connection.execute(UNKNOWN, places | {"dataset": dataset_id}).fetchall()
     if count + unknown <= most:
         return None
     of_minute: Counter[int] = Counter(dict(connection.execute(BY_MINUTE, [number]).fetchall()))
     of_minute.update(places["minute"])  # some are there already: that leaves a little more room
-    kept = 0
+    retained = 0
     for minute in sorted(of_minute, reverse=True):
-        if kept + of_minute[minute] > (int(FILLED * most) if kept else most):
+        if retained + of_minute[minute] > (int(FILLED * most) if retained else most):
             return minute
-        kept += of_minute[minute]
+        retained += of_minute[minute]
     return None
 
 
 def changed(connection: postgres.Connection, dataset_id: UUID, days: Iterable[date]) -> None:
-    """Make windows begin anew, in the transaction that changes rows of these days otherwise than by landing.
+    """Restart the windows, in the transaction that changes rows of these days otherwise than by landing.
 
     They are incomplete until they are built. Days that are too old for them change nothing.
     """
@@ -250,26 +250,26 @@ def changed(connection: postgres.Connection, dataset_id: UUID, days: Iterable[da
     if row is None:
         return
     number, _, _, count, newest, dropped_to, built = row
-    after = kept_after(newest, dropped_to)
+    after = retained_after(newest, dropped_to)
     if built and after is not None and all(end_of(day) <= after for day in days):
         count -= connection.execute(TRIM, [number, after, None]).rowcount  # what was not removed yet
         connection.execute(KEEP, [count, newest, dropped_to, dataset_id])
         return
-    begin_anew(connection, dataset_id)
+    restart(connection, dataset_id)
 
 
-def begin_anew(connection: postgres.Connection, dataset_id: UUID) -> None:
+def restart(connection: postgres.Connection, dataset_id: UUID) -> None:
     """Empty windows, which then are to be built."""
-    connection.execute(BEGIN_ANEW, [dataset_id])
+    connection.execute(RESTART, [dataset_id])
     connection.execute(EMPTY, [dataset_id])
 
 
 def _merge(sums: int) -> str:
-    each = range(sums)
+    numbers = range(sums)
     parts: Mapping[str, str] = {
-        "given": "".join(f", %(s{n})s::numeric[]" for n in each),
-        "names": "".join(f", s{n}" for n in each),
-        "summed": ", ".join(f"sum(s{n})" for n in each),
+        "given": "".join(f", %(s{n})s::numeric[]" for n in numbers),
+        "names": "".join(f", s{n}" for n in numbers),
+        "summed": ", ".join(f"sum(s{n})" for n in numbers),
         "added": ", ".join(f"k.sums[{n}] + b.sums[{n}]" for n in range(1, sums + 1)),
     }
     return MERGE.format(**parts)

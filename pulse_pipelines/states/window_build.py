@@ -4,7 +4,7 @@ To begin is one transaction that holds the windows: it empties them, and then re
 has. A batch that settled before has its rows there; one that settles later waits, and adds its own. The rows
 of that metadata, the *base*, are added a piece at a time, each with the place up to which it was read, in one
 transaction: whoever builds on, after a crash or beside another, adds none twice. What changes rows of the
-table in another way ends the build (`states.window_buckets.changed`), and the next begins anew.
+table in another way ends the build (`states.window_buckets.changed`), and the next begins from scratch.
 """
 
 import math
@@ -62,13 +62,13 @@ class _Step:
 def build(
     tenant: Tenant,
     slug: str,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    report_progress: Callable[[int, int], None] = lambda done, of: None,
     seconds: float = math.inf,
 ) -> None:
     """Build the windows of a dataset's state, if they are to be built; returns early if time is up.
 
     Args:
-        told: called with the number of files that were read, and that there are.
+        report_progress: called with the number of files read, and of all files.
         seconds: no piece begins after this long.
 
     Raises:
@@ -77,9 +77,9 @@ def build(
         OSError: the object store failed.
     """
     until = time.monotonic() + seconds
-    while time.monotonic() <= until and (step := _look(tenant, slug)) is not None:
+    while time.monotonic() <= until and (step := _next_step(tenant, slug)) is not None:
         try:
-            _read(tenant, step, told, until)
+            _read(tenant, step, report_progress, until)
         except (FileGone, FileNotFoundError):  # an erasure deletes files that no pointer reaches
             with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
                 if iceberg.current_location(connection, (tenant.namespace, slug)) == step.base:
@@ -87,7 +87,7 @@ def build(
                 connection.execute(UNPIN, [step.dataset.dataset_id, step.round])
 
 
-def _look(tenant: Tenant, slug: str) -> _Step | None:
+def _next_step(tenant: Tenant, slug: str) -> _Step | None:
     """How far the build is, begun if it was not; None: there is nothing to build."""
     dataset_id = find_dataset(tenant, slug).dataset_id
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
@@ -98,25 +98,25 @@ def _look(tenant: Tenant, slug: str) -> _Step | None:
         (dataset,) = dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id])
         if row[1] is not None:
             number, base, files, pieces, newest, dropped_to = row
-            after = window_buckets.kept_after(newest, dropped_to)
+            after = window_buckets.retained_after(newest, dropped_to)
             return _Step(dataset, number, base, files, pieces, after)
-        window_buckets.begin_anew(connection, dataset_id)
+        window_buckets.restart(connection, dataset_id)
         base = iceberg.current_location(connection, (tenant.namespace, slug))
         ((number,),) = connection.execute(PIN, [base, dataset_id]).fetchall()
     fail_point("window_build.began")
     return _Step(dataset, number, base, 0, 0, None)
 
 
-def _read(tenant: Tenant, step: _Step, told: Callable[[int, int], None], until: float) -> None:
-    """Add what is left of the base; ends early if time is up, or if another goes on from here."""
+def _read(tenant: Tenant, step: _Step, report_progress: Callable[[int, int], None], until: float) -> None:
+    """Add the rest of the base; ends early if time is up, or if another process continues the build."""
     files = sorted(table_rows.files(tenant, step.dataset, step.base), key=_newest_first)
-    wanted = _columns(step.dataset)
+    schema = _columns(step.dataset)
     for number in range(step.files, len(files)):
-        told(number, len(files))
+        report_progress(number, len(files))
         if step.after is not None and _last_minute(files[number]) <= step.after:
             break  # and so are those that follow
         done = step.pieces if number == step.files else 0
-        for piece, rows in enumerate(table_rows.pieces(files[number], wanted)):
+        for piece, rows in enumerate(table_rows.pieces(files[number], schema)):
             if piece < done:
                 continue
             if time.monotonic() > until:

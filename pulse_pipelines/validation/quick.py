@@ -141,10 +141,10 @@ def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
     attributes = {}
     for dataset in datasets:
         try:
-            data, found = _data(dataset)
+            data, columns = _data(dataset)
         except NotPlain:
             continue
-        attributes[dataset.slug] = found
+        attributes[dataset.slug] = columns
         struct = msgspec.defstruct(
             "Event",
             [
@@ -155,7 +155,7 @@ def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
                 ("trace_id", str | None, None),
                 ("schema_version", Literal[dataset.schema_version] | None, None),
                 ("tenant", Literal[*names] | None, None),
-                # What it marks is no content of an entity, and left to the validator.
+                # The validator checks it: the marker is not content of an entity.
                 *([(DELETION, None, None)] if dataset.of_entities else []),
             ],
             tag_field="dataset",
@@ -216,22 +216,22 @@ def _type(fragment: Any, column: FieldType) -> Any:
     nullable = "null" in types
     match column.kind:
         case Kind.STRING | Kind.TIMESTAMP | Kind.DATE:
-            found = _string(fragment)
+            python_type = _string(fragment)
         case Kind.LONG:
-            found = _number(fragment, int, INT64)
+            python_type = _number(fragment, int, INT64)
         case Kind.DOUBLE:
-            found = _number(fragment, float, FLOATS)
+            python_type = _number(fragment, float, FLOATS)
         case Kind.BOOLEAN:
             _check(fragment, set())
-            found = bool
+            python_type = bool
         case Kind.LIST if column.item is not None:
             _check(fragment, {"items", *_COUNTS})
             item = _type(fragment["items"], column.item)
             counts: dict[str, Any] = _whole(fragment, _COUNTS)
-            found = Annotated[list[item], msgspec.Meta(**counts)]  # type: ignore[valid-type]
+            python_type = Annotated[list[item], msgspec.Meta(**counts)]  # type: ignore[valid-type]
         case _:
             raise NotPlain
-    return found | None if nullable else found
+    return python_type | None if nullable else python_type
 
 
 def _string(fragment: Mapping[str, Any]) -> Any:
@@ -253,26 +253,26 @@ def _string(fragment: Mapping[str, Any]) -> Any:
 
 def _number(fragment: Mapping[str, Any], kind: type, limits: Mapping[str, float]) -> Any:
     _check(fragment, set(_BOUNDS))
-    own = {_BOUNDS[keyword]: fragment[keyword] for keyword in _BOUNDS if keyword in fragment}
-    if {"ge", "gt"} <= own.keys() or {"le", "lt"} <= own.keys():
+    declared = {_BOUNDS[keyword]: fragment[keyword] for keyword in _BOUNDS if keyword in fragment}
+    if {"ge", "gt"} <= declared.keys() or {"le", "lt"} <= declared.keys():
         raise NotPlain
-    for bound in own.values():
+    for bound in declared.values():
         if type(bound) not in (int, kind) or abs(bound) >= EXACT:
             raise NotPlain
-    of_type = {name: limit for name, limit in limits.items() if not {name, _OTHER[name]} & own.keys()}
-    return Annotated[kind, msgspec.Meta(**(of_type | own))]
+    of_type = {name: limit for name, limit in limits.items() if not {name, _OTHER[name]} & declared.keys()}
+    return Annotated[kind, msgspec.Meta(**(of_type | declared))]
 
 
 def _whole(fragment: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int]:
-    found = {names[keyword]: fragment[keyword] for keyword in names if keyword in fragment}
-    if any(type(value) is not int for value in found.values()):
+    numbers = {names[keyword]: fragment[keyword] for keyword in names if keyword in fragment}
+    if any(type(value) is not int for value in numbers.values()):
         raise NotPlain
-    return found
+    return numbers
 
 
-def _check(fragment: Mapping[str, Any], known: set[str]) -> None:
+def _check(fragment: Mapping[str, Any], accepted: set[str]) -> None:
     """Raises NotPlain: there are other keywords than these and annotations."""
-    if any(key not in known and key not in _ANNOTATIONS and not key.startswith("x-") for key in fragment):
+    if any(key not in accepted and key not in _ANNOTATIONS and not key.startswith("x-") for key in fragment):
         raise NotPlain
 
 

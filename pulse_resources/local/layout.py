@@ -26,7 +26,7 @@ class Layout:
         return self.home / "stack.json"
 
     @property
-    def wanted_file(self) -> Path:
+    def requested_file(self) -> Path:
         """Names of services, one line for each `pulse up` that asked a running supervisor for more."""
         return self.home / "stack.wanted"
 

@@ -35,31 +35,31 @@ _EXTERNAL = {
 
 
 def build(
-    layout: Layout, settings: Settings, wanted: tuple[str, ...], definitions: str = dagster.MODULE
+    layout: Layout, settings: Settings, names: tuple[str, ...], definitions: str = dagster.MODULE
 ) -> list[Service]:
-    """Describe the `wanted` services; those given by address are marked external."""
+    """Describe the services with these names; those with an address in the settings are marked external."""
     external_services = provision.external()
     services = [
         _EXTERNAL[name](settings) if name in external_services else _LOCAL[name](layout, settings)
         for name in INFRASTRUCTURE
-        if name in wanted
+        if name in names
     ]
-    if "api" in wanted:
+    if "api" in names:
         services.append(api.service(layout, settings))
-    if "lake" in wanted:
+    if "lake" in names:
         services.append(lake.service(layout, settings))
-    if set(dagster.SERVICES) & set(wanted):
+    if set(dagster.SERVICES) & set(names):
         services += dagster.services(layout, settings, definitions)
     return services
 
 
-def missing_downloads(wanted: tuple[str, ...]) -> list[Download]:
-    """Downloads needed before `wanted` can start.
+def missing_downloads(names: tuple[str, ...]) -> list[Download]:
+    """Downloads needed before the services with these names can start.
 
     Raises:
         UserError: names the missing prerequisites.
     """
-    ours = set(wanted) - provision.external()
+    ours = set(names) - provision.external()
     downloads = {"kafka": kafka.DOWNLOAD, "spark": spark.DOWNLOAD}
     if not minio_program.on_path():
         downloads["minio"] = minio_program.DOWNLOAD

@@ -39,13 +39,13 @@ class Progress(Protocol):
 
 def start(
     layout: Layout,
-    wanted: tuple[str, ...],
+    names: tuple[str, ...],
     progress: Progress,
     definitions: str = dagster.MODULE,
     *,
     with_tls: bool = False,
 ) -> bool:
-    """Start a supervisor that runs `wanted`; False if one runs them already.
+    """Start a supervisor that runs the services with these names; False if one runs them already.
 
     Returns as soon as the supervisor works; `watch` waits for the services.
 
@@ -63,30 +63,30 @@ def start(
     while (lock := _lock(layout)) is None:
         recorded = state.read(layout)
         if recorded and recorded.supervised and not recorded.stopping:
-            if set(wanted) <= set(recorded.services):
+            if set(names) <= set(recorded.services):
                 return False
-            _fetch(wanted, progress)
-            with layout.wanted_file.open("a") as file:  # never truncated: concurrent requests both count
-                file.write(",".join(wanted) + "\n")
+            _fetch(names, progress)
+            with layout.requested_file.open("a") as file:  # never truncated: concurrent requests both count
+                file.write(",".join(names) + "\n")
             os.kill(recorded.supervisor.pid, signal.SIGHUP)
             return True
         progress.step("Waiting for another `pulse up` or `pulse down` to finish")
         time.sleep(_TICK)
     try:
-        _fetch(wanted, progress)
+        _fetch(names, progress)
         _clear_leftovers(layout, progress)
         provision.provision(layout, with_tls=with_tls)
         fail_point("stack.after_provision")
         layout.stack_file.unlink(missing_ok=True)
-        layout.wanted_file.unlink(missing_ok=True)
-        _launch(layout, wanted, definitions, lock)
+        layout.requested_file.unlink(missing_ok=True)
+        _launch(layout, names, definitions, lock)
     finally:
         os.close(lock)  # the supervisor holds the same lock through its own copy
     return True
 
 
-def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]:
-    """Yield the state repeatedly until all of `wanted` is up.
+def watch(layout: Layout, names: tuple[str, ...]) -> Iterator[state.StackState]:
+    """Yield the state repeatedly until all services with these names are up.
 
     Raises:
         Transient: the stack gave up and ended; `where["service"]` names the cause, and `where["port"]` a port
@@ -102,7 +102,7 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
                     raise Transient(last.error, service=last.culprit, port=lost or "")
                 raise Transient("The stack was stopped while it started", service="supervisor")
             yield recorded
-            if set(wanted) <= set(recorded.services) and recorded.all_up and not recorded.error:
+            if set(names) <= set(recorded.services) and recorded.all_up and not recorded.error:
                 return
         elif not _locked(layout):
             raise Transient("The supervisor did not start", service="supervisor")
@@ -146,9 +146,9 @@ def _stop(layout: Layout, progress: Progress) -> bool:
         os.close(lock)
 
 
-def _fetch(wanted: tuple[str, ...], progress: Progress) -> None:
+def _fetch(names: tuple[str, ...], progress: Progress) -> None:
     """Fetch what is missing, in parallel: one item is built, others come from the network."""
-    missing, details, ending = services.missing_downloads(wanted), dict[str, str](), threading.Event()
+    missing, details, ending = services.missing_downloads(names), dict[str, str](), threading.Event()
 
     def fetch(download: Download) -> str:
         def report(detail: str) -> None:
@@ -185,9 +185,9 @@ def _clear_leftovers(layout: Layout, progress: Progress) -> int:
     return count
 
 
-def _launch(layout: Layout, wanted: tuple[str, ...], definitions: str, lock: int) -> None:
+def _launch(layout: Layout, names: tuple[str, ...], definitions: str, lock: int) -> None:
     environment = {k: v for k, v in os.environ.items() if k != MARK}
-    arguments = ("--services", ",".join(wanted), "--definitions", definitions, "--detach")
+    arguments = ("--services", ",".join(names), "--definitions", definitions, "--detach")
     with layout.log("supervisor").open("ab") as log:
         # Exits at once, which leaves the supervisor without a parent.
         subprocess.run(

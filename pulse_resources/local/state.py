@@ -58,8 +58,8 @@ def read(layout: Layout) -> StackState | None:
 
 def homes() -> list[Path]:
     """Folders of all stacks that run on this machine, as far as this account can see them."""
-    named = sorted(map(Path, processes.marks()))
-    return [home for home in named if (found := read(Layout(home))) is not None and found.supervised]
+    states = {home: read(Layout(home)) for home in sorted(map(Path, processes.marks()))}
+    return [home for home, state in states.items() if state is not None and state.supervised]
 
 
 class Board:

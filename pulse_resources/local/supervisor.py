@@ -30,11 +30,11 @@ _HOUSEKEEPING_S = 5.0
 class Supervisor:
     """Owns one runner per service."""
 
-    def __init__(self, layout: Layout, wanted: tuple[str, ...], definitions: str) -> None:
+    def __init__(self, layout: Layout, names: tuple[str, ...], definitions: str) -> None:
         me = processes.ProcessId.of(os.getpid())
         if me is None:
             raise RuntimeError("/proc does not show this process")
-        self._layout, self._wanted, self._definitions = layout, wanted, definitions
+        self._layout, self._names, self._definitions = layout, names, definitions
         self._stop = threading.Event()
         self._grow = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -48,7 +48,7 @@ class Supervisor:
     def run(self) -> int:
         processes.adopt_orphans()
         try:
-            self._start_missing(self._wanted)
+            self._start_missing(self._names)
             while not self._stop.wait(0.2):
                 if self._board.homeless:
                     print("the stack's folder was removed: stopping", file=sys.stderr, flush=True)
@@ -69,8 +69,8 @@ class Supervisor:
                 end_unowned(self._layout, signal.SIGKILL, 0.0)
         return 1 if any(not runner.up.is_set() for runner in self._runners.values()) else 0
 
-    def _start_missing(self, wanted: tuple[str, ...]) -> None:
-        services = build(self._layout, load_settings(), wanted, self._definitions)
+    def _start_missing(self, names: tuple[str, ...]) -> None:
+        services = build(self._layout, load_settings(), names, self._definitions)
         fresh = [s for s in services if s.name not in self._runners]
         for service in fresh:
             self._runners[service.name] = Runner(
@@ -80,7 +80,7 @@ class Supervisor:
             self._runners[service.name].start()
 
     def _requested_services(self) -> tuple[str, ...]:
-        return tuple(self._layout.wanted_file.read_text().replace("\n", ",").rstrip(",").split(","))
+        return tuple(self._layout.requested_file.read_text().replace("\n", ",").rstrip(",").split(","))
 
     def _keep_house(self) -> None:
         if time.monotonic() - self._housekeeping_at > _HOUSEKEEPING_S:
@@ -112,8 +112,8 @@ def main(arguments: list[str]) -> int:
         if os.fork():
             os._exit(0)
         os.setsid()
-    wanted = tuple(options.services.split(","))
-    return Supervisor(Layout(pulse_home()), wanted, options.definitions).run()
+    names = tuple(options.services.split(","))
+    return Supervisor(Layout(pulse_home()), names, options.definitions).run()
 
 
 if __name__ == "__main__":

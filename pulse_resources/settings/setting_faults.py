@@ -30,7 +30,7 @@ class Fault:
     """One setting that is wrong; never its value."""
 
     name: str
-    said: str
+    problem: str
     fix: str
 
 
@@ -67,7 +67,7 @@ def check_environment() -> None:
     while parsed.settings is None:
         parsed.settings = _read(parsed, _OfEnvironment)
     if parsed.faults:
-        problems = "; ".join(f"{fault.name}: {fault.said}" for fault in parsed.faults)
+        problems = "; ".join(f"{fault.name}: {fault.problem}" for fault in parsed.faults)
         raise UserError(f"a setting is wrong: {problems}", fix=parsed.faults[0].fix)
 
 

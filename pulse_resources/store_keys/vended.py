@@ -31,7 +31,7 @@ LONGEST_POLICY = 2_048
 """STS's limit for a policy, in characters."""
 TO_TENANT_S = 60.0
 """A key that a tenant gets is reused for so long: its holder may revoke it, which only its use would show."""
-KEPT = 10_000
+CACHED = 10_000
 """Cached keys per process; the oldest is evicted first."""
 _PART = re.compile(r"(?!\.+\Z)[A-Za-z0-9_=.-]+")
 """A path segment without characters that policies, URLs or file systems interpret (`..`, `*`, `%`)."""
@@ -104,34 +104,34 @@ def credentials(locations: Iterable[str], mode: Mode, *, to_tenant: bool = False
     with _lock(grant):
         key = _fresh(grant)
         if key is None:
-            key = _kept[grant] = _assume(grant)
-            while len(_kept) > KEPT:
-                _kept.pop(next(iter(_kept)), None)
+            key = _cache[grant] = _assume(grant)
+            while len(_cache) > CACHED:
+                _cache.pop(next(iter(_cache)), None)
     return key
 
 
-def kept(locations: Iterable[str], mode: Mode) -> Credentials | None:
+def cached(locations: Iterable[str], mode: Mode) -> Credentials | None:
     """Like `credentials`, but from the cache only, without a request."""
     return _fresh(_grant(locations, mode, to_tenant=False))
 
 
 def drop(access_keys: Collection[str]) -> None:
     """Remove keys from the cache, which may have been revoked."""
-    for grant, key in list(_kept.items()):
+    for grant, key in list(_cache.items()):
         if key.access_key in access_keys:
-            _kept.pop(grant, None)
+            _cache.pop(grant, None)
 
 
 def forget() -> None:
     """Clear the cache (between tests, and after a change of settings)."""
-    _kept.clear()
+    _cache.clear()
     _client.cache_clear()
 
 
 _Grant = tuple[Mode, tuple[str, ...], str]
 """Permissions, the prefixes of the bucket that they apply to, and the namespace of the tenant that gets the
 key; "": it stays in Pulse."""
-_kept: dict[_Grant, Credentials] = {}
+_cache: dict[_Grant, Credentials] = {}
 _locks = [threading.Lock() for _ in range(64)]
 """Locks by key, so that concurrent requests for the same credentials make one call."""
 
@@ -153,11 +153,11 @@ def _lock(grant: _Grant) -> threading.Lock:
 
 
 def _fresh(grant: _Grant) -> Credentials | None:
-    key, namespace = _kept.get(grant), grant[2]
+    key, namespace = _cache.get(grant), grant[2]
     if key and namespace and time.monotonic() - key.got_at >= TO_TENANT_S:
         return None
-    left = timedelta(seconds=load_settings().object_store.vended_seconds / 3)
-    return key if key and key.expires_at - datetime.now(UTC) > left else None
+    remaining = timedelta(seconds=load_settings().object_store.vended_seconds / 3)
+    return key if key and key.expires_at - datetime.now(UTC) > remaining else None
 
 
 def policy(bucket: str, prefixes: Iterable[str], actions: Iterable[str]) -> dict[str, Any]:

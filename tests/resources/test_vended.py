@@ -173,19 +173,19 @@ def test_one_key_serves_who_asks_for_the_same_until_it_grows_old(
     mine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = f"{mine.rpartition('/')[0]}/mine2"
-    assert vended.kept([mine], Mode.READ) is None
+    assert vended.cached([mine], Mode.READ) is None
     first = vended.credentials([mine], Mode.READ)
     assert vended.credentials([f"{mine}/"], Mode.READ) is first
-    assert vended.kept([mine], Mode.READ) is first
+    assert vended.cached([mine], Mode.READ) is first
     assert vended.credentials([mine], Mode.WRITE) != first
     both = vended.credentials([mine, other], Mode.READ)
     assert both == vended.credentials([other, mine], Mode.READ) != first
     old = Credentials(
         first.access_key, first.secret_key, first.session_token, datetime.now(UTC) + timedelta(minutes=4)
     )
-    (known,) = [key for key, value in vended._kept.items() if value is first]
-    monkeypatch.setitem(vended._kept, known, old)
-    assert vended.kept([mine], Mode.READ) is None
+    (known,) = [key for key, value in vended._cache.items() if value is first]
+    monkeypatch.setitem(vended._cache, known, old)
+    assert vended.cached([mine], Mode.READ) is None
     assert vended.credentials([mine], Mode.READ) not in (old, first)
 
 

@@ -478,7 +478,7 @@ def test_a_key_that_its_tenant_has_revoked_is_taken_anew(lake: Lake, caller: Cal
     text = "SELECT count(*) AS n FROM orders"
     before = query(caller, text)
     assert before.status_code == 200, before.text
-    (key,) = [kept for wanted, kept in vended._kept.items() if wanted[2] == lake.owner.tenant.namespace]
+    (key,) = [kept for wanted, kept in vended._cache.items() if wanted[2] == lake.owner.tenant.namespace]
     assert vending_accounts.revoke(load_settings(), key) == 204
     after = query(caller, text)
     assert after.status_code == 200, after.text

@@ -472,5 +472,5 @@ def test_the_check_sees_wrong_windows(owner: Owner) -> None:
 def event_windows_anew(owner: Owner) -> None:
     dataset = registry.find_dataset(owner.tenant, "orders")
     with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
-        tables.begin_anew(connection, dataset.dataset_id)
+        tables.restart(connection, dataset.dataset_id)
     window_build.build(owner.tenant, "orders")

@@ -75,6 +75,6 @@ def examine(name: str) -> Iterator[Finding]:
 
 def _settings(parsed: ParsedSettings) -> Iterator[Finding]:
     for fault in parsed.faults:
-        yield Finding(SETTINGS, fault.name, False, fault.said, fault.fix)
+        yield Finding(SETTINGS, fault.name, False, fault.problem, fault.fix)
     if not parsed.faults:
         yield Finding(SETTINGS, "values", True, "every setting has a value that it may have")
