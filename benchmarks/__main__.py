@@ -71,18 +71,18 @@ def throughput(
     """A backlog through everything, against peers that take the same events, and the goals."""
     with stack():
         owners = load.make_tenants(tenants)
-        found = backlogs.measure(console, owners, events, with_peers=peer)
+        result = backlogs.measure(console, owners, events, with_peers=peer)
         _assert_balanced(owners)
-    title = f"{events:,} events of {found.size} bytes, {tenants} tenants"
+    title = f"{events:,} events of {result.size} bytes, {tenants} tenants"
     table = Table("what", "events/s", "Pulse is", "goal", title=title)
-    table.add_row("Pulse, everything on: planned → settled", f"{found.rate:,.0f}", "", f"{GOAL:,}")
-    table.add_row("Pulse, while batches ran", f"{found.busy_rate:,.0f}", "", "")
-    for each in found.peers:
-        goal = f"{each.goal:g} ×" if each.goal else ""
-        table.add_row(each.what, f"{each.rate:,.0f}", f"{found.rate / each.rate:.2f} ×", goal)
+    table.add_row("Pulse, everything on: planned → settled", f"{result.rate:,.0f}", "", f"{GOAL:,}")
+    table.add_row("Pulse, while batches ran", f"{result.busy_rate:,.0f}", "", "")
+    for row in result.peers:
+        goal = f"{row.goal:g} ×" if row.goal else ""
+        table.add_row(row.what, f"{row.rate:,.0f}", f"{result.rate / row.rate:.2f} ×", goal)
     console.print(table)
-    _print_shares("processor time of Pulse, by service", found.processor_seconds, events)
-    _print_shares("time of Pulse, by step", found.step_seconds, events)
+    _print_shares("processor time of Pulse, by service", result.processor_seconds, events)
+    _print_shares("time of Pulse, by step", result.step_seconds, events)
 
 
 @app.command()
@@ -110,12 +110,13 @@ def memory() -> None:
     with stack():
         time.sleep(20)
         layout = Layout(load_settings().home)
-        held: list[int] = []
-        with repeated(lambda: held.append(status(layout).memory_bytes), 1):
+        memory_bytes: list[int] = []
+        with repeated(lambda: memory_bytes.append(status(layout).memory_bytes), 1):
             demo = subprocess.run([PULSE, "demo", "--all"], check=False)
         report = json.loads((load_settings().home / "demo-report.json").read_text())
     console.print(
-        f"idle {held[0] / 2**30:.2f} GiB, at most {max(held) / 2**30:.2f} GiB; demo exit {demo.returncode}"
+        f"idle {memory_bytes[0] / 2**30:.2f} GiB, at most {max(memory_bytes) / 2**30:.2f} GiB; "
+        f"demo exit {demo.returncode}"
     )
     console.print(json.dumps(report["totals"] | {"events_per_second": report["events_per_second"]}))
 
@@ -128,14 +129,14 @@ def collect(
     table = Table("events per request", "connections", "requests/s", "events/s", "p50 ms", "p99 ms")
     with stack("--without-dagster"), api.served() as port:
         for size, connections in ((1, 32), (100, 6)):
-            found = collecting.measure(port, events=size, connections=connections, seconds=seconds)
+            result = collecting.measure(port, events=size, connections=connections, seconds=seconds)
             table.add_row(
                 str(size),
                 str(connections),
-                f"{found.requests_per_second:,.0f}",
-                f"{found.events_per_second:,.0f}",
-                f"{found.p50_ms:.1f}",
-                f"{found.p99_ms:.1f}",
+                f"{result.requests_per_second:,.0f}",
+                f"{result.events_per_second:,.0f}",
+                f"{result.p50_ms:.1f}",
+                f"{result.p99_ms:.1f}",
             )
     console.print(table)
 
@@ -151,18 +152,18 @@ def preview(
             tenant = previews.build(rows)
         commits = previews.DAYS * previews.COMMITS_A_DAY
         table = Table("preview", "first ms", "p50 ms", "p95 ms", title=f"{rows:,} rows, {commits} commits")
-        for what, *spent in previews.measure(tenant, times):
-            table.add_row(what, *(f"{ms:.1f}" for ms in spent))
+        for label, *spent in previews.measure(tenant, times):
+            table.add_row(label, *(f"{ms:.1f}" for ms in spent))
     console.print(table)
 
 
 @app.command()
 def archives() -> None:
     """What a Spark worker's look for changed archives takes before each task."""
-    packages, usual, here = archives_.measure()
+    packages, usual, ours = archives_.measure()
     table = Table("processor time of a look", "ms", title=f"{packages} packages in archives")
     table.add_row("as Python does it", f"{usual * 1e3:.2f}")
-    table.add_row("as Pulse's workers do", f"{here * 1e3:.2f}")
+    table.add_row("as Pulse's workers do", f"{ours * 1e3:.2f}")
     console.print(table)
 
 
@@ -208,16 +209,16 @@ def queries(
                 tenant = previews.build(rows, commits)
             title = f"{rows:,} rows, {previews.DAYS * commits} commits"
             table = Table("query", "first of a server ms", "p50 ms", "p95 ms", title=title)
-            for what, *spent in asking.measure(tenant, times):
-                table.add_row(what, *(f"{ms:.0f}" for ms in spent))
+            for label, *spent in asking.measure(tenant, times):
+                table.add_row(label, *(f"{ms:.0f}" for ms in spent))
             console.print(table)
         with console.status("building tables"):
             owners = [previews.build(rows // tenants, 1) for _ in range(tenants)]
-        found = asking.together(owners)
+        result = asking.together(owners)
     console.print(
-        f"{tenants * asking.PER_TENANT} queries of {tenants} tenants at once: {dict(found.statuses)} in "
-        f"{found.seconds:.1f} s; each tenant's first answer within {found.slowest_first:.1f} s, its last one "
-        f"after {found.earliest_last:.1f} to {found.latest_last:.1f} s"
+        f"{tenants * asking.PER_TENANT} queries of {tenants} tenants at once: {dict(result.statuses)} in "
+        f"{result.seconds:.1f} s; each tenant's first answer within {result.slowest_first:.1f} s, its "
+        f"last one after {result.earliest_last:.1f} to {result.latest_last:.1f} s"
     )
 
 
@@ -226,20 +227,20 @@ def ask(
     wrong: Annotated[bool, typer.Option("--all", help="List what was refused, too.")] = False,
 ) -> None:
     """Questions with gold SQL over flights, weather, planes and airports, asked of the embedded grammar."""
-    asked = json.loads(questions.QUESTIONS.read_text())
+    corpus = json.loads(questions.QUESTIONS.read_text())
     table = Table("schemas", "questions", "right", "refused", "wrong", "right %", title="the grammar")
     with TemporaryDirectory() as folder:
         made = questions.database(Path(folder))
     for name, annotated in (("with titles, units and synonyms", True), ("with names and types alone", False)):
-        verdicts = questions.judge(made, questions.meanings(annotated=annotated), asked)
+        verdicts = questions.judge(made, questions.meanings(annotated=annotated), corpus)
         counts = [
-            sum(verdict.outcome == what for verdict in verdicts) for what in ("right", "refused", "wrong")
+            sum(verdict.outcome == label for verdict in verdicts) for label in ("right", "refused", "wrong")
         ]
-        share = f"{100 * counts[0] / len(asked):.0f}"
-        table.add_row(name, str(len(asked)), *map(str, counts), share)
-        for each in verdicts:
-            if each.outcome == "wrong" or (wrong and each.outcome == "refused"):
-                console.print(f"{each.outcome}: {each.question}\n  {each.sql or each.said}", highlight=False)
+        share = f"{100 * counts[0] / len(corpus):.0f}"
+        table.add_row(name, str(len(corpus)), *map(str, counts), share)
+        for row in verdicts:
+            if row.outcome == "wrong" or (wrong and row.outcome == "refused"):
+                console.print(f"{row.outcome}: {row.question}\n  {row.sql or row.said}", highlight=False)
     console.print(table)
 
 
@@ -254,8 +255,8 @@ def freshness(
     for flush in (30, 5):
         os.environ["PULSE_INGEST__FLUSH_SECONDS"] = str(flush)
         with stack():
-            found = steady.measure(console, tenants=tenants, rate=rate, seconds=seconds)
-        table.add_row(f"{flush} s", *(f"{each:.1f}" for each in found))
+            result = steady.measure(console, tenants=tenants, rate=rate, seconds=seconds)
+        table.add_row(f"{flush} s", *(f"{row:.1f}" for row in result))
     console.print(table)
 
 
@@ -266,9 +267,9 @@ def claimed(
     """Gate and settle of a batch of 10,000 events, when its dataset has many claims."""
     table = Table("claims", "gate ms, first batch", "gate ms", "settle ms", "bytes per id")
     with stack("--without-dagster"):
-        for each in claims.measure(console, [int(level) for level in levels.split(",")]):
-            milliseconds = (f"{seconds * 1000:.0f}" for seconds in (each.first_gate, each.gate, each.settle))
-            table.add_row(f"{each.ids:,}", *milliseconds, f"{each.bytes_per_id:.1f}")
+        for row in claims.measure(console, [int(level) for level in levels.split(",")]):
+            milliseconds = (f"{seconds * 1000:.0f}" for seconds in (row.first_gate, row.gate, row.settle))
+            table.add_row(f"{row.ids:,}", *milliseconds, f"{row.bytes_per_id:.1f}")
     console.print(table)
 
 
@@ -346,9 +347,9 @@ def hops(
     with stack("--without-dagster"), spark.session() as session:
         with console.status("building the datasets"):
             owner = transforms.build(entities)
-        for each in transforms.measure(session, owner, entities, changes):
-            numbers = (f"{each.rows:,}", f"{each.seconds:.1f}", f"{each.rows / each.seconds:,.0f}")
-            table.add_row(each.what, each.how, *numbers, f"{each.settled:.1f}")
+        for row in transforms.measure(session, owner, entities, changes):
+            numbers = (f"{row.rows:,}", f"{row.seconds:.1f}", f"{row.rows / row.seconds:,.0f}")
+            table.add_row(row.what, row.how, *numbers, f"{row.settled:.1f}")
         _assert_balanced([owner])
     console.print(table)
 
@@ -364,8 +365,8 @@ def tick(
         with console.status("creating topics"):
             owners = ticks.build(tenants)
         table = Table("events", "first s", "p50 s", "p95 s", title=f"{tenants:,} tenants")
-        for what, *spent in ticks.measure(owners, times):
-            table.add_row(what, *(f"{seconds:.2f}" for seconds in spent))
+        for label, *spent in ticks.measure(owners, times):
+            table.add_row(label, *(f"{seconds:.2f}" for seconds in spent))
     console.print(table)
 
 
@@ -384,8 +385,8 @@ def control_room(
         shown = rooms.wait_for_assets(names, owners)
         with rooms.instance() as instance:
             rate = rooms.fill(instance, names[0], owners, days)
-        for what, first, later, size in rooms.measure(names, times=5):
-            table.add_row(what, f"{first:.2f}", f"{later:.2f}", f"{size:,}")
+        for label, first, later, size in rooms.measure(names, times=5):
+            table.add_row(label, f"{first:.2f}", f"{later:.2f}", f"{size:,}")
         table.add_row("definitions, loaded in one process", f"{rooms.load_seconds():.2f}", "", "")
     console.print(table)
     console.print(f"all shown {shown:.0f} s after the last was created; {rate:,.0f} events/s when filling")
@@ -403,13 +404,13 @@ def definitions(
     with stack("--only", "postgres"):
         registered = Registry(tenants, owners)
         for count in counts:
-            for what, spent in definitions_.measure(registered, count):
-                rows.setdefault(what, []).append(f"{spent:.2f}")
+            for label, spent in definitions_.measure(registered, count):
+                rows.setdefault(label, []).append(f"{spent:.2f}")
     table = Table(
         "processor seconds", *(f"{count:,} slugs" for count in counts), title=f"{tenants:,} tenants"
     )
-    for what, cells in rows.items():
-        table.add_row(what, *cells)
+    for label, cells in rows.items():
+        table.add_row(label, *cells)
     console.print(table)
 
 
@@ -426,11 +427,11 @@ def growth(
         registered = Registry(10 if kind == "tenants" else tenants, 1)
         registered.grow(slugs=10)
         for size in sizes:
-            for what, spent in growths.measure(registered, kind, size):
-                rows.setdefault(what, []).append(f"{spent:.3f}")
+            for label, spent in growths.measure(registered, kind, size):
+                rows.setdefault(label, []).append(f"{spent:.3f}")
     table = Table("processor seconds", *(f"{size:,} {kind}" for size in sizes))
-    for what, cells in rows.items():
-        table.add_row(what, *cells)
+    for label, cells in rows.items():
+        table.add_row(label, *cells)
     console.print(table)
 
 
@@ -443,12 +444,12 @@ def upkeep(
     table = Table("what", "measured")
     os.environ["PULSE_UPKEEP__MERGE_MINUTES"] = "0"  # an hour of commits passes faster here
     with stack("--without-dagster"), spark.session() as session:
-        for what, measured in (
+        for label, measured in (
             *upkeeping.compaction(session, 100, 10_000),
             *upkeeping.history(session, [int(level) for level in commits.split(",")]),
             *upkeeping.decisions(tenants, 500),
         ):
-            table.add_row(what, f"{measured:,.2f}")
+            table.add_row(label, f"{measured:,.2f}")
     console.print(table)
 
 
@@ -463,8 +464,8 @@ def lake(
     def measured(name: str, catalog: lakes.Catalog) -> None:
         for connections, rate, p50, p99, size in lakes.measure(catalog, load.DATASET):
             table.add_row(name, str(connections), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{size:,}")
-        for tables, each, rate, p50, p99 in lakes.commits(catalog):
-            commits.add_row(name, str(tables), str(each), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}")
+        for tables, writers, rate, p50, p99 in lakes.commits(catalog):
+            commits.add_row(name, str(tables), str(writers), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}")
 
     with stack("--only", "postgres,kafka,minio,lake"):
         owner = lakes.build()
@@ -488,30 +489,30 @@ def pipes(
 ) -> None:
     """A table of another Postgres by a pipe: all rows, the same again, changes, pages; and its peers."""
     with stack():
-        found = piping.measure(
+        result = piping.measure(
             console, rows=rows, changes=changes, rate=rate, seconds=seconds, with_peers=peer
         )
     columns = ("what", "per second", "of the run alone", "Pulse is", "goal", "processor µs each")
     table = Table(*columns, title=f"{rows:,} rows")
-    for what, run, count, goal, peers in (
-        ("all rows, asked → settled", found.full, rows, "120,000", found.full_peers),
-        ("the same again: no row, no snapshot", found.again, rows, "100,000", found.again_peers),
-        (f"changes of {changes:,} rows", found.changes, changes, "60,000", []),
+    for label, run, count, goal, peers in (
+        ("all rows, asked → settled", result.full, rows, "120,000", result.full_peers),
+        ("the same again: no row, no snapshot", result.again, rows, "100,000", result.again_peers),
+        (f"changes of {changes:,} rows", result.changes, changes, "60,000", []),
     ):
         rate_of, cost = count / run.seconds, f"{run.processor_seconds.total() / count * 1e6:.1f}"
-        table.add_row(what, f"{rate_of:,.0f}", f"{count / run.busy_seconds:,.0f}", "", goal, cost)
-        for each in peers:
-            wanted, ratio = f"{each.goal:g} ×" if each.goal else "", f"{rate_of / each.rate:.2f} ×"
-            cost = "" if each.processor_us is None else f"{each.processor_us:.1f}"
-            table.add_row(f"  {each.what}", f"{each.rate:,.0f}", "", ratio, wanted, cost)
+        table.add_row(label, f"{rate_of:,.0f}", f"{count / run.busy_seconds:,.0f}", "", goal, cost)
+        for row in peers:
+            peer_goal, ratio = f"{row.goal:g} ×" if row.goal else "", f"{rate_of / row.rate:.2f} ×"
+            cost = "" if row.processor_us is None else f"{row.processor_us:.1f}"
+            table.add_row(f"  {row.what}", f"{row.rate:,.0f}", "", ratio, peer_goal, cost)
     console.print(table)
-    _print_shares("processor time of bringing all rows", found.full.processor_seconds, rows)
-    _print_shares("time of bringing all rows, by step", found.steps, rows)
+    _print_shares("processor time of bringing all rows", result.full.processor_seconds, rows)
+    _print_shares("time of bringing all rows, by step", result.steps, rows)
     console.print(
-        f"commit → in a page, {found.seen:,} changes at {rate:,}/s: p50 {found.freshness[0]:.1f} s, "
-        f"p95 {found.freshness[1]:.1f} s (goal: 10)\n"
-        f"page of {piping.PAGE:,} versions after a random place of {found.versions:,}: p50 "
-        f"{found.page[0]:.1f} ms, p95 {found.page[1]:.1f} ms (goal: 50)"
+        f"commit → in a page, {result.seen:,} changes at {rate:,}/s: p50 {result.freshness[0]:.1f} s, "
+        f"p95 {result.freshness[1]:.1f} s (goal: 10)\n"
+        f"page of {piping.PAGE:,} versions after a random place of {result.versions:,}: p50 "
+        f"{result.page[0]:.1f} ms, p95 {result.page[1]:.1f} ms (goal: 50)"
     )
 
 
@@ -522,8 +523,8 @@ def sinks(
     """A dataset of entities to a table of Postgres: the first time, and all of it again."""
     table = Table("what", "entities/s", title=f"{entities:,} entities")
     with stack("--without-dagster"):
-        for what, rate_of in sinking.measure(console, entities):
-            table.add_row(what, f"{rate_of:,.0f}")
+        for label, rate_of in sinking.measure(console, entities):
+            table.add_row(label, f"{rate_of:,.0f}")
     console.print(table)
 
 
@@ -539,14 +540,14 @@ def states(
     with stack("--without-dagster"):
         batches, tenant = stating.measure(console, events)
         first = 0.0
-        for what, all_steps, settle in batches:
+        for label, all_steps, settle in batches:
             first = first or all_steps
-            each = (f"{seconds / events * 1e6:.1f}" for seconds in (all_steps, settle))
-            table.add_row(what, *each, f"{all_steps / first:.2f} ×")
-        for what, seconds in stating.reduced(events):
-            tasks.add_row(what, f"{seconds / events * 1e6:.2f}")
-        for what, p50, p95 in stating.reads(tenant, events, times):
-            reads.add_row(what, f"{p50:.2f}", f"{p95:.2f}")
+            row = (f"{seconds / events * 1e6:.1f}" for seconds in (all_steps, settle))
+            table.add_row(label, *row, f"{all_steps / first:.2f} ×")
+        for label, seconds in stating.reduced(events):
+            tasks.add_row(label, f"{seconds / events * 1e6:.2f}")
+        for label, p50, p95 in stating.reads(tenant, events, times):
+            reads.add_row(label, f"{p50:.2f}", f"{p95:.2f}")
         p50, p95 = stating.window_reads(console, times)
         reads.add_row("a key with windows, of 1,440 minutes", f"{p50:.2f}", f"{p95:.2f}")
     console.print(table)

@@ -35,5 +35,5 @@ def measure() -> tuple[int, float, float]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
     )
-    packages, usual, here = json.loads(done.stdout)
-    return packages, usual, here
+    packages, usual, ours = json.loads(done.stdout)
+    return packages, usual, ours

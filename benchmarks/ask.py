@@ -48,10 +48,10 @@ class Verdict:
 
 def meanings(*, annotated: bool = True) -> list[Meaning]:
     """The four datasets, with what their schemas say, or with names and types alone."""
-    found = []
+    result = []
     for slug, document in json.loads(SCHEMAS.read_text()).items():
         if not annotated:
-            for each in document["properties"].values():
+            for fragment in document["properties"].values():
                 for keyword in (
                     "title",
                     "description",
@@ -59,11 +59,11 @@ def meanings(*, annotated: bool = True) -> list[Meaning]:
                     "x-pulse-measure",
                     "x-pulse-synonyms",
                 ):
-                    each.pop(keyword, None)
+                    fragment.pop(keyword, None)
             document.pop("x-pulse-synonyms", None)
         typed = [(column.field, column.name, column.type) for column in columns(document)]
-        found.append(meaning.of_schema(slug, document, typed, of_entities=slug in ENTITIES))
-    return found
+        result.append(meaning.of_schema(slug, document, typed, of_entities=slug in ENTITIES))
+    return result
 
 
 def database(folder: Path) -> duckdb.DuckDBPyConnection:
@@ -91,56 +91,56 @@ def database(folder: Path) -> duckdb.DuckDBPyConnection:
 
 
 def judge(
-    made: duckdb.DuckDBPyConnection, known: Sequence[Meaning], asked: Sequence[dict[str, Any]]
+    made: duckdb.DuckDBPyConnection, meanings: Sequence[Meaning], corpus: Sequence[dict[str, Any]]
 ) -> list[Verdict]:
     """What becomes of each question: its SQL passes the gate, and gives what the gold SQL gives, or not."""
     gate = Gate()
 
     async def run(sql: str) -> read.QueryResult:
         gate.check(sql)
-        found = made.execute(sql).to_arrow_table()
-        return read.QueryResult("", [], found.to_pylist(), {})
+        result = made.execute(sql).to_arrow_table()
+        return read.QueryResult("", [], result.to_pylist(), {})
 
-    return [asyncio.run(_judged(made, known, each, run)) for each in asked]
+    return [asyncio.run(_judged(made, meanings, entry, run)) for entry in corpus]
 
 
 async def _judged(
-    made: duckdb.DuckDBPyConnection, known: Sequence[Meaning], asked: dict[str, Any], run: read.Run
+    made: duckdb.DuckDBPyConnection, meanings: Sequence[Meaning], entry: dict[str, Any], run: read.Run
 ) -> Verdict:
-    question, gold = asked["question"], asked["sql"]
+    question, gold = entry["question"], entry["sql"]
     expected = made.execute(gold).fetchall() if gold else None
     try:
-        plan = await read.read(known, question, NOW, run)
+        plan = await read.read(meanings, question, NOW, run)
     except read.NotUnderstood as error:
         return Verdict(question, "refused" if gold else "right", "", str(error))
     sql = read.sql_of(plan)
-    ran = await run(sql)
-    rows = [tuple(row.values()) for row in ran.rows]
-    right = expected is not None and same(expected, rows, ordered=asked.get("ordered", False))
+    table = await run(sql)
+    rows = [tuple(row.values()) for row in table.rows]
+    right = expected is not None and same(expected, rows, ordered=entry.get("ordered", False))
     return Verdict(question, "right" if right else "wrong", sql, "")
 
 
-def same(expected: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]], *, ordered: bool) -> bool:
+def same(expected: Sequence[tuple[Any, ...]], result: Sequence[tuple[Any, ...]], *, ordered: bool) -> bool:
     """Whether an answer has the gold one's rows, in whatever order of columns; it may have more of these."""
-    if len(expected) != len(found):
+    if len(expected) != len(result):
         return False
     if not expected:
         return True
-    wanted = [tuple(map(_plain, row)) for row in expected]
-    width = len(found[0])
+    expected_rows = [tuple(map(_plain, row)) for row in expected]
+    width = len(result[0])
     if width < len(expected[0]):
         return False
     ways = permutations(range(width), len(expected[0])) if width <= 6 else [tuple(range(width))]
     for chosen in ways:
-        mine = [tuple(_plain(row[n]) for n in chosen) for row in found]
-        if (mine == wanted) if ordered else (Counter(mine) == Counter(wanted)):
+        mine = [tuple(_plain(row[n]) for n in chosen) for row in result]
+        if (mine == expected_rows) if ordered else (Counter(mine) == Counter(expected_rows)):
             return True
-    return _listed(wanted, found) if width > 6 else False
+    return _listed(expected_rows, result) if width > 6 else False
 
 
-def _listed(wanted: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]]) -> bool:
+def _listed(expected_rows: Sequence[tuple[Any, ...]], result: Sequence[tuple[Any, ...]]) -> bool:
     """Rows that were asked for as they are: each of the gold's values is in the row."""
-    return all(any(set(row) <= set(map(_plain, each)) for each in found) for row in wanted)
+    return all(any(set(row) <= set(map(_plain, cells)) for cells in result) for row in expected_rows)
 
 
 def _plain(value: Any) -> Any:

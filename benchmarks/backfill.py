@@ -21,6 +21,6 @@ def measure(tenant: Tenant, day: date, times: int) -> list[tuple[Backfilled, flo
         backfill(session, tenant, load.DATASET, WARM_UP_DAY, parallelism=parallelism)
         for _ in range(times):
             began = time.perf_counter()
-            found = backfill(session, tenant, load.DATASET, day, parallelism=parallelism)
-            done.append((found, found.rows / (time.perf_counter() - began)))
+            result = backfill(session, tenant, load.DATASET, day, parallelism=parallelism)
+            done.append((result, result.rows / (time.perf_counter() - began)))
     return done

@@ -66,8 +66,8 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._answer += data
-        head, found, body = self._answer.partition(b"\r\n\r\n")
-        if not found or len(body) < int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]):
+        head, separator, body = self._answer.partition(b"\r\n\r\n")
+        if not separator or len(body) < int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]):
             return
         if not self._answer.startswith(b"HTTP/1.1 202"):
             self.done.set_exception(RuntimeError(self._answer[:500].decode(errors="replace")))

@@ -99,12 +99,13 @@ def fill(instance: dg.DagsterInstance, slug: str, tenants: list[Tenant], days: i
 def wait_for_assets(slugs: list[str], tenants: list[Tenant]) -> float:
     """Seconds until the UI knows every slug, each with all tenants as partitions."""
     began = time.monotonic()
-    wanted = set(slugs)
-    with instance() as known:
+    expected = set(slugs)
+    with instance() as dagster:
         while time.monotonic() - began < _PATIENCE_S:
             shown = {node["assetKey"]["path"][-1] for node in ask(ASSETS)["assetNodes"]}
             names = [str(tenant_partitions(slug).name) for slug in slugs]
-            if wanted <= shown and all(len(known.get_dynamic_partitions(n)) >= len(tenants) for n in names):
+            partitions = map(dagster.get_dynamic_partitions, names)
+            if expected <= shown and all(len(shown_tenants) >= len(tenants) for shown_tenants in partitions):
                 return time.monotonic() - began
             time.sleep(1)
     raise TimeoutError(f"the UI does not show all of {slugs}")
@@ -113,19 +114,19 @@ def wait_for_assets(slugs: list[str], tenants: list[Tenant]) -> float:
 def measure(slugs: list[str], times: int) -> Iterator[tuple[str, float, float, int]]:
     """Query, seconds of the first response and of the fastest later one, and response bytes."""
     keys = [{"path": asset_key(slug).path} for slug in slugs]
-    asked: dict[str, tuple[str, dict[str, Any]]] = {
+    queries: dict[str, tuple[str, dict[str, Any]]] = {
         "asset catalog: all assets": (ASSETS, {}),
         "asset graph: state of all assets, refreshed every few seconds": (LIVE, {"keys": keys}),
         "asset page: definition, columns, 100 latest materializations": (DEFINITION, {"key": keys[0]}),
         "partitions page: every cell of the grid": (HEALTH, {"key": keys[0]}),
     }
-    for what, (query, variables) in asked.items():
+    for label, (query, variables) in queries.items():
         spent, size = [], 0
         for _ in range(times):
             began = time.perf_counter()
             size = len(json.dumps(ask(query, variables)))
             spent.append(time.perf_counter() - began)
-        yield what, spent[0], min(spent[1:]), size
+        yield label, spent[0], min(spent[1:]), size
 
 
 def load_seconds() -> float:

@@ -36,8 +36,8 @@ def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
 
     def look() -> None:
         begun = bool(last)  # processes first seen later have just begun
-        found, table = state.read(layout), processes.table()
-        services = found.services.values() if found else ()
+        stack_state, table = state.read(layout), processes.table()
+        services = stack_state.services.values() if stack_state else ()
         roots = {service.name: service.process for service in services}
         roots |= {name: processes.ProcessId.of(pid) for name, pid in (beside or {}).items()}
         for name, root in roots.items():
@@ -47,17 +47,17 @@ def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
                     command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
                 except OSError:  # ended meanwhile
                     continue
-                who = pid, int(stat[19])
+                process = pid, int(stat[19])
                 used = (int(stat[11]) + int(stat[12])) / _TICKS
-                first.setdefault(who, 0.0 if begun else used)
-                last[who] = _kind(name, command), used
+                first.setdefault(process, 0.0 if begun else used)
+                last[process] = _kind(name, command), used
 
     try:
         with repeated(look, PERIOD_S):
             yield seconds
     finally:
-        for who, (kind, used) in last.items():
-            seconds[kind] += used - first[who]
+        for process, (kind, used) in last.items():
+            seconds[kind] += used - first[process]
 
 
 def _kind(service: str, command: str) -> str:

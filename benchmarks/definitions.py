@@ -28,17 +28,17 @@ def measure(registry: Registry, slugs: int) -> Iterator[tuple[str, float]]:
     place = Path(mkdtemp()) / "parts.sqlite"
     snapshot, service = PartedSnapshot(PARTS, PartsFile(place)), KeptParts()
     run_scope.build_parted()
-    for what in ("first load", "load after one new dataset"):
-        yield f"code server: {what}", _spent(lambda: snapshot.refresh(_rest()))
+    for label in ("first load", "load after one new dataset"):
+        yield f"code server: {label}", _spent(lambda: snapshot.refresh(_rest()))
         text = snapshot.text()
         usual = gc.get_threshold()
         gc.set_threshold(COLLECT_AFTER)  # as the services do
         yield (
-            f"web server and daemon, each: {what}",
+            f"web server and daemon, each: {label}",
             _spent(lambda text=text: service.deserialize(text, RepositorySnap)),
         )
         loaded = service.deserialize(text, RepositorySnap)
-        yield f"  and the graph of all assets: {what}", _spent(lambda loaded=loaded: _graph(loaded))
+        yield f"  and the graph of all assets: {label}", _spent(lambda loaded=loaded: _graph(loaded))
         gc.set_threshold(*usual)
         registry.grow(slugs=slugs + 1)
     yield (

@@ -38,8 +38,8 @@ def measure(registry: Registry, of: str, count: int) -> Iterator[tuple[str, floa
         of: one of `registered.STATEMENTS`.
     """
     registry.grow(**{of: count})
-    for what, work in _cases().items():
-        yield what, min(_spent(work) for _ in range(TIMES))
+    for label, work in _cases().items():
+        yield label, min(_spent(work) for _ in range(TIMES))
 
 
 def _cases() -> Mapping[str, Callable[[], object]]:
@@ -56,8 +56,8 @@ def _cases() -> Mapping[str, Callable[[], object]]:
 
     def tick(name: str) -> None:
         context = dg.build_sensor_context(instance=instance, cursor=cursors.get(name))
-        told = sensors[name].evaluate_tick(context)  # type: ignore[union-attr]
-        cursors[name] = told.cursor or cursors.get(name)
+        result = sensors[name].evaluate_tick(context)  # type: ignore[union-attr]
+        cursors[name] = result.cursor or cursors.get(name)
 
     ticks = {f"tick of {name}": lambda name=name: tick(name) for name in SENSORS if name in sensors}
     return {

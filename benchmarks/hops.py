@@ -70,7 +70,7 @@ def measure(session: SparkSession, tenant: Tenant, entities: int, changes: int) 
         yield _run(session, tenant, f"{few:,} airlines changed", full=full)
 
 
-def _run(session: SparkSession, tenant: Tenant, what: str, *, full: bool) -> Computed:
+def _run(session: SparkSession, tenant: Tenant, label: str, *, full: bool) -> Computed:
     began = time.monotonic()
     sent = run(session, tenant, PIPE, 2, full=full)
     seconds = time.monotonic() - began
@@ -78,7 +78,7 @@ def _run(session: SparkSession, tenant: Tenant, what: str, *, full: bool) -> Com
     sync_deletions.send_of(tenant)
     assert sent.is_full == full, pipes.find(tenant, PIPE).computes
     how = "whole" if full else "what changes lead to"
-    return Computed(what, how, sent.rows, seconds, time.monotonic() - began)
+    return Computed(label, how, sent.rows, seconds, time.monotonic() - began)
 
 
 def _send(tenant: Tenant, slug: str, numbers: range, version: int) -> None:

@@ -137,13 +137,13 @@ def measure(
         pipes.delete(tenant, PIPE)
     p50, p95 = np.percentile(late, [50, 95])
     late_by = float(p50), float(p95)
-    told = (full, spent, again, changed, late_by, len(late), page, log.updated)
-    return Measured(*told, full_peers=found[False], again_peers=found[True])
+    results = (full, spent, again, changed, late_by, len(late), page, log.updated)
+    return Measured(*results, full_peers=found[False], again_peers=found[True])
 
 
 def _run(tenant: Tenant, source: "psycopg.Connection[Any]", *, full: bool = False) -> Run:
     """Have Dagster run the pipe, until all that follows from it has ended."""
-    last, asked, until = pipes.last_sync(pipes.find(tenant, PIPE)), datetime.now(UTC), time.monotonic()
+    last, requested_at, until = pipes.last_sync(pipes.find(tenant, PIPE)), datetime.now(UTC), time.monotonic()
     with cpu.sampled({peers.SOURCE: cpu.parent(source.info.backend_pid)}) as spent:
         pipes.ask(tenant, PIPE, full=full)
         while (sync := pipes.ended(tenant, PIPE, after=last)) is None:
@@ -151,7 +151,7 @@ def _run(tenant: Tenant, source: "psycopg.Connection[Any]", *, full: bool = Fals
             time.sleep(0.2)
     assert sync.state == "done", sync
     assert sync.settled_at
-    return Run(sync, (sync.settled_at - asked).total_seconds(), spent)
+    return Run(sync, (sync.settled_at - requested_at).total_seconds(), spent)
 
 
 def _freshness(
@@ -165,14 +165,14 @@ def _freshness(
     with _changing(source, rows, rate, seconds) as sent:
         ended = time.monotonic()
         while not sent or len(late) < sent[0]:
-            found = versions.after(tenant, PIPE, since, 10_000)
+            page = versions.after(tenant, PIPE, since, 10_000)
             now = datetime.now(UTC)
             late += [
-                (now - datetime.fromisoformat(each["changed_at"])).total_seconds() for each in found.versions
+                (now - datetime.fromisoformat(each["changed_at"])).total_seconds() for each in page.versions
             ]
-            since = f"{found.generation}-{found.last}"
+            since = f"{page.generation}-{page.last}"
             assert time.monotonic() - ended < seconds + PATIENCE_S, "changes do not come"
-            time.sleep(0.05 if found.versions else 0.2)
+            time.sleep(0.05 if page.versions else 0.2)
     return late
 
 
@@ -184,10 +184,10 @@ def _changing(source: "psycopg.Connection[Any]", rows: int, rate: int, seconds: 
     def work() -> None:
         began, count = time.monotonic(), 0
         while (passed := time.monotonic() - began) < seconds and count < rows:
-            wanted = min(int(passed * rate), rows)
-            if wanted > count:
-                source.execute(CHANGE, [count + 1, wanted])
-                count = wanted
+            target = min(int(passed * rate), rows)
+            if target > count:
+                source.execute(CHANGE, [count + 1, target])
+                count = target
             time.sleep(0.1)
         sent.append(count)
 

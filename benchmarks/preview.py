@@ -109,7 +109,7 @@ def measure(tenant: Tenant, times: int) -> Iterator[tuple[str, float, float, flo
     """Query, and its duration in milliseconds: the first time, p50 and p95 when warm."""
     middle = FIRST_DAY + timedelta(days=DAYS / 2)
     earlier = snapshots(tenant, load.DATASET, DAYS * COMMITS_A_DAY)[DAYS]
-    asked: dict[str, tuple[int, dict[str, Any]]] = {
+    requests: dict[str, tuple[int, dict[str, Any]]] = {
         "newest 100 rows": (100, {}),
         "newest 100 rows, 3 columns": (100, {"columns": ["timestamp", "country", "amount"]}),
         "100 rows of two days in the middle": (100, {"start": middle, "end": middle + timedelta(days=2)}),
@@ -117,11 +117,11 @@ def measure(tenant: Tenant, times: int) -> Iterator[tuple[str, float, float, flo
         "newest 10,000 rows": (10_000, {}),
     }
     duckdb_pool.warm(limits())
-    for what, (limit, how) in asked.items():
+    for label, (limit, how) in requests.items():
         spent = []
         for _ in range(times + _WARM_UP):
             began = time.perf_counter()
             assert preview(tenant, load.DATASET, limit, **how).num_rows == limit
             spent.append((time.perf_counter() - began) * 1_000)
         p50, p95 = np.percentile(spent[_WARM_UP:], [50, 95])
-        yield what, spent[0], float(p50), float(p95)
+        yield label, spent[0], float(p50), float(p95)

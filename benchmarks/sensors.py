@@ -22,21 +22,21 @@ Which = Callable[[str], bool]
 """Picks sensors by name."""
 
 
-def stop(which: Which) -> None:
+def stop(chosen: Which) -> None:
     """Stop sensors, and wait until their runs have ended.
 
     A tick in progress writes its sensor's state at its end, which would start the sensor again.
     """
-    while running := [state["id"] for name, _, state in _sensors() if which(name) and _runs_on(state)]:
+    while running := [state["id"] for name, _, state in _sensors() if chosen(name) and _runs_on(state)]:
         for sensor in running:
             answer = ask(STOP, {"id": sensor})["stopSensor"]
             assert answer["__typename"] == "StopSensorMutationResult", answer
         wait_until_idle()
 
 
-def start(which: Which) -> None:
+def start(chosen: Which) -> None:
     for name, selector, state in _sensors():
-        if which(name) and not _runs_on(state):
+        if chosen(name) and not _runs_on(state):
             answer = ask(START, {"sensor": selector})["startSensor"]
             assert answer["__typename"] == "Sensor", answer
 
@@ -73,8 +73,8 @@ def _runs_on(state: dict[str, str]) -> bool:
     return state["status"] == "RUNNING"
 
 
-def _runs(wanted: dict[str, Any]) -> int:
-    return int(ask(RUNS, {"filter": wanted})["runsOrError"]["count"])
+def _runs(filters: dict[str, Any]) -> int:
+    return int(ask(RUNS, {"filter": filters})["runsOrError"]["count"])
 
 
 def _sensors() -> list[tuple[str, dict[str, str], dict[str, str]]]:

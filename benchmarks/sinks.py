@@ -44,9 +44,9 @@ def measure(console: Console, count: int) -> Iterator[tuple[str, float]]:
         sink.execute("TRUNCATE copied")
         with console.status("reading alone"):
             yield "read from the log, page by page", _rate(count, lambda: _read(tenant))
-        for what in ("written first, into an empty table", "written again, after `reset`"):
-            with console.status(what):
-                yield what, _rate(count, lambda: _bring(tenant, count))
+        for label in ("written first, into an empty table", "written again, after `reset`"):
+            with console.status(label):
+                yield label, _rate(count, lambda: _bring(tenant, count))
             assert sink.execute("SELECT count(*) FROM copied").fetchall() == [(count,)]
             pipes.reset(tenant, "out")
 
@@ -71,7 +71,7 @@ def _read(tenant: Tenant) -> None:
 
 
 def _entity(number: int, day: datetime, dataset: str) -> bytes:
-    said = {
+    definition = {
         "_id": str(number),
         "country": load.COUNTRIES[number % 8],
         "amount": number * 0.25,
@@ -80,4 +80,4 @@ def _entity(number: int, day: datetime, dataset: str) -> bytes:
         "plan": load.PLANS[number % 3],
         "seats": number % 500,
     }
-    return orjson.dumps(entities.event(said, dataset, day.isoformat()))
+    return orjson.dumps(entities.event(definition, dataset, day.isoformat()))

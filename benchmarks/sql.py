@@ -50,11 +50,11 @@ def client(url: str, tenant: Tenant) -> httpx.Client:
 
 def measure(tenant: Tenant, times: int) -> Iterator[tuple[str, float, float, float]]:
     """Query, and milliseconds: the first one of a new server, then p50 and p95."""
-    for what, sql in QUERIES.items():
+    for label, sql in QUERIES.items():
         with server() as url, client(url, tenant) as asking:
             spent = [_asked(asking, sql) for _ in range(times + 1)]
         p50, p95 = np.percentile(spent[1:], [50, 95])
-        yield what, spent[0], float(p50), float(p95)
+        yield label, spent[0], float(p50), float(p95)
 
 
 def _asked(asking: httpx.Client, sql: str) -> float:

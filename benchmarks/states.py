@@ -43,17 +43,17 @@ def measure(console: Console, events: int) -> tuple[Iterator[tuple[str, float, f
         "each event has its own key": (tenant := _tenant(state=True), None),
         "the same with windows": (_tenant(state=True, windows=WINDOWS), None),
     }
-    spent: dict[str, list[dict[str, float]]] = {what: [] for what in kinds}
+    spent: dict[str, list[dict[str, float]]] = {label: [] for label in kinds}
     for time_ in range(TIMES + 1):
-        for what, (owner, keys) in kinds.items():
+        for label, (owner, keys) in kinds.items():
             count = events if time_ else WARM_EVENTS
             load.send(console, [owner], count, make=partial(_event, keys, time_))
             done = run_batch([owner])
             if time_:
-                spent[what].append(done)
+                spent[label].append(done)
     found = (
-        (what, median(sum(run.values()) for run in runs), median(run["settle"] for run in runs))
-        for what, runs in spent.items()
+        (label, median(sum(run.values()) for run in runs), median(run["settle"] for run in runs))
+        for label, runs in spent.items()
     )
     return found, tenant
 
@@ -65,34 +65,34 @@ def reduced(events: int) -> Iterator[tuple[str, float]]:
     dataset = registry.current_table(tenant, load.DATASET).dataset
     rows = previews.typed_rows(dataset, np.arange(events), np.arange(events))
     place = rows.schema.get_field_index("country")
-    for what, keys in ((f"{FEW} keys", FEW), ("each event has its own key", events)):
+    for label, keys in ((f"{FEW} keys", FEW), ("each event has its own key", events)):
         column = pa.array([str(number % keys) for number in range(events)])
-        given = rows.set_column(place, rows.schema.field(place), column)
+        changed = rows.set_column(place, rows.schema.field(place), column)
         began = time.process_time()
-        assert frame(dataset, given) is not None
-        yield what, time.process_time() - began
-        fitting, texts = with_keys("country", given)
+        assert frame(dataset, changed) is not None
+        yield label, time.process_time() - began
+        fitting, texts = with_keys("country", changed)
         began = time.process_time()
         assert window_buckets.frame(dataset, texts, fitting)
-        yield f"{what}: its windows", time.process_time() - began
+        yield f"{label}: its windows", time.process_time() - began
 
 
 def reads(tenant: Tenant, events: int, times: int) -> Iterator[tuple[str, float, float]]:
     """What is read of the state in which each event has its own key; p50 and p95 in milliseconds."""
     assert declared_states.find(tenant, load.DATASET).keys == TIMES * events + WARM_EVENTS
     some = np.random.default_rng(1).integers(0, events, times).tolist()
-    asked: dict[str, Callable[[str], object]] = {
+    reads_by_label: dict[str, Callable[[str], object]] = {
         "a key": partial(declared_states.newest, tenant, load.DATASET),
         f"a page of {PAGE} keys": lambda key: declared_states.page(tenant, load.DATASET, key, PAGE),
     }
-    for what, read in asked.items():
+    for label, read in reads_by_label.items():
         spent = []
         for number in some:
             began = time.perf_counter()
             read(f"1-{number}")
             spent.append((time.perf_counter() - began) * 1_000)
         p50, p95 = np.percentile(spent[5:], [50, 95])
-        yield what, float(p50), float(p95)
+        yield label, float(p50), float(p95)
 
 
 def window_reads(console: Console, times: int) -> tuple[float, float]:
@@ -113,8 +113,8 @@ def window_reads(console: Console, times: int) -> tuple[float, float]:
 
 def _event_a_minute(number: int, day: datetime, dataset: str) -> bytes:
     at = datetime.now(UTC) - timedelta(minutes=number)
-    said = {"event_id": uuid.uuid4().hex, "dataset": dataset, "timestamp": at.isoformat()}
-    return orjson.dumps(said | {"data": {"thing": "busy", "n": number}})
+    fields = {"event_id": uuid.uuid4().hex, "dataset": dataset, "timestamp": at.isoformat()}
+    return orjson.dumps(fields | {"data": {"thing": "busy", "n": number}})
 
 
 def _tenant(*, state: bool, windows: Windows | None = None) -> Tenant:
@@ -130,5 +130,5 @@ def _tenant(*, state: bool, windows: Windows | None = None) -> Tenant:
 def _event(keys: int | None, batch: int, number: int, day: datetime, dataset: str) -> bytes:
     thing = f"{batch}-{number}" if keys is None else f"{number % keys}"
     data = {"thing": thing, "n": number, "country": "DE", "at": "2026-11-01T08:30:00Z", "plan": "team"}
-    said = {"event_id": uuid.uuid4().hex, "dataset": dataset, "timestamp": day.isoformat(), "data": data}
-    return orjson.dumps(said)
+    fields = {"event_id": uuid.uuid4().hex, "dataset": dataset, "timestamp": day.isoformat(), "data": data}
+    return orjson.dumps(fields)

@@ -34,7 +34,7 @@ def wait_for_events(tenants: list[Tenant]) -> None:
 
 def measure(tenants: list[Tenant], times: int) -> Iterator[tuple[str, float, float, float]]:
     """Case, and seconds of a tick: the first, p50 and p95 of the following ones."""
-    for what, waiting in (("nothing waits", 0), ("a tenth waits", len(tenants) // 10), ("all wait", None)):
+    for label, waiting in (("nothing waits", 0), ("a tenth waits", len(tenants) // 10), ("all wait", None)):
         wait_for_events(tenants[:waiting])
         spent = []
         cursor = None
@@ -48,4 +48,4 @@ def measure(tenants: list[Tenant], times: int) -> Iterator[tuple[str, float, flo
             assert not result.run_requests, "nothing may be due: this is about looking"
             cursor = result.cursor
         p50, p95 = np.percentile(spent[_WARM_UP:], [50, 95])
-        yield what, spent[0], float(p50), float(p95)
+        yield label, spent[0], float(p50), float(p95)

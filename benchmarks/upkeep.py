@@ -119,9 +119,9 @@ def history(spark: SparkSession, levels: list[int]) -> Iterator[tuple[str, float
         # Measured about half an hour after the last round.
         for _ in range((HOURLY - TIMES) // 2):
             old.commit()
-        taken = [(old.commit(), empty.commit()) for _ in range(TIMES)]
+        timings = [(old.commit(), empty.commit()) for _ in range(TIMES)]
         number += (HOURLY + TIMES) // 2
-        of_old, of_empty = (float(np.median(each)) * 1_000 for each in zip(*taken, strict=True))
+        of_old, of_empty = (float(np.median(each)) * 1_000 for each in zip(*timings, strict=True))
         table = state.of_day(old.tenant, old.current.dataset, DAY).table
         yield f"after {level:,} commits: snapshots left", len(table.metadata.snapshots)
         yield f"after {level:,} commits: files of the day", len(state.files_of(table, [DAY]))
@@ -162,6 +162,6 @@ def decisions(tenants: int, landings: int) -> Iterator[tuple[str, float]]:
         connection.execute("ANALYZE landings")
     for recent in (True, False):
         began = time.perf_counter()
-        found = needs(recent=recent)
+        due = needs(recent=recent)
         took = time.perf_counter() - began
-        yield f"{len(found)} needs of {tenants} tenants, {'recent' if recent else 'all'}, s", took
+        yield f"{len(due)} needs of {tenants} tenants, {'recent' if recent else 'all'}, s", took

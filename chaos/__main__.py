@@ -105,13 +105,13 @@ def repeat(
 
 def _results(chosen: Iterable[Scenario], seed: int, share: float) -> Iterator[Result]:
     """Results of scenarios, which share a stack of the same kind unless one may have damaged it."""
-    left = sorted(chosen, key=lambda scenario: scenario.on)
-    while left:
-        kind = left[0].on
+    remaining = sorted(chosen, key=lambda scenario: scenario.on)
+    while remaining:
+        kind = remaining[0].on
         console.print(f"starting a stack: {kind.name.lower()}")
         with stack(HOME, kind, **SETTINGS[kind]) as harmed:
-            while left and left[0].on == kind:
-                yield (result := _result(left.pop(0), harmed, seed, share))
+            while remaining and remaining[0].on == kind:
+                yield (result := _result(remaining.pop(0), harmed, seed, share))
                 if result.error:
                     break
 
@@ -124,8 +124,8 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
     began = time.monotonic()
     try:
         deadlocks = oracle.deadlocks()
-        with progress(console, scenario, amount) as told:
-            outcome = scenario.run(harmed, seed, amount, told)
+        with progress(console, scenario, amount) as report_progress:
+            outcome = scenario.run(harmed, seed, amount, report_progress)
             with spark.session() as session:
                 findings = [*outcome.findings, *oracle.judge(outcome.sent, session)]
         if (more := oracle.deadlocks() - deadlocks) > 0:

@@ -98,36 +98,36 @@ class Writer:
     def _delete(self, row: int) -> str:
         return self._commit("delete", {row})
 
-    def _commit(self, what: str, rows: set[int]) -> str:
+    def _commit(self, kind: str, rows: set[int]) -> str:
         try:
             table = self.client.load_table(TABLE)
-            if what == "append":
+            if kind == "append":
                 table.append(pa.table({"id": sorted(rows)}, SCHEMA))
                 self.committed |= rows
             else:
                 table.delete(f"id = {min(rows)}")
                 self.committed -= rows
         except (CommitFailedException, ValidationException):  # also: it was to follow an expired snapshot
-            return f"external {what} lost"
+            return f"external {kind} lost"
         except (CommitStateUnknownException, RESTError):
             self.unknown |= rows
             self.committed -= rows
-            return f"external {what} without an answer"
-        return f"external {what}"
+            return f"external {kind} without an answer"
+        return f"external {kind}"
 
 
 def judge(tenant: Tenant, client: RestCatalog, writers: list[Writer]) -> list[Finding]:
     """Compare the table with what the writers were told, and read every snapshot of it."""
     table = client.load_table(TABLE)
-    found: list[int] = table.scan().to_arrow()["id"].to_pylist()
+    ids: list[int] = table.scan().to_arrow()["id"].to_pylist()
     committed = set().union(*(writer.committed for writer in writers))
     unknown = set().union(*(writer.unknown for writer in writers))
     findings = []
-    if len(found) != len(set(found)):
-        findings.append(Finding("external: double rows", tenant.slug, f"{len(found) - len(set(found))} rows"))
-    if lost := committed - set(found):
+    if len(ids) != len(set(ids)):
+        findings.append(Finding("external: double rows", tenant.slug, f"{len(ids) - len(set(ids))} rows"))
+    if lost := committed - set(ids):
         findings.append(Finding("external: lost rows", tenant.slug, f"{len(lost)}: {sorted(lost)[:5]}"))
-    if more := set(found) - committed - unknown:
+    if more := set(ids) - committed - unknown:
         findings.append(
             Finding("external: rows from nowhere", tenant.slug, f"{len(more)}: {sorted(more)[:5]}")
         )

@@ -89,11 +89,11 @@ def move(session: rewrite.Session, tenant: Tenant, slug: str, schema_uri: str) -
     return evolve.carry_out(tenant, slug, dataset_id, schema_uri, rewriter=rewriter)
 
 
-def of_pipe(what: str, tenant: Tenant, name: str, log: str, environment: Mapping[str, str]) -> None:
+def of_pipe(action: str, tenant: Tenant, name: str, log: str, environment: Mapping[str, str]) -> None:
     """Run or watch a pipe; exits with 1 if it failed."""
     surrounded(environment, log)
     try:
-        if what == "run":
+        if action == "run":
             run_pipe(tenant, name)
         else:
             watch_one(pipes.find(tenant, name))

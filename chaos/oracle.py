@@ -79,24 +79,24 @@ def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Findi
     """
     findings: list[Finding] = []
     lakes: dict[str, Lake] = {}
-    for each in sent:
-        each.locate()
-        if unlocated := each.unlocated():
-            findings.append(Finding("acknowledged, and not in the topic", each.tenant.slug, some(unlocated)))
+    for owner in sent:
+        owner.locate()
+        if unlocated := owner.unlocated():
+            findings.append(Finding("acknowledged, and not in the topic", owner.tenant.slug, some(unlocated)))
         try:
-            lake = lakes[each.tenant.slug] = Lake.of(each.tenant)
+            lake = lakes[owner.tenant.slug] = Lake.of(owner.tenant)
         except (OSError, PulseError) as error:
-            findings.append(Finding("a table that cannot be read", each.tenant.slug, str(error)))
+            findings.append(Finding("a table that cannot be read", owner.tenant.slug, str(error)))
             continue
         for kind, wrong in (
-            *_by_position(each, lake),
-            *_by_id(each, lake),
-            *_by_content(each, lake),
-            *_by_engine(each.tenant, lake, spark),
-            *_by_state(each.tenant, lake),
+            *_by_position(owner, lake),
+            *_by_id(owner, lake),
+            *_by_content(owner, lake),
+            *_by_engine(owner.tenant, lake, spark),
+            *_by_state(owner.tenant, lake),
         ):
             if wrong:
-                findings.append(Finding(kind, each.tenant.slug, some(wrong)))
+                findings.append(Finding(kind, owner.tenant.slug, some(wrong)))
     findings.extend(by_file(lakes))
     return findings
 
@@ -128,8 +128,8 @@ def _by_id(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
         counted = Counter(rows.column("id").to_pylist())
         yield f"{slug}: lost ids", [i for i in valid[slug] if not counted[i]]
         yield f"{slug}: double ids", [i for i, count in counted.items() if count > 1]
-        known = valid[slug].keys() | {event.event_id for event in sent.doubtful}
-        yield f"{slug}: ids from nowhere", [i for i in counted if i not in known]
+        expected_ids = valid[slug].keys() | {event.event_id for event in sent.doubtful}
+        yield f"{slug}: ids from nowhere", [i for i in counted if i not in expected_ids]
 
 
 def _by_content(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
@@ -138,8 +138,8 @@ def _by_content(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
         wrong = []
         for row in rows.to_pylist():
             if event := sent.events.get((row["_kafka_partition"], row["_offset"])):
-                found = (slug, row["id"], *map(row.get, event.fields))
-                if found != (event.dataset, event.event_id, *event.fields.values()):
+                landed = (slug, row["id"], *map(row.get, event.fields))
+                if landed != (event.dataset, event.event_id, *event.fields.values()):
                     wrong.append(row["id"])
         yield f"{slug}: rows that differ from their event", wrong
 
@@ -150,12 +150,12 @@ def _by_engine(tenant: Tenant, lake: Lake, spark: SparkSession | None) -> Iterat
         expected = _seen(lake.rows[slug])
         with duckdb_pool.connect() as connection:
             query = f"SELECT _kafka_partition, _offset, id FROM {duckdb_pool.SCAN}"
-            found = connection.execute(query, [table.metadata_location]).to_arrow_table()
-        yield f"{slug}: DuckDB differs from PyIceberg", _difference(_seen(found), expected)
+            result = connection.execute(query, [table.metadata_location]).to_arrow_table()
+        yield f"{slug}: DuckDB differs from PyIceberg", _difference(_seen(result), expected)
         if spark:
             name = f"{iceberg.CATALOG}.{tenant.namespace}.{slug}"
-            found = spark.sql(f"SELECT _kafka_partition, _offset, id FROM {name}").toArrow()
-            yield f"{slug}: Spark differs from PyIceberg", _difference(_seen(found), expected)
+            result = spark.sql(f"SELECT _kafka_partition, _offset, id FROM {name}").toArrow()
+            yield f"{slug}: Spark differs from PyIceberg", _difference(_seen(result), expected)
 
 
 def _by_state(tenant: Tenant, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
@@ -169,8 +169,8 @@ def _seen(rows: pa.Table) -> Counter[tuple[int, int, str]]:
     return Counter(zip(*columns, strict=True))
 
 
-def _difference(found: Counter[Any], expected: Counter[Any]) -> list[Any]:
-    return list(((found - expected) + (expected - found)).elements())
+def _difference(result: Counter[Any], expected: Counter[Any]) -> list[Any]:
+    return list(((result - expected) + (expected - result)).elements())
 
 
 def by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
@@ -199,22 +199,26 @@ def by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
 def orphans(sent: Iterable[Sent]) -> list[Finding]:
     """Files in the tables' folders that no snapshot and no metadata log references."""
     findings = []
-    for each in sent:
-        left = []
+    for owner in sent:
+        leftovers = []
         for slug in SCHEMAS:
-            location = registry.current_table(each.tenant, slug).metadata_location
-            table = iceberg.load_table((each.tenant.namespace, slug), location)
-            known = {location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+            location = registry.current_table(owner.tenant, slug).metadata_location
+            table = iceberg.load_table((owner.tenant.namespace, slug), location)
+            referenced = {location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
             for snapshot in table.metadata.snapshots:
-                known.add(snapshot.manifest_list)
+                referenced.add(snapshot.manifest_list)
                 for manifest in snapshot.manifests(table.io):
-                    known.add(manifest.manifest_path)
-                    known |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+                    referenced.add(manifest.manifest_path)
+                    referenced |= {
+                        entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)
+                    }
             folder = fs.FileSelector(object_store.key(table.location()), recursive=True)
-            there = object_store.file_system().get_file_info(folder)
-            left += [i.path for i in there if i.type is fs.FileType.File and f"s3://{i.path}" not in known]
-        if left:
-            findings.append(Finding("orphans after upkeep", each.tenant.slug, some(left)))
+            listing = object_store.file_system().get_file_info(folder)
+            leftovers += [
+                i.path for i in listing if i.type is fs.FileType.File and f"s3://{i.path}" not in referenced
+            ]
+        if leftovers:
+            findings.append(Finding("orphans after upkeep", owner.tenant.slug, some(leftovers)))
     return findings
 
 
@@ -222,8 +226,8 @@ def deadlocks() -> int:
     """Number of deadlocks since Postgres' statistics began, which is again after a crash."""
     with postgres.transaction("pulse_pipeline") as connection:
         query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-        ((found,),) = connection.execute(query).fetchall()
-    return int(found)
+        ((result,),) = connection.execute(query).fetchall()
+    return int(result)
 
 
 def content(tenant: Tenant) -> dict[str, list[dict[str, Any]]]:
@@ -256,5 +260,5 @@ def _text(value: str | bytes | None) -> str:
 
 
 def some(wrong: Iterable[Any]) -> str:
-    found = list(wrong)
-    return f"{len(found)}, such as {', '.join(map(str, found[:SHOWN]))}"
+    examples = list(wrong)
+    return f"{len(examples)}, such as {', '.join(map(str, examples[:SHOWN]))}"

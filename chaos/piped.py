@@ -49,14 +49,14 @@ def rows(source: Source, table: str) -> dict[str, Content]:
 
 
 def judge(
-    tenant: Tenant, source: Source, name: str, wanted: Mapping[str, Content], gone: Collection[str]
+    tenant: Tenant, source: Source, name: str, expected: Mapping[str, Content], deleted: Collection[str]
 ) -> list[Finding]:
     """What is wrong with what a pipe of this name has brought."""
     if name == "noted":
         return judge_events(tenant, source)
     if name == "sunk":
-        return judge_table(tenant, source, wanted, gone)
-    return judge_log(tenant, name, wanted, gone)
+        return judge_table(tenant, source, expected, deleted)
+    return judge_log(tenant, name, expected, deleted)
 
 
 def size(tenant: Tenant, name: str) -> int:
@@ -65,26 +65,26 @@ def size(tenant: Tenant, name: str) -> int:
 
 
 def judge_log(
-    tenant: Tenant, slug: str, wanted: Mapping[str, Content], gone: Collection[str]
+    tenant: Tenant, slug: str, expected: Mapping[str, Content], deleted: Collection[str]
 ) -> list[Finding]:
     """Differences of a dataset's latest state, deletions of what was there all along, doubled versions."""
-    found = []
+    findings = []
     states: dict[str, Content | None] = {}
     hashes: dict[str, Any] = {}
     for version in log(tenant, slug):
         name = version["_id"]
         if name in hashes and hashes[name] == version["_hash"]:
-            found.append(Finding("a version that is as the one before", tenant.slug, f"{slug} {name}"))
-        if version["_deleted"] and name not in gone:
-            found.append(Finding("deleted, and was there all along", tenant.slug, f"{slug} {name}"))
+            findings.append(Finding("a version that is as the one before", tenant.slug, f"{slug} {name}"))
+        if version["_deleted"] and name not in deleted:
+            findings.append(Finding("deleted, and was there all along", tenant.slug, f"{slug} {name}"))
         hashes[name] = version["_hash"]
         content = {key: value for key, value in version.items() if not key.startswith("_")}
         states[name] = None if version["_deleted"] else content
-    return found + _differing(tenant, slug, wanted, states)
+    return findings + _differing(tenant, slug, expected, states)
 
 
 def judge_table(
-    tenant: Tenant, sink: Source, wanted: Mapping[str, Content], gone: Collection[str]
+    tenant: Tenant, sink: Source, expected: Mapping[str, Content], deleted_ids: Collection[str]
 ) -> list[Finding]:
     """Differences of a table that is a sink, and deletions of what was there all along."""
     query = "SELECT id, to_jsonb(s) - 'id' FROM sunk s"
@@ -93,9 +93,9 @@ def judge_table(
     return [
         *(
             Finding("deleted, and was there all along", tenant.slug, f"sunk {key}")
-            for key in deleted - set(gone)
+            for key in deleted - set(deleted_ids)
         ),
-        *_differing(tenant, "sunk", wanted, has),
+        *_differing(tenant, "sunk", expected, has),
     ]
 
 
@@ -119,21 +119,21 @@ def events(tenant: Tenant, slug: str, columns: str) -> list[tuple[Any, ...]]:
 
 def log(tenant: Tenant, slug: str) -> list[dict[str, Any]]:
     """All versions of a dataset."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     since = None
     while (page := versions.page(tenant, slug, since, 1_000, packed=False)).following != since:
-        found += [orjson.loads(line) for line in page.lines.splitlines()]
+        entries += [orjson.loads(line) for line in page.lines.splitlines()]
         since = page.following
-    return found
+    return entries
 
 
 def _differing(
-    tenant: Tenant, where: str, wanted: Mapping[str, Content], has: Mapping[str, Content | None]
+    tenant: Tenant, where: str, expected: Mapping[str, Content], has: Mapping[str, Content | None]
 ) -> list[Finding]:
     return [
         Finding("differs from the source", tenant.slug, f"{where} {name}")
-        for name in wanted.keys() | has.keys()
-        if wanted.get(name) != has.get(name)
+        for name in expected.keys() | has.keys()
+        if expected.get(name) != has.get(name)
     ]
 
 

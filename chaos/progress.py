@@ -8,25 +8,27 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from chaos.scenario import Scenario, Told
+from chaos.scenario import ReportProgress, Scenario
 
 LINE_S = 60.0
 
 
 @contextmanager
-def progress(console: Console, scenario: Scenario, amount: float, line_s: float = LINE_S) -> Iterator[Told]:
+def progress(
+    console: Console, scenario: Scenario, amount: float, line_s: float = LINE_S
+) -> Iterator[ReportProgress]:
     """Show progress while the block runs; yields what takes how much of the amount is done.
 
     Args:
         line_s: seconds between two lines, where the console is no terminal.
     """
     show = _bar if console.is_terminal else _lines
-    with show(console, scenario, amount, line_s) as told:
-        yield told
+    with show(console, scenario, amount, line_s) as report_progress:
+        yield report_progress
 
 
 @contextmanager
-def _bar(console: Console, scenario: Scenario, amount: float, _: float) -> Iterator[Told]:
+def _bar(console: Console, scenario: Scenario, amount: float, _: float) -> Iterator[ReportProgress]:
     columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[done]}"))
     total = amount if scenario.unit else None
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
@@ -35,7 +37,7 @@ def _bar(console: Console, scenario: Scenario, amount: float, _: float) -> Itera
 
 
 @contextmanager
-def _lines(console: Console, scenario: Scenario, amount: float, line_s: float) -> Iterator[Told]:
+def _lines(console: Console, scenario: Scenario, amount: float, line_s: float) -> Iterator[ReportProgress]:
     began, over = time.monotonic(), threading.Event()
     latest = ""
 

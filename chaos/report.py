@@ -74,10 +74,10 @@ def keep(page: Path, result: Result, order: Sequence[str], made: Circumstances) 
     file = page.with_suffix(".json")
     new = Kept(result=result, **made.model_dump())
     earlier = _KEPT.validate_json(file.read_bytes()) if file.exists() else []
-    kept = [each for each in (*earlier, new) if each is new or not _replaces(new, each)]
-    kept = [each for name in order for each in kept if each.result.name == name]
-    file.write_bytes(_KEPT.dump_json(kept, indent=1) + b"\n")
-    page.write_text(_page(kept))
+    entries = [entry for entry in (*earlier, new) if entry is new or not _replaces(new, entry)]
+    entries = [entry for name in order for entry in entries if entry.result.name == name]
+    file.write_bytes(_KEPT.dump_json(entries, indent=1) + b"\n")
+    page.write_text(_page(entries))
 
 
 def _replaces(new: Kept, earlier: Kept) -> bool:
@@ -93,32 +93,33 @@ def circumstances() -> Circumstances:
     return Circumstances(day=date.today(), commit=commit, cores=os.cpu_count() or 1, memory_gib=memory)
 
 
-def _page(kept: Sequence[Kept]) -> str:
+def _page(entries: Sequence[Kept]) -> str:
     lines = [
         "# Results of the latest chaos runs",
         "",
-        INTRODUCTION.format(cores=kept[-1].cores, memory=kept[-1].memory_gib),
+        INTRODUCTION.format(cores=entries[-1].cores, memory=entries[-1].memory_gib),
         "| scenario | harm | events | findings | recovered | took | on | of |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for each in kept:
-        result = each.result
-        found = result.error or "; ".join(result.findings) or "none"
+    for entry in entries:
+        result = entry.result
+        findings = result.error or "; ".join(result.findings) or "none"
         recovered = "" if result.recovered_s is None else f"{result.recovered_s:.1f} s"
         lines.append(
-            f"| {result.name} | {result.harm} | {result.events:,} | {found} | {recovered} "
-            f"| {result.took_s:.0f} s | {each.day} | {each.commit} |"
+            f"| {result.name} | {result.harm} | {result.events:,} | {findings} | {recovered} "
+            f"| {result.took_s:.0f} s | {entry.day} | {entry.commit} |"
         )
-    lines += ["", "To repeat each with the same seed:", "", "```", *(k.result.command for k in kept), "```"]
-    for name, places in _places(kept).items():
+    commands = [entry.result.command for entry in entries]
+    lines += ["", "To repeat each with the same seed:", "", "```", *commands, "```"]
+    for name, places in _places(entries).items():
         lines += ["", f"## {name}: counts", "", "| what | times |", "|---|---|"]
         lines += [f"| {place} | {times} |" for place, times in sorted(places.items())]
     return "\n".join(lines) + "\n"
 
 
-def _places(kept: Sequence[Kept]) -> Mapping[str, Counter[str]]:
+def _places(entries: Sequence[Kept]) -> Mapping[str, Counter[str]]:
     """How often each kind of harm was done, by scenario, over all its results."""
-    found: dict[str, Counter[str]] = {}
-    for result in (each.result for each in kept if each.result.places):
-        found.setdefault(result.name, Counter()).update(result.places)
-    return found
+    findings: dict[str, Counter[str]] = {}
+    for result in (entry.result for entry in entries if entry.result.places):
+        findings.setdefault(result.name, Counter()).update(result.places)
+    return findings

@@ -7,7 +7,7 @@ from chaos.oracle import Finding
 from chaos.sent import Sent
 from chaos.stack import Kind, Stack
 
-Told = Callable[[float], None]
+ReportProgress = Callable[[float], None]
 """Called with the amount of harm done so far."""
 
 
@@ -34,7 +34,7 @@ class Scenario:
     """One kind of harm."""
 
     name: str
-    run: Callable[[Stack, int, float, Told], Outcome]
+    run: Callable[[Stack, int, float, ReportProgress], Outcome]
     """Called with the stack, the seed, the amount of harm, and a progress callback."""
     amount: float = 1
     unit: str = ""

@@ -138,9 +138,9 @@ def known_as(tenant: Tenant, address: str, name: str = SOURCE) -> Iterator[None]
 
 def free_port() -> int:
     """One that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -57,8 +57,8 @@ class Stack:
 
     def end(self, service: str, number: signal.Signals) -> None:
         """Send a signal to all processes of a service; does nothing if it is not running."""
-        found = state.read(Layout(self.home / ("storage" if service in STORAGE else "main")))
-        if found and (process := found.services[service].process):
+        settings = state.read(Layout(self.home / ("storage" if service in STORAGE else "main")))
+        if settings and (process := settings.services[service].process):
             with suppress(ProcessLookupError):
                 # Postgres takes signals by its main process; the other services have children.
                 (os.kill if service == "postgres" else os.killpg)(process.pid, number)
@@ -145,15 +145,15 @@ def _clock(clocks: Mapping[str, Clock], part: str) -> Mapping[str, str]:
     return clocks[part].environment if clocks else {}
 
 
-def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str, str]:
+def _addresses(settings: Settings, postgres_port: int, minio_port: int) -> dict[str, str]:
     """Settings that tell `pulse up` of services that are already running."""
-    store = found.object_store
+    store = settings.object_store
     vending = store.vending_secret_key
     assert vending is not None, "an embedded store has an account that vends credentials"
     return {
         "PULSE_POSTGRES__HOST": "127.0.0.1",
         "PULSE_POSTGRES__PORT": str(postgres_port),
-        "PULSE_POSTGRES__SUPERUSER_PASSWORD": found.postgres.superuser_password.get_secret_value(),
+        "PULSE_POSTGRES__SUPERUSER_PASSWORD": settings.postgres.superuser_password.get_secret_value(),
         "PULSE_OBJECT_STORE__ENDPOINT": f"http://127.0.0.1:{minio_port}",
         "PULSE_OBJECT_STORE__ACCESS_KEY": store.access_key,
         "PULSE_OBJECT_STORE__SECRET_KEY": store.secret_key.get_secret_value(),
@@ -167,14 +167,14 @@ def _make_disks(home: Path) -> dict[str, Path]:
     """Make disks small enough to be filled; Postgres' data moves to its own."""
     pulse("down", environment=_at(home, "storage"))
     paths = _paths(home)
-    kept = paths["postgres"].with_name(f"{paths['postgres'].name}.kept")
-    paths["postgres"].rename(kept)
+    copy = paths["postgres"].with_name(f"{paths['postgres'].name}.kept")
+    paths["postgres"].rename(copy)
     for name, path in paths.items():
         path.mkdir(parents=True)
         command = ("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB[name]}m,mode=755", "tmpfs", str(path))
         subprocess.run(command, check=True)
-    subprocess.run(["cp", "-a", f"{kept}/.", str(paths["postgres"])], check=True)  # noqa: S607
-    shutil.rmtree(kept)
+    subprocess.run(["cp", "-a", f"{copy}/.", str(paths["postgres"])], check=True)  # noqa: S607
+    shutil.rmtree(copy)
     return paths
 
 

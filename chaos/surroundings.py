@@ -50,9 +50,9 @@ def with_settings(**environment: object) -> Iterator[None]:
     Args:
         environment: by the variable's name without PULSE_, such as INGEST__MAX_ATTEMPTS.
     """
-    wanted = {f"PULSE_{name}": str(value) for name, value in environment.items()}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ |= wanted
+    variables = {f"PULSE_{name}": str(value) for name, value in environment.items()}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ |= variables
     load_settings.cache_clear()
     try:
         yield

@@ -80,26 +80,26 @@ def settled_until(sent: Sequence[Sent]) -> float:
 
     def located() -> bool:
         try:
-            for each in sent:
-                each.locate()
+            for owner in sent:
+                owner.locate()
         except (KafkaException, TimeoutError):  # the broker is under the fault
             return False
         return True
 
     without_broker = wait(located, "the broker does not say what it holds", PATIENCE_S)
     ends = {
-        (each.tenant.tenant_id, partition): 1 + max(o for p, o in list(each.events) if p == partition)
-        for each in sent
-        for partition in {p for p, _ in list(each.events)}
+        (owner.tenant.tenant_id, partition): 1 + max(o for p, o in list(owner.events) if p == partition)
+        for owner in sent
+        for partition in {p for p, _ in list(owner.events)}
     }
 
     def reached() -> bool:
         try:
             with postgres.transaction("pulse_pipeline") as connection:
-                found = {(t, p): at for t, p, at in connection.execute(SETTLED)}
+                offsets = {(t, p): at for t, p, at in connection.execute(SETTLED)}
         except psycopg.OperationalError:  # Postgres is under the fault
             return False
-        return all(found.get(where, 0) >= end for where, end in ends.items())
+        return all(offsets.get(where, 0) >= end for where, end in ends.items())
 
     try:
         return without_broker + wait(reached, "not everything is settled", PATIENCE_S)

@@ -39,13 +39,13 @@ def measure(console: Console, tenants: list[Tenant], warm: Tenant, events: int) 
         with console.status(f"plain consumer, {rows:,} rows an append"):
             rate = plain.run(f"plain_{rows}", tenants, events, append_rows=rows)
         yield Peer(f"plain consumer: pyiceberg, {rows:,} rows an append", rate, goal)
-    for name, what, merge, goal in (
+    for name, label, merge, goal in (
         ("streaming_append", "Spark Structured Streaming: append", False, 2.0),
         ("streaming_merge", "Spark Structured Streaming: validated, MERGE by id", True, 3.5),
     ):
-        with console.status(what):
+        with console.status(label):
             rate = streaming.run(name, tenants, warm, events, merge=merge)
-        yield Peer(what, rate, goal)
+        yield Peer(label, rate, goal)
     with console.status("limit"):
         rate = limit.run("limit", events)
     yield Peer(f"the limit: decode and write typed Parquet, {limit.PROCESSES} processes", rate, 0.6)

@@ -18,38 +18,38 @@ CHUNK_ROWS = 100_000
 
 def main() -> None:
     """Load, and prove it."""
-    said = json.load(sys.stdin)
-    merge = said["disposition"] == "merge"
+    arguments = json.load(sys.stdin)
+    merge = arguments["disposition"] == "merge"
     credentials = AwsCredentials(
-        aws_access_key_id=said["access_key"],
-        aws_secret_access_key=said["secret_key"],
-        region_name=said["region"],
-        endpoint_url=said["endpoint"],
+        aws_access_key_id=arguments["access_key"],
+        aws_secret_access_key=arguments["secret_key"],
+        region_name=arguments["region"],
+        endpoint_url=arguments["endpoint"],
     )
     pipeline = dlt.pipeline(
         "bench",
-        pipelines_dir=said["folder"],
-        destination=dlt.destinations.filesystem(said["bucket"], credentials=credentials),
+        pipelines_dir=arguments["folder"],
+        destination=dlt.destinations.filesystem(arguments["bucket"], credentials=credentials),
         dataset_name="bench",
     )
     spent = []
-    for _ in range(said["times"]):
+    for _ in range(arguments["times"]):
         rows = sql_table(
-            credentials=said["source"],
-            table=said["table"],
+            credentials=arguments["source"],
+            table=arguments["table"],
             backend="pyarrow",
             chunk_size=CHUNK_ROWS,
             reflection_level="full_with_precision",
-            query_adapter_callback=lambda query, table: query.where(table.c.id <= said["rows"]),
+            query_adapter_callback=lambda query, table: query.where(table.c.id <= arguments["rows"]),
         )
         how: Any = {"disposition": "merge", "strategy": "upsert"} if merge else "replace"
         rows.apply_hints(primary_key="id", table_format="iceberg", write_disposition=how)
         began = time.monotonic()
         pipeline.run(rows)
         spent.append(time.monotonic() - began)
-    table = get_iceberg_tables(pipeline, said["table"])[said["table"]]
-    found = table.scan(selected_fields=("id",)).to_arrow().column("id")
-    assert len(found) == len(found.unique()) == said["rows"], len(found)
+    table = get_iceberg_tables(pipeline, arguments["table"])[arguments["table"]]
+    ids = table.scan(selected_fields=("id",)).to_arrow().column("id")
+    assert len(ids) == len(ids.unique()) == arguments["rows"], len(ids)
     print(json.dumps(spent))
 
 

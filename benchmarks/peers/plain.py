@@ -23,8 +23,8 @@ def run(peer: str, tenants: list[Tenant], events: int, *, append_rows: int) -> f
         AssertionError: not every event is in a table, exactly once.
     """
     tables.make(peer, tenants)
-    asked = [(t.topic, p) for t in tenants for p in range(load_settings().kafka.partitions_per_topic)]
-    ends = {where: end for where, end in kafka.offsets(asked, "latest").items() if isinstance(end, int)}
+    partitions = [(t.topic, p) for t in tenants for p in range(load_settings().kafka.partitions_per_topic)]
+    ends = {where: end for where, end in kafka.offsets(partitions, "latest").items() if isinstance(end, int)}
     began = time.monotonic()
     _consume(peer, tenants, ends, append_rows)
     seconds = time.monotonic() - began
@@ -40,11 +40,11 @@ def _consume(peer: str, tenants: list[Tenant], ends: dict[tuple[str, int], int],
         table = tables.catalog().load_table(tables.name(peer, tenant))
         spans = {p: end for (topic, p), end in ends.items() if topic == tenant.topic}
         consumer.assign([TopicPartition(tenant.topic, partition, 0) for partition in spans])
-        left = sum(spans.values())
-        while left:
-            messages = consumer.consume(min(append_rows, left), 10.0)
+        remaining = sum(spans.values())
+        while remaining:
+            messages = consumer.consume(min(append_rows, remaining), 10.0)
             assert messages, "the broker sent nothing"
             table.append(tables.typed([orjson.loads(m.value() or b"") for m in messages]))
             consumer.commit(asynchronous=False)
-            left -= len(messages)
+            remaining -= len(messages)
     consumer.close()

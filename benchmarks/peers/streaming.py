@@ -101,8 +101,8 @@ def merge_into_full(peer: str, tenant: Tenant, warm: Tenant, rows: int, events: 
     log = Layout(load_settings().home).log(peer)
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=speak_to, initargs=(log,)) as process:
         seconds = process.submit(_measure_full, peer, tenant, warm, rows).result()
-    found = tables.count(peer, tenant)
-    assert found == rows + events, f"{peer}: {rows} rows and {events} events, {found} rows afterwards"
+    count = tables.count(peer, tenant)
+    assert count == rows + events, f"{peer}: {rows} rows and {events} events, {count} rows afterwards"
     return seconds
 
 

@@ -50,10 +50,10 @@ class Spent:
     seconds: float
     processor_seconds: float | None = None
 
-    def peer(self, what: str, rows: int, goal: float | None = None) -> Peer:
+    def peer(self, label: str, rows: int, goal: float | None = None) -> Peer:
         """As a peer that has brought so many rows."""
         used = self.processor_seconds
-        return Peer(what, rows / self.seconds, goal, None if used is None else used / rows * 1e6)
+        return Peer(label, rows / self.seconds, goal, None if used is None else used / rows * 1e6)
 
 
 def _fill(folder: Path, report: Callable[[str], None]) -> None:
@@ -113,11 +113,11 @@ def _jdbc(dsn: str, server: int, rows: int) -> tuple[Spent, Spent]:
                 write(session, _read(session, dsn, rows), TABLE)
             seconds = time.monotonic() - began
             spent.append(Spent(seconds, sum(used[each] for each in ("peer", SOURCE, "minio"))))
-            found = (
+            count = (
                 session.table(f"{CATALOG}.jdbc.{TABLE}").selectExpr("count(*)", "count(DISTINCT id)").first()
             )
-            assert found is not None
-            assert tuple(found) == (rows, rows), found
+            assert count is not None
+            assert tuple(count) == (rows, rows), count
         session.stop()
     return spent[0], spent[1]
 
@@ -159,7 +159,7 @@ def _dlt(dsn: str, rows: int, disposition: str, times: int) -> list[Spent]:
     """Loads of the same rows, one after the other."""
     at, store = psycopg.conninfo.conninfo_to_dict(dsn), load_settings().object_store
     with tempfile.TemporaryDirectory(dir=load_settings().home) as folder:
-        said = {
+        arguments = {
             "source": f"postgresql+psycopg2://{at['user']}@{at['host']}:{at['port']}/{at['dbname']}",
             "folder": folder,
             "bucket": f"{tables.warehouse()}/dlt_{disposition}",
@@ -175,7 +175,7 @@ def _dlt(dsn: str, rows: int, disposition: str, times: int) -> list[Spent]:
         program = [str(DOWNLOAD.path / "bin" / "python"), str(Path(__file__).with_name("dlt_load.py"))]
         done = subprocess.run(
             ["nice", "-n", str(BACKGROUND), *program],  # noqa: S607
-            input=json.dumps(said),
+            input=json.dumps(arguments),
             env={"PATH": os.environ["PATH"], "HOME": folder, "RUNTIME__DLTHUB_TELEMETRY": "false"},
             capture_output=True,
             text=True,

@@ -69,18 +69,18 @@ def run(
 
 def _results(chosen: Sequence[Attack], seconds: float) -> list[Result]:
     attackers = [people.make_attacker(room=True) for _ in chosen]
-    for attack, (whose, _) in zip(chosen, attackers, strict=True):
+    for attack, (owner, _) in zip(chosen, attackers, strict=True):
         if attack.prepare:
-            attack.prepare(whose)
+            attack.prepare(owner)
     tenant, place = people.make_neighbour()
     results = []
     with living(place) as neighbour, attacker() as process, _progress() as bar:
         neighbour.window(WARM_UP_S)
-        people.settled([each for each, _ in attackers])
-        for attack, (whose, target) in bar(list(zip(chosen, attackers, strict=True))):
+        people.settled([text for text, _ in attackers])
+        for attack, (owner, target) in bar(list(zip(chosen, attackers, strict=True))):
             results.append(measure(attack, target, neighbour, process, seconds, seconds))
             _measured(results[-1])
-            people.settled([whose])  # the next attack starts on an idle stack
+            people.settled([owner])  # the next attack starts on an idle stack
         records = neighbour.rest()
     people.settled([tenant])
     landing = people.not_once(tenant, records)
@@ -111,8 +111,8 @@ def _measured(result: Result) -> None:
 
 
 def _show(result: Result) -> None:
-    found = result.findings()
+    findings = result.findings()
     settled = f"settled {result.quiet.settled_s:.0f} → {result.beside.settled_s:.0f} s"
-    line = f"{'FAILED' if found else 'passed'}: {result.name}, {settled}"
-    for each in (line, *(f"  {finding}" for finding in found)):
-        console.print(each, markup=False, soft_wrap=True)
+    line = f"{'FAILED' if findings else 'passed'}: {result.name}, {settled}"
+    for text in (line, *(f"  {finding}" for finding in findings)):
+        console.print(text, markup=False, soft_wrap=True)

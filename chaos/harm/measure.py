@@ -69,19 +69,20 @@ class Result(BaseModel):
 
     def findings(self, floors_ms: Mapping[str, float] = FLOORS_MS) -> list[str]:
         """All violated bounds."""
-        found = [*self.wrong, *self.landing]
+        findings = [*self.wrong, *self.landing]
         for when, span in (("quiet", self.quiet), ("beside it", self.beside)):
-            found += [f"the neighbour got {n:,} × {what}, {when}" for what, n in span.failures.items()]
+            findings += [f"the neighbour got {n:,} × {what}, {when}" for what, n in span.failures.items()]
         for kind, floor in floors_ms.items():
             if self.beside.p99_ms[kind] > max(floor, LIMIT * self.quiet_ms(kind)):
                 figures = f"{self.quiet_ms(kind):.0f} ms, {self.beside.p99_ms[kind]:.0f} ms beside it"
-                found.append(f"p99 of {kind}: {figures}")
+                findings.append(f"p99 of {kind}: {figures}")
         if self.beside.settled_s > max(SETTLED_FLOOR_S, LIMIT * self.quiet.settled_s):
-            found.append(f"settled {self.quiet.settled_s:.0f} s, {self.beside.settled_s:.0f} s beside it")
+            findings.append(f"settled {self.quiet.settled_s:.0f} s, {self.beside.settled_s:.0f} s beside it")
         for part, peak in self.peaks_mib.items():
-            if peak > memory.BOUNDS_MIB[part]:
-                found.append(f"{part} reached {peak:,.0f} MiB; its bound is {memory.BOUNDS_MIB[part]:,} MiB")
-        return found
+            bound = memory.BOUNDS_MIB[part]
+            if peak > bound:
+                findings.append(f"{part} reached {peak:,.0f} MiB; its bound is {bound:,} MiB")
+        return findings
 
 
 @contextmanager
@@ -114,12 +115,12 @@ def measure(
     with memory.watched() as peaks:
         attacking = attacker.submit(attack.carry_out, chosen.act, target, seconds)
         beside = watch(neighbour, seconds)
-        seen = attacking.result(LONGEST_S)
+        answers = attacking.result(LONGEST_S)
     return Result(
         name=chosen.name,
         key=chosen.key,
-        seen=seen,
-        wrong=chosen.wrong(seen),
+        seen=answers,
+        wrong=chosen.wrong(answers),
         quiet=quiet,
         beside=beside,
         peaks_mib=peaks,

@@ -74,9 +74,9 @@ class Neighbour:
         began = time.monotonic()
         time.sleep(seconds)
         ended = time.monotonic()
-        while not (found := self._told(ended)):
+        while not (records := self._told(ended)):
             time.sleep(0.1)
-        return [record for record in found if began <= record.due < ended]
+        return [record for record in records if began <= record.due < ended]
 
     def _told(self, until: float) -> list[Record] | None:
         """All requests so far, once those due until then are answered; None: not yet."""
@@ -153,12 +153,12 @@ class _Life:
         request, ids = self._request(kind, number)
         try:
             async with asyncio.timeout(ANSWER_S):
-                said = await self._asked(request)
+                outcome = await self._asked(request)
         except TimeoutError:
-            said = f"no answer in {ANSWER_S:.0f} s"
+            outcome = f"no answer in {ANSWER_S:.0f} s"
         except (OSError, EOFError):
-            said = CLOSED
-        self._records.append(Record(kind, due, time.monotonic() - due, said, ids))
+            outcome = CLOSED
+        self._records.append(Record(kind, due, time.monotonic() - due, outcome, ids))
 
     async def _asked(self, request: bytes) -> str:
         """Retry once like a careful client: an idle connection may just have been closed."""

@@ -57,18 +57,18 @@ def keep(page: Path, results: Sequence[Result], order: Sequence[str]) -> None:
         order: names of the attacks on the page, in order; other results are dropped.
     """
     file = page.with_suffix(".json")
-    kept = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
+    entries = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
     now = circumstances()
-    kept |= {result.name: Kept(result=result, **now.model_dump()) for result in results}
-    kept = {name: kept[name] for name in order if name in kept}
-    file.write_bytes(_KEPT.dump_json(kept, indent=1) + b"\n")
-    page.write_text(_page(list(kept.values())))
+    entries |= {result.name: Kept(result=result, **now.model_dump()) for result in results}
+    entries = {name: entries[name] for name in order if name in entries}
+    file.write_bytes(_KEPT.dump_json(entries, indent=1) + b"\n")
+    page.write_text(_page(list(entries.values())))
 
 
-def _page(kept: Sequence[Kept]) -> str:
+def _page(entries: Sequence[Kept]) -> str:
     introduction = INTRODUCTION.format(
-        cores=kept[-1].cores,
-        memory=kept[-1].memory_gib,
+        cores=entries[-1].cores,
+        memory=entries[-1].memory_gib,
         collect=RATES["collect"],
         preview=RATES["preview"],
         ready=RATES["readyz"],
@@ -78,7 +78,7 @@ def _page(kept: Sequence[Kept]) -> str:
         floor=FLOORS_MS["collect"],
         floor_preview=FLOORS_MS["preview"],
         settled=SETTLED_FLOOR_S,
-        seconds=kept[-1].result.quiet.ended - kept[-1].result.quiet.began,
+        seconds=entries[-1].result.quiet.ended - entries[-1].result.quiet.began,
     )
     lines = [
         "# Isolation: results of the latest attacks",
@@ -87,17 +87,17 @@ def _page(kept: Sequence[Kept]) -> str:
         "| attack | key | the attacker gets | collect: quiet, beside, ratio | preview | readyz | settled, s "
         "| memory | findings |",
         "|---|---|---|---|---|---|---|---|---|",
-        *(_line(each.result) for each in kept),
+        *(_line(each.result) for each in entries),
         "",
         "## Peak memory of each part",
         "",
-        *_peaks(kept),
+        *_peaks(entries),
         "",
         "## Day and commit of each result",
         "",
         "| attack | requests of the neighbour | on | of |",
         "|---|---|---|---|",
-        *(f"| {e.result.name} | {e.result.beside.requests:,} | {e.day} | {e.commit} |" for e in kept),
+        *(f"| {e.result.name} | {e.result.beside.requests:,} | {e.day} | {e.commit} |" for e in entries),
     ]
     return "\n".join(lines) + "\n"
 
@@ -108,26 +108,26 @@ def _line(result: Result) -> str:
         f"{s.settled_s:.0f}" if s.settled_s else "none" for s in (result.quiet, result.beside)
     )
     peak = f"api {result.peaks_mib.get('api', 0):,.0f}"
-    found = "; ".join(result.findings()) or "none"
-    cells = (result.name, result.key, answers(result.seen), *kinds, settled, f"{peak} MiB", found)
+    findings = "; ".join(result.findings()) or "none"
+    cells = (result.name, result.key, answers(result.seen), *kinds, settled, f"{peak} MiB", findings)
     return "| " + " | ".join(cells) + " |"
 
 
-def answers(seen: Mapping[str, int]) -> str:
+def answers(counts: Mapping[str, int]) -> str:
     """The attacker's results, most frequent first."""
-    often = sorted(seen.items(), key=lambda entry: -entry[1])
-    said = [f"{count:,} × {what}" for what, count in often[:SHOWN]]
-    return ", ".join(said) + (f" and {len(often) - SHOWN} others" if len(often) > SHOWN else "")
+    often = sorted(counts.items(), key=lambda entry: -entry[1])
+    shown = [f"{count:,} × {what}" for what, count in often[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(often) - SHOWN} others" if len(often) > SHOWN else "")
 
 
 def _figures(result: Result, kind: str) -> str:
     return f"{result.quiet_ms(kind):.0f}, {result.beside.p99_ms[kind]:.0f}, {result.ratio(kind):.1f} ×"
 
 
-def _peaks(kept: Sequence[Kept]) -> list[str]:
+def _peaks(entries: Sequence[Kept]) -> list[str]:
     lines = ["| part | MiB | bound | in |", "|---|---|---|---|"]
     for part, bound in memory.BOUNDS_MIB.items():
-        found = [(each.result.peaks_mib.get(part, 0.0), each.result.name) for each in kept]
-        peak, name = max(found)
+        peaks = [(each.result.peaks_mib.get(part, 0.0), each.result.name) for each in entries]
+        peak, name = max(peaks)
         lines.append(f"| {part} | {peak:,.0f} | {bound:,} | {name if peak else ''} |")
     return lines

@@ -74,8 +74,8 @@ def settled(tenants: Sequence[Tenant]) -> None:
 
     def reached() -> bool:
         with postgres.transaction("pulse_pipeline") as connection:
-            found = {(tenant, at): offset for tenant, at, offset in connection.execute(SETTLED)}
-        return all(found.get((of[topic], at), 0) >= end for (topic, at), end in ends.items())
+            offsets = {(tenant, at): offset for tenant, at, offset in connection.execute(SETTLED)}
+        return all(offsets.get((of[topic], at), 0) >= end for (topic, at), end in ends.items())
 
     wait(reached, "not everything is settled", PATIENCE_S)
 

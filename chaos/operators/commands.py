@@ -47,7 +47,7 @@ RETENTION = {
 
 
 def perform(
-    what: str,
+    action: str,
     tenants: Sequence[Tenant],
     arguments: Mapping[str, Any],
     environment: Mapping[str, str],
@@ -62,25 +62,25 @@ def perform(
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     try:
-        found: Answer = {"ended": "done", "result": COMMANDS[what](tenants, **arguments)}
+        outcome: Answer = {"ended": "done", "result": COMMANDS[action](tenants, **arguments)}
     except Exception as error:
-        found = _ended(error)
+        outcome = _ended(error)
     sys.stdout.flush()
     fresh = answer.with_suffix(".new")
-    fresh.write_bytes(orjson.dumps(found, default=str, option=orjson.OPT_NON_STR_KEYS))
+    fresh.write_bytes(orjson.dumps(outcome, default=str, option=orjson.OPT_NON_STR_KEYS))
     fresh.replace(answer)
     os._exit(0)  # Spark's client would delay the exit
 
 
 def _ended(error: Exception) -> Answer:
     cause = error.__cause__ if isinstance(error.__cause__, PulseError) else error  # Dagster wraps some
-    told = {"why": type(cause).__name__, "text": str(cause)[:1_000]}
+    failure = {"why": type(cause).__name__, "text": str(cause)[:1_000]}
     if isinstance(cause, UserError | Transient | Fenced):
-        return {"ended": "refused", **told}
+        return {"ended": "refused", **failure}
     if isinstance(cause, Terminal):
-        return {"ended": "terminal", **told}
+        return {"ended": "terminal", **failure}
     traceback.print_exception(error)
-    return {"ended": "failed", **told}
+    return {"ended": "failed", **failure}
 
 
 def ingest(tenants: Sequence[Tenant]) -> Answer:
@@ -89,39 +89,39 @@ def ingest(tenants: Sequence[Tenant]) -> Answer:
     Raises:
         Fenced: another process works on the batch.
     """
-    wanted = {tenant.slug for tenant in tenants}
-    mine = [b for b in attempts.open_batches() if wanted & attempts.waiting_in(b.batch_id).keys()]
+    slugs = {tenant.slug for tenant in tenants}
+    mine = [b for b in attempts.open_batches() if slugs & attempts.waiting_in(b.batch_id).keys()]
     for batch in mine:
         if batch.state == "running" and not attempts.is_leased(batch.batch_id):
             attempts.next_attempt(batch.batch_id, batch.attempt, "the run died", is_cause=False)
     planned = inside.plan_batch({tenant.tenant_id for tenant in tenants})
-    known = {batch.batch_id for batch in mine} | ({planned} if planned else set())
-    taken = 0
+    batch_ids = {batch.batch_id for batch in mine} | ({planned} if planned else set())
+    count = 0
     for batch in attempts.open_batches():
-        if batch.batch_id in known and batch.state == "planned":
+        if batch.batch_id in batch_ids and batch.state == "planned":
             inside.attempt(batch.batch_id, batch.attempt, raise_on_error=True)
-            taken += 1
-    return {"batches": taken}
+            count += 1
+    return {"batches": count}
 
 
 def replay(tenants: Sequence[Tenant], slug: str | None, version: int | None, limit: int | None) -> Answer:
-    found = dead_letters.replay(tenants[0], Filter(slug), schema_version=version, limit=limit)
-    return _counts(found)
+    outcome = dead_letters.replay(tenants[0], Filter(slug), schema_version=version, limit=limit)
+    return _counts(outcome)
 
 
 def discard(tenants: Sequence[Tenant], slug: str | None, limit: int | None) -> Answer:
     return _counts(dead_letters.discard(tenants[0], Filter(slug), limit=limit))
 
 
-def _counts(found: Result) -> Answer:
-    return {outcome.value: count for outcome, count in found.counts.items()}
+def _counts(result: Result) -> Answer:
+    return {outcome.value: count for outcome, count in result.counts.items()}
 
 
 def rebuild(tenants: Sequence[Tenant], slug: str, day: int, version: int | None) -> Answer:
     """Rebuild a day by a backfill."""
     with spark.session() as session:
-        wanted = (NOW - timedelta(days=day)).date()
-        done = backfill(session, tenants[0], slug, wanted, version=version, parallelism=2)
+        date_of_day = (NOW - timedelta(days=day)).date()
+        done = backfill(session, tenants[0], slug, date_of_day, version=version, parallelism=2)
     return {"rows": done.rows, "landed": done.dead_letters_landed}
 
 
@@ -141,8 +141,8 @@ def create(tenants: Sequence[Tenant], slug: str, version: int) -> Answer:
 
 
 def erase(tenants: Sequence[Tenant], slug: str, person: str) -> Answer:
-    found = erasure.erase(tenants[0], slug, f"person={person}")
-    made = record.find(tenants[0], found["erasure_id"])
+    outcome = erasure.erase(tenants[0], slug, f"person={person}")
+    made = record.find(tenants[0], outcome["erasure_id"])
     return {"covers": made.covers, "dataset": made.dataset_id, "slug": slug, "person": person}
 
 
@@ -158,9 +158,9 @@ def limit(tenants: Sequence[Tenant], records: int) -> Answer:
 def upkeep(tenants: Sequence[Tenant], tasks: Sequence[str] | None = None) -> Answer:
     """Run all upkeep tasks that the tenants' tables need, as the job does."""
     mine = {tenant.tenant_id for tenant in tenants}
-    wanted = [need for need in needs() if need.tenant.tenant_id in mine and need.task in (tasks or Task)]
+    due = [need for need in needs() if need.tenant.tenant_id in mine and need.task in (tasks or Task)]
     with spark.session() as session:
-        done = list(run_upkeep(lambda: session, wanted, run_id=None, seconds=UPKEEP_S))
+        done = list(run_upkeep(lambda: session, due, run_id=None, seconds=UPKEEP_S))
     return {
         "outcomes": Counter(each.outcome for each in done),
         "failed": [asdict(each) for each in done if each.outcome in ("failed", "rolled_back")],

@@ -25,7 +25,10 @@ class Episode:
     """
 
     def __init__(
-        self, schedule: Schedule, api_url: str | None = None, told: Callable[[], None] = lambda: None
+        self,
+        schedule: Schedule,
+        api_url: str | None = None,
+        report_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.schedule = schedule
         self.places: Counter[str] = Counter()
@@ -33,7 +36,7 @@ class Episode:
         self.events = 0
         """Messages in the topics, including replays."""
         self.findings: list[Finding] = []
-        self._api_url, self._told = api_url, told
+        self._api_url, self._told = api_url, report_progress
         self._worlds: list[World] = []
         self._owed: list[tuple[int, Step]] = []
         """Killed commands, with the round in which they are repeated."""
@@ -73,8 +76,8 @@ class Episode:
             ended.append(self._accepted(lost))
         for world in self._worlds:
             world.look()
-        for each in ended:
-            self._note(each, number)
+        for answer in ended:
+            self._note(answer, number)
 
     def _command(self, step: Step) -> Ended:
         """Run one command; its possible changes are recorded first."""
@@ -133,11 +136,11 @@ class Episode:
 
     def _wrong_upkeep(self, ended: Ended) -> Iterator[str]:
         worlds = {world.tenant.slug: world for world in self._worlds}
-        for each in ended.result["failed"]:
-            world, slug = worlds[each["tenant"]], each["dataset"]
+        for answer in ended.result["failed"]:
+            world, slug = worlds[answer["tenant"]], answer["dataset"]
             absent = slug is not None and world.rounds.versions(slug, ended.ended)[1]
-            if each["outcome"] == "rolled_back" or not (world.hostile or absent):
-                yield str(each)
+            if answer["outcome"] == "rolled_back" or not (world.hostile or absent):
+                yield str(answer)
 
     def _find(self, kind: str, step: Step, detail: str) -> None:
         slug = "all" if step.tenant == EVERYONE else self._worlds[step.tenant].tenant.slug

@@ -110,22 +110,22 @@ class World:
                 partition=number % count,
                 on_delivery=partial(self._taken, self.generation, event.payload),
             )
-        left = kafka.flush(producer, FLUSH_S)
-        assert not left, f"{left} messages have neither been acknowledged nor refused"
+        unsent = kafka.flush(producer, FLUSH_S)
+        assert not unsent, f"{unsent} messages have neither been acknowledged nor refused"
 
-    def collect(self, found: Sequence[Event], api_url: str, patience_s: float) -> None:
+    def collect(self, events: Sequence[Event], api_url: str, patience_s: float) -> None:
         """Send events through the API once; those without acknowledgement may be in the topic or not."""
-        self.events |= {event.payload: event for event in found}
+        self.events |= {event.payload: event for event in events}
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/x-ndjson"}
-        body = b"\n".join(event.payload for event in found)
+        body = b"\n".join(event.payload for event in events)
         answer = httpx.post(
             f"{api_url}/v1/collect", content=body, headers=headers, timeout=patience_s, verify=TLS
         )
         self.answers[answer.status_code] += 1
         if answer.status_code in (httpx.codes.ACCEPTED, httpx.codes.MULTI_STATUS):
             refused = {verdict["index"] for verdict in answer.json()["verdicts"]}
-            taken = (event.payload for index, event in enumerate(found) if index not in refused)
-            self.acknowledged.update((self.generation, payload) for payload in taken)
+            accepted = (event.payload for index, event in enumerate(events) if index not in refused)
+            self.acknowledged.update((self.generation, payload) for payload in accepted)
 
     def progress(self) -> Progress:
         """Pulse's current progress."""
@@ -175,16 +175,16 @@ class World:
 
     def positions(self) -> dict[Position, Event]:
         """Every message that Pulse must account for, by its position in Pulse's counting."""
-        found = {position: arrived for position, arrived in self._placed() if position}
-        return {position: self._event(arrived, found) for position, arrived in found.items()}
+        arrivals = {position: arrived for position, arrived in self._placed() if position}
+        return {position: self._event(arrived, arrivals) for position, arrived in arrivals.items()}
 
     def unseen(self) -> set[Position]:
         """Positions of messages published and ingested just before a recreation, if any."""
-        found = set()
+        positions = set()
         for (generation, partition), base in self.bases.items():
             first = base + self.ends.get((generation, partition), 0)
-            found |= {(partition, at) for at in range(first, self._following(generation, partition) or 0)}
-        return found
+            positions |= {(partition, at) for at in range(first, self._following(generation, partition) or 0)}
+        return positions
 
     def removed(self) -> set[Position]:
         """Positions that retention may have removed before they were ingested."""
@@ -196,10 +196,10 @@ class World:
 
     def lost_replays(self) -> set[tuple[str, str | None]]:
         """Dataset and event id of replays that were lost with their topic, or by retention."""
-        found = {position: arrived for position, arrived in self._placed() if position}
+        arrivals = {position: arrived for position, arrived in self._placed() if position}
         removed = self.removed()
         lost = (a for at, a in self._placed() if a.replay_of and (at is None or at in removed))
-        events = (self._event(arrived, found) for arrived in lost)
+        events = (self._event(arrived, arrivals) for arrived in lost)
         return {(event.slug, event.event_id) for event in events}
 
     def _placed(self) -> Iterator[tuple[Position | None, Arrived]]:
@@ -207,25 +207,25 @@ class World:
         for (generation, partition, offset), arrived in sorted(self.arrived.items()):
             following = self._following(generation, partition)
             if (base := self.bases.get((generation, partition))) is not None:
-                gone = following is not None and base + offset >= following
-                yield (None if gone else (partition, base + offset)), arrived
+                lost = following is not None and base + offset >= following
+                yield (None if lost else (partition, base + offset)), arrived
 
     def _following(self, generation: int, partition: int) -> int | None:
         """Start of the next generation's topic in a partition, if there is one."""
         later = [base for (g, p), base in self.bases.items() if g > generation and p == partition]
         return min(later, default=None)
 
-    def _event(self, arrived: Arrived, found: dict[Position, Arrived]) -> Event:
+    def _event(self, arrived: Arrived, arrivals: dict[Position, Arrived]) -> Event:
         if (event := self.events.get(arrived.payload)) is not None:
             return event
         # A replay that names a schema version is otherwise the same event.
         document = json.loads(arrived.payload)
         version = document.pop("schema_version")
-        assert arrived.replay_of is not None, f"nobody sent this: {arrived.payload[:200]!r}"
-        origin = self._event(found[arrived.replay_of], found)
+        assert arrived.replay_of is not None, f"a message without a sender: {arrived.payload[:200]!r}"
+        origin = self._event(arrivals[arrived.replay_of], arrivals)
         return replace(origin, payload=arrived.payload, named=version)
 
     def unlocated(self) -> list[bytes]:
         """Acknowledged messages that were never seen in the topic."""
-        there = Counter((place.generation, arrived.payload) for place, arrived in self.arrived.items())
-        return [payload for (g, payload), times in self.acknowledged.items() if there[g, payload] < times]
+        copies = Counter((place.generation, arrived.payload) for place, arrived in self.arrived.items())
+        return [payload for (g, payload), times in self.acknowledged.items() if copies[g, payload] < times]

@@ -7,7 +7,7 @@ from functools import partial
 
 from chaos import batches
 from chaos.load import Load
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
@@ -21,7 +21,7 @@ EVENTS = 200
 SETTLED = "SELECT bool_and(settled_at IS NOT NULL) FROM ingest_ranges WHERE batch_id = %s AND tenant_id = %s"
 
 
-def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Lose the response to COMMIT repeatedly."""
     load, sent = Load(seed), Sent(batches.make_tenant())
     with with_settings(**batches.ENDLESS_ATTEMPTS):
@@ -44,7 +44,7 @@ def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
                 f"the run did not see that its batch is settled; see {batches.log()}"
             )
             assert batches.current(batch.batch_id) is None
-            told(number)
+            report_progress(number)
         batches.publish_overdue()
     return Outcome([sent], f"{amount:.0f} answers")
 

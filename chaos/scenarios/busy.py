@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from chaos.oracle import Finding
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.stack import Stack
 from chaos.traffic import Traffic, settled_until
 from pulse_resources import postgres
@@ -32,7 +32,7 @@ ATTEMPTS = "SELECT batch_id::text, attempt FROM ingest_batches WHERE attempt > %
 _COMPUTE = "while :; do :; done"
 
 
-def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Keep the machine busy for as many minutes, and see that the stack does not keep itself from working."""
     processes = int(os.environ.get(HOW_MANY, PROCESSES))
     draw, traffic = random.Random(seed), Traffic(seed, api=True)
@@ -43,7 +43,7 @@ def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
         with _busy(processes, amount * 60):
             began = time.monotonic()
             while (passed := time.monotonic() - began) < amount * 60:
-                told(passed / 60)
+                report_progress(passed / 60)
                 time.sleep(min(amount * 60 / KILLS, amount * 60 - passed))
                 name = draw.choice(KILLED)
                 stack.end(name, signal.SIGKILL)

@@ -8,7 +8,7 @@ from chaos import batches, oracle
 from chaos.batches import PLANNING, STEPS, Blow
 from chaos.load import Load
 from chaos.oracle import Finding
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
@@ -21,7 +21,7 @@ LONGEST_S = 4.0
 """Range of random moments in seconds: slightly more than an attempt takes."""
 
 
-def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Kill attempts and planners the given number of times, while batches continue.
 
     Each step is hit at least once if the number allows. The same events go to other tenants without kills,
@@ -31,13 +31,13 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
     killed: Counter[str] = Counter()
     loads = [Load(seed + number) for number in range(TENANTS)]
     sent = [Sent(batches.make_tenant()) for _ in loads]
-    tenants = [each.tenant for each in sent]
+    tenants = [owner.tenant for owner in sent]
     rounds = 0
     with with_settings(**batches.ENDLESS_ATTEMPTS):
         while killed.total() < amount or rounds < len(PLANNING):  # each round has one planner to kill
             rounds += 1
-            for load, each in zip(loads, sent, strict=True):
-                each.send(load.events(EVENTS))
+            for load, owner in zip(loads, sent, strict=True):
+                owner.send(load.events(EVENTS))
             points = [PLANNING[rounds % 2]] if rounds <= len(PLANNING) or rounds % 7 == 0 else []
             batch = batches.plan(tenants, *map(Blow, points))
             killed.update(points)
@@ -48,7 +48,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
                 blow = next(blows)
                 if batches.strike(now, blow):
                     killed[blow.point.partition("@")[0] if blow.point else RANDOM] += 1
-                    told(killed.total())
+                    report_progress(killed.total())
             batches.finish(batch)
         batches.publish_overdue()
         calm = _without_faults(seed, rounds)
@@ -63,9 +63,9 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
 def _without_faults(seed: int, rounds: int) -> list[Sent]:
     loads = [Load(seed + number) for number in range(TENANTS)]
     calm = [Sent(batches.make_tenant()) for _ in loads]
-    for load, each in zip(loads, calm, strict=True):
-        each.send(load.events(EVENTS * rounds))
-    batches.finish(batches.plan([each.tenant for each in calm]), attempts_left=1)
+    for load, owner in zip(loads, calm, strict=True):
+        owner.send(load.events(EVENTS * rounds))
+    batches.finish(batches.plan([owner.tenant for owner in calm]), attempts_left=1)
     return calm
 
 

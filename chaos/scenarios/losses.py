@@ -7,7 +7,7 @@ from confluent_kafka import TopicPartition
 from chaos import batches
 from chaos.load import Load
 from chaos.oracle import Finding
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.sent import PARTITIONS, Sent
 from chaos.stack import Stack
 from chaos.surroundings import pulse, with_settings
@@ -22,17 +22,17 @@ SELECT partition, settled_offset, base_offset FROM ingest_positions WHERE tenant
 """
 
 
-def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Lose events by retention and by recreated topics in turns, beside an unaffected tenant."""
     draw = random.Random(seed)
     harmed, other = Sent(batches.make_tenant()), Sent(batches.make_tenant())
     loads, findings = (Load(seed), Load(seed + 1)), list[Finding]()
     with with_settings(**batches.ENDLESS_ATTEMPTS):
         for number in range(1, round(amount) + 1):
-            for load, each in zip(loads, (harmed, other), strict=True):
-                each.send(load.events(EVENTS))
-                batches.finish(batches.plan([each.tenant]))
-                each.send(load.events(EVENTS))
+            for load, owner in zip(loads, (harmed, other), strict=True):
+                owner.send(load.events(EVENTS))
+                batches.finish(batches.plan([owner.tenant]))
+                owner.send(load.events(EVENTS))
             (_retention if number % 2 else _recreated)(harmed, draw)
             if harmed.tenant not in {alarm.tenant for alarm in planning.ingest_status().alarms}:
                 findings.append(Finding("a loss that nobody was told of", harmed.tenant.slug, str(number)))
@@ -41,7 +41,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
             harmed.base = {partition: base for partition, _, base in _positions(harmed.tenant)}
             harmed.send(loads[0].events(EVENTS))
             batches.finish(batches.plan([harmed.tenant]))
-            told(number)
+            report_progress(number)
         batches.publish_overdue()
     return Outcome([harmed, other], f"{amount:.0f} losses", findings)
 

@@ -4,7 +4,7 @@ import time
 from contextlib import ExitStack
 
 from chaos.oracle import Finding
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.stack import Stack
 from chaos.surroundings import superuser
 from chaos.traffic import Traffic, settled_until
@@ -26,7 +26,7 @@ SELECT percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY seconds) FROM (
 DROP = "DELETE FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s AND table_name = 'orders'"
 
 
-def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Measure the age of the oldest event at settlement, for quiet tenants, without and with noise."""
     quiet = Traffic(seed, tenants=4, rate=RATE)
     noisy = [

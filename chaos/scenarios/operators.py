@@ -16,7 +16,7 @@ from chaos.operators.episode import Episode
 from chaos.operators.schedule import Schedule
 from chaos.operators.shrink import shrunk
 from chaos.oracle import Finding
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
 
@@ -41,13 +41,13 @@ EAGER = {
 """Upkeep keeps the allowed minimum, and rollups do not wait."""
 
 
-def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Run episodes for some minutes, or until one fails; each seed is one higher than the last."""
     began, number, steps, events = time.monotonic(), 0, 0, 0
     places: Counter[str] = Counter()
     findings: Sequence[Finding] = ()
     while (passed := (time.monotonic() - began) / 60) < amount and not findings:
-        told(passed)
+        report_progress(passed)
         schedule = drawn(seed + number, random.Random(seed + number).randrange(*ROUNDS))
         episode = carried_out(schedule)
         places.update(episode.places)

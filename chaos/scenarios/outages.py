@@ -9,7 +9,7 @@ from functools import partial
 from chaos import oracle, refusing
 from chaos.load import SCHEMAS
 from chaos.oracle import Finding
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
@@ -28,7 +28,7 @@ Fault = Callable[[Stack, random.Random], None]
 """Harms the stack and restores it; returns when the harm is over."""
 
 
-def run(fault: Fault, stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
+def run(fault: Fault, stack: Stack, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Apply the fault under load, and wait for recovery.
 
     Raises:
@@ -49,8 +49,8 @@ def run(fault: Fault, stack: Stack, seed: int, amount: float, told: Told) -> Out
 def _orphans(sent: Sequence[Sent]) -> list[Finding]:
     """Check that upkeep removes the orphans left in the object store (the oracle then reads the rest)."""
     with with_settings(UPKEEP__ORPHAN_HOURS=0), spark.session() as session:
-        for each in sent:
-            tenant = each.tenant
+        for owner in sent:
+            tenant = owner.tenant
             needs = [
                 Need(tenant, registry.find_dataset(tenant, slug).dataset_id, slug, Task.SWEEP, "chaos", 1)
                 for slug in SCHEMAS
@@ -59,8 +59,8 @@ def _orphans(sent: Sequence[Sent]) -> list[Finding]:
             while needs:
                 done = list(upkeep(lambda: session, needs, run_id=None, seconds=SWEEP_S))
                 # Dagster's own upkeep may hold a table: then this one is skipped.
-                skipped = {each.dataset for each in done if each.outcome == "skipped"}
-                passed = {each.dataset for each in done if each.outcome == "done"}
+                skipped = {task.dataset for task in done if task.outcome == "skipped"}
+                passed = {task.dataset for task in done if task.outcome == "done"}
                 problem = f"the sweep of {tenant.slug} did not come through: {done}"
                 assert passed | skipped == {need.slug for need in needs}, problem
                 assert time.monotonic() < deadline, problem

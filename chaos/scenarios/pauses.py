@@ -7,7 +7,7 @@ from functools import partial
 
 from chaos import batches
 from chaos.load import Load
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import superuser, with_settings
@@ -30,7 +30,7 @@ WHERE application_name = %s OR (application_name = 'pulse' AND state = 'idle in 
 """
 
 
-def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Stop runs at steps drawn by the seed, and let another attempt overtake them."""
     draw, load, sent = random.Random(seed), Load(seed), Sent(batches.make_tenant())
     with with_settings(**batches.ENDLESS_ATTEMPTS):
@@ -48,7 +48,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
             assert slow.exitcode == 1, (
                 f"stopped at {point}, it ended with {slow.exitcode}; see {batches.log()}"
             )
-            told(number)
+            report_progress(number)
         batches.publish_overdue()
     return Outcome([sent], f"{amount:.0f} pauses")
 

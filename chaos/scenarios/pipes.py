@@ -18,7 +18,7 @@ from urllib.parse import quote
 from chaos import api, batches, inside, piped
 from chaos.batches import Blow
 from chaos.oracle import Finding
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.sources import SOURCE, Folder, capturing, known_as
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
@@ -138,7 +138,11 @@ class Scene:
 
 
 def run(
-    stack: Stack | None, seed: int, amount: float, told: Told, names: Collection[str] = tuple(PIPES)
+    stack: Stack | None,
+    seed: int,
+    amount: float,
+    report_progress: ReportProgress,
+    names: Collection[str] = tuple(PIPES),
 ) -> Outcome:
     """Kill runs, watches and batches; compare with the source now and then."""
     draw, findings = random.Random(seed), list[Finding]()
@@ -148,10 +152,10 @@ def run(
             rounds = 0
             while killed.total() < amount and not findings and rounds < 20 + 3 * amount:
                 rounds += 1
-                what, name, blow = next(blows)
-                if _strike(scene, what, name, blow):
-                    killed[_told(what, name, blow)] += 1
-                    told(killed.total())
+                action, name, blow = next(blows)
+                if _strike(scene, action, name, blow):
+                    killed[_told(action, name, blow)] += 1
+                    report_progress(killed.total())
                 if rounds % ROUNDS_COMPARED == 0:
                     findings += _compare(scene)
             findings += _compare(scene)
@@ -217,33 +221,33 @@ def _blows(draw: random.Random, scene: Scene) -> Iterator[tuple[str, str, Blow]]
         steps += [("watch", "captured", point) for point in WATCH]
     while True:
         new = [step for step in steps if _told(*step[:2], Blow(step[2])) not in scene.killed]
-        what, name, point = draw.choice(new or steps)
-        yield what, name, Blow(point)
-        what, name = draw.choice([("ingest", draw.choice(into)), *(("run", name) for name in scene.names)])
-        yield what, name, Blow(after_s=draw.uniform(0.2, LONGEST_S))
+        action, name, point = draw.choice(new or steps)
+        yield action, name, Blow(point)
+        action, name = draw.choice([("ingest", draw.choice(into)), *(("run", name) for name in scene.names)])
+        yield action, name, Blow(after_s=draw.uniform(0.2, LONGEST_S))
 
 
-def _told(what: str, name: str, blow: Blow) -> str:
+def _told(action: str, name: str, blow: Blow) -> str:
     """A kill, as it is counted."""
-    who = PIPES[name].what if what == "run" else {"ingest": "batch"}.get(what, what)
-    return f"{who}: {blow.point or RANDOM}"
+    actor = PIPES[name].what if action == "run" else {"ingest": "batch"}.get(action, action)
+    return f"{actor}: {blow.point or RANDOM}"
 
 
-def _strike(scene: Scene, what: str, name: str, blow: Blow) -> bool:
+def _strike(scene: Scene, action: str, name: str, blow: Blow) -> bool:
     """Do something in a process that is killed; True if it was, False if it had ended."""
     tenant = scene.tenant
     if upstream := PIPES[name].after:
         _bring(tenant, upstream)
     if blow.point in ANEW:
         pipes.reset(tenant, name)
-    if what == "ingest":
+    if action == "ingest":
         if blow.point in DELETIONS or (batch := _open_batch(tenant)) is None:
             _prepare(scene, name)
             batch = _open_batch(tenant)
         return batch is not None and batches.strike(batch, blow)
     _settle(tenant)  # a run begins when the one before has settled
     environment = dict(os.environ) | blow.environment
-    process = batches.fork(inside.of_pipe, (what, tenant, name, str(batches.log()), environment))
+    process = batches.fork(inside.of_pipe, (action, tenant, name, str(batches.log()), environment))
     process.join(PATIENCE_S if blow.after_s is None else blow.after_s)
     if process.is_alive():
         process.kill()
@@ -292,7 +296,7 @@ def _bring(tenant: Tenant, name: str) -> None:
 
 def _compare(scene: Scene) -> list[Finding]:
     """What is not as it is in the source, once all pipes have brought all that there is."""
-    tenant, found = scene.tenant, list[Finding]()
+    tenant, findings = scene.tenant, list[Finding]()
     with scene.writer.still:
         scene.files(scene.source)
         for name in scene.names:
@@ -300,6 +304,6 @@ def _compare(scene: Scene) -> list[Finding]:
         _settle(tenant)
         for name in scene.names:
             table = PIPES[name].table
-            rows, gone = piped.rows(scene.source, table), scene.writer.gone[table]
-            found += piped.judge(tenant, scene.source, name, rows, gone)
-    return found
+            rows, deleted = piped.rows(scene.source, table), scene.writer.gone[table]
+            findings += piped.judge(tenant, scene.source, name, rows, deleted)
+    return findings

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from chaos import batches
 from chaos.load import Event, Load
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
@@ -17,7 +17,7 @@ OVERHEAD = 200
 """Size of the headers of a dead letter, for which a message of maximum size leaves no room."""
 
 
-def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Send poison among good events: the batch must settle, and every undeliverable byte must be kept."""
     draw, load, sent = random.Random(seed), Load(seed), Sent(batches.make_tenant())
     with with_settings(**batches.ENDLESS_ATTEMPTS):
@@ -26,7 +26,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
             draw.shuffle(events)
             sent.send(events)
             batches.finish(batches.plan([sent.tenant]), attempts_left=1)
-            told(number)
+            report_progress(number)
         batches.publish_overdue()
     return Outcome([sent], f"{amount:.0f} batches")
 

@@ -15,7 +15,7 @@ from chaos import batches
 from chaos.external import Writer, catalog, create, engine, judge
 from chaos.load import DAYS, NOW, SCHEMAS, Load
 from chaos.oracle import Finding
-from chaos.scenario import Outcome, Told
+from chaos.scenario import Outcome, ReportProgress
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
@@ -45,7 +45,9 @@ EAGER = {
 """Upkeep keeps the allowed minimum, so that a wrong removal shows at once."""
 
 
-def run(stack: Stack | None, seed: int, amount: float, told: Told, *, external: bool = False) -> Outcome:
+def run(
+    stack: Stack | None, seed: int, amount: float, report_progress: ReportProgress, *, external: bool = False
+) -> Outcome:
     """Run all writers on one tenant's tables for some minutes.
 
     Args:
@@ -55,23 +57,23 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told, *, external: 
         AssertionError: a batch, a task or a backfill failed other than by giving way.
     """
     if not external:
-        return _run(seed, amount, told, Sent(batches.make_tenant()), (), list)
+        return _run(seed, amount, report_progress, Sent(batches.make_tenant()), (), list)
     with catalog() as url:
         sent = Sent(batches.make_tenant())
         create(sent.tenant, url)
         engines = [Writer(engine(sent.tenant, url), number) for number in (1, 2)]
         works = (*(each.write for each in engines), _own_upkeep)
-        judged = partial(judge, sent.tenant, engine(sent.tenant, url), engines)
-        return _run(seed, amount, told, sent, works, judged)
+        find_differences = partial(judge, sent.tenant, engine(sent.tenant, url), engines)
+        return _run(seed, amount, report_progress, sent, works, find_differences)
 
 
 def _run(
     seed: int,
     amount: float,
-    told: Told,
+    report_progress: ReportProgress,
     sent: Sent,
     more: Sequence[Work],
-    judged: Callable[[], Sequence[Finding]],
+    find_differences: Callable[[], Sequence[Finding]],
 ) -> Outcome:
     load, commits = Load(seed), Counter[str]()
     tenant, began = sent.tenant, time.monotonic()
@@ -100,13 +102,13 @@ def _run(
         while time.monotonic() < until and not failed:
             _ingest(sent, load)
             commits["batch"] += 1
-            told(min(amount, (time.monotonic() - began) / 60))
+            report_progress(min(amount, (time.monotonic() - began) / 60))
         for writer in writers:
             writer.join()
         batches.publish_overdue()
     if failed:
         raise AssertionError(f"a writer failed: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
-    return Outcome([sent], f"{amount:g} minutes", judged(), places=commits)
+    return Outcome([sent], f"{amount:g} minutes", find_differences(), places=commits)
 
 
 def _ingest(sent: Sent, load: Load) -> None:
@@ -128,8 +130,8 @@ def _upkeep(tenant: Tenant, draw: random.Random) -> str:
 def _own_upkeep(tenant: Tenant, draw: random.Random) -> str:
     need = Need(tenant, None, None, Task.OWN, "chaos", 1)
     (done,) = upkeep(_no_spark, [need], run_id=None, seconds=600)
-    left = [why for why in (done.detail or "").split("; ") if why and not GAVE_WAY.search(why)]
-    assert (done.outcome, left) == ("done", []), f"upkeep of own tables: {done}"
+    problems = [why for why in (done.detail or "").split("; ") if why and not GAVE_WAY.search(why)]
+    assert (done.outcome, problems) == ("done", []), f"upkeep of own tables: {done}"
     did = [what for what, number in OWN_WORK.items() if done.after[number]]
     return "upkeep of own tables" + (f" that {' and '.join(did)}" if did else "")
 

@@ -482,7 +482,7 @@ def test_what_is_missing_is_fetched_side_by_side(
         if broken:
             raise Transient("the network went away")
 
-    class Told:
+    class Progress:
         def step(self, title: str, detail: str = "") -> None: ...
 
         def done(self, line: str) -> None:
@@ -491,7 +491,7 @@ def test_what_is_missing_is_fetched_side_by_side(
     missing = [Download("one", "One", one), Download("other", "Other", other)]
     monkeypatch.setattr(services, "missing_downloads", lambda wanted: [d for d in missing if not d.present()])
     with pytest.raises(Transient, match="went away") if broken else nullcontext():
-        stack._fetch((), Told())
+        stack._fetch((), Progress())
     assert sorted(told) == ([] if broken else ["One fetched in 0 s", "Other fetched in 0 s"])
     assert [download.present() for download in missing] == [not broken] * 2
 

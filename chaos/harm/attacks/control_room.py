@@ -34,16 +34,16 @@ async def _foreign_page(attacker: Attacker) -> None:
     """Requests through the browser of an operator who has the control room open."""
     target = attacker.target
     assert target.room, "the control room runs"
-    own = {"host": f"127.0.0.1:{target.room}", "cookie": target.session}
+    headers = {"host": f"127.0.0.1:{target.room}", "cookie": target.session}
     image = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
     query = f"/graphql?query={quote(STOP)}"
     body = {"query": STOP}
     requests = [
-        wire.request("GET", query, **own),
-        wire.request("GET", query, **own, **image),
-        wire.request("POST", "/graphql", body=body, **own | {"host": f"evil.example:{target.room}"}),
-        wire.request("POST", "/graphql", body=body, **own, origin="https://evil.example"),
-        wire.request("POST", "/graphql", body=body, **own, content_type="text/plain"),
+        wire.request("GET", query, **headers),
+        wire.request("GET", query, **headers, **image),
+        wire.request("POST", "/graphql", body=body, **headers | {"host": f"evil.example:{target.room}"}),
+        wire.request("POST", "/graphql", body=body, **headers, origin="https://evil.example"),
+        wire.request("POST", "/graphql", body=body, **headers, content_type="text/plain"),
     ]
     await attacker.flood(itertools.cycle(requests), 4, port=target.room)
 
@@ -66,9 +66,9 @@ async def _lists(attacker: Attacker) -> None:
     """Bodies that are JSON, and no request of GraphQL."""
     port = attacker.target.room
     assert port, "the control room runs"
-    own = {"host": f"127.0.0.1:{port}", "cookie": attacker.target.session}
+    headers = {"host": f"127.0.0.1:{port}", "cookie": attacker.target.session}
     bodies: tuple[object, ...] = ([{"query": STOP}], [], 1, "text", {"query": [STOP]})
-    requests = [wire.request("POST", "/graphql", body=body, **own) for body in bodies]
+    requests = [wire.request("POST", "/graphql", body=body, **headers) for body in bodies]
     await attacker.flood(itertools.cycle(requests), 4, port=port)
 
 

@@ -40,8 +40,8 @@ def _spark(attacker: Attacker) -> str:
     try:
         client._analyze("spark_version")
     except PySparkException as error:
-        known = "authenticat" in str(error).lower() or "authorization" in str(error).lower()
-        return "refused by Spark" if known else f"unclear: {error}"
+        is_refusal = "authenticat" in str(error).lower() or "authorization" in str(error).lower()
+        return "refused by Spark" if is_refusal else f"unclear: {error}"
     finally:
         client.close()
     return "a session of Spark"
