@@ -227,9 +227,46 @@ def test_csv_goes_on_after_a_line_that_is_none() -> None:
     assert (event["event_id"], event["data"]) == ("N4", '{"tail": "N4", "x": "\\udcff"}')
 
 
+def test_a_dead_letter_of_csv_has_the_lines_of_the_file() -> None:
+    """Also those that a quote has taken: no other row shows that they were there."""
+    content = b'tail,x\r\nN1,"open\r\nN2,"b"\r\nN3,"\xc3\xa9",\r\nN4,"never\nN5,\xff\n'
+    found = [row for row in read(content, Format.CSV) if row.values is None]
+    assert [(row.line, row.text, row.why.partition(":")[0]) for row in found] == [
+        (2, b'N1,"open\r\nN2,"b"\r\n', "the lines 2 to 3 are not CSV"),
+        (4, b'N3,"\xc3\xa9",\r\n', "the line has 3 values, and the header 2"),
+        (5, b'N4,"never\nN5,\xff\n', "the lines 5 to 6 are not CSV"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, b"5"),
+        ({"$ref": "#/$defs/n"}, b"5"),
+        ({"enum": [5, 7]}, b"5"),
+        ({"const": 5}, b"5"),
+        ({"allOf": [{"type": "number"}]}, b"5"),
+        ({"type": ["number", "string"]}, "5"),
+        ({"anyOf": [{"type": "number"}, {"type": "string"}]}, "5"),
+        ({"enum": ["5", 5]}, "5"),
+        ({}, "5"),
+    ],
+    ids=str,
+)
+def test_a_cell_of_csv_has_the_type_that_a_choice_or_a_reference_declares(
+    declared: dict[str, Any], value: Any
+) -> None:
+    files = Files("shop", "x", Format.CSV, ("tail",))
+    schema = {"type": "object", "properties": {"n": declared}, "$defs": {"n": {"type": "integer"}}}
+    (row,) = formats.rows(io.BytesIO(b"tail,n\nN1,5\n"), files, schema, "x")
+    assert row.values is not None
+    assert row.values["n"] == (msgspec.Raw(value) if isinstance(value, bytes) else value)
+
+
 def test_a_quote_that_never_ends_is_told_and_takes_no_more_memory_than_a_line() -> None:
     found = read(b'tail,x\nN1,"' + (b"a" * 999 + b"\n") * 6_000, Format.CSV)
     assert found[0].values is None
+    assert len(found[0].text) == rows.EXCERPT_BYTES
     assert csv.field_size_limit() == formats.LONGEST_LINE
 
 

@@ -4,18 +4,18 @@ import codecs
 import csv
 import io
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import schema_inference
 from pulse_pipelines.pipes.files import gzipped, int96, parquet_types
+from pulse_pipelines.pipes.files.csv_records import Records, parsers
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
 
@@ -92,7 +92,7 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
             if files.timestamp and sample and not any(files.timestamp in row for row in sample):
                 raise without_time(files, name)
             return schema_inference.schema(sample)
-        header = _header(_records(head), files)
+        header = _header(Records(head, LONGEST_LINE), files)
         return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
 
 
@@ -131,30 +131,18 @@ def _ndjson(stream: BinaryIO) -> Iterator[Row]:
             yield Row(line, None, text, str(error))
 
 
-def _records(stream: BinaryIO) -> Iterator[Any]:
-    """Records of a CSV file; the reader continues after an invalid one."""
-    csv.field_size_limit(LONGEST_LINE)
-    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-
-    def lines() -> Iterator[str]:
-        while line := text.readline(LONGEST_LINE):
-            if len(line) == LONGEST_LINE:
-                raise UserError(f"a line of the file has more than {LONGEST_LINE:,} characters")
-            yield line
-
-    return csv.reader(lines(), strict=True)
-
-
 def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[Row]:
-    records: Any = _records(stream)
+    records = Records(stream, LONGEST_LINE)
     header = _header(records, files)
-    forms = [_form(schema, name) for name in header]
+    forms = parsers(schema, header)
     while True:
-        line = records.line_num + 1
+        line = records.read_lines + 1
         try:
             record = next(records, None)
         except csv.Error as error:
-            yield Row(line, None, b"", f"the line is not CSV: {error}")
+            last = records.read_lines
+            lines = "the line is" if last <= line else f"the lines {line} to {last} are"
+            yield Row(line, None, records.text, f"{lines} not CSV: {error}")
             continue
         if record is None:
             return
@@ -162,35 +150,19 @@ def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[
             continue
         if len(record) != len(header):
             why = f"the line has {len(record)} values, and the header {len(header)}"
-            yield Row(line, None, ascii(record).encode(), why)
+            yield Row(line, None, records.text, why)
             continue
         fields = zip(header, forms, record, strict=True)
         yield Row(line, {name: form(text) for name, form, text in fields if text})
 
 
-def _header(records: Any, files: Files) -> list[str]:
+def _header(records: Records, files: Files) -> list[str]:
     try:
         header: list[str] = next(records, [])
     except csv.Error as error:
-        raise UserError(f"the file has no header: line {records.line_num}: {error}") from None
+        raise UserError(f"the file has no header: line {records.read_lines}: {error}") from None
     _check(header, files)
     return header
-
-
-def _form(schema: Mapping[str, Any], column: str) -> Callable[[str], Any]:
-    """The parser of a column's text: JSON, unless its type is text."""
-    declared = schema.get("properties", {}).get(column)
-    kind = declared.get("type") if isinstance(declared, Mapping) else None
-    kinds = {kind} if isinstance(kind, str) else set(kind or ())
-    return str if "string" in kinds or not kinds - {"null"} else _as_json
-
-
-def _as_json(text: str) -> Any:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return text  # the schema refuses it
-    return msgspec.Raw(text.strip().encode())
 
 
 def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
