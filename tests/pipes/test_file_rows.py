@@ -9,6 +9,7 @@ import json
 import ssl
 import threading
 import tracemalloc
+import uuid
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,62 @@ def test_an_interval_of_parquet_is_as_postgres_writes_it(value: str, expected: s
     duckdb.sql(f"COPY ({select}) TO '{file}'")
     (row,) = read(file.read_bytes(), Format.PARQUET)
     assert row.values == {"tail": "N1", "i": expected, "s": {"a": 1, "b": [expected, None]}}
+
+
+def parquet(**columns: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"tail": ["N1"]} | columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+_TENSOR = pa.fixed_shape_tensor(pa.float32(), [2])
+EXTENSIONS: dict[str, tuple[pa.DataType, pa.Array, Any, dict[str, Any]]] = {
+    "bool8": (pa.bool8(), pa.array([1], pa.int8()), True, {"type": ["boolean", "null"]}),
+    "bytes": (pa.opaque(pa.binary(), "x", "y"), pa.array([b"\xff"]), "/w==", {"type": ["string", "null"]}),
+    "integer": (pa.opaque(pa.int64(), "x", "y"), pa.array([2**62]), 2**62, {"type": ["integer", "null"]}),
+    "tensor": (
+        _TENSOR,
+        pa.array([[0.1, 2]], _TENSOR.storage_type),
+        [0.1, 2],
+        {"type": ["array", "null"], "items": {"type": ["number", "null"]}},
+    ),
+    "uuid": (pa.uuid(), pa.array([bytes(16)], pa.binary(16)), str(uuid.UUID(int=0)), {"type": ["string", "null"]}),
+    "json": (pa.json_(), pa.array(['{"a": 1}']), '{"a": 1}', {"type": ["string", "null"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_value_of_an_extension_of_arrow_is_what_it_is_stored_as(name: str, nested: bool) -> None:
+    kind, stored, expected, declared = EXTENSIONS[name]
+    column: Any = pa.ExtensionArray.from_storage(kind, stored)
+    if nested:
+        column = pa.StructArray.from_arrays([column], ["x"])
+    content = parquet(v=column)
+    (row,) = read(content, Format.PARQUET)
+    assert row.values is not None
+    assert row.values["v"] == ({"x": expected} if nested else expected)
+    schema = looked_at(content, Format.PARQUET)
+    assert schema is not None
+    assert schema["properties"]["v"] == ({} if nested else declared)
+
+
+@pytest.mark.parametrize("shredded", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_variant_of_parquet_is_refused(nested: bool, shredded: bool) -> None:
+    """Its members are bytes of an encoding of its own, and none of the values that it stands for."""
+    members = [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary())]
+    if shredded:
+        members.append(pa.field("typed_value", pa.int64()))
+    value = {"metadata": b"\x11\x00\x00", "value": b"\x0c\x01"}
+    kind, some = pa.struct(members), [value]
+    column = pa.array([some] if nested else some, pa.list_(kind) if nested else kind)
+    for reader in (read, looked_at):
+        with pytest.raises(UserError, match="column v has the type VARIANT"):
+            reader(parquet(v=column), Format.PARQUET)
+    like_it = pa.array([{"metadata": b"x", "value": b"y"}])
+    (row,) = read(parquet(v=like_it), Format.PARQUET)
+    assert row.values == {"tail": "N1", "v": {"metadata": "eA==", "value": "eQ=="}}
 
 
 def test_an_enum_of_parquet_is_text() -> None:
@@ -382,8 +439,10 @@ def test_a_text_that_stands_for_many_rows_is_in_memory_once() -> None:
 
 def test_a_damaged_footer_of_parquet_is_told() -> None:
     content = b"PAR1" + b"\x00" * 20 + (20).to_bytes(4, "little") + b"PAR1"
-    with pytest.raises(UserError, match="not a Parquet file"):
-        looked_at(content, Format.PARQUET)
+    for reader in (looked_at, read):
+        with pytest.raises(UserError, match="not a Parquet file") as told:
+            reader(content, Format.PARQUET)
+        assert told.value.where["file"] == "x"
 
 
 def test_a_damaged_page_of_parquet_is_told() -> None:

@@ -76,11 +76,7 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
     with _damage_explained(name):
         if files.format is Format.PARQUET:
             with _on_disk(stream, LARGEST_SAMPLED) as local:
-                try:
-                    columns = pq.read_schema(local)
-                except OSError as error:  # a damaged footer
-                    raise UserError(f"the file is not a Parquet file: {str(error)[:_SHOWN]}") from None
-            _check(columns.names, files)
+                columns = _columns(local, files)
             return parquet_types.schema(columns)
         content = gzipped.unpacked(stream, name).read(SAMPLE_BYTES)
         head = io.BytesIO(content)
@@ -167,8 +163,7 @@ def _header(records: Records, files: Files) -> list[str]:
 
 def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
     with _on_disk(stream, LARGEST) as local:
-        schema = pq.read_schema(local)
-        _check(schema.names, files)
+        schema = _columns(local, files)
         # Of texts as they are stored: a megabyte may stand for each of a million rows.
         texts = [
             each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
@@ -194,6 +189,22 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                     if value is not None:
                         values[name] = value
                 yield Row(line, values, b"", why)
+
+
+def _columns(local: Any, files: Files) -> pa.Schema:
+    """The columns of a Parquet file. Raises UserError: it cannot be read, or lacks those of the key."""
+    try:
+        columns = pq.read_schema(local)
+    except OSError as error:  # a damaged footer, or an encrypted one
+        raise UserError(f"the file is not a Parquet file: {str(error)[:_SHOWN]}") from None
+    _check(columns.names, files)
+    for column in columns:
+        if parquet_types.has_variant(column.type):
+            raise UserError(
+                f"the column {column.name} has the type VARIANT, whose values a pipe does not read",
+                fix="Write the column as JSON text",
+            )
+    return columns
 
 
 def _readable(column: pa.Array) -> pa.Array:

@@ -23,6 +23,7 @@ def schema(columns: pa.Schema) -> dict[str, Any]:
 
 
 def _schema(kind: pa.DataType) -> dict[str, Any]:
+    kind = _plain(kind)
     if pa.types.is_dictionary(kind):
         return _schema(kind.value_type)
     if pa.types.is_integer(kind):
@@ -41,6 +42,27 @@ def _schema(kind: pa.DataType) -> dict[str, Any]:
     if pa.types.is_struct(kind) or pa.types.is_map(kind):
         return {}
     return {"type": ["string", "null"]}
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Of an extension of Arrow the type that its values in Python have."""
+    if isinstance(kind, pa.UuidType | pa.JsonType):
+        return pa.string()
+    if isinstance(kind, pa.Bool8Type):
+        return pa.bool_()
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def has_variant(kind: pa.DataType) -> bool:
+    """Whether it is or holds a VARIANT: a struct of encoded values, which the format says how to recognize."""
+    if pa.types.is_struct(kind):
+        names = {member.name for member in kind}
+        if names in _VARIANTS and not kind.field("metadata").nullable and _is_bytes(kind.field("value").type):
+            return True
+    return any(has_variant(kind.field(place).type) for place in range(kind.num_fields))
+
+
+_VARIANTS = ({"metadata", "value"}, {"metadata", "value", "typed_value"})
 
 
 def readable(kind: pa.DataType) -> pa.DataType:
@@ -100,6 +122,7 @@ def form(kind: pa.DataType) -> Form:
 
 
 def _form(kind: pa.DataType) -> Form:
+    kind = _plain(kind)
     if pa.types.is_dictionary(kind):
         return _form(kind.value_type)
     if pa.types.is_float64(kind):
@@ -117,7 +140,7 @@ def _form(kind: pa.DataType) -> Form:
         return _duration
     if pa.types.is_interval(kind):
         return _interval
-    if any(check(kind) for check in _BYTES):
+    if _is_bytes(kind):
         return lambda value: base64.b64encode(value).decode()
     if _is_list(kind):
         item = form(kind.value_type)
@@ -146,6 +169,10 @@ _LISTS = (
     pa.types.is_list_view,
     pa.types.is_large_list_view,
 )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return any(check(kind) for check in _BYTES)
 
 
 def _is_list(kind: pa.DataType) -> bool:
