@@ -200,9 +200,14 @@ EXTENSIONS: dict[str, tuple[pa.DataType, pa.Array, Any, dict[str, Any]]] = {
         [0.1, 2],
         {"type": ["array", "null"], "items": {"type": ["number", "null"]}},
     ),
-    "uuid": (pa.uuid(), pa.array([bytes(16)], pa.binary(16)), str(uuid.UUID(int=0)), {"type": ["string", "null"]}),
+    "uuid": (
+        pa.uuid(),
+        pa.array([bytes(16)], pa.binary(16)),
+        str(uuid.UUID(int=0)),
+        {"type": ["string", "null"]},
+    ),
     "json": (pa.json_(), pa.array(['{"a": 1}']), '{"a": 1}', {"type": ["string", "null"]}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)

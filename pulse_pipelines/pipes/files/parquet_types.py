@@ -54,7 +54,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def has_variant(kind: pa.DataType) -> bool:
-    """Whether it is or holds a VARIANT: a struct of encoded values, which the format says how to recognize."""
+    """Whether it is or holds a VARIANT: a struct of encoded values, known by its members."""
     if pa.types.is_struct(kind):
         names = {member.name for member in kind}
         if names in _VARIANTS and not kind.field("metadata").nullable and _is_bytes(kind.field("value").type):
