@@ -23,18 +23,22 @@ OF_SYSTEM = frozenset(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"))
 KEY = "id"
 """Column of the entity's `_id`."""
 NAME = re.compile(r"(?:([a-z_][a-z0-9_]{0,62})\.)?([a-z_][a-z0-9_]{0,62})")
-# For a domain its base type decides how a value is written.
+# For a domain its base type decides how a value is written; for an interval its fields, too.
 COLUMNS = """
 WITH RECURSIVE base AS (
     SELECT a.attnum, a.attname, a.attgenerated <> '' OR a.attidentity = 'a' AS own,
-        format_type(a.atttypid, a.atttypmod) AS said, a.atttypid AS oid FROM pg_attribute a
-    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+        format_type(a.atttypid, a.atttypmod) AS said, a.atttypid AS oid, a.atttypmod AS more
+    FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
-    SELECT b.attnum, b.attname, b.own, b.said, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid
-    WHERE t.typtype = 'd')
-SELECT b.attname, b.said, CASE WHEN t.typcategory = 'A' THEN 'array ' || e.typname ELSE t.typname END, b.own
-FROM base b JOIN pg_type t ON t.oid = b.oid LEFT JOIN pg_type e ON e.oid = t.typelem
-WHERE t.typtype <> 'd' ORDER BY b.attnum
+    SELECT b.attnum, b.attname, b.own, b.said, t.typbasetype, t.typtypmod
+    FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'),
+of_item AS (
+    SELECT b.*, t.typcategory = 'A' AS is_array,
+        CASE WHEN t.typcategory = 'A' THEN t.typelem ELSE t.oid END AS item
+    FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd')
+SELECT i.attname, i.said, CASE WHEN i.is_array THEN 'array ' ELSE '' END
+    || CASE WHEN i.item = 'interval'::regtype THEN format_type(i.item, i.more) ELSE t.typname END, i.own
+FROM of_item i JOIN pg_type t ON t.oid = i.item ORDER BY i.attnum
 """
 UNIQUE = """
 SELECT EXISTS (SELECT FROM pg_index i
