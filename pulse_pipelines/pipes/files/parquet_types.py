@@ -45,7 +45,7 @@ def _schema(kind: pa.DataType) -> dict[str, Any]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Of an extension of Arrow the type that its values in Python have."""
+    """The type that values of an extension of Arrow have in Python; any other type itself."""
     if isinstance(kind, pa.UuidType | pa.JsonType):
         return pa.string()
     if isinstance(kind, pa.Bool8Type):

@@ -124,7 +124,7 @@ def _check_time(value: str, kind: str) -> None:
 
 
 def _check_interval(value: str, kind: str) -> None:
-    """Of an interval with fields, Postgres keeps what is not smaller than the last of them."""
+    """Raise ValueError if an interval has units that its column lacks: Postgres drops them."""
     last = kind.partition("(")[0].split()[-1]
     smaller = _UNITS[_UNITS.index(last) + 1 :]
     match = _INTERVAL.fullmatch(value)

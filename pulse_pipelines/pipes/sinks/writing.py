@@ -167,7 +167,7 @@ class Writer:
         return False
 
     def _upsert(self, count: int) -> int:
-        """Upsert the rows of `pulse_rows` that are no deletions. Raises LeftOut: they are not as many."""
+        """Upsert rows of `pulse_rows`, except deletions. Raises LeftOut: some were not written."""
         upserted = self._run(UPSERT)
         if upserted != count and len(self._target.columns) > 1:
             raise LeftOut
