@@ -392,6 +392,7 @@ def test_names_that_postgres_has_no_column_for_are_refused(owner: Owner, sink: A
         ("\\377", "char", "\\377"),
         ("\u00e9" * 31, "name", "\u00e9" * 31),
         (["AP8Q", "\\x00ff"], "array bytea", '{"\\\\x00ff10","\\\\x00ff"}'),
+        (["(1,1),(0,0)", None], "array box", '{"(1,1),(0,0)";NULL}'),
         (7, "char", "7"),
         ("20261119T0000Z", "date", "20261119T0000Z"),
         ("20261119T220000Z", "timestamp", "20261119T220000Z"),

@@ -40,6 +40,8 @@ _INTERVAL = re.compile(
     r"-?P(?:(?P<year>-?\d+)Y)?(?:(?P<month>-?\d+)M)?(?:(?P<week>-?\d+)W)?(?:(?P<day>-?\d+)D)?"
     r"(?:T(?:(?P<hour>-?\d+)H)?(?:(?P<minute>-?\d+)M)?(?:(?P<second>-?[\d.]+)S)?)?"
 )
+_BETWEEN = {"box": ";"}
+"""What is between the elements of an array, if not a comma."""
 _HEX = re.compile(r"\\x(?:[0-9a-f]{2})*")
 """Bytes as Postgres writes them, and so pipes those of an array."""
 _ESCAPED = str.maketrans({'"': '\\"', "\\": "\\\\"})
@@ -144,7 +146,7 @@ def _bytes(value: Any) -> str:
 
 
 def _array(items: list[Any], kind: str) -> str:
-    return "{" + ",".join(_item(item, kind) for item in items) + "}"
+    return "{" + _BETWEEN.get(kind, ",").join(_item(item, kind) for item in items) + "}"
 
 
 def _item(item: Any, kind: str) -> str:
