@@ -10,6 +10,8 @@ import ssl
 import threading
 import tracemalloc
 import uuid
+from collections.abc import Callable
+from datetime import date, datetime
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -244,6 +246,38 @@ def test_a_variant_of_parquet_is_refused(nested: bool, shredded: bool) -> None:
     assert row.values == {"tail": "N1", "v": {"metadata": "eA==", "value": "eQ=="}}
 
 
+SPARK = "org.apache.spark."
+EARLY, LATER = [date(1582, 10, 14), date(1582, 10, 15)], [date(1582, 10, 15), date(2026, 1, 1)]
+MOMENTS = [datetime(1899, 12, 31, 23), datetime(1900, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("footer", "column", "refused"),
+    [
+        ({}, pa.array(EARLY), 0),
+        ({"version": "3.5.1"}, pa.array(EARLY), 0),
+        ({"version": "2.4.8"}, pa.array(EARLY), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array(EARLY), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array(LATER), 0),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array([[day] for day in EARLY]), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array([{"x": day} for day in EARLY]), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array(MOMENTS, pa.timestamp("us", "UTC")), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array([None, None], pa.date32()), 0),
+        ({"version": "3.5.1", "legacyINT96": ""}, pa.array(MOMENTS, pa.timestamp("us")), 1),
+        ({"version": "3.5.1", "legacyINT96": ""}, pa.array(EARLY), 0),
+    ],
+)
+def test_a_day_of_the_old_calendar_of_spark_is_refused(
+    footer: dict[str, str], column: pa.Array, refused: int
+) -> None:
+    table = pa.table({"tail": ["N1", "N2"], "v": column})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({SPARK + key: value for key, value in footer.items()}), sink)
+    found = read(sink.getvalue().to_pybytes(), Format.PARQUET)
+    assert [row.why.startswith("v has an invalid value") for row in found] == [bool(refused), False]
+    assert all("old calendar" in row.why for row in found if row.why)
+
+
 def test_an_enum_of_parquet_is_text() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"tail": ["N1", "N2"], "mood": ["sad", "\u00dc"]}), sink, store_schema=False)
@@ -262,6 +296,43 @@ def test_a_list_view_of_parquet_is_a_list() -> None:
     assert schema["properties"]["v"]["type"] == ["array", "null"]
     found = [(row.values or {})["v"] for row in read(sink.getvalue(), Format.PARQUET)]
     assert found == [[1, None], []]
+
+
+@pytest.mark.parametrize("of_items", [pa.list_view, pa.large_list_view])
+def test_times_in_a_list_view_of_parquet_keep_their_nanoseconds(
+    of_items: Callable[[pa.DataType], pa.DataType],
+) -> None:
+    items = pa.array([1, None], pa.int64()).cast(_NS)
+    kind = pa.ListViewArray if of_items is pa.list_view else pa.LargeListViewArray
+    (row,) = read(parquet(v=kind.from_arrays([0], [2], items)), Format.PARQUET)
+    assert row.values == {"tail": "N1", "v": ["00:00:00.000000001", None]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (pa.float16(), 4108.0, 4108.0),
+        (pa.float16(), 65504.0, 65504.0),
+        (pa.float16(), 0.1, 0.1),
+        (pa.float32(), 123456792.0, 123456792.0),
+        (pa.float32(), -0.0, -0.0),
+        (pa.float32(), 0.1, 0.1),
+        (pa.float32(), 3.4028234663852886e38, 3.4028235e38),
+    ],
+)
+def test_a_whole_number_of_a_short_float_of_parquet_keeps_its_digits(
+    kind: pa.DataType, value: float, expected: float
+) -> None:
+    (row,) = read(parquet(v=pa.array([value], kind)), Format.PARQUET)
+    assert row.values is not None
+    assert repr(row.values["v"]) == repr(expected)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_the_first_moment_of_nanoseconds_is_not_a_value(zone: str | None) -> None:
+    column = pa.array([{"x": -(2**63)}], pa.struct([("x", pa.int64())]))
+    (row,) = read(parquet(v=column.cast(pa.struct([("x", pa.timestamp("ns", zone))]))), Format.PARQUET)
+    assert row.why == "v has an invalid value: a moment out of range"
 
 
 def test_what_is_too_large_keeps_its_id() -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import schema_inference
-from pulse_pipelines.pipes.files import gzipped, int96, parquet_types
+from pulse_pipelines.pipes.files import gzipped, int96, old_calendar, parquet_types
 from pulse_pipelines.pipes.files.csv_records import Records, parsers
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
@@ -174,6 +174,7 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         types = parquet_types.annotated(schema, file.schema)
         forms = {name: parquet_types.form(kind) for name, kind in types.items()}
         line, digits = 0, int96.digits(local, file, ROWS)
+        calendar = old_calendar.of_footer(file.metadata.metadata)
         for batch in _batches(file):
             columns = [_readable(column) for column in batch.columns]
             for index in range(batch.num_rows):
@@ -182,6 +183,8 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                 for column, (name, form) in zip(columns, forms.items(), strict=True):
                     try:
                         value = column[index].as_py()
+                        if calendar is not None:
+                            calendar.check(value)
                         value = int96.with_digits(value, more[name]) if name in more else form(value)
                     except (OverflowError, ValueError) as error:  # a date beyond the year 9999
                         why = f"{name} has an invalid value: {error}"

@@ -76,9 +76,9 @@ def readable(kind: pa.DataType) -> pa.DataType:
         return pa.struct([member.with_type(readable(member.type)) for member in kind])
     if pa.types.is_map(kind):
         return pa.map_(readable(kind.key_type), readable(kind.item_type))
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
         return pa.list_(_readable_item(kind))
-    if pa.types.is_large_list(kind):
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
         return pa.large_list(_readable_item(kind))
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(_readable_item(kind), kind.list_size)
@@ -129,7 +129,7 @@ def _form(kind: pa.DataType) -> Form:
         return _finite
     if pa.types.is_floating(kind):
         short = np.float16 if pa.types.is_float16(kind) else np.float32
-        return lambda value: _finite(float(str(short(value))))
+        return lambda value: _finite(_shortest(float(value), short))
     if pa.types.is_decimal(kind):
         return lambda value: format(value, "f")
     if _is_time_of_ns(kind):
@@ -184,6 +184,11 @@ def _is_plain(kind: pa.DataType) -> bool:
     return "type" in _schema(kind) and not _is_list(kind)
 
 
+def _shortest(value: float, short: Any) -> float:
+    """The shortest decimal that stands for a float of fewer bits, but a whole number with all its digits."""
+    return value if value.is_integer() and abs(value) < 2**53 else float(str(short(value)))
+
+
 def _finite(value: float) -> float | str:
     """JSON has no NaN and no infinity: as texts they are refused by the schema, and seen."""
     return value if math.isfinite(value) else str(value)
@@ -191,6 +196,8 @@ def _finite(value: float) -> float | str:
 
 def _moment(value: Any) -> str:
     """ISO 8601: in UTC, or without a zone where it has none; fractions without zeros at their end."""
+    if value != value:
+        raise ValueError("a moment out of range")
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC)
     text: str = value.isoformat()

@@ -38,7 +38,7 @@ _OCTAL = re.compile(r"\\[0-3][0-7]{2}")
 _UNITS = ("year", "month", "day", "hour", "minute", "second")
 _INTERVAL = re.compile(
     r"-?P(?:(?P<year>-?\d+)Y)?(?:(?P<month>-?\d+)M)?(?:(?P<week>-?\d+)W)?(?:(?P<day>-?\d+)D)?"
-    r"(?:T(?:(?P<hour>-?\d+)H)?(?:(?P<minute>-?\d+)M)?(?:(?P<second>-?[\d.]+)S)?)?"
+    r"(?:T(?:(?P<hour>-?\d+)H)?(?:(?P<minute>-?\d+)M)?(?:(?P<second>-?\d+(?:\.\d+)?)S)?)?"
 )
 _BETWEEN = {"box": ";"}
 """What is between the elements of an array, if not a comma."""
