@@ -1,6 +1,6 @@
 """The old calendar: dates of Parquet files in which Spark counts the days as before its version 3.
 
-Such a file says so in its footer. Its days before 15 October 1582 are those of the Julian calendar, and its
+The footer of such a file names it. Its days before 15 October 1582 are those of the Julian calendar, and its
 timestamps before 1900 were moved by a zone's local mean time: who reads them as days of today's calendar has
 others. They are refused, and all later ones are as in any other file.
 """
