@@ -32,7 +32,7 @@ from pulse_pipelines.monitoring.issues import Kind, find_issues
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.sinks import reading
 from pulse_pipelines.pipes.sinks.run import deliver
-from pulse_pipelines.pipes.sinks.texts import text
+from pulse_pipelines.pipes.sinks.texts import key_text, text
 from pulse_pipelines.pipes.watch import watch_one
 from pulse_resources.errors import Conflict, NotFound, PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import Settings
@@ -325,23 +325,55 @@ def test_what_is_in_the_way_across_batches_is_written_in_the_end(
     assert pipes.find(owner.tenant, "out").error is None
 
 
-def test_two_entities_of_one_key_and_a_deletion_that_is_refused(owner: Owner, sink: Any) -> None:
+def test_an_id_that_its_column_writes_otherwise_and_a_deletion_that_is_refused(
+    owner: Owner, sink: Any
+) -> None:
+    """In whichever batch: it would be the row of another entity, and its deletion would be that one's."""
     sink.execute(
         "ALTER TABLE copied ALTER id TYPE int USING id::int; CREATE TABLE other (id int REFERENCES copied)"
     )
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, ("1", {"people": 1}), ("01", {"people": 2}), ("2", {"people": 3}), ("3", {}), ("x", {}))
     deliver(owner.tenant, "out")
-    assert rows(sink, "people") == {2: (3,), 3: (None,)}
-    assert "another entity has the same key" in str(pipes.find(owner.tenant, "out").error)
+    push(owner, ("02", {"people": 4}))
+    deliver(owner.tenant, "out")
+    assert rows(sink, "people") == {1: (1,), 2: (3,), 3: (None,)}
+    told = str(pipes.find(owner.tenant, "out").error)
+    assert "01: the column writes this id otherwise" in told
+    assert "02: the column writes this id otherwise" in told
     sink.execute("INSERT INTO other VALUES (2)")
-    push(owner, *((key, {"_deleted": True}) for key in ("01", "2", "3", "x")))
+    push(owner, *((key, {"_deleted": True}) for key in ("01", "02", "2", "3", "x")))
     deliver(owner.tenant, "out")
     assert rows(sink, "people") == {1: (1,), 2: (3,)}
     assert "2: update or delete on table" in str(pipes.find(owner.tenant, "out").error)
     sink.execute("DELETE FROM other")
     deliver(owner.tenant, "out")
     assert (rows(sink, "people"), pipes.find(owner.tenant, "out").error) == ({1: (1,)}, None)
+
+
+def test_two_entities_of_one_key_are_refused(owner: Owner, sink: Any) -> None:
+    sink.execute("ALTER TABLE copied ALTER id TYPE numeric USING id::numeric")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, ("1", {"people": 1}), ("1.0", {"people": 2}), ("2", {"people": 3}))
+    deliver(owner.tenant, "out")
+    assert rows(sink, "people") == {2: (3,)}
+    assert "another entity has the same key" in str(pipes.find(owner.tenant, "out").error)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"), [("01", "int4"), ("+1", "int8"), (" 1", "int2"), ("-0", "int8"), ("a ", "bpchar")]
+)
+def test_an_id_that_is_another_text_in_its_column_is_an_error(key: str, kind: str) -> None:
+    with pytest.raises(ValueError, match="writes this id otherwise"):
+        key_text(key, kind)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [("1", "int4"), ("-10", "int8"), ("0", "int8"), ("01", "text"), ("a", "bpchar"), ("A", "uuid")],
+)
+def test_an_id_is_written_as_it_is(key: str, kind: str) -> None:
+    assert key_text(key, kind) == key
 
 
 LONG = "a" * 64

@@ -11,6 +11,7 @@ from pulse_pipelines.domain import json_values
 ARRAY = "array"
 _JSON = ("json", "jsonb")
 _INTEGERS = ("int2", "int4", "int8")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 _UNSIGNED = ("oid", "xid", "cid")
 _TIMES = ("date", "time", "timetz", "timestamp", "timestamptz")
 _RANGES = {
@@ -73,6 +74,18 @@ def text(value: Any, kind: str) -> str | None:
     written = _written(value, kind)
     _check(written, kind)
     return written
+
+
+def key_text(key: str, kind: str) -> str | None:
+    """The id of an entity as text for a column.
+
+    Raises:
+        ValueError: no column of this type can hold it, or another id could be the same key there.
+    """
+    is_other = (kind in _INTEGERS and not _INTEGER.fullmatch(key)) or (kind == "bpchar" and key.endswith(" "))
+    if is_other:
+        raise ValueError("the column writes this id otherwise: it could be the row of another entity")
+    return text(key, kind)
 
 
 def _written(value: Any, kind: str) -> str:
