@@ -246,7 +246,7 @@ def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Ar
             continue
         rest = {key: value for key, value in data.items() if key not in names}
         for column in partial:
-            if remainder := _untyped_parts(get(column.field), column.type):
+            if remainder := untyped_parts(get(column.field), column.type):
                 rest[column.field] = remainder
         texts.append(json_text(rest) if rest else None)
     return pa.array(texts, pa.string())
@@ -255,7 +255,7 @@ def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Ar
 _FLOATS = frozenset((float, type(None)))
 
 
-def _untyped_parts(value: Any, kind: FieldType) -> Any:
+def untyped_parts(value: Any, kind: FieldType) -> Any:
     """The parts of a value that its typed column drops or rounds; lists keep their positions."""
     if kind.kind is Kind.DOUBLE:
         if type(value) is Number:
@@ -265,10 +265,10 @@ def _untyped_parts(value: Any, kind: FieldType) -> Any:
         declared = dict(kind.fields)
         rest = {key: item for key, item in value.items() if key not in declared}
         for key, member in kind.fields:
-            if remainder := _untyped_parts(value.get(key), member):
+            if remainder := untyped_parts(value.get(key), member):
                 rest[key] = remainder
         return rest
     if kind.kind is Kind.LIST and type(value) is list and kind.item is not None:
-        remainders = [_untyped_parts(item, kind.item) for item in value]
+        remainders = [untyped_parts(item, kind.item) for item in value]
         return remainders if any(remainders) else None
     return None

@@ -17,7 +17,7 @@ from pyiceberg.io.pyarrow import PYARROW_PARQUET_FIELD_ID_KEY as FIELD_ID
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
-from pulse_pipelines.tables import arrow_columns, file_metrics, parquet_files
+from pulse_pipelines.tables import arrow_columns, file_metrics, parquet_files, widened
 from pulse_pipelines.tables.written_files import Metrics
 from pulse_resources import object_store
 from pulse_resources.errors import Terminal
@@ -128,13 +128,18 @@ def field_ids(path: str) -> frozenset[int]:
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Rows of a file as rows of another schema of its table: missing columns are null, others are cast."""
+    """Rows of a file as rows of another schema of its table: missing columns are null, others are cast.
+
+    A number is a double, and an integer that it cannot hold becomes the nearest; `_extra` keeps its digits.
+    """
+    rest = widened.rest(batch, schema)
     arrays = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
-        if index < 0:
+        if field.name == widened.EXTRA and rest is not None:
+            arrays.append(rest.cast(field.type))
+        elif index < 0:
             arrays.append(pa.nulls(batch.num_rows, field.type))
         else:
-            # Not "safe": a number is a double, and an integer that it cannot hold becomes the nearest.
             arrays.append(batch.column(index).cast(field.type, safe=False))
     return pa.Table.from_arrays(arrays, schema=schema)

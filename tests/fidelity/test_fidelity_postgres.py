@@ -95,6 +95,7 @@ def test_rows_of_a_table_come_as_documented_and_back_as_they_were(owner: Owner, 
     assert measured(owner, source, "incremental", 2) == changed
     pipes.create(owner.tenant, definition(BACK))
     deliver(owner.tenant, "back")
+    assert pipes.find(owner.tenant, "back").error is None, "a value that came was refused on its way back"
     ((copied,),) = source.execute("SELECT count(*) FROM copied").fetchall()
     differ = set()
     for column, kind in COLUMNS.items():

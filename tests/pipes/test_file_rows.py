@@ -9,6 +9,9 @@ import json
 import ssl
 import threading
 import tracemalloc
+import uuid
+from collections.abc import Callable
+from datetime import date, datetime
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -182,6 +185,99 @@ def test_an_interval_of_parquet_is_as_postgres_writes_it(value: str, expected: s
     assert row.values == {"tail": "N1", "i": expected, "s": {"a": 1, "b": [expected, None]}}
 
 
+def parquet(**columns: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"tail": ["N1"]} | columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+_TENSOR = pa.fixed_shape_tensor(pa.float32(), [2])
+EXTENSIONS: dict[str, tuple[pa.DataType, pa.Array, Any, dict[str, Any]]] = {
+    "bool8": (pa.bool8(), pa.array([1], pa.int8()), True, {"type": ["boolean", "null"]}),
+    "bytes": (pa.opaque(pa.binary(), "x", "y"), pa.array([b"\xff"]), "/w==", {"type": ["string", "null"]}),
+    "integer": (pa.opaque(pa.int64(), "x", "y"), pa.array([2**62]), 2**62, {"type": ["integer", "null"]}),
+    "tensor": (
+        _TENSOR,
+        pa.array([[0.1, 2]], _TENSOR.storage_type),
+        [0.1, 2],
+        {"type": ["array", "null"], "items": {"type": ["number", "null"]}},
+    ),
+    "uuid": (
+        pa.uuid(),
+        pa.array([bytes(16)], pa.binary(16)),
+        str(uuid.UUID(int=0)),
+        {"type": ["string", "null"]},
+    ),
+    "json": (pa.json_(), pa.array(['{"a": 1}']), '{"a": 1}', {"type": ["string", "null"]}),
+}
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_value_of_an_extension_of_arrow_is_what_it_is_stored_as(name: str, nested: bool) -> None:
+    kind, stored, expected, declared = EXTENSIONS[name]
+    column: Any = pa.ExtensionArray.from_storage(kind, stored)
+    if nested:
+        column = pa.StructArray.from_arrays([column], ["x"])
+    content = parquet(v=column)
+    (row,) = read(content, Format.PARQUET)
+    assert row.values is not None
+    assert row.values["v"] == ({"x": expected} if nested else expected)
+    schema = looked_at(content, Format.PARQUET)
+    assert schema is not None
+    assert schema["properties"]["v"] == ({} if nested else declared)
+
+
+@pytest.mark.parametrize("shredded", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_variant_of_parquet_is_refused(nested: bool, shredded: bool) -> None:
+    """Its members are bytes of an encoding of its own, and none of the values that it stands for."""
+    members = [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary())]
+    if shredded:
+        members.append(pa.field("typed_value", pa.int64()))
+    value = {"metadata": b"\x11\x00\x00", "value": b"\x0c\x01"}
+    kind, some = pa.struct(members), [value]
+    column = pa.array([some] if nested else some, pa.list_(kind) if nested else kind)
+    for reader in (read, looked_at):
+        with pytest.raises(UserError, match="column v has the type VARIANT"):
+            reader(parquet(v=column), Format.PARQUET)
+    like_it = pa.array([{"metadata": b"x", "value": b"y"}])
+    (row,) = read(parquet(v=like_it), Format.PARQUET)
+    assert row.values == {"tail": "N1", "v": {"metadata": "eA==", "value": "eQ=="}}
+
+
+SPARK = "org.apache.spark."
+EARLY, LATER = [date(1582, 10, 14), date(1582, 10, 15)], [date(1582, 10, 15), date(2026, 1, 1)]
+MOMENTS = [datetime(1899, 12, 31, 23), datetime(1900, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("footer", "column", "refused"),
+    [
+        ({}, pa.array(EARLY), 0),
+        ({"version": "3.5.1"}, pa.array(EARLY), 0),
+        ({"version": "2.4.8"}, pa.array(EARLY), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array(EARLY), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array(LATER), 0),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array([[day] for day in EARLY]), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array([{"x": day} for day in EARLY]), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array(MOMENTS, pa.timestamp("us", "UTC")), 1),
+        ({"version": "3.5.1", "legacyDateTime": ""}, pa.array([None, None], pa.date32()), 0),
+        ({"version": "3.5.1", "legacyINT96": ""}, pa.array(MOMENTS, pa.timestamp("us")), 1),
+        ({"version": "3.5.1", "legacyINT96": ""}, pa.array(EARLY), 0),
+    ],
+)
+def test_a_day_of_the_old_calendar_of_spark_is_refused(
+    footer: dict[str, str], column: pa.Array, refused: int
+) -> None:
+    table = pa.table({"tail": ["N1", "N2"], "v": column})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({SPARK + key: value for key, value in footer.items()}), sink)
+    found = read(sink.getvalue().to_pybytes(), Format.PARQUET)
+    assert [row.why.startswith("v has an invalid value") for row in found] == [bool(refused), False]
+    assert all("old calendar" in row.why for row in found if row.why)
+
+
 def test_an_enum_of_parquet_is_text() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"tail": ["N1", "N2"], "mood": ["sad", "\u00dc"]}), sink, store_schema=False)
@@ -200,6 +296,43 @@ def test_a_list_view_of_parquet_is_a_list() -> None:
     assert schema["properties"]["v"]["type"] == ["array", "null"]
     found = [(row.values or {})["v"] for row in read(sink.getvalue(), Format.PARQUET)]
     assert found == [[1, None], []]
+
+
+@pytest.mark.parametrize("of_items", [pa.list_view, pa.large_list_view])
+def test_times_in_a_list_view_of_parquet_keep_their_nanoseconds(
+    of_items: Callable[[pa.DataType], pa.DataType],
+) -> None:
+    items = pa.array([1, None], pa.int64()).cast(_NS)
+    kind = pa.ListViewArray if of_items is pa.list_view else pa.LargeListViewArray
+    (row,) = read(parquet(v=kind.from_arrays([0], [2], items)), Format.PARQUET)
+    assert row.values == {"tail": "N1", "v": ["00:00:00.000000001", None]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (pa.float16(), 4108.0, 4108.0),
+        (pa.float16(), 65504.0, 65504.0),
+        (pa.float16(), 0.1, 0.1),
+        (pa.float32(), 123456792.0, 123456792.0),
+        (pa.float32(), -0.0, -0.0),
+        (pa.float32(), 0.1, 0.1),
+        (pa.float32(), 3.4028234663852886e38, 3.4028235e38),
+    ],
+)
+def test_a_whole_number_of_a_short_float_of_parquet_keeps_its_digits(
+    kind: pa.DataType, value: float, expected: float
+) -> None:
+    (row,) = read(parquet(v=pa.array([value], kind)), Format.PARQUET)
+    assert row.values is not None
+    assert repr(row.values["v"]) == repr(expected)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_the_first_moment_of_nanoseconds_is_not_a_value(zone: str | None) -> None:
+    column = pa.array([{"x": -(2**63)}], pa.struct([("x", pa.int64())]))
+    (row,) = read(parquet(v=column.cast(pa.struct([("x", pa.timestamp("ns", zone))]))), Format.PARQUET)
+    assert row.why == "v has an invalid value: a moment out of range"
 
 
 def test_what_is_too_large_keeps_its_id() -> None:
@@ -227,9 +360,46 @@ def test_csv_goes_on_after_a_line_that_is_none() -> None:
     assert (event["event_id"], event["data"]) == ("N4", '{"tail": "N4", "x": "\\udcff"}')
 
 
+def test_a_dead_letter_of_csv_has_the_lines_of_the_file() -> None:
+    """Also those that a quote has taken: no other row shows that they were there."""
+    content = b'tail,x\r\nN1,"open\r\nN2,"b"\r\nN3,"\xc3\xa9",\r\nN4,"never\nN5,\xff\n'
+    found = [row for row in read(content, Format.CSV) if row.values is None]
+    assert [(row.line, row.text, row.why.partition(":")[0]) for row in found] == [
+        (2, b'N1,"open\r\nN2,"b"\r\n', "the lines 2 to 3 are not CSV"),
+        (4, b'N3,"\xc3\xa9",\r\n', "the line has 3 values, and the header 2"),
+        (5, b'N4,"never\nN5,\xff\n', "the lines 5 to 6 are not CSV"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, b"5"),
+        ({"$ref": "#/$defs/n"}, b"5"),
+        ({"enum": [5, 7]}, b"5"),
+        ({"const": 5}, b"5"),
+        ({"allOf": [{"type": "number"}]}, b"5"),
+        ({"type": ["number", "string"]}, "5"),
+        ({"anyOf": [{"type": "number"}, {"type": "string"}]}, "5"),
+        ({"enum": ["5", 5]}, "5"),
+        ({}, "5"),
+    ],
+    ids=str,
+)
+def test_a_cell_of_csv_has_the_type_that_a_choice_or_a_reference_declares(
+    declared: dict[str, Any], value: Any
+) -> None:
+    files = Files("shop", "x", Format.CSV, ("tail",))
+    schema = {"type": "object", "properties": {"n": declared}, "$defs": {"n": {"type": "integer"}}}
+    (row,) = formats.rows(io.BytesIO(b"tail,n\nN1,5\n"), files, schema, "x")
+    assert row.values is not None
+    assert row.values["n"] == (msgspec.Raw(value) if isinstance(value, bytes) else value)
+
+
 def test_a_quote_that_never_ends_is_told_and_takes_no_more_memory_than_a_line() -> None:
     found = read(b'tail,x\nN1,"' + (b"a" * 999 + b"\n") * 6_000, Format.CSV)
     assert found[0].values is None
+    assert len(found[0].text) == rows.EXCERPT_BYTES
     assert csv.field_size_limit() == formats.LONGEST_LINE
 
 
@@ -345,8 +515,10 @@ def test_a_text_that_stands_for_many_rows_is_in_memory_once() -> None:
 
 def test_a_damaged_footer_of_parquet_is_told() -> None:
     content = b"PAR1" + b"\x00" * 20 + (20).to_bytes(4, "little") + b"PAR1"
-    with pytest.raises(UserError, match="not a Parquet file"):
-        looked_at(content, Format.PARQUET)
+    for reader in (looked_at, read):
+        with pytest.raises(UserError, match="not a Parquet file") as told:
+            reader(content, Format.PARQUET)
+        assert told.value.where["file"] == "x"
 
 
 def test_a_damaged_page_of_parquet_is_told() -> None:

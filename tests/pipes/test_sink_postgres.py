@@ -32,7 +32,7 @@ from pulse_pipelines.monitoring.issues import Kind, find_issues
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.sinks import reading
 from pulse_pipelines.pipes.sinks.run import deliver
-from pulse_pipelines.pipes.sinks.texts import text
+from pulse_pipelines.pipes.sinks.texts import key_text, text
 from pulse_pipelines.pipes.watch import watch_one
 from pulse_resources.errors import Conflict, NotFound, PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import Settings
@@ -325,23 +325,55 @@ def test_what_is_in_the_way_across_batches_is_written_in_the_end(
     assert pipes.find(owner.tenant, "out").error is None
 
 
-def test_two_entities_of_one_key_and_a_deletion_that_is_refused(owner: Owner, sink: Any) -> None:
+def test_an_id_that_its_column_writes_otherwise_and_a_deletion_that_is_refused(
+    owner: Owner, sink: Any
+) -> None:
+    """In whichever batch: it would be the row of another entity, and its deletion would be that one's."""
     sink.execute(
         "ALTER TABLE copied ALTER id TYPE int USING id::int; CREATE TABLE other (id int REFERENCES copied)"
     )
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, ("1", {"people": 1}), ("01", {"people": 2}), ("2", {"people": 3}), ("3", {}), ("x", {}))
     deliver(owner.tenant, "out")
-    assert rows(sink, "people") == {2: (3,), 3: (None,)}
-    assert "another entity has the same key" in str(pipes.find(owner.tenant, "out").error)
+    push(owner, ("02", {"people": 4}))
+    deliver(owner.tenant, "out")
+    assert rows(sink, "people") == {1: (1,), 2: (3,), 3: (None,)}
+    told = str(pipes.find(owner.tenant, "out").error)
+    assert "01: the column writes this id otherwise" in told
+    assert "02: the column writes this id otherwise" in told
     sink.execute("INSERT INTO other VALUES (2)")
-    push(owner, *((key, {"_deleted": True}) for key in ("01", "2", "3", "x")))
+    push(owner, *((key, {"_deleted": True}) for key in ("01", "02", "2", "3", "x")))
     deliver(owner.tenant, "out")
     assert rows(sink, "people") == {1: (1,), 2: (3,)}
     assert "2: update or delete on table" in str(pipes.find(owner.tenant, "out").error)
     sink.execute("DELETE FROM other")
     deliver(owner.tenant, "out")
     assert (rows(sink, "people"), pipes.find(owner.tenant, "out").error) == ({1: (1,)}, None)
+
+
+def test_two_entities_of_one_key_are_refused(owner: Owner, sink: Any) -> None:
+    sink.execute("ALTER TABLE copied ALTER id TYPE numeric USING id::numeric")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, ("1", {"people": 1}), ("1.0", {"people": 2}), ("2", {"people": 3}))
+    deliver(owner.tenant, "out")
+    assert rows(sink, "people") == {2: (3,)}
+    assert "another entity has the same key" in str(pipes.find(owner.tenant, "out").error)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"), [("01", "int4"), ("+1", "int8"), (" 1", "int2"), ("-0", "int8"), ("a ", "bpchar")]
+)
+def test_an_id_that_is_another_text_in_its_column_is_an_error(key: str, kind: str) -> None:
+    with pytest.raises(ValueError, match="writes this id otherwise"):
+        key_text(key, kind)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [("1", "int4"), ("-10", "int8"), ("0", "int8"), ("01", "text"), ("a", "bpchar"), ("A", "uuid")],
+)
+def test_an_id_is_written_as_it_is(key: str, kind: str) -> None:
+    assert key_text(key, kind) == key
 
 
 LONG = "a" * 64
@@ -391,6 +423,23 @@ def test_names_that_postgres_has_no_column_for_are_refused(owner: Owner, sink: A
         ("10:00 PM", "time", "10:00 PM"),
         ("\\377", "char", "\\377"),
         ("\u00e9" * 31, "name", "\u00e9" * 31),
+        (["AP8Q", "\\x00ff"], "array bytea", '{"\\\\x00ff10","\\\\x00ff"}'),
+        (["(1,1),(0,0)", None], "array box", '{"(1,1),(0,0)";NULL}'),
+        (7, "char", "7"),
+        ("20261119T0000Z", "date", "20261119T0000Z"),
+        ("20261119T220000Z", "timestamp", "20261119T220000Z"),
+        ("19 Nov 2026 10:00", "timestamp", "19 Nov 2026 10:00"),
+        ("20261119T220000+02", "timestamptz", "20261119T220000+02"),
+        ("[2026-01-01,2026-02-01)", "daterange", "[2026-01-01,2026-02-01)"),
+        ('["2026-01-01 10:00:00",infinity]', "tsrange", '["2026-01-01 10:00:00",infinity]'),
+        ("{[2026-01-01T10:00Z,)}", "tsmultirange", "{[2026-01-01T10:00Z,)}"),
+        ("(,)", "daterange", "(,)"),
+        ("empty", "tsrange", "empty"),
+        ("P1Y2M3DT4H", "interval", "P1Y2M3DT4H"),
+        ("P1Y2M0D", "interval year to month", "P1Y2M0D"),
+        ("-P1Y2M3D", "interval day", "-P1Y2M3D"),
+        ("PT1H30M1.5S", "interval day to second(3)", "PT1H30M1.5S"),
+        ("1 day 4 hours", "interval second", "1 day 4 hours"),
     ],
 )
 def test_values_are_written_by_their_column(value: Any, kind: str, expected: str | None) -> None:
@@ -420,6 +469,36 @@ def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
         ("2026-11-19T00:00:00+02:00", "date", "no zone"),
         ("\u00e9" * 32, "name", "63 bytes"),
         ("ab", "char", "1 bytes"),
+        (65, "char", "1 bytes"),
+        (True, "char", "1 bytes"),
+        ([65], "array char", "1 bytes"),
+        ({"a": "x" * 60}, "name", "63 bytes"),
+        (5, "bytea", "base64"),
+        ({"a": 1}, "bytea", "base64"),
+        (["*"], "array bytea", "base64"),
+        (-1, "oid", "no number below zero"),
+        (["-1"], "array xid", "no number below zero"),
+        ("20261119T220000Z", "date", "no time of day"),
+        ("2026-11-19T2200", "date", "no time of day"),
+        ("2026-11-19+05", "date", "no zone"),
+        ("20261119T220000+05", "timestamp", "no zone"),
+        ("2026-11-19 EST", "timestamp", "no zone"),
+        ("T220000+05", "time", "no zone"),
+        ("220000+05", "time", "no zone"),
+        ("2026-11-19 10:00", "time", "no date"),
+        ("2026-11-19 10:00+02", "timetz", "no date"),
+        ("[2026-01-01 10:00+05,2026-02-01)", "tsrange", "no zone"),
+        ('["2026-01-01 10:00:00","2026-02-01 10:00:00+05")', "tsrange", "no zone"),
+        ("{[2026-01-01,2026-02-01), [2026-03-01 10:00+05,)}", "tsmultirange", "no zone"),
+        ("[2026-01-01T22:00:00Z,)", "daterange", "no time of day"),
+        (["[2026-01-01T22:00:00Z,)"], "array daterange", "no time of day"),
+        ("P1Y2M3D", "interval year to month", "only a part"),
+        ("P1Y2M", "interval year", "only a part"),
+        ("P3DT4H", "interval day", "only a part"),
+        ("PT1H30M", "interval hour", "only a part"),
+        ("PT1H30M1S", "interval day to minute", "only a part"),
+        ("1 day 4 hours", "interval day", "ISO 8601"),
+        (["P3DT4H"], "array interval day", "only a part"),
     ],
 )
 def test_what_postgres_would_take_for_another_value_is_an_error(value: Any, kind: str, why: str) -> None:

@@ -4,18 +4,18 @@ import codecs
 import csv
 import io
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import schema_inference
-from pulse_pipelines.pipes.files import gzipped, int96, parquet_types
+from pulse_pipelines.pipes.files import gzipped, int96, old_calendar, parquet_types
+from pulse_pipelines.pipes.files.csv_records import Records, parsers
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
 
@@ -76,11 +76,7 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
     with _damage_explained(name):
         if files.format is Format.PARQUET:
             with _on_disk(stream, LARGEST_SAMPLED) as local:
-                try:
-                    columns = pq.read_schema(local)
-                except OSError as error:  # a damaged footer
-                    raise UserError(f"the file is not a Parquet file: {str(error)[:_SHOWN]}") from None
-            _check(columns.names, files)
+                columns = _columns(local, files)
             return parquet_types.schema(columns)
         content = gzipped.unpacked(stream, name).read(SAMPLE_BYTES)
         head = io.BytesIO(content)
@@ -92,7 +88,7 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
             if files.timestamp and sample and not any(files.timestamp in row for row in sample):
                 raise without_time(files, name)
             return schema_inference.schema(sample)
-        header = _header(_records(head), files)
+        header = _header(Records(head, LONGEST_LINE), files)
         return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
 
 
@@ -131,30 +127,18 @@ def _ndjson(stream: BinaryIO) -> Iterator[Row]:
             yield Row(line, None, text, str(error))
 
 
-def _records(stream: BinaryIO) -> Iterator[Any]:
-    """Records of a CSV file; the reader continues after an invalid one."""
-    csv.field_size_limit(LONGEST_LINE)
-    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-
-    def lines() -> Iterator[str]:
-        while line := text.readline(LONGEST_LINE):
-            if len(line) == LONGEST_LINE:
-                raise UserError(f"a line of the file has more than {LONGEST_LINE:,} characters")
-            yield line
-
-    return csv.reader(lines(), strict=True)
-
-
 def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[Row]:
-    records: Any = _records(stream)
+    records = Records(stream, LONGEST_LINE)
     header = _header(records, files)
-    forms = [_form(schema, name) for name in header]
+    forms = parsers(schema, header)
     while True:
-        line = records.line_num + 1
+        line = records.read_lines + 1
         try:
             record = next(records, None)
         except csv.Error as error:
-            yield Row(line, None, b"", f"the line is not CSV: {error}")
+            last = records.read_lines
+            lines = "the line is" if last <= line else f"the lines {line} to {last} are"
+            yield Row(line, None, records.text, f"{lines} not CSV: {error}")
             continue
         if record is None:
             return
@@ -162,41 +146,24 @@ def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[
             continue
         if len(record) != len(header):
             why = f"the line has {len(record)} values, and the header {len(header)}"
-            yield Row(line, None, ascii(record).encode(), why)
+            yield Row(line, None, records.text, why)
             continue
         fields = zip(header, forms, record, strict=True)
         yield Row(line, {name: form(text) for name, form, text in fields if text})
 
 
-def _header(records: Any, files: Files) -> list[str]:
+def _header(records: Records, files: Files) -> list[str]:
     try:
         header: list[str] = next(records, [])
     except csv.Error as error:
-        raise UserError(f"the file has no header: line {records.line_num}: {error}") from None
+        raise UserError(f"the file has no header: line {records.read_lines}: {error}") from None
     _check(header, files)
     return header
 
 
-def _form(schema: Mapping[str, Any], column: str) -> Callable[[str], Any]:
-    """The parser of a column's text: JSON, unless its type is text."""
-    declared = schema.get("properties", {}).get(column)
-    kind = declared.get("type") if isinstance(declared, Mapping) else None
-    kinds = {kind} if isinstance(kind, str) else set(kind or ())
-    return str if "string" in kinds or not kinds - {"null"} else _as_json
-
-
-def _as_json(text: str) -> Any:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return text  # the schema refuses it
-    return msgspec.Raw(text.strip().encode())
-
-
 def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
     with _on_disk(stream, LARGEST) as local:
-        schema = pq.read_schema(local)
-        _check(schema.names, files)
+        schema = _columns(local, files)
         # Of texts as they are stored: a megabyte may stand for each of a million rows.
         texts = [
             each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
@@ -207,6 +174,7 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         types = parquet_types.annotated(schema, file.schema)
         forms = {name: parquet_types.form(kind) for name, kind in types.items()}
         line, digits = 0, int96.digits(local, file, ROWS)
+        calendar = old_calendar.of_footer(file.metadata.metadata)
         for batch in _batches(file):
             columns = [_readable(column) for column in batch.columns]
             for index in range(batch.num_rows):
@@ -215,6 +183,8 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                 for column, (name, form) in zip(columns, forms.items(), strict=True):
                     try:
                         value = column[index].as_py()
+                        if calendar is not None:
+                            calendar.check(value)
                         value = int96.with_digits(value, more[name]) if name in more else form(value)
                     except (OverflowError, ValueError) as error:  # a date beyond the year 9999
                         why = f"{name} has an invalid value: {error}"
@@ -222,6 +192,22 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                     if value is not None:
                         values[name] = value
                 yield Row(line, values, b"", why)
+
+
+def _columns(local: Any, files: Files) -> pa.Schema:
+    """The columns of a Parquet file. Raises UserError: it cannot be read, or lacks those of the key."""
+    try:
+        columns = pq.read_schema(local)
+    except OSError as error:  # a damaged footer, or an encrypted one
+        raise UserError(f"the file is not a Parquet file: {str(error)[:_SHOWN]}") from None
+    _check(columns.names, files)
+    for column in columns:
+        if parquet_types.has_variant(column.type):
+            raise UserError(
+                f"the column {column.name} has the type VARIANT, whose values a pipe does not read",
+                fix="Write the column as JSON text",
+            )
+    return columns
 
 
 def _readable(column: pa.Array) -> pa.Array:

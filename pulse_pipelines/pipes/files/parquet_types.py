@@ -23,6 +23,7 @@ def schema(columns: pa.Schema) -> dict[str, Any]:
 
 
 def _schema(kind: pa.DataType) -> dict[str, Any]:
+    kind = _plain(kind)
     if pa.types.is_dictionary(kind):
         return _schema(kind.value_type)
     if pa.types.is_integer(kind):
@@ -43,6 +44,27 @@ def _schema(kind: pa.DataType) -> dict[str, Any]:
     return {"type": ["string", "null"]}
 
 
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type that values of an extension of Arrow have in Python; any other type itself."""
+    if isinstance(kind, pa.UuidType | pa.JsonType):
+        return pa.string()
+    if isinstance(kind, pa.Bool8Type):
+        return pa.bool_()
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def has_variant(kind: pa.DataType) -> bool:
+    """Whether it is or holds a VARIANT: a struct of encoded values, known by its members."""
+    if pa.types.is_struct(kind):
+        names = {member.name for member in kind}
+        if names in _VARIANTS and not kind.field("metadata").nullable and _is_bytes(kind.field("value").type):
+            return True
+    return any(has_variant(kind.field(place).type) for place in range(kind.num_fields))
+
+
+_VARIANTS = ({"metadata", "value"}, {"metadata", "value", "typed_value"})
+
+
 def readable(kind: pa.DataType) -> pa.DataType:
     """The type that a column is cast to before `form` has its values.
 
@@ -54,9 +76,9 @@ def readable(kind: pa.DataType) -> pa.DataType:
         return pa.struct([member.with_type(readable(member.type)) for member in kind])
     if pa.types.is_map(kind):
         return pa.map_(readable(kind.key_type), readable(kind.item_type))
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
         return pa.list_(_readable_item(kind))
-    if pa.types.is_large_list(kind):
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
         return pa.large_list(_readable_item(kind))
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(_readable_item(kind), kind.list_size)
@@ -100,13 +122,14 @@ def form(kind: pa.DataType) -> Form:
 
 
 def _form(kind: pa.DataType) -> Form:
+    kind = _plain(kind)
     if pa.types.is_dictionary(kind):
         return _form(kind.value_type)
     if pa.types.is_float64(kind):
         return _finite
     if pa.types.is_floating(kind):
         short = np.float16 if pa.types.is_float16(kind) else np.float32
-        return lambda value: _finite(float(str(short(value))))
+        return lambda value: _finite(_shortest(float(value), short))
     if pa.types.is_decimal(kind):
         return lambda value: format(value, "f")
     if _is_time_of_ns(kind):
@@ -117,7 +140,7 @@ def _form(kind: pa.DataType) -> Form:
         return _duration
     if pa.types.is_interval(kind):
         return _interval
-    if any(check(kind) for check in _BYTES):
+    if _is_bytes(kind):
         return lambda value: base64.b64encode(value).decode()
     if _is_list(kind):
         item = form(kind.value_type)
@@ -148,6 +171,10 @@ _LISTS = (
 )
 
 
+def _is_bytes(kind: pa.DataType) -> bool:
+    return any(check(kind) for check in _BYTES)
+
+
 def _is_list(kind: pa.DataType) -> bool:
     return any(check(kind) for check in _LISTS)
 
@@ -157,6 +184,11 @@ def _is_plain(kind: pa.DataType) -> bool:
     return "type" in _schema(kind) and not _is_list(kind)
 
 
+def _shortest(value: float, short: Any) -> float:
+    """The shortest decimal that stands for a float of fewer bits, but a whole number with all its digits."""
+    return value if value.is_integer() and abs(value) < 2**53 else float(str(short(value)))
+
+
 def _finite(value: float) -> float | str:
     """JSON has no NaN and no infinity: as texts they are refused by the schema, and seen."""
     return value if math.isfinite(value) else str(value)
@@ -164,6 +196,8 @@ def _finite(value: float) -> float | str:
 
 def _moment(value: Any) -> str:
     """ISO 8601: in UTC, or without a zone where it has none; fractions without zeros at their end."""
+    if value != value:
+        raise ValueError("a moment out of range")
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC)
     text: str = value.isoformat()

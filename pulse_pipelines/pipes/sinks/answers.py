@@ -13,6 +13,10 @@ AGAIN = ("40", "53", "55P03", "57")
 """Classes of states that go by: serialization and deadlocks, resources, locks, an operator's intervention."""
 
 
+class LeftOut(psycopg.Error):
+    """A row was not written, or not deleted, and no error was raised."""
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Convert errors of the sink's database.
@@ -36,6 +40,8 @@ def explained() -> Iterator[None]:
 def error_text(error: psycopg.Error) -> str:
     """The text of an error without values."""
     of = error.diag
+    if isinstance(error, LeftOut):
+        return "a trigger or a rule leaves it out"
     if of.message_primary is None:
         return type(error).__name__
     if isinstance(error, psycopg.errors.RaiseException):
@@ -43,3 +49,8 @@ def error_text(error: psycopg.Error) -> str:
     names = (("column", of.column_name), ("constraint", of.constraint_name), ("table", of.table_name))
     named = ", ".join(f"{label} {name}" for label, name in names if name)
     return _NAMED.sub("...", of.message_primary) + (f" ({named})" if named else "")
+
+
+def is_of_policy(error: psycopg.errors.InsufficientPrivilege) -> bool:
+    """Whether a policy of the table forbids the row."""
+    return "row-level security" in (error.diag.message_primary or "")

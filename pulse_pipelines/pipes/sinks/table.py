@@ -20,7 +20,7 @@ from pulse_pipelines.pipes.sinks import answers
 from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity
 from pulse_pipelines.pipes.sinks.target import KEY, Target
-from pulse_pipelines.pipes.sinks.texts import text
+from pulse_pipelines.pipes.sinks.texts import key_text, text
 from pulse_pipelines.pipes.sinks.writing import IS_DELETED, Outcome, Row, Writer
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.process.faults import fail_point
@@ -234,9 +234,9 @@ class Table:
     def _texts(self, entity: Entity) -> Row:
         row: list[str | None] = []
         for column, kind in self._target.columns:
-            value = entity.id if column == KEY else entity.content.get(column)
             try:
-                row.append(text(value, kind))
+                is_key = column == KEY
+                row.append(key_text(entity.id, kind) if is_key else text(entity.content.get(column), kind))
             except ValueError as error:
                 raise ValueError(f"{error} (column {column})") from None
         return row

@@ -23,18 +23,32 @@ OF_SYSTEM = frozenset(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"))
 KEY = "id"
 """Column of the entity's `_id`."""
 NAME = re.compile(r"(?:([a-z_][a-z0-9_]{0,62})\.)?([a-z_][a-z0-9_]{0,62})")
-# For a domain its base type decides how a value is written.
+# For a domain its base type decides how a value is written; for an interval its fields, too.
 COLUMNS = """
 WITH RECURSIVE base AS (
     SELECT a.attnum, a.attname, a.attgenerated <> '' OR a.attidentity = 'a' AS own,
-        format_type(a.atttypid, a.atttypmod) AS said, a.atttypid AS oid FROM pg_attribute a
-    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+        format_type(a.atttypid, a.atttypmod) AS said, a.atttypid AS oid, a.atttypmod AS more
+    FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
-    SELECT b.attnum, b.attname, b.own, b.said, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid
-    WHERE t.typtype = 'd')
-SELECT b.attname, b.said, CASE WHEN t.typcategory = 'A' THEN 'array ' || e.typname ELSE t.typname END, b.own
-FROM base b JOIN pg_type t ON t.oid = b.oid LEFT JOIN pg_type e ON e.oid = t.typelem
-WHERE t.typtype <> 'd' ORDER BY b.attnum
+    SELECT b.attnum, b.attname, b.own, b.said, t.typbasetype, t.typtypmod
+    FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'),
+of_item AS (
+    SELECT b.*, t.typcategory = 'A' AS is_array,
+        CASE WHEN t.typcategory = 'A' THEN t.typelem ELSE t.oid END AS item
+    FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd')
+SELECT i.attname, i.said, CASE WHEN i.is_array THEN 'array ' ELSE '' END
+    || CASE WHEN i.item = 'interval'::regtype THEN format_type(i.item, i.more) ELSE t.typname END, i.own
+FROM of_item i JOIN pg_type t ON t.oid = i.item ORDER BY i.attnum
+"""
+# What Postgres empties after a crash; rows of other tables that a DELETE would take, too.
+STATE = """
+SELECT c.relpersistence = 'u', c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid)
+FROM pg_class c WHERE c.oid = %s
+"""
+# The files of its rows, each another one after a rewrite: its own, or those of its partitions.
+PARTS = """
+SELECT c.oid::bigint, c.relfilenode::bigint FROM pg_partition_tree(%s) t JOIN pg_class c ON c.oid = t.relid
+WHERE t.isleaf ORDER BY c.oid
 """
 UNIQUE = """
 SELECT EXISTS (SELECT FROM pg_index i
@@ -66,7 +80,7 @@ class Target:
     columns: tuple[tuple[str, str], ...]
     """Columns that are written, with the form of their values: see `texts.text`."""
     form: str
-    """Fingerprint of the table, its file and columns: with another one, the rows may not be Pulse's."""
+    """Fingerprint of the table, its files and columns: with another one, the rows may not be Pulse's."""
 
     @property
     def quoted(self) -> sql.Identifier:
@@ -100,6 +114,7 @@ def inspect(connection: "psycopg.Connection[Any]", definition: Definition, datas
     oid, kind, schema, name, file = relation
     if kind not in ("r", "p"):
         raise UserError("the sink is not a table", **where)
+    _check_state(connection, oid, where)
     described = connection.execute(COLUMNS, [oid]).fetchall()
     ((keyed,),) = connection.execute(UNIQUE, [oid]).fetchall()
     if not keyed:
@@ -116,9 +131,27 @@ def inspect(connection: "psycopg.Connection[Any]", definition: Definition, datas
         if column == KEY or (column in fields and not is_generated)
     }
     kinds = {column: (type_, kind.partition(" ")[0]) for column, (type_, kind) in written.items()}
-    form = hashlib.sha256(json.dumps([oid, file, kinds]).encode()).hexdigest()[:32]
+    files = connection.execute(PARTS, [oid]).fetchall() if kind == "p" else file
+    form = hashlib.sha256(json.dumps([oid, files, kinds]).encode()).hexdigest()[:32]
     columns = tuple((column, kind) for column, (_, kind) in written.items())
     return Target(oid, schema, name, columns, form)
+
+
+def _check_state(connection: "psycopg.Connection[Any]", oid: int, where: Mapping[str, str]) -> None:
+    """Raise UserError if the table would not stay as it is written, or others with it."""
+    ((is_unlogged, has_children),) = connection.execute(STATE, [oid]).fetchall()
+    if is_unlogged:
+        raise UserError(
+            "the table is unlogged: Postgres empties it after a crash, and the pipe would not know",
+            fix="ALTER TABLE ... SET LOGGED",
+            **where,
+        )
+    if has_children:
+        raise UserError(
+            "the table has children (INHERITS), whose rows the pipe would delete with its own",
+            fix="Name a table of its own, or make the children partitions",
+            **where,
+        )
 
 
 def _check_names(fields: set[str], existing: set[str], where: Mapping[str, str]) -> None:

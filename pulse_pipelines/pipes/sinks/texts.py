@@ -11,15 +11,40 @@ from pulse_pipelines.domain import json_values
 ARRAY = "array"
 _JSON = ("json", "jsonb")
 _INTEGERS = ("int2", "int4", "int8")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_UNSIGNED = ("oid", "xid", "cid")
 _TIMES = ("date", "time", "timetz", "timestamp", "timestamptz")
-_RANGES = ("daterange", "tsrange", "tstzrange", "datemultirange", "tsmultirange", "tstzmultirange")
+_RANGES = {
+    "daterange": "date",
+    "datemultirange": "date",
+    "tsrange": "timestamp",
+    "tsmultirange": "timestamp",
+    "tstzrange": "timestamptz",
+    "tstzmultirange": "timestamptz",
+}
+"""Types of ranges, with the type of their bounds."""
+_BOUNDS = re.compile(r'[\[(]\s*"?([^",\])]*)"?\s*,\s*"?([^",\])]*)"?\s*[\])]')
 _WORD = re.compile(r"\b(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-_OF_DAY = re.compile(r"(\d\d?:\d\d(?::\d\d(?:\.\d*)?)?)\s*(.*)", re.DOTALL)
-_MIDNIGHT = re.compile(r"00:00(?::00(?:\.0*)?)?")
+_ISO = re.compile(
+    r"\s*(?P<day>(?:\d{4,}-\d\d?-\d\d?|\d{8})(?!\d))?[T\s]*"
+    r"(?P<time>\d\d?:\d\d(?::\d\d(?:\.\d*)?)?|(?:\d{6}|\d{4})(?:\.\d*)?(?!\d))?\s*(?P<zone>.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+_OF_DAY = re.compile(r"(?P<day>)(?P<time>\d\d?:\d\d(?::\d\d(?:\.\d*)?)?)\s*(?P<zone>.*)", re.DOTALL)
+_MIDNIGHT = re.compile(r"0000(?:00(?:\.0*)?)?|00:00(?::00(?:\.0*)?)?")
 _UTC = re.compile(r"|(?:[AP]M\s*)?(?:Z|UTC|[+-]00(?::?00)?)?(?:\s*(?:BC|AD))?", re.IGNORECASE)
 _MOST_BYTES = {"name": 63, "char": 1}
 _OCTAL = re.compile(r"\\[0-3][0-7]{2}")
 """A byte of `"char"` beyond ASCII, as Postgres writes it."""
+_UNITS = ("year", "month", "day", "hour", "minute", "second")
+_INTERVAL = re.compile(
+    r"-?P(?:(?P<year>-?\d+)Y)?(?:(?P<month>-?\d+)M)?(?:(?P<week>-?\d+)W)?(?:(?P<day>-?\d+)D)?"
+    r"(?:T(?:(?P<hour>-?\d+)H)?(?:(?P<minute>-?\d+)M)?(?:(?P<second>-?\d+(?:\.\d+)?)S)?)?"
+)
+_BETWEEN = {"box": ";"}
+"""What is between the elements of an array, if not a comma."""
+_HEX = re.compile(r"\\x(?:[0-9a-f]{2})*")
+"""Bytes as Postgres writes them, and so pipes those of an array."""
 _ESCAPED = str.maketrans({'"': '\\"', "\\": "\\\\"})
 
 
@@ -27,7 +52,8 @@ def text(value: Any, kind: str) -> str | None:
     """A value as text for a column.
 
     Args:
-        kind: name of the column's type; of arrays `array`, and after a space that of their elements.
+        kind: name of the column's type, of intervals with its fields; of arrays `array`, and after a space
+            that of their elements.
 
     Raises:
         ValueError: no column of this type can hold it.
@@ -41,11 +67,30 @@ def text(value: Any, kind: str) -> str | None:
         return encoded
     if kind.startswith(ARRAY) and isinstance(value, list):
         return _array(value, kind.removeprefix(f"{ARRAY} "))
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("a text of Postgres has no NUL")
+    if kind == "bytea":
+        return _bytes(value)
+    written = _written(value, kind)
+    _check(written, kind)
+    return written
+
+
+def key_text(key: str, kind: str) -> str | None:
+    """The id of an entity as text for a column.
+
+    Raises:
+        ValueError: no column of this type can hold it, or another id could be the same key there.
+    """
+    is_other = (kind in _INTEGERS and not _INTEGER.fullmatch(key)) or (kind == "bpchar" and key.endswith(" "))
+    if is_other:
+        raise ValueError("the column writes this id otherwise: it could be the row of another entity")
+    return text(key, kind)
+
+
+def _written(value: Any, kind: str) -> str:
     if isinstance(value, str):
-        if "\0" in value:
-            raise ValueError("a text of Postgres has no NUL")
-        _check(value, kind)
-        return _bytes(value) if kind == "bytea" else value
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):
@@ -63,33 +108,63 @@ def _whole(number: str) -> str:
 
 def _check(value: str, kind: str) -> None:
     """Raise ValueError if a column of a type takes the text, and has a part of it, or another value."""
-    if kind in _TIMES + _RANGES and _WORD.search(value):
+    if (kind in _TIMES or kind in _RANGES) and _WORD.search(value):
         raise ValueError("Postgres would take a word such as now for the moment at which it is written")
-    if kind in ("date", "time", "timestamp") and (match := _OF_DAY.search(value)):
-        if not _UTC.fullmatch(match[2].strip()):
-            raise ValueError("the column has no zone: Postgres would leave out that of the value")
-        if kind == "date" and not _MIDNIGHT.fullmatch(match[1]):
-            raise ValueError("a date has no time of day")
+    if kind in _TIMES:
+        _check_time(value, kind)
+    if kind in _RANGES:
+        for bounds in _BOUNDS.findall(value):
+            for bound in bounds:
+                _check_time(bound, _RANGES[kind])
+    if kind.startswith("interval "):
+        _check_interval(value, kind)
     if kind in _MOST_BYTES and len(value.encode()) > _MOST_BYTES[kind] and not _OCTAL.fullmatch(value):
         raise ValueError(f"{_MOST_BYTES[kind]} bytes are all that the column keeps of a text")
+    if kind in _UNSIGNED and value.strip().startswith("-"):
+        raise ValueError("the column has no number below zero: Postgres would add 4294967296")
 
 
-def _bytes(value: str) -> str:
+def _check_time(value: str, kind: str) -> None:
+    match = _ISO.match(value)
+    if match is None or (match["day"] is None and match["time"] is None):
+        match = _OF_DAY.search(value)
+    if match is None:
+        return
+    if kind in ("time", "timetz") and match["day"]:
+        raise ValueError("a time of day has no date")
+    if kind in ("date", "time", "timestamp") and not _UTC.fullmatch(match["zone"].strip()):
+        raise ValueError("the column has no zone: Postgres would leave out that of the value")
+    if kind == "date" and match["time"] and not _MIDNIGHT.fullmatch(match["time"]):
+        raise ValueError("a date has no time of day")
+
+
+def _check_interval(value: str, kind: str) -> None:
+    """Raise ValueError if an interval has units that its column lacks: Postgres drops them."""
+    last = kind.partition("(")[0].split()[-1]
+    smaller = _UNITS[_UNITS.index(last) + 1 :]
+    match = _INTERVAL.fullmatch(value)
+    if smaller and match is None:
+        raise ValueError(f"a column of the type {kind} takes an interval in ISO 8601, as P1Y2M3DT4H")
+    lost = [unit for unit in ("week", *_UNITS) if unit in smaller or (unit == "week" and "day" in smaller)]
+    if match is not None and any(float(match[unit] or 0) for unit in lost):
+        raise ValueError(f"a column of the type {kind} keeps only a part of the interval")
+
+
+def _bytes(value: Any) -> str:
     """Base64, as pipes bring it."""
     try:
         return "\\x" + base64.b64decode(value, validate=True).hex()
-    except binascii.Error:
+    except (binascii.Error, TypeError, ValueError):
         raise ValueError("bytes are written as base64") from None
 
 
 def _array(items: list[Any], kind: str) -> str:
-    return "{" + ",".join(_item(item, kind) for item in items) + "}"
+    return "{" + _BETWEEN.get(kind, ",").join(_item(item, kind) for item in items) + "}"
 
 
 def _item(item: Any, kind: str) -> str:
     if isinstance(item, list):
         return _array(item, kind)
-    if isinstance(item, str):
-        _check(item, kind)
-    item_text = text(item, kind if kind in _INTEGERS else "text")
+    of_text = isinstance(item, str) and kind == "bytea" and _HEX.fullmatch(item) is not None
+    item_text = text(item, "text" if of_text or kind in _JSON else kind)
     return "NULL" if item_text is None else '"' + item_text.translate(_ESCAPED) + '"'

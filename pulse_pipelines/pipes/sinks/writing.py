@@ -11,6 +11,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from pulse_pipelines.pipes.sinks import answers
+from pulse_pipelines.pipes.sinks.answers import LeftOut
 from pulse_pipelines.pipes.sinks.target import KEY, Target
 
 Row = Sequence[str | None]
@@ -26,6 +28,7 @@ UPSERT = """
 INSERT INTO {table} ({columns}) SELECT {columns} FROM pulse_rows WHERE NOT {gone} ON CONFLICT (id) DO {set}
 """
 DELETE = "DELETE FROM {table} t USING pulse_rows r WHERE r.{gone} AND t.id = r.id"
+REMAINS = "SELECT FROM {table} t JOIN pulse_rows r ON t.id = r.id WHERE r.{gone} LIMIT 1"
 DOUBLED = "SELECT unnest(array_agg({number})) FROM pulse_rows GROUP BY id HAVING count(*) > 1"
 # Of an index of a constraint the columns are in its key, of one over expressions among what it depends on.
 UNIQUE = """
@@ -53,6 +56,8 @@ REFUSALS = (
     psycopg.IntegrityError,
     psycopg.errors.CardinalityViolation,
     psycopg.errors.RaiseException,  # a trigger's
+    psycopg.errors.InsufficientPrivilege,  # a policy's
+    LeftOut,
 )
 """Errors that an entity of a batch is at fault for."""
 CONFLICTS = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
@@ -102,13 +107,14 @@ class Writer:
             with self._connection.transaction():
                 self._load(rows, deletions, list(rows))
                 self._run(DEFER)
-                outcome.deleted, outcome.upserted = self._run(DELETE), self._run(UPSERT)
+                outcome.deleted = self._delete(len(deletions))
+                outcome.upserted = self._upsert(len(rows) - len(deletions))
                 self._run(CHECK)
         except REFUSALS:
             outcome = Outcome()
         else:
             return outcome
-        self._divided(rows, deletions, list(rows), lambda: 0, outcome)  # what no column takes
+        self._divided(rows, deletions, list(rows), lambda _: 0, outcome)  # what no column takes
         readable = [place for place in rows if place not in outcome.refused]
         for place in (
             deletions & outcome.refused.keys()
@@ -122,7 +128,7 @@ class Writer:
             rows,
             deletions,
             [place for place in places if place in deletions],
-            lambda: self._run(DELETE),
+            self._delete,
             outcome,
         )
         self._upserted(rows, [place for place in places if place not in deletions], outcome)
@@ -133,7 +139,7 @@ class Writer:
         """Upsert all rows that can be; retry conflicting ones as long as that helps."""
         while places:
             attempt = Outcome()
-            outcome.upserted += self._divided(rows, set(), places, lambda: self._run(UPSERT), attempt)
+            outcome.upserted += self._divided(rows, set(), places, self._upsert, attempt)
             again = [place for place, error in attempt.refused.items() if isinstance(error, CONFLICTS)]
             outcome.refused |= {
                 place: error for place, error in attempt.refused.items() if place not in again
@@ -152,7 +158,7 @@ class Writer:
                 with self._connection.transaction():
                     self._load(rows, set(), places)
                     self._run(DEFER)
-                    upserted = step()
+                    upserted = step(len(places))
                     self._run(CHECK)
             except REFUSALS:
                 continue
@@ -160,16 +166,30 @@ class Writer:
             return True
         return False
 
-    def _vacated(self) -> int:
+    def _upsert(self, count: int) -> int:
+        """Upsert rows of `pulse_rows`, except deletions. Raises LeftOut: some were not written."""
+        upserted = self._run(UPSERT)
+        if upserted != count and len(self._target.columns) > 1:
+            raise LeftOut
+        return upserted
+
+    def _delete(self, count: int) -> int:
+        """Delete the rows that `pulse_rows` says. Raises LeftOut: some remain."""
+        deleted = self._run(DELETE)
+        if deleted != count and self._run(REMAINS):
+            raise LeftOut
+        return deleted
+
+    def _vacated(self, count: int) -> int:
         """By way of nulls."""
         written = {column for column, _ in self._target.columns} - {KEY}
         unique = self._connection.execute(UNIQUE, {"table": self._target.oid}).fetchall()
         vacated = [sql.SQL("{} = NULL").format(sql.Identifier(name)) for (name,) in unique if name in written]
         if vacated:
             self._run(VACATE, vacated=sql.SQL(", ").join(vacated))
-        return self._run(UPSERT)
+        return self._upsert(count)
 
-    def _replaced(self) -> int:
+    def _replaced(self, count: int) -> int:
         """By removing the rows and inserting them again with all columns; not if others refer to them."""
         ((referred,),) = self._connection.execute(REFERRED, [self._target.oid]).fetchall()
         if not referred:
@@ -186,14 +206,14 @@ class Writer:
                 saved=sql.SQL("").join(sql.SQL(", s.{}").format(name) for name in more_columns),
             )
             self._run(DISCARD)
-        return self._run(UPSERT)
+        return self._upsert(count)
 
     def _divided(
         self,
         rows: dict[int, Row],
         deletions: set[int],
         places: list[int],
-        step: Callable[[], int],
+        step: Callable[[int], int],
         outcome: Outcome,
     ) -> int:
         """Take a step with all rows that allow it, in halves; returns how many it changed."""
@@ -203,10 +223,12 @@ class Writer:
             with self._connection.transaction():
                 self._load(rows, deletions, places)
                 self._run(DEFER)
-                changed = step()
+                changed = step(len(places))
                 self._run(CHECK)
                 return changed
         except REFUSALS as error:
+            if isinstance(error, psycopg.errors.InsufficientPrivilege) and not answers.is_of_policy(error):
+                raise  # the role's rights, which no entity is at fault for
             if len(places) == 1:
                 outcome.refused[places[0]] = error
                 return 0

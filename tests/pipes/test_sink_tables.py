@@ -1,0 +1,124 @@
+"""Tables that a sink writes, and that differ from a plain one: what is not written there is named."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.entities import entity, make_entities
+from support.here import ingest_here as ingest
+from support.ingest import Owner, make_owner
+
+from chaos.sources import SOURCE, database
+from pulse_pipelines import pipes
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.pipes.sinks.deliveries import Counts
+from pulse_pipelines.pipes.sinks.run import deliver
+from pulse_resources.errors import UserError
+from pulse_resources.settings import Settings
+
+PIPE: dict[str, Any] = {"pipe": "out", "from": "countries", "to": SOURCE, "table": "public.copied"}
+COLUMNS = "(id text PRIMARY KEY, people bigint)"
+PARTITIONED = f"""
+CREATE TABLE copied {COLUMNS} PARTITION BY HASH (id);
+CREATE TABLE part0 PARTITION OF copied FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE part1 PARTITION OF copied FOR VALUES WITH (MODULUS 2, REMAINDER 1)
+"""
+LEAVES_OUT = """
+CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF coalesce(NEW.people, OLD.people) = 13 THEN RETURN NULL; END IF; RETURN coalesce(NEW, OLD); END $$;
+CREATE TRIGGER leave_out BEFORE INSERT OR UPDATE OR DELETE ON copied
+FOR EACH ROW EXECUTE FUNCTION leave_out()
+"""
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    owner = make_owner()
+    make_entities(owner)
+    return owner
+
+
+@pytest.fixture
+def sink(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
+    with database(owner.tenant) as connection:
+        yield connection
+
+
+def push(owner: Owner, **people: int | None) -> None:
+    """Entities with as many people; None: deleted."""
+    owner.send(
+        *(
+            entity(key, _deleted=True) if number is None else entity(key, people=number)
+            for key, number in people.items()
+        )
+    )
+    ingest(owner)
+
+
+def rows(sink: Any) -> dict[str, int]:
+    return dict(sink.execute("SELECT id, people FROM copied").fetchall())
+
+
+def test_a_partition_that_is_emptied_or_replaced_is_written_again(owner: Owner, sink: Any) -> None:
+    sink.execute(PARTITIONED)
+    pipes.create(owner.tenant, definition(PIPE))
+    expected = {key: number for number, key in enumerate("ABCDEF")}
+    push(owner, **expected)
+    assert deliver(owner.tenant, "out").is_full
+    assert not deliver(owner.tenant, "out").is_full
+    for change in (
+        "TRUNCATE part0",
+        "ALTER TABLE copied DETACH PARTITION part1;"
+        " CREATE TABLE part2 PARTITION OF copied FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+    ):
+        sink.execute(change)
+        assert rows(sink) != expected
+        assert deliver(owner.tenant, "out").is_full
+        assert rows(sink) == expected
+
+
+def test_a_row_that_a_trigger_leaves_out_is_refused(owner: Owner, sink: Any) -> None:
+    sink.execute(f"CREATE TABLE copied {COLUMNS}; {LEAVES_OUT}")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1, B=13, C=2)
+    assert deliver(owner.tenant, "out").counts == Counts(3, 2, 0, 1)
+    assert rows(sink) == {"A": 1, "C": 2}
+    assert "B: a trigger or a rule leaves it out" in str(pipes.find(owner.tenant, "out").error)
+    sink.execute("ALTER TABLE copied DISABLE TRIGGER leave_out")
+    deliver(owner.tenant, "out")
+    assert (rows(sink), pipes.find(owner.tenant, "out").error) == ({"A": 1, "B": 13, "C": 2}, None)
+    sink.execute("ALTER TABLE copied ENABLE TRIGGER leave_out")
+    push(owner, A=None, B=None, C=3, gone=None)
+    assert deliver(owner.tenant, "out").counts == Counts(4, 1, 1, 1)
+    assert rows(sink) == {"B": 13, "C": 3}
+    assert "B: a trigger or a rule leaves it out" in str(pipes.find(owner.tenant, "out").error)
+
+
+def test_a_row_that_a_policy_forbids_is_refused(owner: Owner, sink: Any) -> None:
+    sink.execute(
+        f"CREATE TABLE copied {COLUMNS}; ALTER TABLE copied ENABLE ROW LEVEL SECURITY;"
+        "CREATE POLICY few ON copied USING (true) WITH CHECK (people < 10);"
+        "GRANT ALL ON copied TO pg_monitor; GRANT ALL ON SCHEMA public TO pg_monitor;"
+        f"ALTER DATABASE {sink.info.dbname} SET role = pg_monitor"
+    )
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1, B=13, C=2)
+    deliver(owner.tenant, "out")
+    assert rows(sink) == {"A": 1, "C": 2}
+    assert "B: new row violates row-level security policy" in str(pipes.find(owner.tenant, "out").error)
+
+
+@pytest.mark.parametrize(
+    ("setup", "why"),
+    [
+        (f"CREATE TABLE copied {COLUMNS}; CREATE TABLE child () INHERITS (copied)", "has children"),
+        (f"CREATE UNLOGGED TABLE copied {COLUMNS}", "unlogged"),
+    ],
+)
+def test_a_table_that_would_not_stay_as_it_is_written_is_refused(
+    owner: Owner, sink: Any, setup: str, why: str
+) -> None:
+    sink.execute(setup)
+    with pytest.raises(UserError, match=why):
+        pipes.create(owner.tenant, definition(PIPE))
