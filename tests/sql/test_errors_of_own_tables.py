@@ -1,13 +1,16 @@
 """An error of a query that reads own tables names them: what their files hold can be its cause."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import duckdb
 import pytest
 
+from pulse_pipelines.sql import child, engine
 from pulse_pipelines.sql.engine import View
+from pulse_pipelines.sql.gate import Query
 from pulse_pipelines.sql.pinned import PinnedTable
 from pulse_pipelines.sql.run import as_damage, with_table_names, with_table_of
-from pulse_resources.errors import FileGone, NotFound, UserError
+from pulse_resources.errors import FileGone, NotFound, PulseError, Transient, UserError
 
 
 def pinned(*names: str) -> list[PinnedTable]:
@@ -39,3 +42,22 @@ def test_a_file_that_an_engine_removed_is_the_tenants_matter() -> None:
     assert "'own.a' cannot be read" in error.message
     of_dataset = with_table_of(FileGone("GET 'http://store/pulse/orders/x' (404)"), tables)
     assert as_damage(of_dataset) is of_dataset
+
+
+@pytest.mark.parametrize(("name", "kind"), [("own.a", UserError), ("orders", Transient)])
+def test_a_file_that_is_too_short_is_the_tenants_matter(
+    name: str, kind: type[PulseError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine said how long the file is; of a dataset's file the object store is asked again."""
+
+    def lock(*_: object, **__: object) -> None:
+        raise duckdb.IOException("HTTP Error: Content-Length from server mismatches requested range, ...")
+
+    monkeypatch.setattr(engine, "lock", lock)
+    store = {"address": "", "secure": False, "ca_file": "", "region": ""}
+    limits = {"memory_bytes": 1, "threads": 1, "seconds": 1}
+    job = {"limits": limits, "store": store, "views": [asdict(pinned(name)[0].view)]}
+    query = Query("", explain=False, tables=frozenset(), maybe=frozenset())
+    with duckdb.connect() as database, pytest.raises(kind) as raised:
+        child.run(database, query, job)
+    assert type(raised.value) is kind
