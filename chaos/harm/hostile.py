@@ -3,6 +3,10 @@
 import struct
 import zlib
 
+import zstandard
+
+_ZSTANDARD = 6
+"""Parquet's number of the codec."""
 _I64, _BINARY, _LIST, _STRUCT, _I32 = 6, 8, 9, 12, 5
 MAGIC = b"PAR1"
 
@@ -25,6 +29,43 @@ def parquet(groups: int = 20, columns: int = 100_000) -> bytes:
         (4, _LIST, _list([group] * groups)),
     )
     return MAGIC + footer + struct.pack("<I", len(footer)) + MAGIC
+
+
+def page(unpacked: int) -> bytes:
+    """A Parquet file of one column, `id`, whose only page is small, and unpacks to so many zeros."""
+    packer, piece, rows = zstandard.ZstdCompressor().compressobj(), bytes(2**20), unpacked // 8
+    pieces = [
+        packer.compress(piece[: min(len(piece), unpacked - at)]) for at in range(0, unpacked, len(piece))
+    ]
+    packed = b"".join([*pieces, packer.flush()])
+    values = _fields(
+        (1, _I32, _number(rows)), (2, _I32, _number(0)), (3, _I32, _number(3)), (4, _I32, _number(3))
+    )
+    sizes = (2, _I32, _number(unpacked)), (3, _I32, _number(len(packed)))
+    content = _fields((1, _I32, _number(0)), *sizes, (5, _STRUCT, values)) + packed
+    size = _number(len(content))
+    schema = [
+        _fields((4, _BINARY, _text(b"root")), (5, _I32, _number(1))),
+        _fields(
+            (1, _I32, _number(2)), (3, _I32, _number(0)), (4, _BINARY, _text(b"id")), (9, _I32, _number(1))
+        ),
+    ]
+    column = _fields(
+        (1, _I32, _number(2)),
+        (2, _LIST, bytes([0x10 | _I32]) + _number(0)),
+        (3, _LIST, bytes([0x10 | _BINARY]) + _text(b"id")),
+        (4, _I32, _number(_ZSTANDARD)),
+        (5, _I64, _number(rows)),
+        (6, _I64, _number(unpacked)),
+        (7, _I64, size),
+        (9, _I64, _number(len(MAGIC))),
+    )
+    chunk = _fields((2, _I64, _number(len(MAGIC))), (3, _STRUCT, column))
+    group = _fields((1, _LIST, _list([chunk])), (2, _I64, size), (3, _I64, _number(rows)))
+    footer = _fields(
+        (1, _I32, _number(1)), (2, _LIST, _list(schema)), (3, _I64, _number(rows)), (4, _LIST, _list([group]))
+    )
+    return MAGIC + content + footer + struct.pack("<I", len(footer)) + MAGIC
 
 
 def avro(like: bytes, unpacked: int) -> bytes:

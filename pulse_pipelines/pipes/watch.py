@@ -6,10 +6,13 @@ a run, a sync or a row.
 """
 
 import random
+import threading
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
+from typing import TypeVar
 from uuid import UUID
 
 from pulse_pipelines.domain.pipes import Mode
@@ -30,6 +33,8 @@ ANSWER_S = 10.0
 ALL_S = 40.0
 """Seconds for all of them: Dagster waits for a sensor for 60 seconds."""
 
+_Item = TypeVar("_Item")
+
 # The position is that of the last sync that has settled; nothing is between the two.
 MOVE_ON = """
 UPDATE entity_syncs SET position = %(new)s, as_of = %(as_of)s
@@ -44,15 +49,12 @@ RECORD_SLOT = "UPDATE pipes SET wal_bytes = %s, wal_status = %s WHERE pipe = %s"
 def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
     """Watch pipes without an active run, for up to `ALL_S` seconds; yields each with its error, or None.
 
-    Pipes that capture no changes and have no open sync take one query for all. After a source did not answer
-    in time, its other pipes are skipped. The order is random.
+    Pipes that capture no changes and have no open sync take one query for all. Tenants take turns; after a
+    source did not answer in time, its other pipes are skipped.
     """
     until, silent = time.monotonic() + ALL_S, set[tuple[UUID, str | None]]()
 
     def watch_in_time(pipe: Pipe) -> None:
-        captured = pipe.definition.other_end.mode is Mode.CHANGES
-        if not captured and (pipe.tenant.tenant_id, pipe.name) not in open_syncs:
-            return
         source = pipe.tenant.tenant_id, pipe.definition.other_end.source
         if source in silent or time.monotonic() > until:
             return
@@ -65,13 +67,52 @@ def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
 
     with postgres.transaction("pulse_pipeline") as connection:
         open_syncs = {(tenant_id, name) for tenant_id, name in connection.execute(OPEN_SYNCS)}
-    in_any_order = list(pipes)
+    watched = list[Pipe]()
+    for pipe in pipes:
+        captured = pipe.definition.other_end.mode is Mode.CHANGES
+        if captured or (pipe.tenant.tenant_id, pipe.name) in open_syncs:
+            watched.append(pipe)
+        else:
+            yield pipe, None
+    for pipe, error in by_turns(watched, lambda pipe: pipe.tenant.tenant_id, watch_in_time):
+        yield pipe, None if error is None else str(error)
+
+
+def by_turns(
+    items: Iterable[_Item], tenant_of: Callable[[_Item], UUID], work: Callable[[_Item], None]
+) -> Iterator[tuple[_Item, BaseException | None]]:
+    """Work on items in `AT_A_TIME` threads, those of a tenant in any order; yields each, with its error.
+
+    The next item is of the tenant with the fewest under way, and of these of the one whose items took the
+    least time: servers that do not answer delay other tenants by one wait at most.
+    """
+    lock, pending, running = threading.Lock(), defaultdict[UUID, list[_Item]](list), Counter[UUID]()
+    took = defaultdict[UUID, float](float)
+    in_any_order = list(items)
     random.shuffle(in_any_order)
+    for item in in_any_order:
+        pending[tenant_of(item)].append(item)
+
+    def work_on_next() -> tuple[_Item, BaseException | None]:
+        with lock:
+            tenant = min(pending, key=lambda tenant: (running[tenant], took[tenant]))
+            item = pending[tenant].pop()
+            if not pending[tenant]:
+                del pending[tenant]
+            running[tenant] += 1
+        began, error = time.monotonic(), None
+        try:
+            work(item)
+        except Exception as failed:
+            error = failed
+        with lock:
+            running[tenant] -= 1
+            took[tenant] += time.monotonic() - began
+        return item, error
+
     with ThreadPoolExecutor(AT_A_TIME) as threads:
-        waiting = [(pipe, threads.submit(watch_in_time, pipe)) for pipe in in_any_order]
-        for pipe, future in waiting:
-            error = future.exception()
-            yield pipe, None if error is None else str(error)
+        for done in as_completed([threads.submit(work_on_next) for _ in in_any_order]):
+            yield done.result()
 
 
 def watch_one(pipe: Pipe) -> None:

@@ -20,7 +20,11 @@ from pulse_pipelines.sql.gate import Gate, Query
 from pulse_resources.errors import FileGone, PulseError, Transient, UserError
 
 BATCH_ROWS = 1_024
-_FORBIDDEN, _NOT_FOUND = 403, 404
+_FORBIDDEN, _NOT_FOUND, _RANGE = 403, 404, 416
+_WRONG_FILES = {_FORBIDDEN: "a file that is not its own", _RANGE: "bytes that its file does not have"}
+"""What a table of the tenant's own names, by the object store's answer."""
+_SHORTER = "Content-Length from server mismatches"
+"""What DuckDB says of a file that ends before the bytes that it asks for."""
 KINDS: Mapping[str, type[PulseError]] = {
     "refused": UserError,
     "gone": FileGone,
@@ -82,11 +86,12 @@ def run(
             raise FileGone(f"a file of a table is gone: {_first_line(error)}") from error
         if "InvalidAccessKeyId" in str(error):
             raise FileGone("the tenant revoked the key for a table") from error
-        if getattr(error, "status_code", None) == _FORBIDDEN and any(
-            "." in view["name"] for view in job["views"]
-        ):
+        wrong = _WRONG_FILES.get(getattr(error, "status_code", None) or 0)
+        if _SHORTER in str(error):
+            wrong = _WRONG_FILES[_RANGE]
+        if wrong and any("." in view["name"] for view in job["views"]):
             raise UserError(
-                f"a table names a file that is not its own: {_first_line(error)}",
+                f"a table names {wrong}: {_first_line(error)}",
                 fix="Your engines wrote the table: roll it back, or create it again",
             ) from error
         raise Transient(f"the object store does not answer: {_first_line(error)}") from error

@@ -1,5 +1,6 @@
 """DuckDB for one query of a caller: the permitted tables are views, and everything else is locked."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,14 @@ import pyarrow as pa
 
 from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
 from pulse_pipelines.sql import utc, values
+from pulse_resources import avro_files
+from pulse_resources.errors import UserError
 
 LATEST = "QUALIFY row_number() OVER (PARTITION BY id ORDER BY _updated DESC) = 1 AND NOT _is_deleted"
 """Clause after a log of entities that leaves the newest version of each, if it is not a deletion."""
+READ = "SELECT content FROM read_blob(?)"
+_PATTERNS = re.compile(r"[*?\[]")
+"""Letters by which DuckDB takes a path for a pattern."""
 _SCAN = "iceberg_scan({location}, allow_moved_paths = false{snapshot})"
 
 
@@ -42,6 +48,8 @@ class View:
     access_key: str
     secret_key: str = field(repr=False)
     session_token: str = field(repr=False)
+    manifest_list: str | None = None
+    """That of the snapshot, in a table of the tenant's own, whose engines wrote it; None: not checked."""
     latest: bool = False
     """Whether it is the latest state of a log of entities: of each the newest version, if not deleted."""
 
@@ -78,7 +86,8 @@ def lock(
     """Create the views, and lock everything else.
 
     Raises:
-        duckdb.Error: a table cannot be opened.
+        UserError: a table of the tenant's own cannot be opened.
+        duckdb.Error: another one cannot, or the object store does not answer.
     """
     for setting, value in (
         ("threads", threads),
@@ -101,15 +110,49 @@ def lock(
     database.execute("SET GLOBAL disabled_filesystems = 'LocalFileSystem'")  # after all settings with paths
     database.execute("SET GLOBAL lock_configuration = true")
     for view in views:
-        snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"
-        scan = _SCAN.format(location=_literal(view.metadata_location), snapshot=snapshot)
-        columns, only = ("* EXCLUDE (_is_deleted)", f" {LATEST}") if view.latest else ("*", "")
-        limit = " LIMIT 0" if view.empty else ""
-        namespace, _, table = view.name.rpartition(".")
-        if namespace:
-            database.execute(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"')
-        name = f'"{namespace or "main"}"."{table}"'
-        database.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {scan}{only}{limit}")  # noqa: S608 - names of the gate
+        if view.manifest_list is None:
+            _create_view(database, view)
+            continue
+        try:
+            check_manifest_list(database, view.manifest_list)
+            _create_view(database, view)
+        except (duckdb.IOException, duckdb.OutOfMemoryException):  # their reasons are not only in the table
+            raise
+        except (ValueError, duckdb.Error) as error:
+            reason = str(error).partition("\n")[0][:500]
+            raise UserError(
+                f"the table {view.name!r} cannot be read: {reason}",
+                fix="Its files are what an engine of yours wrote: roll it back, or create the table again",
+            ) from error
+
+
+def check_manifest_list(database: duckdb.DuckDBPyConnection, location: str) -> None:
+    """Check that each manifest of a list can be decoded.
+
+    DuckDB takes what it cannot decode for the list's end, so that a damaged table would be an empty one.
+
+    Raises:
+        ValueError: it is damaged, or would become too much in memory.
+        duckdb.Error: it cannot be read.
+    """
+    if not _PATTERNS.search(location):
+        ((content,),) = database.execute(READ, [location]).fetchall()
+        try:
+            avro_files.count_rows(content)
+        except ValueError as error:
+            raise ValueError(f"its list of manifests is damaged: {error}") from error
+
+
+def _create_view(database: duckdb.DuckDBPyConnection, view: View) -> None:
+    snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"
+    scan = _SCAN.format(location=_literal(view.metadata_location), snapshot=snapshot)
+    columns, only = ("* EXCLUDE (_is_deleted)", f" {LATEST}") if view.latest else ("*", "")
+    limit = " LIMIT 0" if view.empty else ""
+    namespace, _, table = view.name.rpartition(".")
+    if namespace:
+        database.execute(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"')
+    name = f'"{namespace or "main"}"."{table}"'
+    database.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {scan}{only}{limit}")  # noqa: S608 - names of the gate
 
 
 def secret(name: str, store: Store, view: View) -> str:

@@ -123,7 +123,11 @@ def _pin_tenant_table(tenant: Tenant, name: str, at: str, travel: Travel) -> Pin
                 raise UserError(f"DuckDB reads no table with a partition field {field.name[:100]!r}")
     except (UserError, *updates.WRONG) as error:
         raise _damaged(name, error) from None
-    return _pinned(name, at, folder, metadata, travel)
+    pinned = _pinned(name, at, folder, metadata, travel)
+    snapshot = None if pinned.snapshot_id is None else metadata.snapshot_by_id(pinned.snapshot_id)
+    if snapshot is None:
+        return pinned
+    return replace(pinned, view=replace(pinned.view, manifest_list=snapshot.manifest_list))
 
 
 def _read(tenant: Tenant, name: str, at: str) -> files.Metadata:

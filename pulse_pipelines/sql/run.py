@@ -102,9 +102,9 @@ def _run_with_retries(
                 started(process)
             try:
                 return _run_once(process, limits, request, pin, until)
-            except FileGone:  # an erasure deleted an old snapshot's files, or a tenant revoked its keys
+            except FileGone as error:  # an erasure deleted it, an engine did, or a tenant revoked its keys
                 if attempt == _LOOKS - 1:
-                    raise
+                    raise as_damage(error) from None
     raise AssertionError
 
 
@@ -116,9 +116,11 @@ def _run_once(process: Process, limits: Limits, request: QueryRequest, pin: Pin,
     job = _job(limits, request, tables, snapshots, until)
     try:
         head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
-    except FileGone:
+    except FileGone as error:
         vended.drop({table.view.access_key for table in tables})
-        raise
+        raise with_table_of(error, tables) from None
+    except TimeUpError:
+        raise with_table_names(_too_late(limits), tables) from None
     except UserError as error:
         raise with_table_names(error, tables) from None
     return Result(content, int(head["rows"]), snapshots)
@@ -135,6 +137,24 @@ def with_table_names(error: UserError, tables: Sequence[PinnedTable]) -> UserErr
     reads = f"The query reads {some_of(tenant_tables)}: check the files that your engine wrote there"
     return type(error)(
         error.message, fix=f"{error.fix.rstrip('.')}. {reads}" if error.fix else reads, **error.where
+    )
+
+
+def with_table_of(error: FileGone, tables: Sequence[PinnedTable]) -> FileGone:
+    """The error about a file that is gone, with the tenant's own table in whose folder the file was."""
+    for table in tables:
+        if "." in table.name and table.view.folder.removeprefix("s3://") in error.message:
+            return FileGone(error.message, fix=error.fix, table=table.name)
+    return error
+
+
+def as_damage(error: FileGone) -> PulseError:
+    """The error about a file that stays gone: Pulse does not answer for what an engine removed."""
+    if "table" not in error.where:
+        return error
+    return UserError(
+        f"the table {error.where['table']!r} cannot be read: {error.message}",
+        fix="An engine of yours removed the file: roll the table back, or create it again",
     )
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from io import BytesIO
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from chaos.harm import memory, page as pages, people
+from chaos.harm import hostile, memory, page as pages, people
 from chaos.harm.attack import Target, carry_out
 from chaos.harm.attacks import ATTACKS
 from chaos.harm.measure import Result, Span, attacker, measure
@@ -168,3 +170,10 @@ def test_the_page_keeps_the_last_result_of_each_attack(tmp_path: Path) -> None:
     assert "| 3 × 413 too-large | 10, 10, 1.0 × |" in lines[0]
     assert "10, 61, 6.1 ×" in lines[1]
     assert "the neighbour got 2 × collect, beside it; p99 of collect" in lines[1]
+
+
+def test_a_page_that_unpacks_to_much_is_whole() -> None:
+    """Otherwise what reads it would end before it unpacks anything."""
+    content = hostile.page(3 * 2**20)
+    assert len(content) < 1_000
+    assert pq.read_table(BytesIO(content)).column("id").to_pylist() == [0] * (3 * 2**17)

@@ -15,7 +15,7 @@ from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestFile, read_ma
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from pulse_pipelines.lake import own
-from pulse_resources.iceberg import avro_codecs
+from pulse_resources import avro_files
 
 SCHEMA = AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[2], schema_name="manifest_file")
 SYNC = bytes(range(16))
@@ -84,7 +84,7 @@ def test_what_engines_pack_is_unpacked(codec: str) -> None:
 @pytest.mark.parametrize("codec", PACK)
 def test_a_block_that_becomes_too_much_is_not_unpacked(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = avro(codec, PACK[codec](bytes(32 * MIB)))
-    monkeypatch.setattr(avro_codecs, "LARGEST", MIB)
+    monkeypatch.setattr(avro_files, "LARGEST", MIB)
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=rf"a block of {codec} becomes"):
@@ -128,3 +128,60 @@ def test_what_a_tenant_wrote_is_a_table_that_cannot_be_read(case: str) -> None:
         read(HOSTILE[case])
     assert not isinstance(raised.value, OSError)
     assert str(raised.value)
+
+
+ROW = b"".join([text(b"s3://pulse/x.avro"), number(10), bytes(13)])
+"""A manifest without partitions and key, by the schema."""
+
+
+@pytest.mark.parametrize("codec", ["null", *PACK])
+def test_rows_are_counted(codec: str) -> None:
+    pack = PACK.get(codec, bytes)
+    assert avro_files.count_rows(avro(codec, pack(2 * ROW), rows=2)) == 2
+    assert avro_files.count_rows(avro(codec, pack(b""), rows=0)) == 0
+
+
+def test_values_of_all_types_are_skipped() -> None:
+    kinds: list[Any] = [
+        "null",
+        "boolean",
+        "int",
+        "float",
+        "double",
+        "bytes",
+        {"type": "map", "values": "long"},
+    ]
+    kinds += [{"type": "fixed", "name": "f", "size": 3}, {"type": "enum", "name": "e", "symbols": ["a"]}]
+    kinds += ["f", ["e"], {"type": {"type": "string"}}]
+    fields = [{"name": f"c{n}", "type": kind} for n, kind in enumerate(kinds)]
+    pairs = number(-1) + number(2) + text(b"k")[:2] + number(4) + number(0)
+    row = b"\1" + number(300) + bytes(12) + text(b"ab") + pairs + b"xyz" + number(0) + b"xyz" + bytes(2)
+    row += text(b"t")
+    schema = {"type": "record", "name": "r", "fields": fields}
+    assert avro_files.count_rows(avro("null", 3 * row, rows=3, schema=schema)) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *HOSTILE.values(),
+        *(avro("deflate", deflate(ROW), rows=rows) for rows in (-1, 0, 2, 2**40)),
+        avro("deflate", deflate(ROW[:-3])),
+        avro("deflate", deflate(ROW))[:-1],
+        avro("deflate", deflate(ROW)) + b"\2",
+        avro("deflate", deflate(ROW))[:-16] + bytes(16),
+        avro("null", b"", schema="nothing"),
+        b"",
+        b"Obj\x01",
+    ],
+)
+def test_what_cannot_be_counted_is_damaged(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        avro_files.count_rows(content)
+
+
+@pytest.mark.parametrize("codec", PACK)
+def test_a_bomb_is_not_counted(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro_files, "LARGEST", MIB)
+    with pytest.raises(ValueError, match=rf"a block of {codec} becomes"):
+        avro_files.count_rows(avro(codec, PACK[codec](bytes(8 * MIB))))

@@ -1,11 +1,16 @@
 """An error of a query that reads own tables names them: what their files hold can be its cause."""
 
+from dataclasses import asdict, replace
+
+import duckdb
 import pytest
 
+from pulse_pipelines.sql import child, engine
 from pulse_pipelines.sql.engine import View
+from pulse_pipelines.sql.gate import Query
 from pulse_pipelines.sql.pinned import PinnedTable
-from pulse_pipelines.sql.run import with_table_names
-from pulse_resources.errors import NotFound, UserError
+from pulse_pipelines.sql.run import as_damage, with_table_names, with_table_of
+from pulse_resources.errors import FileGone, NotFound, PulseError, Transient, UserError
 
 
 def pinned(*names: str) -> list[PinnedTable]:
@@ -24,3 +29,35 @@ def test_own_tables_are_named(fix: str | None) -> None:
 def test_of_datasets_alone_the_error_stays() -> None:
     error = UserError("the process has ended", fix="Read fewer columns")
     assert with_table_names(error, pinned("orders")) is error
+
+
+def test_a_file_that_an_engine_removed_is_the_tenants_matter() -> None:
+    tables = [
+        replace(t, view=replace(t.view, folder=f"s3://pulse/{t.name}/")) for t in pinned("orders", "own.a")
+    ]
+    gone = with_table_of(FileGone("GET 'http://store/pulse/own.a/x' (404)"), tables)
+    assert isinstance(gone, FileGone), "the query is repeated"
+    error = as_damage(gone)
+    assert isinstance(error, UserError)
+    assert "'own.a' cannot be read" in error.message
+    of_dataset = with_table_of(FileGone("GET 'http://store/pulse/orders/x' (404)"), tables)
+    assert as_damage(of_dataset) is of_dataset
+
+
+@pytest.mark.parametrize(("name", "kind"), [("own.a", UserError), ("orders", Transient)])
+def test_a_file_that_is_too_short_is_the_tenants_matter(
+    name: str, kind: type[PulseError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine said how long the file is; of a dataset's file the object store is asked again."""
+
+    def lock(*_: object, **__: object) -> None:
+        raise duckdb.IOException("HTTP Error: Content-Length from server mismatches requested range, ...")
+
+    monkeypatch.setattr(engine, "lock", lock)
+    store = {"address": "", "secure": False, "ca_file": "", "region": ""}
+    limits = {"memory_bytes": 1, "threads": 1, "seconds": 1}
+    job = {"limits": limits, "store": store, "views": [asdict(pinned(name)[0].view)]}
+    query = Query("", explain=False, tables=frozenset(), maybe=frozenset())
+    with duckdb.connect() as database, pytest.raises(kind) as raised:
+        child.run(database, query, job)
+    assert type(raised.value) is kind

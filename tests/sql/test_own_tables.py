@@ -15,12 +15,13 @@ import pytest
 from pyiceberg.table import Table
 from support.catalog import Guest, make_guests
 from support.engines import rest
-from support.forged import Forger, put
+from support.forged import Forger, get, put
 from support.http import Api, Caller
 from support.rest_catalog import Lake
 from support.sql import NOWHERE, less, listening, processes, said
 from typer.testing import CliRunner
 
+from chaos.harm import hostile
 from chaos.surroundings import superuser
 from pulse_api import cli
 from pulse_pipelines.lake import metadata, parsing
@@ -414,6 +415,37 @@ def test_metadata_that_would_become_much_in_memory_is_refused(catalog: Api, two:
     refused = two.lake.client.post("/v1/namespaces/own/register", json=again)
     assert (refused.status_code, "is too large" in refused.text) == (400, True), refused.text
     assert two.lake.client.get("/v1/namespaces/own/tables/heavy").status_code >= 400
+
+
+def test_a_damaged_list_of_manifests_is_no_empty_table(catalog: Api, two: Two, caller: Caller) -> None:
+    """DuckDB takes what it cannot decode for the list's end, and unpacks a bomb for half a minute."""
+    table = two.make(catalog, "listed", MINE)
+    location = str(table.current_snapshot().manifest_list)  # type: ignore[union-attr]
+    whole = get(location)
+    mark = whole[-16:]
+    head = whole[: whole.index(mark) + 16]
+    damaged = {
+        "a negative number of rows": head + b"\1" + whole[len(head) + 1 :],
+        "no rows, and bytes": head + b"\0" + whole[len(head) + 1 :],
+        "rows that are cut off": hostile.repeated(whole, 1)[:-17] + mark,
+        "a bomb": hostile.avro(head, 80 * 2**20),
+        "nothing": b"",
+    }
+    for what, content in damaged.items():
+        put(location, content)
+        answer = ask(caller, "SELECT count(*) AS n FROM own.listed")
+        assert (answer.status_code, "'own.listed' cannot be read" in answer.text) == (422, True), what
+    put(location, whole)
+    assert ask(caller, "FROM own.listed").json()["rows"] == [{"id": MINE}]
+
+
+def test_a_file_that_is_gone_is_the_tenants_own_matter(catalog: Api, two: Two, caller: Caller) -> None:
+    table = two.make(catalog, "gone", MINE)
+    (task,) = table.scan().plan_files()
+    for path in (task.file.file_path, str(table.current_snapshot().manifest_list)):  # type: ignore[union-attr]
+        object_store.file_system().delete_file(object_store.key(path))
+        answer = ask(caller, "SELECT sum(id) FROM own.gone")
+        assert (answer.status_code, "'own.gone' cannot be read" in answer.text) == (422, True), answer.text
 
 
 def test_a_partition_that_duckdb_cannot_read_is_named(catalog: Api, two: Two, caller: Caller) -> None:

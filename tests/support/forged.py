@@ -129,6 +129,12 @@ def size(path: str) -> int:
     return int(object_store.file_system().get_file_info(object_store.key(path)).size or 1_000)
 
 
+def get(path: str) -> bytes:
+    with object_store.file_system().open_input_stream(object_store.key(path), compression=None) as source:
+        content: bytes = source.read()
+    return content
+
+
 def put(path: str, content: bytes) -> None:
     with object_store.file_system().open_output_stream(object_store.key(path), compression=None) as sink:
         sink.write(content)

@@ -7,6 +7,7 @@ from chaos.harm.attacks import (
     floods,
     keys,
     lake,
+    lake_files,
     pipes,
     reads,
     schemas,
@@ -23,5 +24,6 @@ ATTACKS = (
     *control_room.ATTACKS,
     *services.ATTACKS,
     *lake.ATTACKS,
+    *lake_files.ATTACKS,
     *pipes.ATTACKS,
 )

@@ -88,7 +88,7 @@ async def _write(attacker: Attacker) -> None:
     """Load, commit and register such a table at the same time."""
     tenant = registry.find_tenant(attacker.target.tenant)
     location = metadata.read(tenant, catalog.location(tenant, (NAMESPACE,), TABLE)).location
-    key, at = _engine_key(attacker), f"/v1/namespaces/{NAMESPACE}"
+    key, at = engine_key(tenant), f"/v1/namespaces/{NAMESPACE}"
     body = {
         "name": TABLE,
         "metadata-location": f"{location}/metadata/{LARGE}",
@@ -103,8 +103,8 @@ async def _write(attacker: Attacker) -> None:
     await attacker.flood(itertools.cycle(requests), AT_ONCE, port=load_settings().lake.port)
 
 
-def _engine_key(attacker: Attacker) -> str:
-    tenant = registry.find_tenant(attacker.target.tenant)
+def engine_key(tenant: Tenant) -> str:
+    """A new key of the tenant, as its engines have one."""
     return keys.issue_key(tenant, "engine", (KeyScope.LAKE_READ, KeyScope.LAKE_WRITE)).text
 
 
@@ -118,7 +118,7 @@ async def _register(attacker: Attacker) -> None:
     tenant = registry.find_tenant(attacker.target.tenant)
     location = catalog.location(tenant, (NAMESPACE,), TABLE)
     body = {"name": "again", "metadata-location": location, "overwrite": True}
-    request = wire.request("POST", f"/v1/namespaces/{NAMESPACE}/register", _engine_key(attacker), body)
+    request = wire.request("POST", f"/v1/namespaces/{NAMESPACE}/register", engine_key(tenant), body)
     await attacker.flood(request, AT_ONCE, port=load_settings().lake.port)
 
 
