@@ -97,6 +97,11 @@ def build_image(folder: Path) -> list[Path]:
     return [layer, environment]
 
 
+def pulse_files(layers: Sequence[Path]) -> Files:
+    """What a host has of the machine to run Pulse's own code."""
+    return {IMAGE: layers, sys.base_prefix: [Path(sys.base_prefix)]}
+
+
 def image_files(services: Sequence[str], layers: Sequence[Path]) -> Files:
     """What a host has of the machine, for the services that it runs."""
     files: dict[str, Sequence[Path]] = {}
@@ -109,8 +114,7 @@ def image_files(services: Sequence[str], layers: Sequence[Path]) -> Files:
     if "minio" in services:
         files["/opt/minio"] = [Path(minio_program.on_path() or minio_program.DOWNLOAD.path / "minio").parent]
     if set(services) - _DATA.keys():
-        files[IMAGE] = layers
-        files[sys.base_prefix] = [Path(sys.base_prefix)]
+        files |= pulse_files(layers)
     if "spark" in services:
         files[f"/opt/cache/pulse/{spark.DOWNLOAD.name}"] = [spark.DOWNLOAD.path]
     return files
@@ -132,9 +136,8 @@ class Deployment:
 
     def start(self) -> None:
         """Start hosts and services, each when those that it needs are healthy."""
-        for host in self.network.names:
-            services = [name for name, place in self.placement.items() if place == host]
-            self.network.add(host, image_files(services, self.layers))
+        for host in dict.fromkeys(self.placement.values()):
+            self.network.add(host, image_files(self.on(host), self.layers))
             self._make_folders(host)
         for name in self._order():
             self.launch(name)
@@ -142,6 +145,22 @@ class Deployment:
                 self.wait_until_healthy(name)
             elif self.processes[name].wait(PATIENCE_S):
                 raise RuntimeError(f"{name} failed: {self.log(name).read_text()[-2000:]}")
+
+    def on(self, host: str) -> list[str]:
+        """Services of a host."""
+        return [name for name, place in self.placement.items() if place == host]
+
+    def switch_on(self, host: str) -> None:
+        """Switch a host on again; its services start at once, in no order, as after a loss of power."""
+        self.network.hosts[host].switch_on()
+        self.mend()
+
+    def mend(self) -> None:
+        """Start what has ended and is to be `restart: unless-stopped`, on hosts that are on."""
+        for name, service in self.services.items():
+            ended = name in self.processes and self.processes[name].poll() is not None
+            if ended and service["restart"] == "unless-stopped" and self.host(name).first:
+                self.launch(name)
 
     def host(self, service: str) -> Host:
         return self.network.hosts[self.placement[service]]
@@ -164,19 +183,19 @@ class Deployment:
         return self.host(name).run(command, self.environment(name), folder)
 
     def wait_until_healthy(self, name: str) -> None:
-        """Wait for the service's own health check.
+        """Wait for the service's own health check; what ends is started again.
 
         Raises:
-            RuntimeError: the process ended, or is not healthy in time.
+            RuntimeError: it is not healthy in time.
         """
         check = self.services[name]["healthcheck"]["test"][1:]
         deadline = time.monotonic() + PATIENCE_S
         while (done := self.execute(name, check)).returncode:
-            ended = self.processes[name].poll() is not None
-            if ended or time.monotonic() > deadline:
-                state = "ended" if ended else f"is not healthy: {done.stdout + done.stderr}"
-                raise RuntimeError(f"{name} {state}\n{self.log(name).read_text()[-3000:]}")
-            time.sleep(0.5)
+            if time.monotonic() > deadline:
+                output = done.stdout + done.stderr + self.log(name).read_text()[-3000:]
+                raise RuntimeError(f"{name} is not healthy: {output}")
+            time.sleep(1)
+            self.mend()
 
     def environment(self, name: str) -> dict[str, str]:
         """Variables of a service: those of its image, then those of the file."""
@@ -189,8 +208,9 @@ class Deployment:
 
     def _make_folders(self, name: str) -> None:
         host = self.network.hosts[name]
-        folders = [folder for service, folder in _DATA.items() if self.placement[service] == name]
-        if len(folders) < sum(place == name for place in self.placement.values()):
+        services = self.on(name)
+        folders = [folder for service, folder in _DATA.items() if service in services]
+        if len(folders) < len(services):
             folders += ["/var/lib/pulse", "/opt/dagster", "/srv/app"]
         own = f"install -d -o {host.uid} -g {host.uid} {' '.join(folders)}"
         # As the Dockerfile does it: Dagster writes beside its dagster.yaml, and may not write into the code.

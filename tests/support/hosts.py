@@ -3,8 +3,8 @@
 A host has an address, processes, shared memory and a tree of files of its own. Of the machine it has the
 programs (/usr, /etc) and what it is given by name, all read-only. The network is one more namespace, in which
 the bridge is; nothing is made in the machine's own. Each namespace lives as long as its first process, which
-ends when the process of the tests ends, however that happens: so the kernel removes hosts, links and mounts, and
-ends whatever runs there.
+ends when the process of the tests ends, however that happens. The kernel then removes hosts, links, mounts
+and whatever runs there.
 """
 
 import ctypes
@@ -180,6 +180,7 @@ class Host:
         own.mkdir(exist_ok=True)
         (own / "hostname").write_text(f"{self.name}\n")
         (own / "hosts").write_text("127.0.0.1 localhost\n" + self.network.names_file())
+        (own / "resolv.conf").write_text("")
         users = ("root:x:0:0:root:/root:/bin/sh", f"pulse:x:{self.uid}:{self.uid}:Pulse:/home/pulse:/bin/sh")
         (own / "passwd").write_text("\n".join(users) + "\n")
         (own / "group").write_text(f"root:x:0:\npulse:x:{self.uid}:\n")
@@ -263,7 +264,9 @@ class Network:
     def connect(self, host: Host) -> None:
         """Plug a host in: a link between it and the bridge."""
         port = f"to-{host.name}"[:15]
-        self.ip(f"link add {port} type veth peer name eth0 netns {host.pid}")
+        # The same card each time: to another one, the other hosts would speak a minute later.
+        card = f"02:00:00:00:00:{host.uid % 256:02x}"
+        self.ip(f"link add {port} type veth peer name eth0 address {card} netns {host.pid}")
         self.ip(f"link set {port} master bridge up")
         _run(["nsenter", "-t", str(host.pid), "-n", "ip", "addr", "add", f"{host.address}/24", "dev", "eth0"])
         _run(["nsenter", "-t", str(host.pid), "-n", "ip", "link", "set", "eth0", "up"])
