@@ -1,12 +1,13 @@
 """All of Pulse on separate hosts, which share nothing but the network."""
 
 import json
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -36,13 +37,16 @@ PLACEMENT = {
     "api": "front",
     "lake": "front",
 }
+DATA = ("postgres", "kafka", "minio")
 MORE = {"PULSE_INGEST__FLUSH_SECONDS": "3", "PULSE_INGEST__RETRY_BACKOFF_SECONDS": "1"}
 EVENTS, REQUEST = 2_000, 250
+BEFORE_S, FAULT_S, PAUSE_S = 5, 20, 0.2
 DATASET = {"slug": "orders", "schema_uri": "pulse://acme/orders/1", "on_invalid": "dead_letter"}
 SCHEMA = {"name": "orders", "fields": {"country": "string", "amount": "number"}, "required": ["country"]}
-READ = (
-    'print(__import__("json").dumps(catalog.load_table("events.orders").scan().to_arrow()["id"].to_pylist()))'
-)
+READ = """
+import json
+print(json.dumps(catalog.load_table("events.orders").scan().to_arrow()["id"].to_pylist()))
+"""
 
 
 @dataclass
@@ -56,6 +60,7 @@ class Tenant:
     dead: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     """What requests were answered with that were not accepted."""
+    recovered_s: float = 0.0
 
     def send(self, number: int = EVENTS) -> None:
         """Send events and one that cannot land, each twice, until all of them are accepted."""
@@ -76,7 +81,8 @@ class Tenant:
             except httpx.TransportError as error:
                 self.refusals[type(error).__name__] += 1
                 return False
-            self.refusals[str(answer.status_code)] += answer.status_code != 202
+            if answer.status_code != 202:
+                self.refusals[str(answer.status_code)] += 1
             return answer.status_code == 202
 
         wait(accepted, f"the events are not accepted: {self.refusals}")
@@ -86,6 +92,47 @@ class Tenant:
         done = self.deployment.execute("dagster-code", ["pulse", "reconcile", "acme", "--json"])
         report: dict[str, Any] = json.loads(done.stdout)["tenants"][0]
         return report
+
+    @contextmanager
+    def sending(self) -> Iterator[Callable[[], None]]:
+        """Events are sent while the block runs, in which something fails.
+
+        Gives a function to call at the end of the fault: it waits until all are accepted and are rows.
+        """
+        self.deployment.mend()
+        self.refusals.clear()
+        ended = threading.Event()
+
+        def send() -> None:
+            while not ended.is_set():
+                self.send(REQUEST)
+                ended.wait(PAUSE_S)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        time.sleep(BEFORE_S)  # a batch may be on its way by then; the verdict does not depend on it
+
+        def sent() -> None:
+            began = time.monotonic()
+            ended.set()
+            thread.join()
+            self.settle()
+            self.recovered_s = time.monotonic() - began
+
+        try:
+            yield sent
+        finally:
+            ended.set()
+            thread.join()
+
+    def judge(self, fault: str) -> None:
+        """Compare what was sent with the rows, as an engine reads them, and with the ledger."""
+        refused = {kind: number for kind, number in self.refusals.items() if number}
+        print(f"{fault}: {len(self.sent)} rows {self.recovered_s:.0f} s after; refused meanwhile: {refused}")
+        assert differences(self.sent, self.ids()) == {}
+        report = self.reconciled()
+        assert report["balanced"], report
+        assert (report["landed"], report["dead_letters"]) == (len(self.sent), self.dead)
 
     def settle(self) -> float:
         """Wait until everything sent is a row or a dead letter; returns the seconds."""
@@ -109,7 +156,7 @@ class Tenant:
         """The id of each row, read by an engine on a host that has nothing but a key and an address."""
         connect = ["pulse", "lake", "connect", "acme", "--engine", "pyiceberg", "--key", self.key]
         lines = self.deployment.execute("lake", connect).stdout.splitlines()
-        script = "\n".join([*(line for line in lines if "print" not in line), READ])
+        script = "\n".join([*(line for line in lines if not line.startswith("print")), READ])
         done = self.deployment.network.hosts["engine"].run([f"{composed.IMAGE}/bin/python", "-c", script])
         assert not done.returncode, done.stderr
         ids: list[str] = json.loads(done.stdout)
@@ -183,29 +230,45 @@ def test_events_sent_to_one_host_are_rows_in_the_store_of_another_exactly_once(t
 @pytest.mark.parametrize("host", ["spark", "control", "front", "data"])
 def test_a_host_that_is_gone_and_comes_back_loses_nothing(host: str, tenant: Tenant) -> None:
     """All of its processes end at once, in the middle of what they do, and its address is gone."""
-    deployment = tenant.deployment
-    deployment.mend()
-    sending = threading.Thread(target=tenant.send)
-    sending.start()
-    wait(lambda: (tenant.count() or 0) >= len(tenant.sent) or not sending.is_alive(), "nothing is read")
-    time.sleep(4)  # a batch is on its way by then, or nearly so; the verdict does not depend on it
-    deployment.network.hosts[host].switch_off()
-    time.sleep(10)
-    deployment.switch_on(host)
-    began = time.monotonic()
-    sending.join()
-    tenant.settle()
-    refusals = dict(+tenant.refusals)
-    print(f"{host} gone for 10 s: all is rows {time.monotonic() - began:.0f} s after; refused: {refusals}")
-    tenant.refusals.clear()
-    assert differences(tenant.sent, tenant.ids()) == {}
-    report = tenant.reconciled()
-    assert report["balanced"], report
-    assert (report["landed"], report["dead_letters"]) == (len(tenant.sent), tenant.dead)
+    with tenant.sending() as sent:
+        tenant.deployment.network.hosts[host].switch_off()
+        time.sleep(FAULT_S)
+        tenant.deployment.switch_on(host)
+        sent()
+    tenant.judge(f"{host} gone for {FAULT_S} s")
 
 
-def test_the_placement_names_each_service_of_the_file() -> None:
-    variables = dict.fromkeys(composed._VARIABLE.findall((ROOT / "docker" / "compose.yaml").read_text()))
-    names = {name: "" for name, *_ in variables}
-    assert set(composed.read_services(names)) == set(PLACEMENT)
-    assert Path(composed.ROOT / "dagster_home").is_dir()
+@pytest.mark.slow
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize(
+    "pair", [("control", "data"), ("front", "data"), ("spark", "data"), ("control", "spark")], ids="-".join
+)
+def test_packets_between_two_hosts_that_are_lost_for_a_while_lose_no_event(
+    pair: tuple[str, str], ways: int, tenant: Tenant
+) -> None:
+    """In one direction, from the first to the second, or in both. Connections stay open, and wait."""
+    left, right = pair
+    network = tenant.deployment.network
+    with tenant.sending() as sent, ExitStack() as faults:
+        faults.enter_context(network.lost(left, right))
+        if ways == 2:
+            faults.enter_context(network.lost(right, left))
+        time.sleep(FAULT_S)
+        faults.close()
+        sent()
+    tenant.judge(f"all packets from {left} to {right}{' and back' * (ways - 1)} lost for {FAULT_S} s")
+
+
+def test_the_page_has_the_services_of_the_file_where_the_test_runs_them() -> None:
+    page = (ROOT / "docs" / "production.md").read_text()
+    topology = re.findall(r"^\| (\w+) \| (`.*`) \| .* \| .* \|$", page, re.MULTILINE)
+    hosts_of = {name.strip("`"): host for host, names in topology for name in names.split(", ")}
+    assert hosts_of == PLACEMENT
+    variables = composed._VARIABLE.findall((ROOT / "docker" / "compose.yaml").read_text())
+    services = composed.read_services({name: "" for name, *_ in variables})
+    assert services.keys() == PLACEMENT.keys()
+    commands = re.findall(r"^\| (\w+) \| `(python .*?)`.* \|$", page, re.MULTILINE)
+    started = [
+        (PLACEMENT[name], " ".join(one["command"])) for name, one in services.items() if name not in DATA
+    ]
+    assert sorted(commands) == sorted(started)

@@ -27,6 +27,8 @@ OUTSIDE = f"{NETWORK}.254"
 """The address from which a client that is on no host speaks."""
 _CLONE_NEWNET = 0x40000000
 _FIRST_USER = 2_001
+_NOBODY = "02:00:00:00:ff:ff"
+"""A card that no host has."""
 _PROGRAMS = ("unshare", "nsenter", "ip", "mount", "pivot_root")
 # A child that ends is forgotten by the kernel when SIGCHLD is ignored, which `exec` passes on.
 _STAY = "trap '' CHLD; echo ready; exec cat >/dev/null"
@@ -275,6 +277,17 @@ class Network:
         """Run `ip` where the bridge is."""
         assert self.first
         _run(["nsenter", "-t", str(self.first.pid), "-n", "ip", *arguments.split()])
+
+    @contextmanager
+    def lost(self, sender: str, receiver: str) -> Iterator[None]:
+        """What one host sends to another is lost, without an error; the other direction works."""
+        neighbour = ["nsenter", "-t", str(self.hosts[sender].pid), "-n", "ip", "neigh"]
+        address = [self.address(receiver), "dev", "eth0"]
+        _run([*neighbour, "replace", *address, "lladdr", _NOBODY, "nud", "permanent"])
+        try:
+            yield
+        finally:
+            _run([*neighbour, "del", *address])
 
     @contextmanager
     def reached(self) -> Iterator[None]:
