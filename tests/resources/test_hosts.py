@@ -53,12 +53,12 @@ def test_hosts_share_no_file_no_socket_no_process_and_no_variable(network: Netwo
     left.start(["/usr/bin/python3", "-c", WRITER], tmp_path / "log")
     wait(lambda: (tmp_path / "log").read_text() == "ready\n", "the host does not write")
     script = """
-        ls /tmp; ls -d /root /work /home/*; (echo > /dev/tcp/127.0.0.1/7000) 2>&1 | grep -m1 -o 'refused$'
+        ls /tmp; ls -d /root /srv/* /home/*; (echo > /dev/tcp/127.0.0.1/7000) 2>&1 | grep -m1 -o 'refused$'
         ls /proc | grep -c '^[0-9]'; id -u; hostname; env | cut -d= -f1 | sort | tr '\\n' ' '
     """
     done = right.run(["bash", "-c", script], {"GIVEN": "1"})
     *lines, variables = done.stdout.splitlines()
-    assert lines[:2] == ["/home/pulse", "refused"], done.stdout
+    assert lines[:2] == ["/srv/pulse", "refused"], done.stdout
     assert int(lines[2]) < 10, "it sees the machine's processes"
     assert lines[3:] == [str(right.uid), "right"]
     assert right.uid != left.uid

@@ -155,7 +155,7 @@ class Host:
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Variables of a process there: none of the machine's."""
         path = "/opt/pulse/bin:/opt/postgres/bin:/opt/minio:/usr/local/bin:/usr/bin:/usr/sbin"
-        return {"PATH": path, "HOME": "/home/pulse", "LANG": "C.UTF-8"} | dict(more or {})
+        return {"PATH": path, "HOME": "/srv/pulse", "LANG": "C.UTF-8"} | dict(more or {})
 
     def _make_folders(self) -> None:
         for name in (
@@ -164,7 +164,7 @@ class Host:
             "proc",
             "dev",
             "tmp",
-            "home/pulse",
+            "srv/pulse",
             "var/lib",
             "var/log",
             "run",
@@ -175,7 +175,7 @@ class Host:
         for name in ("bin", "sbin", "lib", "lib64"):
             if Path("/", name).is_symlink() and not (self.root / name).is_symlink():
                 (self.root / name).symlink_to(Path("/", name).readlink())
-        for name in ("home/pulse", "var/lib", "var/log", "run", "srv"):
+        for name in ("srv/pulse", "var/lib", "var/log", "run", "srv"):
             os.chown(self.root / name, self.uid, self.uid)
         (self.root / "tmp").chmod(0o1777)
         own = self.folder / "etc"
@@ -183,7 +183,7 @@ class Host:
         (own / "hostname").write_text(f"{self.name}\n")
         (own / "hosts").write_text("127.0.0.1 localhost\n" + self.network.names_file())
         (own / "resolv.conf").write_text("")
-        users = ("root:x:0:0:root:/root:/bin/sh", f"pulse:x:{self.uid}:{self.uid}:Pulse:/home/pulse:/bin/sh")
+        users = ("root:x:0:0:root:/root:/bin/sh", f"pulse:x:{self.uid}:{self.uid}:Pulse:/srv/pulse:/bin/sh")
         (own / "passwd").write_text("\n".join(users) + "\n")
         (own / "group").write_text(f"root:x:0:\npulse:x:{self.uid}:\n")
         for target, sources in self.files.items():
