@@ -165,6 +165,9 @@ class Deployment:
     def host(self, service: str) -> Host:
         return self.network.hosts[self.placement[service]]
 
+    def user(self, service: str) -> str:
+        return service if service in _DATA else "pulse"
+
     def log(self, service: str) -> Path:
         """What the service has written, as the machine names it."""
         return self.network.folder / f"{service}.log"
@@ -175,12 +178,14 @@ class Deployment:
         command = adapted(self, self.services[name]) if adapted else self.services[name]["command"]
         folder = "/" if name in _DATA else "/srv/app"
         environment = self.environment(name)
-        self.processes[name] = self.host(name).start(command, self.log(name), environment, folder)
+        self.processes[name] = self.host(name).start(
+            command, self.log(name), environment, folder, self.user(name)
+        )
 
     def execute(self, name: str, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         """Run a command beside a service, with its environment, as `docker compose exec` does."""
         folder = "/" if name in _DATA else "/srv/app"
-        return self.host(name).run(command, self.environment(name), folder)
+        return self.host(name).run(command, self.environment(name), folder, self.user(name))
 
     def wait_until_healthy(self, name: str) -> None:
         """Wait for the service's own health check; what ends is started again.
@@ -209,10 +214,10 @@ class Deployment:
     def _make_folders(self, name: str) -> None:
         host = self.network.hosts[name]
         services = self.on(name)
-        folders = [folder for service, folder in _DATA.items() if service in services]
+        folders = {folder: service for service, folder in _DATA.items() if service in services}
         if len(folders) < len(services):
-            folders += ["/var/lib/pulse", "/opt/dagster", "/srv/app"]
-        own = f"install -d -o {host.uid} -g {host.uid} {' '.join(folders)}"
+            folders |= dict.fromkeys(("/var/lib/pulse", "/opt/dagster", "/srv/app"), "pulse")
+        own = "; ".join(f"install -d -o {user} -g {user} {folder}" for folder, user in folders.items())
         # As the Dockerfile does it: Dagster writes beside its dagster.yaml, and may not write into the code.
         packaged = f"{IMAGE}/lib/python*/site-packages/dagster_home"
         links = f"for p in {packaged}; do ln -sf $p /srv/app/; ln -sf $p/dagster.yaml /opt/dagster/; done"
@@ -220,7 +225,7 @@ class Deployment:
         if _DATA["postgres"] in folders:
             binaries = postgres._wheel()
             script += f"; ln -sf /opt/{binaries.parent.name}/{binaries.name} /opt/postgres"
-        done = host.run(["/bin/sh", "-ec", script], as_root=True)
+        done = host.run(["/bin/sh", "-ec", script], user="root")
         assert not done.returncode, done.stderr
 
     def _order(self) -> Iterator[str]:

@@ -27,6 +27,8 @@ OUTSIDE = f"{NETWORK}.254"
 """The address from which a client that is on no host speaks."""
 _CLONE_NEWNET = 0x40000000
 _FIRST_USER = 2_001
+_ACCOUNTS = ("postgres", "kafka", "minio")
+"""Users of services. Postgres does not start where a process of its user has the number that it had."""
 _NOBODY = "02:00:00:00:ff:ff"
 """A card that no host has."""
 _PROGRAMS = ("unshare", "nsenter", "ip", "mount", "pivot_root")
@@ -85,6 +87,12 @@ class Host:
         (child,) = _children(self.first.pid)
         return child
 
+    def users(self) -> dict[str, int]:
+        """Numbers of its users: on each host they are others."""
+        return {"root": 0, "pulse": self.uid} | {
+            name: self.uid + 100 * n for n, name in enumerate(_ACCOUNTS, start=1)
+        }
+
     def switch_on(self) -> None:
         """Start it, with the files that it had before."""
         self._make_folders()
@@ -102,10 +110,10 @@ class Host:
         while self.started:
             self.started.pop().wait()
 
-    def command(self, command: Sequence[str], folder: str = "/", *, as_root: bool = False) -> list[str]:
-        """The command line that runs `command` there, in `folder`."""
-        user = 0 if as_root else self.uid
-        entered = ["-t", str(self.pid), "-m", "-u", "-i", "-n", "-p", "-S", str(user), "-G", str(user)]
+    def command(self, command: Sequence[str], folder: str = "/", user: str = "pulse") -> list[str]:
+        """The command line that runs `command` there, in `folder`, as one of `users`."""
+        user = str(self.users()[user])
+        entered = ["-t", str(self.pid), "-m", "-u", "-i", "-n", "-p", "-S", user, "-G", user]
         return ["nsenter", *entered, "/bin/sh", "-c", 'cd "$0" && exec "$@"', folder, *command]
 
     def run(
@@ -113,12 +121,11 @@ class Host:
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
         folder: str = "/",
-        *,
-        as_root: bool = False,
+        user: str = "pulse",
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command to its end, as the host's user; returns its output as text."""
+        """Run a command to its end; returns its output as text."""
         return subprocess.run(
-            self.command(command, folder, as_root=as_root),
+            self.command(command, folder, user),
             env=self.environment(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -132,11 +139,12 @@ class Host:
         log: Path,
         environment: Mapping[str, str] | None = None,
         folder: str = "/",
+        user: str = "pulse",
     ) -> "subprocess.Popen[bytes]":
-        """Start a process that stays, as the host's user, with its output in a log of the machine."""
+        """Start a process that stays, with its output in a log of the machine."""
         with log.open("ab") as output:
             process = subprocess.Popen(
-                self.command(command, folder),
+                self.command(command, folder, user),
                 env=self.environment(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -183,9 +191,11 @@ class Host:
         (own / "hostname").write_text(f"{self.name}\n")
         (own / "hosts").write_text("127.0.0.1 localhost\n" + self.network.names_file())
         (own / "resolv.conf").write_text("")
-        users = ("root:x:0:0:root:/root:/bin/sh", f"pulse:x:{self.uid}:{self.uid}:Pulse:/srv/pulse:/bin/sh")
-        (own / "passwd").write_text("\n".join(users) + "\n")
-        (own / "group").write_text(f"root:x:0:\npulse:x:{self.uid}:\n")
+        users = self.users().items()
+        (own / "passwd").write_text(
+            "".join(f"{name}:x:{uid}:{uid}::/srv/pulse:/bin/sh\n" for name, uid in users)
+        )
+        (own / "group").write_text("".join(f"{name}:x:{uid}:\n" for name, uid in users))
         for target, sources in self.files.items():
             inside = self.root / target.lstrip("/")
             if sources[0].is_dir():
@@ -267,7 +277,7 @@ class Network:
         """Plug a host in: a link between it and the bridge."""
         port = f"to-{host.name}"[:15]
         # The same card each time: to another one, the other hosts would speak a minute later.
-        card = f"02:00:00:00:00:{host.uid % 256:02x}"
+        card = f"02:00:00:00:00:{host.uid % 100:02d}"
         self.ip(f"link add {port} type veth peer name eth0 address {card} netns {host.pid}")
         self.ip(f"link set {port} master bridge up")
         _run(["nsenter", "-t", str(host.pid), "-n", "ip", "addr", "add", f"{host.address}/24", "dev", "eth0"])
