@@ -15,6 +15,8 @@ from support.hosts import Network
 from chaos.waiting import wait
 from pulse_resources.local import ports
 
+pytestmark = pytest.mark.long
+
 MADE = """
 import sys
 from pathlib import Path
@@ -81,6 +83,18 @@ def test_hosts_reach_each_other_by_name_and_are_reached_from_outside(
         answering.wait()
         left.switch_off()  # and on again, with its files and its address
         left.switch_on()
+
+
+def test_packets_of_one_direction_are_lost_until_the_fault_ends(network: Network) -> None:
+    left, right = network.hosts["left"], network.hosts["right"]
+    knock = ["bash", "-c", "exec 3<> /dev/tcp/store/1"]
+    with network.lost("right", "left"):
+        assert right.run(["timeout", "0.5", *knock]).returncode == 124, "somebody answers"
+    assert "refused" in right.run(knock).stderr
+    with network.lost("left", "right"):
+        assert right.run(["timeout", "0.5", *knock]).returncode == 124, "the answer arrives"
+    assert "refused" in right.run(knock).stderr
+    assert left.address in right.run(["getent", "hosts", "store"]).stdout
 
 
 def test_nothing_stays_when_the_process_that_made_them_is_killed(tmp_path: Path) -> None:
