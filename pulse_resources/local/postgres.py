@@ -49,6 +49,15 @@ hba_file = '{data}/hba.tls.conf'
 """
 _HBA = "hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n"
 
+CLUSTER = (
+    "--encoding=UTF8",
+    "--data-checksums",
+    "--locale-provider=builtin",
+    "--builtin-locale=C.UTF-8",
+    "--locale=C",
+)
+"""Options of `initdb` for what cannot be changed later."""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -161,11 +170,7 @@ def _initialise(place: Placement, settings: Settings) -> None:
             settings.postgres.superuser,
             f"--pwfile={secret.name}",
             "--auth=scram-sha-256",
-            "--encoding=UTF8",
-            "--data-checksums",
-            "--locale-provider=builtin",
-            "--builtin-locale=C.UTF-8",
-            "--locale=C",
+            *CLUSTER,
         )
     if result.returncode:
         raise Terminal(f"initdb failed: {result.stderr.strip()}")

@@ -1,7 +1,7 @@
 """Niceness: background work yields the processors to work that somebody waits for."""
 
 import os
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 BACKGROUND = 4
@@ -11,11 +11,13 @@ FOREGROUND = -5
 
 
 def renice(pid: int, niceness: int = BACKGROUND) -> None:
-    """Set the niceness of the session that this process leads; below 0 only if the account may.
+    """Set the niceness of the session that this process leads.
+
+    Only some accounts may lower it: for others a process that was started with more keeps what it has.
 
     If the scheduler shares processors among sessions, a process's niceness counts only within its session.
     """
-    with suppress(PermissionError) if niceness < 0 else nullcontext():
+    with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, pid, niceness)
     with suppress(OSError):  # this kernel shares them among processes
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))

@@ -193,7 +193,8 @@ class DagsterSettings(BaseModel):
     public_url: str = _PUBLIC_URL
     """Public URL of the UI, for links in alerts; empty: the local address."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Host names, without a port, under which the UI may be requested, besides localhost and `host`."""
+    """Host names, without a port, under which the UI may be requested, besides localhost, `host` and that of
+    `public_url`."""
     token: SecretStr | None = Field(default=None, min_length=16)
     """Token that allows changes in the UI."""
     read_only_token: SecretStr | None = Field(default=None, min_length=16)

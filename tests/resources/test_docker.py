@@ -86,6 +86,12 @@ def test_versions_agree_with_the_embedded_stack() -> None:
     assert SERVICES["postgres"]["image"] == f"postgres:{binaries}"
 
 
+def test_the_clusters_of_postgres_are_made_alike() -> None:
+    """Without an encoding, `initdb` refuses the builtin locale."""
+    arguments = SERVICES["postgres"]["environment"]["POSTGRES_INITDB_ARGS"].split()
+    assert arguments == ["--auth-host=scram-sha-256", *postgres.CLUSTER]
+
+
 def test_postgres_is_tuned_alike() -> None:
     command = SERVICES["postgres"]["command"]
     options = dict(option.split("=", 1) for option in command if "=" in option)

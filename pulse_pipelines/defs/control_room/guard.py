@@ -6,6 +6,7 @@ the browser of a person who had the UI open, or read the UI by DNS rebinding.
 
 import json
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -54,7 +55,8 @@ class Guard:
         self._app = app
         self._settings = settings
         self._identity = Identity(settings)
-        names = {*LOCAL, *settings.allowed_hosts, settings.host} - {*EVERYWHERE}
+        linked = urlsplit(settings.linked_url).hostname or settings.host  # by it links in alerts lead here
+        names = {*LOCAL, *settings.allowed_hosts, settings.host, linked} - {*EVERYWHERE}
         self._hosts = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
