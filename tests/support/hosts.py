@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ _ACCOUNTS = ("postgres", "kafka", "minio")
 """Users of services. Postgres does not start where a process of its user has the number that it had."""
 _NOBODY = "02:00:00:00:ff:ff"
 """A card that no host has."""
+_NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child=KILL")
 _PROGRAMS = ("unshare", "nsenter", "ip", "mount", "pivot_root")
 # A child that ends is forgotten by the kernel when SIGCHLD is ignored, which `exec` passes on.
 _STAY = "trap '' CHLD; echo ready; exec cat >/dev/null"
@@ -44,21 +46,13 @@ def missing() -> str:
         return "only root makes network namespaces with links between them"
     if absent := [program for program in _PROGRAMS if not shutil.which(program)]:
         return f"there is no program {', '.join(absent)}"
-    trial = [
-        "unshare",
-        "--net",
-        "--mount",
-        "--pid",
-        "--uts",
-        "--ipc",
-        "--fork",
-        "ip",
-        "link",
-        "add",
-        "type",
-        "bridge",
-    ]
-    done = subprocess.run(trial, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory(prefix="pulse-hosts-") as folder:
+        script = (
+            f"set -e; ip link add type bridge; mount -t overlay -o ro,lowerdir=/etc:/usr overlay {folder};"
+            " mount -t proc proc /proc"
+        )
+        trial = ["unshare", *_NAMESPACES, "/bin/sh", "-c", script]
+        done = subprocess.run(trial, capture_output=True, text=True, check=False)
     return f"namespaces are not allowed: {done.stderr.strip()}" if done.returncode else ""
 
 
@@ -97,8 +91,7 @@ class Host:
         """Start it, with the files that it had before."""
         self._make_folders()
         script = "\n".join(["set -e", *self._mounts(), _STAY])
-        namespaces = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child=KILL"]
-        self.first = _begin(["unshare", *namespaces, "/bin/sh", "-c", script], self.name)
+        self.first = _begin(["unshare", *_NAMESPACES, "/bin/sh", "-c", script], self.name)
         self.network.connect(self)
 
     def switch_off(self) -> None:
