@@ -139,8 +139,8 @@ async def _register_of_three(attacker: Attacker) -> None:
     wide = metadata.read(tenant, _wide(tenant), bypass_cache=True).document()
     others = [registry.find_tenant(slug) for slug in wide["properties"][OTHERS].split()]
     async with asyncio.TaskGroup() as group:
-        for each in (tenant, *others):
-            group.create_task(_register(attacker, each))
+        for owner in (tenant, *others):
+            group.create_task(_register(attacker, owner))
 
 
 def _wide(tenant: Tenant) -> str:
