@@ -34,6 +34,8 @@ from pulse_resources.settings import load_settings
 
 DELETED, PAGE, SNAPSHOT, COLUMNS = 3_000_000, 2**30, 4_242, 100_000
 WIDE = "00001-wide.metadata.json"
+OTHERS = "others"
+"""Table property with the slugs of the other tenants of an attack."""
 DELETES, PAGES, FOOTER = "deletes", "pages", "footer"
 
 
@@ -112,30 +114,42 @@ async def _query(attacker: Attacker) -> None:
     await attacker.flood(itertools.cycle(requests), AT_ONCE)
 
 
-def _widen(tenant: Tenant) -> None:
-    """A table, and a metadata file of it that has 100,000 columns, which is permitted."""
+def _widen(tenant: Tenant, *others: Tenant) -> None:
+    """A table, and a metadata file of it that has 100,000 columns, and names other tenants."""
     external.create(tenant, load_settings().lake.linked_url)
     current = metadata.read(tenant, catalog.location(tenant, (NAMESPACE,), external.TABLE[1]))
     document = current.document()
     fields = [{"id": n, "name": f"c{n}", "required": False, "type": "long"} for n in range(1, COLUMNS)]
     document |= {"schemas": [{"type": "struct", "schema-id": 0, "fields": fields}], "last-column-id": COLUMNS}
+    document["properties"] |= {OTHERS: " ".join(other.slug for other in others)}
     object_store.put(f"{current.location}/metadata/{WIDE}", orjson.dumps(document))
+
+
+def _widen_three(tenant: Tenant) -> None:
+    """Such a table of this tenant, and of two new ones."""
+    others = [batches.make_tenant(with_states=False) for _ in range(2)]
+    for other in others:
+        _widen(other)
+    _widen(tenant, *others)
 
 
 async def _register_of_three(attacker: Attacker) -> None:
     """Three tenants register such metadata at the same time, each over several connections."""
-    tenants = [registry.find_tenant(attacker.target.tenant)]
-    for _ in range(2):
-        tenants.append(await asyncio.to_thread(batches.make_tenant, with_states=False))
-        await asyncio.to_thread(_widen, tenants[-1])
+    tenant = registry.find_tenant(attacker.target.tenant)
+    wide = metadata.read(tenant, _wide(tenant), bypass_cache=True).document()
+    others = [registry.find_tenant(slug) for slug in wide["properties"][OTHERS].split()]
     async with asyncio.TaskGroup() as group:
-        for tenant in tenants:
-            group.create_task(_register(attacker, tenant))
+        for owner in (tenant, *others):
+            group.create_task(_register(attacker, owner))
+
+
+def _wide(tenant: Tenant) -> str:
+    at = catalog.location(tenant, (NAMESPACE,), external.TABLE[1])
+    return f"{metadata.read(tenant, at).location}/metadata/{WIDE}"
 
 
 async def _register(attacker: Attacker, tenant: Tenant) -> None:
-    location = metadata.read(tenant, catalog.location(tenant, (NAMESPACE,), external.TABLE[1])).location
-    body = {"name": external.TABLE[1], "metadata-location": f"{location}/metadata/{WIDE}", "overwrite": True}
+    body = {"name": external.TABLE[1], "metadata-location": _wide(tenant), "overwrite": True}
     request = wire.request("POST", f"/v1/namespaces/{NAMESPACE}/register", engine_key(tenant), body)
     await attacker.flood(request, AT_ONCE // 2, port=load_settings().lake.port)
 
@@ -153,6 +167,6 @@ ATTACKS = (
         "lake:read, lake:write",
         _register_of_three,
         may(200, 409, 429, 503),
-        prepare=_widen,
+        prepare=_widen_three,
     ),
 )
