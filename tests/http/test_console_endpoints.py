@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import date, datetime
 from typing import Any
 
 import pytest
 from support.here import ingest_here as ingest
 from support.http import Api, Caller
-from support.ingest import event, make_owner
+from support.ingest import Owner, event, make_owner
 
+from chaos.surroundings import superuser
 from pulse_pipelines import registry
+from pulse_pipelines.backfill import try_schema
+from pulse_pipelines.curated.hours import last_hours
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys
 
@@ -139,3 +143,64 @@ def test_a_schema_is_checked_and_not_published(letters: Caller) -> None:
     assert letters.http.post("/v1/schemas/check?dataset=absent", json=body).status_code == 404
     listed = letters.http.get("/v1/schemas").json()["schemas"]
     assert [(one["name"], one["version"]) for one in listed] == [("baskets", 1), ("orders", 1)]
+
+
+DAILY = """
+INSERT INTO summaries (tenant_id, dataset_id, rollup, day, definition, landed_at, grain, rows, snapshot_id,
+    computed_at)
+SELECT tenant_id, dataset_id, 'daily', %s, '', %s, '{}', %s, 1, now() FROM pdm_datasets
+WHERE tenant_id = %s AND slug = 'orders'
+"""
+
+
+def summarise(owner: Owner, day: str, landed_at: str, hours: dict[int, int]) -> None:
+    """What a run of Spark would note of a day."""
+    row = {
+        "by_type": [{"type": "\u0000", "events": 1}],
+        "by_hour": [{"hour": hour, "events": events} for hour, events in hours.items()],
+    }
+    with superuser() as connection:
+        connection.execute(DAILY, [day, landed_at, json.dumps([row]), owner.tenant.tenant_id])
+
+
+def test_hours_are_those_of_the_summaries(owner: Owner) -> None:
+    owner.send(event("row"))  # of 2026-11-19
+    ingest(owner)
+    now = datetime.fromisoformat("2026-11-19T02:59:59+00:00")
+    (before,) = last_hours(owner.tenant, ["orders", "absent"], now)
+    assert [hour.events for hour in before.hours] == [0] * 21 + [None] * 3
+    assert (before.computed_at, before.changed_since) == (None, True)
+    summarise(owner, "2026-11-18", "infinity", {2: 9, 3: 4, 23: 1})
+    summarise(owner, "2026-11-19", "infinity", {1: 7})
+    (after,) = last_hours(owner.tenant, ["orders"], now)
+    assert [hour.events for hour in after.hours] == [4, *[0] * 19, 1, 0, 7, 0]
+    assert after.hours[0].start == datetime.fromisoformat("2026-11-18T03:00:00+00:00")
+    assert after.computed_at is not None
+    assert not after.changed_since
+
+
+def test_hours_come_in_pages(letters: Caller) -> None:
+    first = letters.http.get("/v1/hours", params={"limit": 1}).json()
+    (baskets,) = first["datasets"]
+    assert (baskets["dataset"], len(baskets["hours"]), first["next_after"]) == ("baskets", 24, "baskets")
+    last = letters.http.get("/v1/hours", params={"after": "baskets"}).json()
+    assert ([one["dataset"] for one in last["datasets"]], last["next_after"]) == (["orders"], None)
+
+
+def test_a_schema_is_tried_on_a_day(letters: Caller, new_caller: Callable[..., Caller]) -> None:
+    body = {"name": "orders", "fields": {"count": "string"}}
+    address = "/v1/schemas/try?dataset=baskets&day=2026-11-19"
+    answer = letters.http.post(address, json={"name": "any", "schema": {}}).json()
+    assert (answer["events"], answer["refused"], answer["complete"]) == (3, 0, True)
+    trial = letters.http.post("/v1/schemas/try?dataset=orders&day=2026-11-19&limit=1", json=body).json()
+    of_command = try_schema(
+        letters.owner.tenant, "orders", json.dumps({"type": "object", "properties": {"count": {"type": "string"}}}),
+        date(2026, 11, 19), 1,
+    )  # fmt: skip
+    assert (trial["events"], trial["refused"]) == (of_command.events, of_command.refused) == (1, 1)
+    assert trial["examples"][0]["pointer"] == "/data/count"
+    assert trial["incompatibilities"]
+    assert not trial["complete"]
+    assert new_caller().http.post(address, json=body).status_code == 404, "another tenant's"
+    ended = try_schema(letters.owner.tenant, "orders", "{}", date(2026, 11, 19), 100, seconds=0)
+    assert (ended.events, ended.complete) == (0, False)

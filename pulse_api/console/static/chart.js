@@ -29,7 +29,7 @@ export function smallBars(title, amounts) {
     const height = amount === null ? 1 : Math.max((Number(amount) / most) * 18, Number(amount) ? 2 : 1);
     return svg("rect", { x: at * 5, y: 20 - height, width: 4, height, class: amount === null || !Number(amount) ? "none" : null });
   });
-  return svg("svg", { role: "img", "aria-label": plain(title), class: "small-bars", width: amounts.length * 5, height: 20 }, svg("title", {}, plain(title)), shapes);
+  return svg("svg", { role: "img", "aria-label": title, class: "small-bars", width: amounts.length * 5, height: 20 }, svg("title", {}, title), shapes);
 }
 
 export function barsByName(title, values) {
