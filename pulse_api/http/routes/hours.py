@@ -58,7 +58,9 @@ def hours(
         datasets=[
             HoursInfo(
                 dataset=one.dataset,
-                hours=[HourInfo(**{"from": hour.start, "events": hour.events}) for hour in one.hours],
+                hours=[
+                    HourInfo.model_validate({"from": hour.start, "events": hour.events}) for hour in one.hours
+                ],
                 computed_at=one.computed_at,
                 changed_since=one.changed_since,
             )
