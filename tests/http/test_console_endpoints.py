@@ -170,8 +170,8 @@ def test_hours_are_those_of_the_summaries(owner: Owner) -> None:
     (before,) = last_hours(owner.tenant, ["orders", "absent"], now)
     assert [hour.events for hour in before.hours] == [0] * 21 + [None] * 3
     assert (before.computed_at, before.changed_since) == (None, True)
-    summarise(owner, "2026-11-18", "infinity", {2: 9, 3: 4, 23: 1})
-    summarise(owner, "2026-11-19", "infinity", {1: 7})
+    summarise(owner, "2026-11-18", "2100-01-01T00:00:00Z", {2: 9, 3: 4, 23: 1})
+    summarise(owner, "2026-11-19", "2100-01-01T00:00:00Z", {1: 7})
     (after,) = last_hours(owner.tenant, ["orders"], now)
     assert [hour.events for hour in after.hours] == [4, *[0] * 19, 1, 0, 7, 0]
     assert after.hours[0].start == datetime.fromisoformat("2026-11-18T03:00:00+00:00")
@@ -189,16 +189,15 @@ def test_hours_come_in_pages(letters: Caller) -> None:
 
 def test_a_schema_is_tried_on_a_day(letters: Caller, new_caller: Callable[..., Caller]) -> None:
     body = {"name": "orders", "fields": {"count": "string"}}
-    address = "/v1/schemas/try?dataset=baskets&day=2026-11-19"
-    answer = letters.http.post(address, json={"name": "any", "schema": {}}).json()
-    assert (answer["events"], answer["refused"], answer["complete"]) == (3, 0, True)
-    trial = letters.http.post("/v1/schemas/try?dataset=orders&day=2026-11-19&limit=1", json=body).json()
-    tenant, document = letters.owner.tenant, '{"properties": {"count": {"type": "string"}}}'
-    of_command = try_schema(tenant, "orders", document, date(2026, 11, 19), 1)
-    assert (trial["events"], trial["refused"]) == (of_command.events, of_command.refused) == (1, 1)
-    assert trial["examples"][0]["pointer"] == "/data/count"
-    assert trial["incompatibilities"]
-    assert not trial["complete"]
-    assert new_caller().http.post(address, json=body).status_code == 404, "another tenant's"
-    ended = try_schema(letters.owner.tenant, "orders", "{}", date(2026, 11, 19), 100, seconds=0)
+    address, day = "/v1/schemas/try?dataset=orders&day=2026-11-19", date(2026, 11, 19)
+    tenant, document = letters.owner.tenant, '{"type": "object", "properties": {"count": {"type": "string"}}}'
+    trial = letters.http.post(address, json=body).json()
+    of_command = try_schema(tenant, "orders", document, day, 100)
+    assert (trial["events"], trial["refused"]) == (of_command.events, of_command.refused)
+    assert (trial["refused"], trial["complete"]) == (1, True)
+    (example,) = trial["examples"]
+    assert (example["event_id"], example["pointer"]) == ("row", "/data/count")
+    assert "/properties/count" in str(trial["incompatibilities"])
+    assert new_caller().http.post(address.replace("orders", "baskets"), json=body).status_code == 404
+    ended = try_schema(tenant, "orders", document, day, 100, seconds=0)
     assert (ended.events, ended.complete) == (0, False)
