@@ -233,7 +233,7 @@ MEANING = {
         {"name": "types", "table": "orders__types", "description": "<b>", "columns": {"n": "How many"}},
     ],
 }
-NO_STATE = (404, {"type": "urn:pulse:problem:not-found", "detail": "it has no state", "fix": "Declare it"})
+NO_STATE = (409, {"type": "urn:pulse:problem:conflict", "detail": "the dataset has no state"})
 
 
 def summary_of(rollup: str | None) -> dict[str, Any]:
@@ -305,6 +305,7 @@ def test_a_key_has_its_newest_event_and_its_windows(visit: Visit) -> None:
 def test_without_a_state_the_page_teaches_to_declare_one(visit: Visit) -> None:
     page = visit("/datasets/orders", OF_A_DATASET | {"/v1/datasets/orders/state": NO_STATE})
     expect(page.get_by_text("pulse state declare <tenant> orders")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_the_overview_has_a_small_line_of_the_last_day(visit: Visit) -> None:

@@ -188,16 +188,16 @@ def test_hours_come_in_pages(letters: Caller) -> None:
 
 
 def test_a_schema_is_tried_on_a_day(letters: Caller, new_caller: Callable[..., Caller]) -> None:
-    body = {"name": "orders", "fields": {"count": "string"}}
+    body = {"name": "orders", "fields": {"country": "integer"}}
     address, day = "/v1/schemas/try?dataset=orders&day=2026-11-19", date(2026, 11, 19)
-    tenant, document = letters.owner.tenant, '{"type": "object", "properties": {"count": {"type": "string"}}}'
+    tenant, document = letters.owner.tenant, '{"type": "object", "properties": {"country": {"type": "integer"}}}'
     trial = letters.http.post(address, json=body).json()
     of_command = try_schema(tenant, "orders", document, day, 100)
     assert (trial["events"], trial["refused"]) == (of_command.events, of_command.refused)
     assert (trial["refused"], trial["complete"]) == (1, True)
     (example,) = trial["examples"]
-    assert (example["event_id"], example["pointer"]) == ("row", "/data/count")
-    assert "/properties/count" in str(trial["incompatibilities"])
+    assert (example["event_id"], example["pointer"]) == ("row", "/data/country")
+    assert "/properties/country" in str(trial["incompatibilities"])
     assert new_caller().http.post(address.replace("orders", "baskets"), json=body).status_code == 404
     ended = try_schema(tenant, "orders", document, day, 100, seconds=0)
     assert (ended.events, ended.complete) == (0, False)

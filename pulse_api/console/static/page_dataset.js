@@ -9,6 +9,7 @@ import { grid } from "./values.js";
 import { absent, address, code, empty, facts, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const ROWS = 100;
+const NO_STATE = 409; // the dataset exists, and no state is declared
 const FIRST = ["timestamp", "id"];
 const LAST = ["context", "trace_id", "schema_version", "tenant_id"];
 
@@ -48,7 +49,7 @@ export function showDataset(main, context) {
   fillWith(places.columns, async () => columns(await dataset, await meaning));
   fillWith(places.days, async () => ((await isOfEvents()) ? days(await read(`${path}/summary`, options)) : ofEntities("summary of days")));
   fillWith(places.rollups, async () => ((await isOfEvents()) ? rollups(path, await meaning, options) : ofEntities("rollups")));
-  fillWith(places.state, async () => ((await isOfEvents()) ? stateForm(path, await read(`${path}/state`, { signal, parameters: { limit: 10 } }), context) : ofEntities("state")), () => noState(slug));
+  fillWith(places.state, async () => ((await isOfEvents()) ? stateOf(path, slug, context) : ofEntities("state")));
   fillWith(places.snapshots, async () => history(slug, await snapshots, snapshot));
   return fillWith(places.connect, async () => connections(await read("/v1/lake/connect", options)));
 }
@@ -103,6 +104,16 @@ function columns(dataset, meaning) {
     ];
   });
   return table("Columns", hasUnits ? ["Column", "Type", "Unit", "Meaning"] : ["Column", "Type", "Meaning"], lines);
+}
+
+/** The form for a key of the state, or how to declare one. */
+async function stateOf(path, slug, context) {
+  try {
+    return stateForm(path, await read(`${path}/state`, { signal: context.signal, parameters: { limit: 10 } }), context);
+  } catch (error) {
+    if (error.status === NO_STATE) return noState(slug);
+    throw error;
+  }
 }
 
 function noState(slug) {
