@@ -22,7 +22,7 @@ CROSS JOIN LATERAL (
     SELECT max(landed_at) AS changed_at FROM landings l
     WHERE (l.tenant_id, l.dataset_id, l.day) = (%(tenant)s, d.dataset_id, r.day)) l
 LEFT JOIN summaries s ON (s.dataset_id, s.rollup, s.day) = (d.dataset_id, %(rollup)s, r.day)
-WHERE d.tenant_id = %(tenant)s AND d.slug = ANY(%(slugs)s)
+WHERE d.tenant_id = %(tenant)s AND d.slug = ANY(%(slugs)s) AND d.kind = 'events'
 """
 
 
@@ -45,7 +45,7 @@ class DatasetHours:
 
 
 def last_hours(tenant: Tenant, slugs: Sequence[str], now: datetime | None = None) -> list[DatasetHours]:
-    """Events by hour of the 24 hours up to the present one, of those of the slugs that exist, in their order.
+    """Events by hour of the 24 hours up to the present one, of the datasets of events among the slugs, in order.
 
     The hour is that of the events' timestamps, in UTC.
     """

@@ -190,7 +190,10 @@ def test_hours_come_in_pages(letters: Caller) -> None:
 def test_a_schema_is_tried_on_a_day(letters: Caller, new_caller: Callable[..., Caller]) -> None:
     body = {"name": "orders", "fields": {"country": "integer"}}
     address, day = "/v1/schemas/try?dataset=orders&day=2026-11-19", date(2026, 11, 19)
-    tenant, document = letters.owner.tenant, '{"type": "object", "properties": {"country": {"type": "integer"}}}'
+    tenant, document = (
+        letters.owner.tenant,
+        '{"type": "object", "properties": {"country": {"type": "integer"}}}',
+    )
     trial = letters.http.post(address, json=body).json()
     of_command = try_schema(tenant, "orders", document, day, 100)
     assert (trial["events"], trial["refused"]) == (of_command.events, of_command.refused)

@@ -86,6 +86,7 @@ function datasetList(first, groups, options, identity) {
     try {
       const answer = await read("/v1/hours", { ...options, parameters });
       for (const hours of answer.datasets) put(lines.get(hours.dataset) ?? h("span"), lastDay(hours));
+      for (const line of lines.values()) if (line.textContent === "…") put(line, "–"); // datasets of entities
     } catch (error) {
       if (error.name === "AbortError") return;
       for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet", title: error.message }, "unknown"));
@@ -124,7 +125,7 @@ function lastDay({ hours, computed_at: computed, changed_since: isStale }) {
   if (!known.length || (!computed && isStale)) return h("span", { class: "quiet", title: "The summary of these days follows a landing by about a minute" }, "being counted");
   const total = known.reduce((sum, { events }) => sum + Number(events), 0);
   const asOf = computed ? `, computed ${exact(computed)}${isStale ? ", and some have landed since" : ""}` : "";
-  return [smallBars(`${count(total, "event")} from ${exact(hours[0].from)} until now, by hour${asOf}`, hours.map(({ events }) => events)), number(total)];
+  return [smallBars(`${count(total, "event")} from ${exact(hours[0].from)} until now, by hour${asOf}`, hours.map(({ events }) => events)), known.length < hours.length ? "at least " : null, number(total)];
 }
 
 function firstSteps(identity) {

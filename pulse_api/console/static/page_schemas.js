@@ -10,7 +10,7 @@ export function showSchemas(main, context) {
   const body = h("div", {}, pending(8));
   put(main, h("h1", {}, "Schemas"), body);
   const asOf = new Date().toISOString();
-  main.append(section("Check a schema", checkForm(context)));
+  main.append(section("Check a schema, or try it on a day", checkForm(context)));
   fillWith(body, async () => {
     const { schemas } = await read("/v1/schemas", { signal: context.signal });
     if (!schemas.length) return empty("No schema is published yet.", h("p", {}, "A schema says what events hold. The overview says how to publish the first."));

@@ -35,7 +35,7 @@ class HoursInfo(BaseModel):
 
 class HoursPage(BaseModel):
     as_of: datetime = Field(description="When all of this was read.")
-    datasets: list[HoursInfo] = Field(description="Datasets of events and of entities, by slug.")
+    datasets: list[HoursInfo] = Field(description="Datasets of events, by slug.")
     next_after: str | None = Field(description="`after` of the next page; null on the last.")
 
 
