@@ -45,7 +45,7 @@ class DatasetHours:
 
 
 def last_hours(tenant: Tenant, slugs: Sequence[str], now: datetime | None = None) -> list[DatasetHours]:
-    """Events by hour of the 24 hours up to the present one, of the datasets of events among the slugs, in order.
+    """Events by hour of the 24 hours up to the present one, of those slugs that are datasets of events.
 
     The hour is that of the events' timestamps, in UTC.
     """
