@@ -21,7 +21,7 @@ from pulse_pipelines.registry.examination import examine_schema
 from pulse_resources import postgres
 
 router = resource("schemas", "/v1/schemas")
-TRIED_EVENTS, MOST_TRIED_EVENTS = 10_000, 100_000
+TRIAL_EVENTS, MAX_TRIAL_EVENTS = 10_000, 100_000
 TRIAL_S = 15.0
 """How long a request validates events."""
 
@@ -227,8 +227,8 @@ async def try_on_day(
     dataset: Annotated[Slug, Query(description="The dataset whose events to validate.")],
     day: Annotated[Day, Query(description="The day of the events' timestamps (UTC).")],
     limit: Annotated[
-        int, Query(ge=1, le=MOST_TRIED_EVENTS, description="Maximum number of events to validate.")
-    ] = TRIED_EVENTS,
+        int, Query(ge=1, le=MAX_TRIAL_EVENTS, description="Maximum number of events to validate.")
+    ] = TRIAL_EVENTS,
 ) -> TriedSchema:
     """How many of a day's events an unpublished schema would refuse, with three of them; nothing is stored.
 
