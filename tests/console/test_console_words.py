@@ -348,3 +348,21 @@ def test_a_schema_is_tried_on_a_day(visit: Visit) -> None:
     expect(page.get_by_text(what)).to_be_visible()
     expect(page.get_by_role("region", name="Events that would be refused")).to_contain_text("<b>")
     expect(page.get_by_text("narrower")).to_be_visible()
+
+
+def test_letters_are_replayed_as_the_chosen_version(visit: Visit) -> None:
+    group = {
+        "dataset": "orders", "reason": "schema_violation", "place": "/data", "count": 1,
+        "oldest": "2026-11-28T09:00:00Z", "newest": "2026-11-28T09:00:00Z", "example_id": "0-1",
+        "example_detail": "wrong", "advice": "Correct the sender",
+    }  # fmt: skip
+    answers = {
+        "/v1/dead-letters/groups": {"as_of": "2026-11-28T09:00:00Z", "groups": [group]},
+        "/v1/dead-letters": {"dead_letters": [], "next_cursor": None},
+    }
+    page = visit("/dead-letters?dataset=orders&reason=schema_violation&place=%2Fdata", answers)
+    page.get_by_label("As schema version").fill("3")
+    with page.expect_request("**/v1/dead-letters/replay") as sent:
+        page.get_by_role("button", name="Dry run").click()
+    body = sent.value.post_data_json
+    assert (body["schema_version"], body["dry_run"]) == (3, True)
