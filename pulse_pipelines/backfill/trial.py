@@ -1,6 +1,7 @@
 """The trial of a schema: which events of a day it would refuse, if the dataset followed it."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -58,11 +59,14 @@ class Trial:
     """Why the dataset cannot move to the schema, whatever its events are."""
 
 
-def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -> Trial:
+def try_schema(
+    tenant: Tenant, slug: str, document: str, day: date, most: int, seconds: float = math.inf
+) -> Trial:
     """Validate the events of a day as if the dataset followed `document`; nothing is written.
 
     Args:
         most: maximum number of events to validate.
+        seconds: after these it validates no further events, and is not complete.
 
     Raises:
         UserError: the schema could not be published.
@@ -75,8 +79,8 @@ def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -
     received = _received(tenant, slug, day)
     events = refused = already = 0
     examples: list[Refused] = []
-    rows = load_settings().ingest.chunk_rows
-    while chunk := list(islice(received, min(rows, most - events))):
+    rows, end = load_settings().ingest.chunk_rows, time.monotonic() + seconds
+    while time.monotonic() < end and (chunk := list(islice(received, min(rows, most - events)))):
         events += len(chunk)
         letters = then.chunk(chunk).dead_letters
         refused_before = {

@@ -10,7 +10,7 @@ import pytest
 from console.conftest import OpenTab, Shop
 from console.test_console import PAGES, wait_until_loaded
 
-OF_THE_DOCS = {"1-overview": "", "2-dead-letters": "/dead-letters"}
+OF_THE_DOCS = {"1-overview": "", "2-dead-letters": "/dead-letters", "3-dataset": "/datasets/orders"}
 MOST_BYTES = 150_000
 SIZES = [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")]
 

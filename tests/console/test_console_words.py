@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
@@ -37,7 +37,7 @@ INVALID = {
 }
 OF_DEVELOPERS = re.compile(r"openapi|pattern|GET /|/v1/|path\.|Retry-After|request_id|undefined|[{}]")
 Answers = dict[str, Any]
-"""JSON of the API by path; an integer with a document is a status."""
+"""JSON of the API by path; an integer with a document is a status, a function takes the parameters."""
 Visit = Callable[..., Page]
 
 
@@ -68,6 +68,8 @@ def answer(route: Route, answers: Answers) -> None:
         status, document = 404, NOT_FOUND
         if path in answers:
             known = answers[path]
+            if callable(known):
+                known = known(parse_qs(urlsplit(route.request.url).query))
             status, document = known if isinstance(known, tuple) else (200, known)
         route.fulfill(status=status, json=document)
 
@@ -217,3 +219,150 @@ def test_long_ids_of_events_are_shortened(visit: Visit) -> None:
     shown = page.get_by_role("region", name="Dead letters").locator("td").nth(1)
     expect(shown).to_have_text(f"{chr(0x1F600) * 60}…")
     assert shown.locator("bdi").get_attribute("title") == long
+
+
+ORDERS = {
+    "slug": "orders", "kind": "events", "table": "t.orders", "schema_uri": "pulse://acme/orders/1",
+    "on_invalid": "refuse", "created_at": "2026-11-28T09:00:00Z", "columns": [],
+}  # fmt: skip
+MEANING = {
+    "fields": [],
+    "rollups": [
+        {"name": "daily", "table": "orders__daily", "description": "", "columns": {}},
+        {"name": "behaviour", "table": "orders__behaviour", "description": "Actors", "columns": {}},
+        {"name": "types", "table": "orders__types", "description": "<b>", "columns": {"n": "How many"}},
+    ],
+}
+NO_STATE = (409, {"type": "urn:pulse:problem:conflict", "detail": "the dataset has no state"})
+
+
+def summary_of(rollup: str | None) -> dict[str, Any]:
+    rows: dict[str | None, list[dict[str, Any]]] = {
+        None: [{"events": 5, "by_hour": [{"hour": 3, "events": 4}, {"hour": 22, "events": 1}]}],
+        "behaviour": [{"actors": 3, "sessions": 9}],
+        "types": [{"type": "<i>\u202e", "n": 7}, {"type": None, "n": 2}],
+    }
+    day = {
+        "day": "2026-11-20", "computed_at": "2026-11-21T00:00:00Z", "changed_since": False, "error": None,
+        "rows": rows[rollup],
+    }  # fmt: skip
+    grain = ["type"] if rollup == "types" else []
+    return {"from": "2026-11-14", "to": "2026-11-20", "grain": grain, "days": [day]}
+
+
+STATE_OF_ALL = {
+    "latest_by": "plane", "keys": 2, "left_out": 0, "complete": True,
+    "state": [{"key": "N/1", "timestamp": "2026-11-20T10:00:00Z", "event_id": "e", "data": {}}],
+}  # fmt: skip
+WINDOW = {"from": "2026-11-20T09:00:00Z", "events": 2, "sums": {"fare": 90}}
+KEY_STATE = {
+    "key": "N/1", "timestamp": "2026-11-20T10:00:00Z", "event_id": "e-1", "data": {"plane": "N/1"},
+    "windows": {
+        "to": "2026-11-20T10:01:00Z", "complete": True, "5m": WINDOW, "1h": WINDOW, "24h": None,
+        "session": {
+            "first": "2026-11-20T09:00:00Z", "last": "2026-11-20T10:00:00Z", "events": 2, "open": True,
+            "complete": True,
+        },
+    },
+}  # fmt: skip
+OF_A_DATASET = {
+    "/v1/datasets/orders": ORDERS,
+    "/v1/datasets/orders/snapshots": {"snapshots": []},
+    "/v1/datasets/orders/preview": {"rows": []},
+    "/v1/datasets/orders/meaning": MEANING,
+    "/v1/datasets/orders/summary": lambda query: summary_of(query.get("rollup", [None])[0]),
+    "/v1/datasets/orders/state": STATE_OF_ALL,
+    "/v1/datasets/orders/state/N/1": KEY_STATE,
+    "/v1/lake/connect": {"engines": [], "placeholder": "YOUR_KEY"},
+}
+
+
+def test_a_dataset_shows_hours_and_rollups(visit: Visit) -> None:
+    page = visit("/datasets/orders", OF_A_DATASET)
+    hours = page.get_by_role("img", name="Events by hour, from 2026-11-20 00:00 UTC to 2026-11-20 23:00 UTC")
+    expect(hours.locator("rect")).to_have_count(24)
+    expect(hours.locator("title").nth(3)).to_have_text("2026-11-20 03:00 UTC: 4 events")
+    expect(page.get_by_role("img", name="actors by day")).to_be_visible()
+    page.get_by_label("Measure").first.select_option("sessions")
+    expect(page.get_by_role("img", name="sessions by day")).to_be_visible()
+    types = page.get_by_role("img", name="n of types, 2 bars")
+    expect(types.locator("title").first).to_have_text("<i>\\u{202e}: 7")
+    expect(page.get_by_text("How many")).to_be_visible()
+
+
+def test_a_key_has_its_newest_event_and_its_windows(visit: Visit) -> None:
+    page = visit("/datasets/orders", OF_A_DATASET)
+    page.get_by_label("Value of plane").fill("absent")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("There is no event with the key absent.")).to_be_visible()
+    page.get_by_role("button", name="N/1").click()
+    windows = page.get_by_role("region", name="Windows")
+    expect(windows.get_by_role("row", name="1 hour")).to_contain_text("90")
+    expect(windows.get_by_role("row", name="24 hours")).to_contain_text("not kept")
+    expect(page.get_by_text("Latest session: 2 events")).to_contain_text("still open")
+
+
+def test_without_a_state_the_page_teaches_to_declare_one(visit: Visit) -> None:
+    page = visit("/datasets/orders", OF_A_DATASET | {"/v1/datasets/orders/state": NO_STATE})
+    expect(page.get_by_text("pulse state declare <tenant> orders")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_the_overview_has_a_small_line_of_the_last_day(visit: Visit) -> None:
+    def hours(slug: str, events: list[int | None], computed: str | None) -> dict[str, Any]:
+        parts = [{"from": f"2026-11-20T{at:02}:00:00Z", "events": count} for at, count in enumerate(events)]
+        return {"dataset": slug, "hours": parts, "computed_at": computed, "changed_since": computed is None}
+
+    listed = [
+        {"dataset": slug, "rows": 7, "events_landed_last": None, "problem": None}
+        for slug in ("orders", "young")
+    ]
+    answers = {
+        "/v1/freshness": {"datasets": listed, "next_after": None},
+        "/v1/dead-letters/groups": {"as_of": "2026-11-20T23:30:00Z", "groups": []},
+        "/v1/hours": {
+            "datasets": [
+                hours("orders", [None, *[0] * 22, 1_200], "2026-11-20T23:00:00Z"),
+                hours("young", [None] * 24, None),
+            ]
+        },
+    }
+    page = visit("", answers)
+    line = page.get_by_role("img", name="1\u202f200 events from 2026-11-20 00:00:00 UTC until now, by hour")
+    expect(line.locator("rect")).to_have_count(24)
+    expect(page.get_by_role("row", name="young")).to_contain_text("being counted")
+
+
+def test_a_schema_is_tried_on_a_day(visit: Visit) -> None:
+    refused = {"event_id": "<b>", "reason": "schema_violation", "pointer": "/data/n", "detail": "wrong"}
+    trial = {
+        "day": "2026-11-19", "events": 10_000, "refused": 1_500, "refused_already": 2, "examples": [refused],
+        "complete": False, "incompatibilities": [{"pointer": "/n", "change": "added", "reason": "narrower"}],
+    }  # fmt: skip
+    page = visit("/schemas", {"/v1/schemas": {"schemas": []}, "/v1/schemas/try": trial})
+    page.get_by_label("JSON Schema").fill("{}")
+    page.get_by_label("Dataset that is to follow it").fill("orders")
+    page.get_by_label("Day (UTC)").fill("2026-11-19")
+    page.get_by_role("button", name="Try on this day").click()
+    what = "Of the first 10\u202f000 events of 2026-11-19, 1\u202f500 would be refused."
+    expect(page.get_by_text(what)).to_be_visible()
+    expect(page.get_by_role("region", name="Events that would be refused")).to_contain_text("<b>")
+    expect(page.get_by_text("narrower")).to_be_visible()
+
+
+def test_letters_are_replayed_as_the_chosen_version(visit: Visit) -> None:
+    group = {
+        "dataset": "orders", "reason": "schema_violation", "place": "/data", "count": 1,
+        "oldest": "2026-11-28T09:00:00Z", "newest": "2026-11-28T09:00:00Z", "example_id": "0-1",
+        "example_detail": "wrong", "advice": "Correct the sender",
+    }  # fmt: skip
+    answers = {
+        "/v1/dead-letters/groups": {"as_of": "2026-11-28T09:00:00Z", "groups": [group]},
+        "/v1/dead-letters": {"dead_letters": [], "next_cursor": None},
+    }
+    page = visit("/dead-letters?dataset=orders&reason=schema_violation&place=%2Fdata", answers)
+    page.get_by_label("As schema version").fill("3")
+    with page.expect_request("**/v1/dead-letters/replay") as sent:
+        page.get_by_role("button", name="Dry run").click()
+    body = sent.value.post_data_json
+    assert (body["schema_version"], body["dry_run"]) == (3, True)

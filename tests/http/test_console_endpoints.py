@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import date, datetime
 from typing import Any
 
 import pytest
 from support.here import ingest_here as ingest
 from support.http import Api, Caller
-from support.ingest import event, make_owner
+from support.ingest import Owner, event, make_owner
 
+from chaos.surroundings import superuser
 from pulse_pipelines import registry
+from pulse_pipelines.backfill import try_schema
+from pulse_pipelines.curated.hours import last_hours
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys
 
@@ -139,3 +143,64 @@ def test_a_schema_is_checked_and_not_published(letters: Caller) -> None:
     assert letters.http.post("/v1/schemas/check?dataset=absent", json=body).status_code == 404
     listed = letters.http.get("/v1/schemas").json()["schemas"]
     assert [(one["name"], one["version"]) for one in listed] == [("baskets", 1), ("orders", 1)]
+
+
+DAILY = """
+INSERT INTO summaries (tenant_id, dataset_id, rollup, day, definition, landed_at, grain, rows, snapshot_id,
+    computed_at)
+SELECT tenant_id, dataset_id, 'daily', %s, '', %s, '{}', %s, 1, now() FROM pdm_datasets
+WHERE tenant_id = %s AND slug = 'orders'
+"""
+
+
+def summarise(owner: Owner, day: str, landed_at: str, hours: dict[int, int]) -> None:
+    """What a run of Spark would note of a day."""
+    row = {
+        "by_type": [{"type": "\u0000", "events": 1}],
+        "by_hour": [{"hour": hour, "events": events} for hour, events in hours.items()],
+    }
+    with superuser() as connection:
+        connection.execute(DAILY, [day, landed_at, json.dumps([row]), owner.tenant.tenant_id])
+
+
+def test_hours_are_those_of_the_summaries(owner: Owner) -> None:
+    owner.send(event("row"))  # of 2026-11-19
+    ingest(owner)
+    now = datetime.fromisoformat("2026-11-19T02:59:59+00:00")
+    (before,) = last_hours(owner.tenant, ["orders", "absent"], now)
+    assert [hour.events for hour in before.hours] == [0] * 21 + [None] * 3
+    assert (before.computed_at, before.changed_since) == (None, True)
+    summarise(owner, "2026-11-18", "2100-01-01T00:00:00Z", {2: 9, 3: 4, 23: 1})
+    summarise(owner, "2026-11-19", "2100-01-01T00:00:00Z", {1: 7})
+    (after,) = last_hours(owner.tenant, ["orders"], now)
+    assert [hour.events for hour in after.hours] == [4, *[0] * 19, 1, 0, 7, 0]
+    assert after.hours[0].start == datetime.fromisoformat("2026-11-18T03:00:00+00:00")
+    assert after.computed_at is not None
+    assert not after.changed_since
+
+
+def test_hours_come_in_pages(letters: Caller) -> None:
+    first = letters.http.get("/v1/hours", params={"limit": 1}).json()
+    (baskets,) = first["datasets"]
+    assert (baskets["dataset"], len(baskets["hours"]), first["next_after"]) == ("baskets", 24, "baskets")
+    last = letters.http.get("/v1/hours", params={"after": "baskets"}).json()
+    assert ([one["dataset"] for one in last["datasets"]], last["next_after"]) == (["orders"], None)
+
+
+def test_a_schema_is_tried_on_a_day(letters: Caller, new_caller: Callable[..., Caller]) -> None:
+    body = {"name": "orders", "fields": {"country": "integer"}}
+    address, day = "/v1/schemas/try?dataset=orders&day=2026-11-19", date(2026, 11, 19)
+    tenant, document = (
+        letters.owner.tenant,
+        '{"type": "object", "properties": {"country": {"type": "integer"}}}',
+    )
+    trial = letters.http.post(address, json=body).json()
+    of_command = try_schema(tenant, "orders", document, day, 100)
+    assert (trial["events"], trial["refused"]) == (of_command.events, of_command.refused)
+    assert (trial["refused"], trial["complete"]) == (1, True)
+    (example,) = trial["examples"]
+    assert (example["event_id"], example["pointer"]) == ("row", "/data/country")
+    assert "/properties/country" in str(trial["incompatibilities"])
+    assert new_caller().http.post(address.replace("orders", "baskets"), json=body).status_code == 404
+    ended = try_schema(tenant, "orders", document, day, 100, seconds=0)
+    assert (ended.events, ended.complete) == (0, False)

@@ -47,6 +47,7 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/v1/schemas"): R,
     ("POST", "/v1/schemas"): M,
     ("POST", "/v1/schemas/check"): R,
+    ("POST", "/v1/schemas/try"): R,
     ("GET", "/v1/schemas/{name}/{version}"): R,
     ("GET", "/v1/datasets"): R,
     ("POST", "/v1/datasets"): M,
@@ -82,6 +83,7 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/v1/events/{event_id}"): R,
     ("GET", "/v1/offsets/{partition}/{offset}"): R,
     ("GET", "/v1/freshness"): R,
+    ("GET", "/v1/hours"): R,
     ("GET", "/v1/lake/connect"): R,
     ("GET", "/v1/dead-letters"): R,
     ("GET", "/v1/dead-letters/summary"): R,
@@ -145,7 +147,8 @@ class World:
     def path(self, template: str, whose: Owner) -> str:
         """The path of a thing of this tenant."""
         of_events, of_entities = ("orders", "things") if whose is self.a else ("secrets", "secrets_kept")
-        return template.format(
+        chosen = "?dataset={slug}&day=2026-11-19" if template == "/v1/schemas/try" else ""
+        return (template + chosen).format(
             slug=of_entities if OF_ENTITIES.search(template) else of_events,
             name="orders" if whose is self.a else "secrets",
             version=1,
@@ -169,6 +172,7 @@ class World:
             "/v1/collect": sample(),
             "/v1/schemas": {"name": "fresh", "fields": {"a": "string"}},
             "/v1/schemas/check": {"name": "fresh", "fields": {"a": "string"}},
+            "/v1/schemas/try": {"name": "fresh", "fields": {"a": "string"}},
             "/v1/datasets": {"slug": slug, "schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/schema": {"schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/entities": {"_id": "a"},

@@ -22,7 +22,17 @@ export function barsOverTime(title, values) {
   return figure(`${title}, from ${ends[0]} to ${ends[2]}, ${ends[1]}`, HEIGHT, shapes, ends);
 }
 
-function barsByName(title, values) {
+/** A row of bars as small as a word, beside numbers that say the same; null is an amount that is unknown. */
+export function smallBars(title, amounts) {
+  const most = Math.max(...amounts.map(Number), 1);
+  const shapes = amounts.map((amount, at) => {
+    const height = amount === null ? 1 : Math.max((Number(amount) / most) * 18, Number(amount) ? 2 : 1);
+    return svg("rect", { x: at * 5, y: 20 - height, width: 4, height, class: amount === null || !Number(amount) ? "none" : null });
+  });
+  return svg("svg", { role: "img", "aria-label": title, class: "small-bars", width: amounts.length * 5, height: 20 }, svg("title", {}, title), shapes);
+}
+
+export function barsByName(title, values) {
   const most = Math.max(...values.map(({ amount }) => amount), Number.MIN_VALUE);
   const shapes = values.flatMap(({ label, amount, text }, at) => {
     const name = [...plain(label)];

@@ -1,13 +1,15 @@
-// A dataset: newest rows, columns with their meaning, events by day, snapshots, and how engines connect.
+// A dataset: newest rows, columns with their meaning, summaries, states, snapshots, and how engines connect.
 
 import { canBeInPath, read, segment } from "./api.js";
-import { barsOverTime } from "./chart.js";
 import { foreign, h, put } from "./dom.js";
-import { exact, number, time, withSeparators } from "./format.js";
+import { number, time, withSeparators } from "./format.js";
+import { days, rollups } from "./summaries.js";
+import { stateForm } from "./states.js";
 import { grid } from "./values.js";
 import { absent, address, code, empty, facts, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const ROWS = 100;
+const NO_STATE = 409; // the dataset exists, and no state is declared
 const FIRST = ["timestamp", "id"];
 const LAST = ["context", "trace_id", "schema_version", "tenant_id"];
 
@@ -15,7 +17,7 @@ export function showDataset(main, context) {
   const { segments: [, slug], signal, parameters } = context;
   const snapshot = parameters.get("snapshot");
   const options = { signal };
-  const places = Object.fromEntries(["head", "rows", "columns", "days", "snapshots", "connect"].map((name) => [name, h("div", {}, pending(name === "rows" ? 10 : 3))]));
+  const places = Object.fromEntries(["head", "rows", "columns", "days", "rollups", "state", "snapshots", "connect"].map((name) => [name, h("div", {}, pending(name === "rows" ? 10 : 3))]));
   put(
     main,
     h("p", { class: "path" }, link([], "Datasets"), " / "),
@@ -23,7 +25,9 @@ export function showDataset(main, context) {
     places.head,
     section("Newest rows", snapshot ? past(slug, snapshot) : null, places.rows),
     section("Columns", places.columns),
-    section("Events by day", places.days),
+    section("Events by hour and day", places.days),
+    section("Rollups", places.rollups),
+    section("State of a key", places.state),
     section("Snapshots", places.snapshots),
     section("Connect an engine", places.connect),
   );
@@ -38,8 +42,14 @@ export function showDataset(main, context) {
   });
   fillWith(places.head, async () => head(await dataset, await snapshots, asOf, context));
   fillWith(places.rows, async () => rows(await read(`${path}/preview`, { signal, parameters: { limit: ROWS, snapshot_id: snapshot } }), await dataset, context));
-  fillWith(places.columns, async () => columns(await dataset, await read(`${path}/meaning`, options)));
-  fillWith(places.days, async () => ((await dataset).kind === "events" ? days(await read(`${path}/summary`, options)) : h("p", { class: "quiet" }, "Datasets of entities have no summary of days.")));
+  const meaning = read(`${path}/meaning`, options);
+  meaning.catch(() => {});
+  const isOfEvents = async () => (await dataset).kind === "events";
+  const ofEntities = (noun) => h("p", { class: "quiet" }, `Datasets of entities have no ${noun}.`);
+  fillWith(places.columns, async () => columns(await dataset, await meaning));
+  fillWith(places.days, async () => ((await isOfEvents()) ? days(await read(`${path}/summary`, options)) : ofEntities("summary of days")));
+  fillWith(places.rollups, async () => ((await isOfEvents()) ? rollups(path, await meaning, options) : ofEntities("rollups")));
+  fillWith(places.state, async () => ((await isOfEvents()) ? stateOf(path, slug, context) : ofEntities("state")));
   fillWith(places.snapshots, async () => history(slug, await snapshots, snapshot));
   return fillWith(places.connect, async () => connections(await read("/v1/lake/connect", options)));
 }
@@ -96,19 +106,18 @@ function columns(dataset, meaning) {
   return table("Columns", hasUnits ? ["Column", "Type", "Unit", "Meaning"] : ["Column", "Type", "Meaning"], lines);
 }
 
-function days(summary) {
-  const daysWithRows = summary.days.filter((day) => day.rows.length);
-  if (!daysWithRows.length) {
-    const why = summary.days.length ? "Pulse is computing the summary." : "No events have a timestamp in the last days.";
-    return h("p", { class: "quiet" }, why, " Summaries follow a landing by about a minute.");
+/** The form for a key of the state, or how to declare one. */
+async function stateOf(path, slug, context) {
+  try {
+    return stateForm(path, await read(`${path}/state`, { signal: context.signal, parameters: { limit: 10 } }), context);
+  } catch (error) {
+    if (error.status === NO_STATE) return noState(slug);
+    throw error;
   }
-  const values = daysWithRows.map(({ day, rows: [{ events }] }) => ({ label: day, amount: Number(events), text: `${withSeparators(events)} events` }));
-  const newest = daysWithRows.map((day) => day.computed_at).sort().at(-1);
-  const stale = summary.days.some((day) => day.changed_since);
-  return [
-    barsOverTime("Events by day", values),
-    h("p", { class: "fresh" }, `${exact(summary.from)} to ${exact(summary.to)} · computed `, time(newest), stale ? " · some days have changed since" : null),
-  ];
+}
+
+function noState(slug) {
+  return empty("No state is declared.", h("p", {}, "A state has the newest event of each value of a column, and its last minutes and hours. Declare one: ", h("code", {}, "pulse state declare <tenant> ", foreign(slug), " <column> --windows")));
 }
 
 function history(slug, { snapshots }, current) {

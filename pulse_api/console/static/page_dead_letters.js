@@ -49,7 +49,7 @@ function none(filter) {
 function card(group, context, asOf, isOpen = false) {
   const filter = { dataset: group.dataset ?? "", reason: group.reason, place: group.place };
   const title = [h("strong", {}, withSeparators(group.count)), " × ", h("code", {}, foreign(group.reason)), group.place ? [" at ", h("code", {}, foreign(group.place))] : null];
-  const actions = h("div", { class: "actions" }, isOpen ? null : h("a", { class: "button", href: `${address("dead-letters")}?${groupQuery(group)}` }, "Look at them"), changes({ filter: { ...filter, until: asOf } }, group.count, context));
+  const actions = h("div", { class: "actions" }, isOpen ? null : h("a", { class: "button", href: `${address("dead-letters")}?${groupQuery(group)}` }, "Look at them"), changes({ filter: { ...filter, until: asOf } }, group.count, context, isOpen));
   return h(
     "article",
     { class: "card" },
@@ -106,22 +106,25 @@ function showLetter(main, context, id) {
 }
 
 /** Buttons for what can be done with letters: a dry run, a replay, a discard. */
-function changes(choice, size, context) {
+function changes(choice, size, context, hasVersion = true) {
   if (!context.may("manage")) return h("p", { class: "quiet" }, "Replaying and discarding need a key with the scope manage.");
   const result = h("div", { class: "result" });
   const body = (more) => ("filter" in choice ? { ...choice, ...more, limit: MOST } : { ...choice, ...more });
   const send = (name, more = {}) => change("POST", `/v1/dead-letters/${name}`, body(more), { signal: context.signal });
+  const version = h("input", { type: "number", min: 1, max: 2_147_483_647, placeholder: "its own", title: "A version that the dataset follows or followed; empty: the one that each event names, or the dataset's", class: "version" });
+  const asVersion = () => (version.value ? { schema_version: Number(version.value) } : {});
   const dryRun = async () => {
     put(result, h("p", { class: "pending" }, "Checking each event …"));
-    await fillWith(result, async () => notice("info", outcome(await send("replay", { dry_run: true }))));
+    await fillWith(result, async () => notice("info", outcome(await send("replay", { dry_run: true, ...asVersion() }))));
   };
   const replay = async () => {
     put(result, h("p", { class: "pending" }, "Checking each event …"));
     try {
-      const trial = await send("replay", { dry_run: true });
+      const chosen = asVersion();
+      const trial = await send("replay", { dry_run: true, ...chosen });
       put(result);
       const many = trial.counts.would_land ?? 0;
-      confirm({ title: many ? `Replay ${count(many, "event")}?` : "No event would land", body: outcome(trial), label: `Replay ${withSeparators(many)}`, action: async () => finish(await send("replay"), context) });
+      confirm({ title: many ? `Replay ${count(many, "event")}${chosen.schema_version ? ` as schema version ${chosen.schema_version}` : ""}?` : "No event would land", body: outcome(trial), label: `Replay ${withSeparators(many)}`, action: async () => finish(await send("replay", chosen), context) });
     } catch (error) {
       put(result, problem(error));
     }
@@ -136,7 +139,7 @@ function changes(choice, size, context) {
     }
   };
   const label = Number(size) > MOST ? ` (the oldest ${withSeparators(MOST)})` : "";
-  return [button(`Dry run${label}`, dryRun), button("Replay …", replay), button("Discard …", discard, { class: "danger" }), result];
+  return [hasVersion ? h("label", { class: "check" }, "As schema version ", version) : null, button(`Dry run${label}`, dryRun), button("Replay …", replay), button("Discard …", discard, { class: "danger" }), result];
 }
 
 const OUTCOMES = { __proto__: null, would_land: "would land", published: "are on their way to land", duplicate: "have landed before", rejected: "still cannot land", discarded: "are discarded", already_replayed: "were replayed before", already_discarded: "were discarded before", already_landed: "have landed by a backfill", already_erased: "are erased", not_found: "do not exist" };

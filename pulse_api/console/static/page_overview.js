@@ -1,8 +1,9 @@
 // Overview: what is wrong first, with the next step; then the datasets with rows and freshness.
 
 import { read } from "./api.js";
+import { smallBars } from "./chart.js";
 import { foreign, h, put } from "./dom.js";
-import { count, number, time, withSeparators } from "./format.js";
+import { count, exact, number, time, withSeparators } from "./format.js";
 import { address, code, empty, facts, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const LOW = 0.1; // of a quota, from which the overview warns
@@ -80,27 +81,51 @@ function datasetList(first, groups, options, identity) {
   for (const { dataset, count: many } of groups) open.set(dataset, (open.get(dataset) ?? 0) + Number(many));
   const box = h("div", {});
   const rows = [];
+  const lines = new Map(); // places of small lines, by dataset
+  const drawHours = async (parameters) => {
+    try {
+      const answer = await read("/v1/hours", { ...options, parameters });
+      for (const hours of answer.datasets) put(lines.get(hours.dataset) ?? h("span"), lastDay(hours));
+      for (const line of lines.values()) if (line.textContent === "…") put(line, "–"); // datasets of entities
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet", title: error.message }, "unknown"));
+    }
+  };
   const draw = (next) => {
-    const columns = ["Dataset", "Rows", "Newest landing", "Open dead letters"];
-    put(box, table("Datasets", columns, rows, ["", "number", "", "number"]));
+    const columns = ["Dataset", "Rows", "Events of the last 24 h", "Newest landing", "Open dead letters"];
+    put(box, table("Datasets", columns, rows, ["", "number", "", "", "number"]));
     if (!next) return;
-    const more = h("button", { type: "button", onclick: async () => add(await read("/v1/freshness", { ...options, parameters: { after: next, limit: 100 } })) }, "More datasets");
+    const more = h("button", { type: "button", onclick: async () => add(await read("/v1/freshness", { ...options, parameters: { after: next, limit: 100 } }), { after: next, limit: 100 }) }, "More datasets");
     box.append(h("p", { class: "more" }, more));
   };
-  const add = (state) => {
+  const add = (state, parameters = {}) => {
     for (const one of state.datasets) {
       const many = open.get(one.dataset) ?? 0;
+      const line = h("span", { class: "last-day" }, "…");
+      lines.set(one.dataset, line);
       rows.push([
         link(["datasets", one.dataset], foreign(one.dataset)),
         one.problem ? h("span", { class: "bad" }, foreign(one.problem)) : number(one.rows),
+        line,
         time(one.events_landed_last, "nothing yet"),
         many ? h("a", { class: "bad", href: `${address("dead-letters")}?dataset=${encodeURIComponent(one.dataset)}` }, withSeparators(many)) : number(0),
       ]);
     }
     draw(state.next_after);
+    drawHours(parameters);
   };
   add(first);
   return box;
+}
+
+/** The hours of a dataset's last day: a small line, and their number as far as it is known. */
+function lastDay({ hours, computed_at: computed, changed_since: isStale }) {
+  const known = hours.filter(({ events }) => events !== null);
+  if (!known.length || (!computed && isStale)) return h("span", { class: "quiet", title: "The summary of these days follows a landing by about a minute" }, "being counted");
+  const total = known.reduce((sum, { events }) => sum + Number(events), 0);
+  const asOf = computed ? `, computed ${exact(computed)}${isStale ? ", and some have landed since" : ""}` : "";
+  return [smallBars(`${count(total, "event")} from ${exact(hours[0].from)} until now, by hour${asOf}`, hours.map(({ events }) => events)), known.length < hours.length ? "at least " : null, number(total)];
 }
 
 function firstSteps(identity) {

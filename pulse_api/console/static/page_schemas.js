@@ -2,7 +2,7 @@
 
 import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
-import { number, time } from "./format.js";
+import { count, number, time, withSeparators } from "./format.js";
 import { writeJson } from "./json.js";
 import { absent, address, button, code, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
@@ -10,7 +10,7 @@ export function showSchemas(main, context) {
   const body = h("div", {}, pending(8));
   put(main, h("h1", {}, "Schemas"), body);
   const asOf = new Date().toISOString();
-  main.append(section("Check a schema", checkForm(context)));
+  main.append(section("Check a schema, or try it on a day", checkForm(context)));
   fillWith(body, async () => {
     const { schemas } = await read("/v1/schemas", { signal: context.signal });
     if (!schemas.length) return empty("No schema is published yet.", h("p", {}, "A schema says what events hold. The overview says how to publish the first."));
@@ -31,19 +31,45 @@ function checkForm(context) {
     // The document goes as it was pasted: reading it here could lose digits.
     await fillWith(result, async () => checkAnswer(await change("POST", `/v1/schemas/check${query}`, `{"name": "pasted", "schema": ${field.value}\n}`, { signal: context.signal })));
   };
+  const day = h("input", { id: "of-day", type: "date", value: new Date(Date.now() - 86_400_000).toISOString().slice(0, 10) });
+  const tryOnDay = async () => {
+    const slug = dataset.value.trim();
+    if (!slug || !day.value) return (slug ? day : dataset).focus();
+    put(result, pending(3));
+    const query = new URLSearchParams({ dataset: slug, day: day.value });
+    return fillWith(result, async () => trialAnswer(await change("POST", `/v1/schemas/try?${query}`, `{"name": "pasted", "schema": ${field.value}\n}`, { signal: context.signal })));
+  };
   return [
     h("p", { class: "quiet" }, "Nothing is published or stored."),
     h("label", { for: "document" }, "JSON Schema"),
     field,
     h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional)"), dataset, button("Check", check, { class: "primary" })),
+    h("div", { class: "actions" }, h("label", { for: "of-day" }, "Day (UTC) of the dataset's events"), day, button("Try on this day", tryOnDay)),
     result,
   ];
+}
+
+/** What a day's events would become. */
+function trialAnswer({ day, events, refused, refused_already: already, examples, complete, incompatibilities }) {
+  const all = complete ? "" : "the first ";
+  const kind = Number(refused) || incompatibilities.length ? "warn" : "good";
+  const what = Number(events) ? `Of ${all}${count(events, "event")} of ${day}, ${withSeparators(refused)} would be refused.` : `There are no events of ${day}.`;
+  const place = (one) => (one.pointer ? h("code", {}, foreign(one.pointer)) : "–");
+  return [
+    notice(kind, h("p", { class: "what" }, what), Number(already) ? h("p", {}, `${withSeparators(already)} more are refused by the present schema, too.`) : null, complete ? null : h("p", {}, "The day has more: pulse schema try validates all of it.")),
+    examples.length ? table("Events that would be refused", ["Event id", "Reason", "Place", "What is wrong"], examples.map((one) => [foreign(one.event_id ?? "–"), h("code", {}, foreign(one.reason)), place(one), foreign(one.detail)])) : null,
+    incompatibilities.length ? obstaclesOf(incompatibilities) : null,
+  ];
+}
+
+function obstaclesOf(obstacles) {
+  return notice("warn", h("p", { class: "what" }, "The dataset cannot move to this schema:"), h("ul", {}, obstacles.map((one) => h("li", {}, h("code", {}, foreign(one.pointer)), ": ", foreign(one.change), ": ", foreign(one.reason)))));
 }
 
 function checkAnswer(answer) {
   const { columns, incompatibilities: obstacles } = answer;
   return [
-    obstacles?.length ? notice("warn", h("p", { class: "what" }, "The dataset cannot move to this schema:"), h("ul", {}, obstacles.map((one) => h("li", {}, h("code", {}, foreign(one.pointer)), ": ", foreign(one.change), ": ", foreign(one.reason))))) : null,
+    obstacles?.length ? obstaclesOf(obstacles) : null,
     obstacles && !obstacles.length ? notice("good", h("p", {}, "The dataset can move to this schema.")) : null,
     h("p", {}, "It can be published. Validating an event of ", number(answer.largest_event_bytes), ` bytes takes at most ${answer.largest_event_seconds} s; the limit is ${answer.limit_seconds} s.`),
     columns.length ? table("Columns", ["Property", "Column", "Type", "Meaning"], columns.map((column) => [foreign(column.field), h("code", {}, foreign(column.name)), column.type, foreign(column.description)])) : h("p", { class: "quiet" }, "It declares no columns: everything is in _extra."),

@@ -1,6 +1,6 @@
 """/v1/schemas: publish and read the tenant's schemas."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any
 
 import orjson
@@ -9,10 +9,10 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import Manager, Reader
-from pulse_api.http.models import Body, Slug
+from pulse_api.http.models import Body, Day, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
-from pulse_pipelines import registry
+from pulse_pipelines import backfill, registry
 from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
 from pulse_pipelines.domain.schemas.schema import SchemaUri
 from pulse_pipelines.domain.schemas.shorthand import expand
@@ -21,6 +21,9 @@ from pulse_pipelines.registry.examination import examine_schema
 from pulse_resources import postgres
 
 router = resource("schemas", "/v1/schemas")
+TRIAL_EVENTS, MAX_TRIAL_EVENTS = 10_000, 100_000
+TRIAL_S = 15.0
+"""How long a request validates events."""
 
 
 class FromSchema(Body):
@@ -123,6 +126,25 @@ class CheckedSchema(BaseModel):
     )
 
 
+class RefusedEvent(BaseModel):
+    event_id: str | None
+    reason: str
+    pointer: str | None = Field(description="JSON pointer into the event.")
+    detail: str
+
+
+class TriedSchema(BaseModel):
+    """What a schema would make of a day's events, re-deliveries included."""
+
+    day: date
+    events: int = Field(description="Events that were validated.")
+    refused: int = Field(description="Events that the dataset's schema accepts, and this one does not.")
+    refused_already: int = Field(description="Events that neither accepts.")
+    examples: list[RefusedEvent] = Field(description="Three of the `refused` at most.")
+    complete: bool = Field(description="False: the day has more events than were validated.")
+    incompatibilities: list[Obstacle] = Field(description="What keeps the dataset from moving to it.")
+
+
 def _version(version: PublishedSchema) -> dict[str, Any]:
     return {
         "schema_uri": version.schema_uri,
@@ -191,6 +213,33 @@ async def check(
         limit_seconds=examined.bound.seconds,
         incompatibilities=None if obstacles is None else [Obstacle(**vars(one)) for one in obstacles],
     )
+
+
+@router.post(
+    "/try",
+    summary="Try a schema on a day's events",
+    responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
+)
+async def try_on_day(
+    request: Request,
+    principal: Reader,
+    body: Published,
+    dataset: Annotated[Slug, Query(description="The dataset whose events to validate.")],
+    day: Annotated[Day, Query(description="The day of the events' timestamps (UTC).")],
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_TRIAL_EVENTS, description="Maximum number of events to validate.")
+    ] = TRIAL_EVENTS,
+) -> TriedSchema:
+    """How many of a day's events an unpublished schema would refuse, with three of them; nothing is stored.
+
+    The events are those of the raw zone. A request validates for 15 seconds at most; `pulse schema try`
+    validates whole days.
+    """
+    tenant = principal.tenant
+    trial = await app_state(request).change_long(
+        tenant.tenant_id, backfill.try_schema, tenant, dataset, body.document(), day, limit, TRIAL_S
+    )
+    return TriedSchema.model_validate(trial, from_attributes=True)
 
 
 @router.get("", summary="List schema versions", responses=documented(401, 403, 429, 503))

@@ -1,0 +1,70 @@
+"""/v1/hours: events of the last 24 hours by hour, of the tenant's datasets."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import BaseModel, Field
+
+from pulse_api.http.auth import Reader
+from pulse_api.http.models import Slug
+from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
+from pulse_pipelines import registry
+from pulse_pipelines.curated.hours import last_hours
+
+router = resource("datasets", "/v1/hours")
+MAX_DATASETS = 100
+
+
+class HourInfo(BaseModel):
+    start: datetime = Field(alias="from")
+    events: int | None = Field(
+        description="Events with a timestamp in this hour; null: its day is not computed."
+    )
+
+
+class HoursInfo(BaseModel):
+    dataset: str
+    hours: list[HourInfo] = Field(description="24, the earliest first; the last is the present hour (UTC).")
+    computed_at: datetime | None = Field(
+        description="When the older of the days was computed; null: none is."
+    )
+    changed_since: bool = Field(description="Events of these days landed, or were removed, since.")
+
+
+class HoursPage(BaseModel):
+    as_of: datetime = Field(description="When all of this was read.")
+    datasets: list[HoursInfo] = Field(description="Datasets of events, by slug.")
+    next_after: str | None = Field(description="`after` of the next page; null on the last.")
+
+
+@router.get("", summary="Get events by hour", responses=documented(401, 403, 422, 429, 503))
+def hours(
+    principal: Reader,
+    limit: Annotated[int, Query(ge=1, le=MAX_DATASETS, description="Maximum number of datasets.")] = 50,
+    after: Annotated[Slug | None, Query(description="Only datasets whose slug comes after this one.")] = None,
+) -> HoursPage:
+    """Events of the last 24 hours by hour, of each dataset: those of its summary `daily`.
+
+    The same counts, of any day, are in `by_hour` of GET /v1/datasets/{slug}/summary.
+    """
+    as_of = datetime.now(UTC)
+    slugs = sorted(dataset.slug for dataset in registry.list_datasets(principal.tenant))
+    slugs = [slug for slug in slugs if slug > (after or "")]
+    pages = last_hours(principal.tenant, slugs[:limit], as_of)
+    return HoursPage(
+        as_of=as_of,
+        datasets=[
+            HoursInfo(
+                dataset=one.dataset,
+                hours=[
+                    HourInfo.model_validate({"from": hour.start, "events": hour.events}) for hour in one.hours
+                ],
+                computed_at=one.computed_at,
+                changed_since=one.changed_since,
+            )
+            for one in pages
+        ],
+        next_after=slugs[limit - 1] if len(slugs) > limit else None,
+    )
