@@ -5,6 +5,7 @@ import { isNumber, withSeparators } from "./format.js";
 
 const HEIGHT = 60;
 const LINE = 36;
+const MAX_BAR = 8; // percent of the width: a bar of few is no block
 const MAX_NAMES = 40;
 const LONGEST_NAME = 36;
 const DAY = /^\d{4}-\d\d-\d\d/;
@@ -12,10 +13,11 @@ const DAY = /^\d{4}-\d\d-\d\d/;
 /** Upright bars in the order of `values`: objects of a label, an amount, and the amount's text. */
 export function barsOverTime(title, values) {
   const most = Math.max(...values.map(({ amount }) => amount), 1);
-  const width = 100 / Math.max(values.length, 12);
+  const share = 100 / values.length;
+  const width = Math.min(share, MAX_BAR) * 0.8;
   const shapes = values.map(({ label, amount, text }, at) => {
     const height = Math.max((amount / most) * (HEIGHT - 2), 1);
-    const box = { x: `${at * width + width * 0.1}%`, y: HEIGHT - height, width: `${width * 0.8}%`, height };
+    const box = { x: `${at * share + (share - width) / 2}%`, y: HEIGHT - height, width: `${width}%`, height };
     return svg("rect", box, svg("title", {}, `${plain(label)}: ${text}`));
   });
   const ends = [values[0].label, `at most ${withSeparators(most)}`, values.at(-1).label].map(plain);
