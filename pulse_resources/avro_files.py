@@ -100,6 +100,14 @@ def _integer(content: bytes, at: int) -> tuple[int, int]:
     raise ValueError(f"the integer at byte {at:,} has no end")
 
 
+def _count(content: bytes, at: int) -> tuple[int, int]:
+    """The number of items of a part of an array or map, and where it ends; 0: it was the last part."""
+    number, at = _integer(content, at)
+    if number < 0:  # then the part's size in bytes follows
+        return -number, _integer(content, at)[1]
+    return number, at
+
+
 def _part(content: bytes, at: int, size: int) -> bytes:
     if size < 0 or at + size > len(content):
         raise ValueError(f"{size:,} bytes from byte {at:,} on, and there are {len(content):,}")
@@ -109,11 +117,9 @@ def _part(content: bytes, at: int, size: int) -> bytes:
 def _pairs(content: bytes, at: int, pairs: dict[str, bytes]) -> int:
     """Read the header's pairs; returns where they end."""
     while True:
-        number, at = _integer(content, at)
+        number, at = _count(content, at)
         if number == 0:
             return at
-        if number < 0:
-            number, (_, at) = -number, _integer(content, at)
         for _ in range(number):
             size, at = _integer(content, at)
             name = _part(content, at, size).decode()
@@ -173,11 +179,9 @@ def _record(schema: Mapping[str, Any], named: dict[str, _Skip]) -> _Skip:
 def _items(skip: _Skip) -> _Skip:
     def skip_items(content: bytes, at: int) -> int:
         while True:
-            number, at = _integer(content, at)
+            number, at = _count(content, at)
             if number == 0:
                 return at
-            if number < 0:
-                number, (_, at) = -number, _integer(content, at)
             if number > len(content) - at:  # each has a byte, at least
                 raise ValueError(f"{number:,} items from byte {at:,} on")
             for _ in range(number):

@@ -154,7 +154,7 @@ def run(
                 rounds += 1
                 action, name, blow = next(blows)
                 if _strike(scene, action, name, blow):
-                    killed[_told(action, name, blow)] += 1
+                    killed[_describe_blow(action, name, blow)] += 1
                     report_progress(killed.total())
                 if rounds % ROUNDS_COMPARED == 0:
                     findings += _compare(scene)
@@ -220,14 +220,14 @@ def _blows(draw: random.Random, scene: Scene) -> Iterator[tuple[str, str, Blow]]
     if "captured" in scene.names:
         steps += [("watch", "captured", point) for point in WATCH]
     while True:
-        new = [step for step in steps if _told(*step[:2], Blow(step[2])) not in scene.killed]
+        new = [step for step in steps if _describe_blow(*step[:2], Blow(step[2])) not in scene.killed]
         action, name, point = draw.choice(new or steps)
         yield action, name, Blow(point)
         action, name = draw.choice([("ingest", draw.choice(into)), *(("run", name) for name in scene.names)])
         yield action, name, Blow(after_s=draw.uniform(0.2, LONGEST_S))
 
 
-def _told(action: str, name: str, blow: Blow) -> str:
+def _describe_blow(action: str, name: str, blow: Blow) -> str:
     """A kill, as it is counted."""
     actor = PIPES[name].what if action == "run" else {"ingest": "batch"}.get(action, action)
     return f"{actor}: {blow.point or RANDOM}"
