@@ -101,15 +101,15 @@ def model(table: Sequence[Row], declared: Declared, key: str, as_of: datetime) -
     """
     rows, last = list(filter(_counts, table)), minute(as_of)
     horizon = max(minute(row["timestamp"]) for row in rows) - RETENTION_MINUTES
-    own = [r for r in rows if r[declared.latest_by] == key and horizon < minute(r["timestamp"]) <= last]
-    own.sort(key=lambda row: row["timestamp"])
+    of_key = [r for r in rows if r[declared.latest_by] == key and horizon < minute(r["timestamp"]) <= last]
+    of_key.sort(key=lambda row: row["timestamp"])
     found: Row = {}
     for name, length in LENGTHS.items():
-        inside = [row for row in own if minute(row["timestamp"]) > last - length]
+        inside = [row for row in of_key if minute(row["timestamp"]) > last - length]
         totals = [_sum(inside, column) for column in declared.windows.sums]
         found[name] = (len(inside), totals) if last - length >= horizon else None
     session, gap = list[datetime](), timedelta(seconds=declared.windows.session_gap_s or 0)
-    for row in own:
+    for row in of_key:
         if session and row["timestamp"] - session[-1] > gap:
             session = []
         session.append(row["timestamp"])

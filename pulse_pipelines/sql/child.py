@@ -20,7 +20,7 @@ from pulse_pipelines.sql.gate import Gate, Query
 from pulse_resources.errors import FileGone, PulseError, Transient, UserError
 
 BATCH_ROWS = 1_024
-_FORBIDDEN, _NOT_FOUND, _RANGE = 403, 404, 416
+_FORBIDDEN, _ABSENT, _RANGE = 403, 404, 416
 _WRONG_FILES = {_FORBIDDEN: "a file that is not its own", _RANGE: "bytes that its file does not have"}
 """What a table of the tenant's own names, by the object store's answer."""
 _SHORTER = "Content-Length from server mismatches"
@@ -82,7 +82,7 @@ def run(
     except (duckdb.OutOfMemoryException, MemoryError) as error:
         raise _too_much(f"{limits['memory_bytes'] // 2**20} MiB of memory") from error
     except duckdb.IOException as error:
-        if getattr(error, "status_code", None) == _NOT_FOUND:
+        if getattr(error, "status_code", None) == _ABSENT:
             raise FileGone(f"a file of a table is gone: {_first_line(error)}") from error
         if "InvalidAccessKeyId" in str(error):
             raise FileGone("the tenant revoked the key for a table") from error

@@ -132,15 +132,16 @@ def check_manifest_list(database: duckdb.DuckDBPyConnection, location: str) -> N
     DuckDB takes what it cannot decode for the list's end, so that a damaged table would be an empty one.
 
     Raises:
-        ValueError: it is damaged, or would become too much in memory.
+        ValueError: it is damaged, would become too much in memory, or its name is a pattern for DuckDB.
         duckdb.Error: it cannot be read.
     """
-    if not _PATTERNS.search(location):
-        ((content,),) = database.execute(READ, [location]).fetchall()
-        try:
-            avro_files.count_rows(content)
-        except ValueError as error:
-            raise ValueError(f"its list of manifests is damaged: {error}") from error
+    if _PATTERNS.search(location):
+        raise ValueError(f"DuckDB takes the name of its list of manifests for a pattern: {location[:200]!r}")
+    ((content,),) = database.execute(READ, [location]).fetchall()
+    try:
+        avro_files.count_rows(content)
+    except ValueError as error:
+        raise ValueError(f"its list of manifests is damaged: {error}") from error
 
 
 def _create_view(database: duckdb.DuckDBPyConnection, view: View) -> None:
