@@ -12,6 +12,7 @@ from pulse_api.http.models import Slug, SnapshotId
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring.dataset_states import dataset_states
 
 router = resource("datasets", "/v1/freshness", Kind.PREVIEW)
@@ -41,11 +42,17 @@ def freshness(
 ) -> FreshnessPage:
     """How many rows each dataset has, in which snapshot, and when events landed last."""
     as_of = datetime.now(UTC)
-    slugs = sorted(dataset.slug for dataset in registry.list_datasets(principal.tenant))
-    slugs = [slug for slug in slugs if slug > (after or "")]
-    states = dataset_states(principal.tenant, slugs[:limit])
+    slugs, next_after = page_of_slugs(principal.tenant, after, limit)
+    states = dataset_states(principal.tenant, slugs)
     return FreshnessPage(
         as_of=as_of,
         datasets=[FreshnessInfo(**vars(state)) for state in states],
-        next_after=slugs[limit - 1] if len(slugs) > limit else None,
+        next_after=next_after,
     )
+
+
+def page_of_slugs(tenant: Tenant, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Slugs of at most `limit` datasets after one (None: of the first), and `after` of the next page."""
+    slugs = sorted(dataset.slug for dataset in registry.list_datasets(tenant))
+    slugs = [slug for slug in slugs if slug > (after or "")]
+    return slugs[:limit], slugs[limit - 1] if len(slugs) > limit else None

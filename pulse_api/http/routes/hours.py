@@ -9,12 +9,11 @@ from pydantic import BaseModel, Field
 from pulse_api.http.auth import Reader
 from pulse_api.http.models import Slug
 from pulse_api.http.problems import documented
+from pulse_api.http.routes.freshness import MAX_DATASETS, page_of_slugs
 from pulse_api.http.routing import resource
-from pulse_pipelines import registry
 from pulse_pipelines.curated.hours import last_hours
 
 router = resource("datasets", "/v1/hours")
-MAX_DATASETS = 100
 
 
 class HourInfo(BaseModel):
@@ -50,9 +49,8 @@ def hours(
     The same counts, of any day, are in `by_hour` of GET /v1/datasets/{slug}/summary.
     """
     as_of = datetime.now(UTC)
-    slugs = sorted(dataset.slug for dataset in registry.list_datasets(principal.tenant))
-    slugs = [slug for slug in slugs if slug > (after or "")]
-    pages = last_hours(principal.tenant, slugs[:limit], as_of)
+    slugs, next_after = page_of_slugs(principal.tenant, after, limit)
+    pages = last_hours(principal.tenant, slugs, as_of)
     return HoursPage(
         as_of=as_of,
         datasets=[
@@ -66,5 +64,5 @@ def hours(
             )
             for one in pages
         ],
-        next_after=slugs[limit - 1] if len(slugs) > limit else None,
+        next_after=next_after,
     )
