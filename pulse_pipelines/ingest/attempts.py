@@ -14,7 +14,7 @@ from pulse_pipelines.domain.batch import OffsetRange, is_bulk
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest.stages import Plan
+from pulse_pipelines.ingest.stages import PATIENCE, Plan
 from pulse_pipelines.tables import dataset_rows
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced
@@ -23,8 +23,6 @@ from pulse_resources.postgres.locks import Lock
 from pulse_resources.process import watchdog
 from pulse_resources.settings import load_settings
 
-PATIENCE = 5
-"""A later attempt may take as many times longer, up to this: the machine may be too busy for the first."""
 OPEN_BATCHES = """
 SELECT batch_id, attempt, state, not_before <= now() AS ready, last_error
 FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at

@@ -159,7 +159,7 @@ def _drain_topic(
         BatchFiles(scope.tenant, settings.object_store.bucket, stem, drop_copies=True, pause=pause) as lake,
     ):
         fail_point("drain.before_fetch")
-        for messages in read(scope, ranges, counts, settings.ingest.chunk_rows, origins):
+        for messages in read(scope, ranges, counts, settings.ingest.chunk_rows, origins, plan.patience):
             fail_point("drain.before_conform")
             pause()
             conformed = conform(messages)

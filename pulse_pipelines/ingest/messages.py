@@ -20,7 +20,7 @@ PIECE = 1_000
 CHUNK_BYTES = 32 * 1024 * 1024
 """A chunk ends at this many bytes, or at `ingest.chunk_rows`: large events must not fill the memory."""
 SILENCE_S = 30.0
-"""A broker that sends nothing for this long while messages are due counts as unreachable."""
+"""At the first attempt, a broker that sends nothing for this long while messages are due is unreachable."""
 
 
 def read(
@@ -29,6 +29,7 @@ def read(
     counts: dict[int, PartitionCount],
     chunk_rows: int,
     origins: Origins | None = None,
+    patience: int = 1,
 ) -> Iterator[list[Message]]:
     """Read the messages of ranges (at most one range per partition), in chunks.
 
@@ -36,6 +37,7 @@ def read(
 
     Args:
         origins: collects the traces of the messages; None if traces are off.
+        patience: how many times `SILENCE_S` the broker may be silent.
 
     Raises:
         Transient: the broker fell silent.
@@ -55,7 +57,7 @@ def read(
             received = consumer.consume(PIECE, 0)  # no time-out: it goes by the wall clock, see `kafka.flush`
             if received:
                 heard = time.monotonic()
-            elif time.monotonic() - heard > SILENCE_S:
+            elif time.monotonic() - heard > SILENCE_S * patience:
                 raise Transient("the broker sent nothing", topic=topic, partitions=sorted(pending))
             else:
                 time.sleep(kafka.NAP_S)
@@ -90,6 +92,7 @@ def read(
             if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not pending):
                 yield messages
                 messages, size = [], 0
+                heard = time.monotonic()  # the time in which the caller worked is not the broker's silence
     finally:
         consumer.close()
 

@@ -32,6 +32,8 @@ class Origin:
 
 NAMED = 10
 """Tenants that an error of a batch names."""
+PATIENCE = 5
+"""A later attempt may take as many times longer, up to this: the machine may be too busy for the first."""
 NEXT_STEP = "Another attempt follows by itself; a batch whose attempts are used up is in `pulse status`"
 
 
@@ -49,6 +51,11 @@ class Plan:
     """The attempt's span; None: traces are off."""
     origins: tuple[Origin, ...] = ()
     """The requests that sent its events (a sample, once they are drained)."""
+
+    @property
+    def patience(self) -> int:
+        """How many times longer than a first attempt it waits for services."""
+        return min(self.attempt, PATIENCE)
 
     @property
     def together(self) -> bool:
