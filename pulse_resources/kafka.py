@@ -84,14 +84,20 @@ os.register_at_fork(after_in_child=shared_producer.cache_clear)  # its threads s
 
 
 def flush(producer: Producer, seconds: float) -> int:
-    """Wait until every message is acknowledged or refused; returns how many are neither in time.
+    """Wait until every message is acknowledged or refused; returns how many are neither.
 
     librdkafka's own wait uses the wall clock: when that is set back an hour, it waits an hour.
+
+    Args:
+        producer: what sends them.
+        seconds: how long to wait for the next one; each that is acknowledged or refused begins them anew.
     """
-    deadline = time.monotonic() + seconds
-    while len(producer) and time.monotonic() < deadline:
+    remaining, deadline = len(producer), time.monotonic() + seconds
+    while remaining and time.monotonic() < deadline:
         if not producer.poll(0):
             time.sleep(NAP_S)
+        if len(producer) < remaining:
+            remaining, deadline = len(producer), time.monotonic() + seconds
     return len(producer)
 
 
