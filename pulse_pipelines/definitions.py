@@ -50,12 +50,12 @@ def defs() -> dg.Definitions:
     """All definitions; in the process of a run those that it needs, in the code server those in no part."""
     run = run_scope.current()
     if run is not None and run.job in {job.name for job in JOBS}:
-        return _definitions((), ())
+        return _definitions((), {})
     assets = None if run is None else run.assets()
     if assets is not None:
         return PARTS.build_assets(assets)
     if run is not None and run.job == PIPES:
-        return _definitions((), pipes.names())
+        return _definitions((), pipes.owners())
     try:
         loaded = {
             LOADED: registry_fingerprint()
@@ -69,12 +69,12 @@ def defs() -> dg.Definitions:
     sources = sources_by_name()
     slugs = registry.existing_slugs(set[str]().union(*sources.values())) if sources else set()
     read = {name: slugs & of_pipe for name, of_pipe in sources.items()}
-    return _definitions(families, pipes.names(), read, loaded)
+    return _definitions(families, pipes.owners(), read, loaded)
 
 
 def _definitions(
     families: Sequence[Family],
-    pipe_names: Sequence[str],
+    pipe_owners: Mapping[str, str | None],
     read: Mapping[str, Collection[str]] = MappingProxyType({}),
     metadata: Mapping[str, str] = MappingProxyType({}),
     placed: Mapping[str, str] | None = None,
@@ -84,7 +84,7 @@ def _definitions(
 
     Args:
         families: those whose assets and checks are in it.
-        pipe_names: those of the pipes whose assets are in it.
+        pipe_owners: tenants of the pipes whose assets are in it, by name (see `pipes.owners`).
         read: slugs of the datasets that transforms read, by the pipes' names.
         metadata: of the code location.
         placed: group of each slug; None: the families are all that there are.
@@ -97,10 +97,10 @@ def _definitions(
         assets=[
             *dataset_assets(families, placed),
             *curated_assets(slugs, rollups.team_rollups() if families else (), placed, acting),
-            *pipe_assets(pipe_names, read),
+            *pipe_assets(pipe_owners, read),
         ],
         asset_checks=dataset_checks(slugs),
-        jobs=[*JOBS, *pipe_jobs(pipe_names)],
+        jobs=[*JOBS, *pipe_jobs(pipe_owners)],
         sensors=[
             ingest_lag,
             overdue_dead_letters,
@@ -111,7 +111,7 @@ def _definitions(
             upkeep_needed,
             curated_due,
             dataset_moves,
-            *([pipes_due, pipes_watched] if pipe_names else []),
+            *([pipes_due, pipes_watched] if pipe_owners else []),
         ],
         schedules=[check_lake_hourly, upkeep_daily, remove_old_logs_daily],
         executor=dg.in_process_executor,  # a process per step would start Python twice for each run

@@ -90,7 +90,7 @@ def flush(producer: Producer, seconds: float) -> int:
 
     Args:
         producer: what sends them.
-        seconds: how long to wait for the next one; each that is acknowledged or refused begins them anew.
+        seconds: how long to wait for the next acknowledgement or refusal.
     """
     remaining, deadline = len(producer), time.monotonic() + seconds
     while remaining and time.monotonic() < deadline:

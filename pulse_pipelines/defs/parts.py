@@ -29,7 +29,7 @@ class DatasetParts:
 
     def __init__(self, define: Callable[..., dg.Definitions]) -> None:
         """Args:
-        define: builds the definitions of families and of pipes' names; `placed` is the group of each slug.
+        define: builds the definitions of families and of pipes; `placed` is the group of each slug.
         """
         self._define = define
         self._placed: dict[str, str] = {}
@@ -59,7 +59,7 @@ class DatasetParts:
 
     def build(self, names: Collection[str]) -> dg.Definitions:
         families = registry.list_families(names)
-        return self._define(families, (), placed=groups(families) | self._placed)
+        return self._define(families, {}, placed=groups(families) | self._placed)
 
     def likenesses(self, names: Collection[str]) -> Mapping[str, Likeness]:
         """Those of slugs without rollups of teams."""
@@ -74,12 +74,12 @@ class DatasetParts:
         form: whether some tenant's schema names an actor.
         """
         family = Family(name, (replace(MODEL.members[0], slug=name),))
-        return self._define([family], (), placed={name: name}, acting={name} if form else ())
+        return self._define([family], {}, placed={name: name}, acting={name} if form else ())
 
     def build_assets(self, keys: Set[dg.AssetKey]) -> dg.Definitions:
         slugs = {slug for key in keys if (slug := self.part_of(key))}
-        of_pipes = sorted(key.path[-1] for key in keys if self.part_of(key) is None)
-        return self._define(registry.list_families(slugs), of_pipes)
+        names = sorted(key.path[-1] for key in keys if self.part_of(key) is None)
+        return self._define(registry.list_families(slugs), dict.fromkeys(names))
 
     def part_of(self, key: dg.AssetKey) -> str | None:
         return None if key == pipe_key(key.path[-1]) else key.path[1]

@@ -16,7 +16,7 @@ from pulse_pipelines.pipes.registry import (
     find,
     list_pipes,
     made,
-    names,
+    owners,
     pause,
     reset,
 )
@@ -42,7 +42,7 @@ __all__ = [
     "last_sync",
     "list_pipes",
     "made",
-    "names",
+    "owners",
     "pause",
     "reset",
 ]

@@ -79,7 +79,10 @@ UNSETTLED = """
 SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent'
     AND settled_at IS NULL)
 """
-NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
+OWNERS = """
+SELECT p.pipe, CASE WHEN count(*) = 1 THEN min(t.slug) END
+FROM pipes p JOIN pdm_tenants t USING (tenant_id) GROUP BY p.pipe ORDER BY p.pipe
+"""
 MADE = "SELECT t.slug, p.pipe, p.created_at FROM pipes p JOIN pdm_tenants t USING (tenant_id)"
 
 _SHOWN = ("table", "path", "format", "feed", "transform", "timestamp")
@@ -204,10 +207,10 @@ def unsettled(connection: postgres.Connection, pipe: Pipe) -> bool:
     return bool(exists)
 
 
-def names() -> list[str]:
-    """Names of the pipes of all tenants, without repeats."""
+def owners() -> dict[str, str | None]:
+    """Slug of the tenant that has a pipe, by the pipes' names; None: several tenants have one."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [name for (name,) in connection.execute(NAMES)]
+        return dict(connection.execute(OWNERS).fetchall())
 
 
 def made() -> dict[tuple[str, str], datetime]:

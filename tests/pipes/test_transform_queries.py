@@ -115,6 +115,11 @@ def test_each_type_has_its_schema_or_is_refused() -> None:
 
 
 def test_its_asset_depends_on_the_assets_of_its_sources() -> None:
-    (asset,) = pipe_assets(["fleet"], {"fleet": {"planes"}})
+    (asset,) = pipe_assets({"fleet": "acme"}, {"fleet": {"planes"}})
     assert asset.dependency_keys == {dg.AssetKey(["lake", "planes"])}
     assert asset.key == pipe_key("fleet")
+
+
+def test_its_asset_is_in_the_group_of_its_tenant_or_in_the_shared_one() -> None:
+    assets = pipe_assets({"fleet": "acme", "stock": None}, {})
+    assert [next(iter(asset.group_names_by_key.values())) for asset in assets] == ["tenant_acme", "shared"]

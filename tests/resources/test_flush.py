@@ -40,7 +40,7 @@ class Producer:
     ("acknowledged_at", "remaining"),
     [([], 0), ([8.0, 16.0, 24.0, 32.0], 0), ([8.0, 30.0, 31.0], 2), ([11.0], 1)],
 )
-def test_each_acknowledgement_begins_the_wait_anew(
+def test_the_limit_is_for_each_acknowledgement(
     monkeypatch: pytest.MonkeyPatch, acknowledged_at: list[float], remaining: int
 ) -> None:
     clock = Clock()

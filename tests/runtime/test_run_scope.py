@@ -71,7 +71,7 @@ def test_a_run_of_checks_builds_those_of_their_slugs(slug: str, scoped: Scoped) 
 
 
 def test_a_run_of_all_pipes_builds_no_dataset(slug: str, scoped: Scoped) -> None:
-    assert keys(scoped("pipes")) == {f"pipes/{name}" for name in pipes.names()}
+    assert keys(scoped("pipes")) == {f"pipes/{name}" for name in pipes.owners()}
 
 
 def test_a_run_whose_assets_follow_from_its_job_builds_all(slug: str, scoped: Scoped) -> None:

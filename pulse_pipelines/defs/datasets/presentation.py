@@ -44,10 +44,15 @@ def present(families: Sequence[Family], placed: Mapping[str, str]) -> dict[str, 
 
 def groups(families: Sequence[Family] | Sequence[Outline]) -> dict[str, str]:
     """Group of each slug, given all families: its tenant's if it has one owner, otherwise the shared one."""
-    wide = {family.slug: f"tenant_{family.owner}" if family.owner else "shared" for family in families}
+    return groups_of_names({family.slug: family.owner for family in families})
+
+
+def groups_of_names(owners: Mapping[str, str | None]) -> dict[str, str]:
+    """Group of each asset, given the tenants of all assets of a kind by name; None: several tenants."""
+    wide = {name: f"tenant_{owner}" if owner else "shared" for name, owner in owners.items()}
     sizes = Counter(wide.values())
     return {
-        slug: f"{group}_{slug[0]}" if sizes[group] > GROUP_SIZE else group for slug, group in wide.items()
+        name: f"{group}_{name[0]}" if sizes[group] > GROUP_SIZE else group for name, group in wide.items()
     }
 
 

@@ -9,6 +9,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.datasets.partitions import asset_key
+from pulse_pipelines.defs.datasets.presentation import groups_of_names
 from pulse_pipelines.defs.pipes.places import waiting_others, way_of
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.ingest import spans
@@ -24,13 +25,17 @@ def pipe_key(name: str) -> dg.AssetKey:
     return dg.AssetKey(["pipes", name])
 
 
-def pipe_assets(names: Iterable[str], read: Mapping[str, Collection[str]]) -> list[dg.AssetsDefinition]:
+def pipe_assets(
+    owners: Mapping[str, str | None], read: Mapping[str, Collection[str]]
+) -> list[dg.AssetsDefinition]:
     """Build the assets of pipe names.
 
     Args:
+        owners: the tenant of each, by name; None: several tenants have a pipe of that name.
         read: slugs of the datasets that transforms read and that there are, by the pipes' names.
     """
-    return [_asset(name, sorted(read.get(name, ()))) for name in names]
+    placed = groups_of_names(owners)
+    return [_asset(name, placed[name], sorted(read.get(name, ()))) for name in owners]
 
 
 def pipe_jobs(names: Iterable[str]) -> list[Any]:
@@ -40,14 +45,14 @@ def pipe_jobs(names: Iterable[str]) -> list[Any]:
     return [dg.define_asset_job(JOB, keys, description=about, tags={"pulse/job": JOB})] if keys else []
 
 
-def _asset(name: str, read: Iterable[str]) -> dg.AssetsDefinition:
+def _asset(name: str, group: str, read: Iterable[str]) -> dg.AssetsDefinition:
     @dg.asset(
         key=pipe_key(name),
         deps=[dg.AssetDep(asset_key(slug), partition_mapping=dg.AllPartitionMapping()) for slug in read],
         description="What a tenant's pipe reads, sent as one sync to its dataset: it settles "
         "with the batches that follow. Or, of a pipe with a sink, versions of its dataset, brought there. "
         "`pulse pipe status` says what came of them.",
-        group_name="pipes",
+        group_name=group,
         owners=load_settings().dagster.owners,
         kinds={"spark", "kafka"},
         partitions_def=TENANTS,
