@@ -23,10 +23,10 @@ def measure(console: Console, sizes: list[int], tenants: int) -> Iterator[tuple[
         load.send(console, owners, size)
         peaks: dict[str, int] = {}
 
-        def look(peaks: dict[str, int] = peaks) -> None:
+        def take_sample(peaks: dict[str, int] = peaks) -> None:
             for row in status(layout).rows:
                 peaks[row.service] = max(peaks.get(row.service, 0), row.memory_bytes or 0)
 
-        with repeated(look, PERIOD_S):
+        with repeated(take_sample, PERIOD_S):
             run_batch(owners)
         yield size, peaks

@@ -46,11 +46,11 @@ class Measured:
 def measure(console: Console, levels: list[int]) -> Iterator[Measured]:
     """Measure batches into a dataset with a growing number of claims, level by level."""
     (tenant,) = load.make_tenants(1)
-    settings, there = load_settings(), 0
+    settings, level_before = load_settings(), 0
     for level in levels:
         with console.status(f"{level:,} claims"):
-            size = fill(tenant, level - there)
-            there = level
+            size = fill(tenant, level - level_before)
+            level_before = level
             shutil.rmtree(settings.home / "claims", ignore_errors=True)
         spent = []
         for _ in range(TIMES):
@@ -71,11 +71,13 @@ def fill(tenant: Tenant, ids: int) -> float:
         (dataset,) = connection.execute(FIND, [tenant.tenant_id]).fetchone() or [None]
         (newest,) = connection.execute(NEWEST).fetchone() or [None]
         for number in range(pieces):
-            each = ids // pieces
-            heads = np.sort(draw.integers(number * span, (number + 1) * span - 1, each, np.uint64))
-            run = Digests(heads, draw.integers(0, 2**64 - 1, each, np.uint64))
-            found = claim_filters.make(run) if each >= LARGE_IDS else None
-            connection.execute(FILL, [newest, tenant.tenant_id, dataset, each, run.packed(), found])
+            ids_per_piece = ids // pieces
+            heads = np.sort(draw.integers(number * span, (number + 1) * span - 1, ids_per_piece, np.uint64))
+            run = Digests(heads, draw.integers(0, 2**64 - 1, ids_per_piece, np.uint64))
+            filter_of = claim_filters.make(run) if ids_per_piece >= LARGE_IDS else None
+            connection.execute(
+                FILL, [newest, tenant.tenant_id, dataset, ids_per_piece, run.packed(), filter_of]
+            )
         connection.execute("CHECKPOINT")
         size, held = connection.execute(SIZE).fetchone() or (0, 1)
     return float(size / held)

@@ -34,7 +34,7 @@ def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
     first: dict[tuple[int, int], float] = {}
     last: dict[tuple[int, int], tuple[str, float]] = {}
 
-    def look() -> None:
+    def take_sample() -> None:
         begun = bool(last)  # processes first seen later have just begun
         stack_state, table = state.read(layout), processes.table()
         services = stack_state.services.values() if stack_state else ()
@@ -53,7 +53,7 @@ def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
                 last[process] = _kind(name, command), used
 
     try:
-        with repeated(look, PERIOD_S):
+        with repeated(take_sample, PERIOD_S):
             yield seconds
     finally:
         for process, (kind, used) in last.items():

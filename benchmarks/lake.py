@@ -73,8 +73,8 @@ def measure(catalog: Catalog, table: str) -> Iterator[tuple[int, float, float, f
     for connections in AT_ONCE:
         asyncio.run(_asked(catalog, connections, WARM_UP, table))
         spent, size = asyncio.run(_asked(catalog, connections, SECONDS, table))
-        each = quantiles(spent, n=100)
-        yield connections, len(spent) / SECONDS, median(spent) * 1000, each[98] * 1000, size
+        hundredths = quantiles(spent, n=100)
+        yield connections, len(spent) / SECONDS, median(spent) * 1000, hundredths[98] * 1000, size
 
 
 def commits(catalog: Catalog) -> Iterator[tuple[int, int, float, float, float]]:
@@ -90,8 +90,8 @@ def commits(catalog: Catalog) -> Iterator[tuple[int, int, float, float, float]]:
             names = [f"t{tables}_{number}" for number in range(tables)]
             spent = [each for found in pool.map(lambda name: _commit(catalog, name), names) for each in found]
             rate = len(spent) / (time.monotonic() - began)
-        each = quantiles(spent, n=100)
-        yield tables, COMMITS, rate, median(spent) * 1000, each[98] * 1000
+        hundredths = quantiles(spent, n=100)
+        yield tables, COMMITS, rate, median(spent) * 1000, hundredths[98] * 1000
 
 
 def _commit(catalog: Catalog, name: str) -> list[float]:

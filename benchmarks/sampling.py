@@ -6,15 +6,15 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def repeated(look: Callable[[], None], period_s: float) -> Iterator[None]:
-    """Call `look` before the block, in a thread while it runs, and once more when it has ended."""
+def repeated(take_sample: Callable[[], None], period_s: float) -> Iterator[None]:
+    """Call `take_sample` before the block, in a thread while it runs, and once more when it has ended."""
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(period_s):
-            look()
+            take_sample()
 
-    look()
+    take_sample()
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
@@ -22,4 +22,4 @@ def repeated(look: Callable[[], None], period_s: float) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-        look()
+        take_sample()

@@ -51,11 +51,11 @@ def measure(console: Console, events: int) -> tuple[Iterator[tuple[str, float, f
             done = run_batch([owner])
             if time_:
                 spent[label].append(done)
-    found = (
+    medians = (
         (label, median(sum(run.values()) for run in runs), median(run["settle"] for run in runs))
         for label, runs in spent.items()
     )
-    return found, tenant
+    return medians, tenant
 
 
 def reduced(events: int) -> Iterator[tuple[str, float]]:

@@ -112,11 +112,11 @@ def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch:
     Raises:
         AssertionError: nothing is waiting, or a planner did not end as expected.
     """
-    wanted = [tenant.tenant_id for tenant in tenants]
+    tenant_ids = [tenant.tenant_id for tenant in tenants]
     before = {batch.batch_id for batch in attempts.open_batches()}
     while True:
         environment = dict(os.environ) | (blow.environment if blow else {})
-        planner = fork(inside.plan_batch, (wanted, environment))
+        planner = fork(inside.plan_batch, (tenant_ids, environment))
         planner.join(PATIENCE_S)
         killed = planner.exitcode == -signal.SIGKILL
         assert killed == bool(blow), f"the planner under {blow} ended with {planner.exitcode}"
@@ -153,14 +153,14 @@ def finish(batch: OpenBatch, attempts_left: int = 3) -> None:
 
 def current(batch: str) -> OpenBatch | None:
     """The batch after giving up a dead attempt, as the sensor does; None: it is settled."""
-    found = _found(batch)
-    if found and found.state == "running":
+    batch_now = _found(batch)
+    if batch_now and batch_now.state == "running":
         # The server may notice a lost client with a delay.
         wait(lambda: not attempts.is_leased(batch), f"the lease on {batch} outlives its process")
-        if (found := _found(batch)) and found.state == "running":
-            attempts.next_attempt(found.batch_id, found.attempt, "the run died", is_cause=False)
-            found = _found(batch)
-    return found
+        if (batch_now := _found(batch)) and batch_now.state == "running":
+            attempts.next_attempt(batch_now.batch_id, batch_now.attempt, "the run died", is_cause=False)
+            batch_now = _found(batch)
+    return batch_now
 
 
 def _found(batch: str) -> OpenBatch | None:

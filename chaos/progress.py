@@ -41,7 +41,7 @@ def _lines(console: Console, scenario: Scenario, amount: float, line_s: float) -
     began, over = time.monotonic(), threading.Event()
     latest = ""
 
-    def told(done: float) -> None:
+    def report(done: float) -> None:
         nonlocal latest
         latest = f", {_part(done, amount, scenario.unit)}"
 
@@ -54,7 +54,7 @@ def _lines(console: Console, scenario: Scenario, amount: float, line_s: float) -
     thread = threading.Thread(target=say, name="progress", daemon=True)
     thread.start()
     try:
-        yield told
+        yield report
     finally:
         over.set()
         thread.join()

@@ -56,9 +56,9 @@ class Sent:
                     if error.args[0].code() != KafkaError._UNKNOWN_TOPIC or time.monotonic() > deadline:
                         raise
                     producer.poll(0.1)
-        left = producer.flush(FLUSH_S)
-        if left:
-            raise TimeoutError(f"{left} messages have neither been acknowledged nor refused")
+        unsent = producer.flush(FLUSH_S)
+        if unsent:
+            raise TimeoutError(f"{unsent} messages have neither been acknowledged nor refused")
 
     def valid(self) -> dict[str, dict[str, Event]]:
         """Events that must each be exactly one row, by dataset and id."""

@@ -54,12 +54,12 @@ def judge(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, list
     for row in table:
         by_key[row[STATES[slug].latest_by]].append(row)
     newest = {key: max(own, key=_place)["id"] for key, own in by_key.items()}
-    kept = _newest(tenant, slug)
+    recorded = _newest(tenant, slug)
     yield (
         f"{slug}: the state's newest events differ",
-        [key for key in newest.keys() | kept.keys() if newest.get(key) != kept.get(key)],
+        [key for key in newest.keys() | recorded.keys() if newest.get(key) != recorded.get(key)],
     )
-    busiest = sorted(by_key.keys() & kept.keys(), key=lambda key: (-len(by_key[key]), key))
+    busiest = sorted(by_key.keys() & recorded.keys(), key=lambda key: (-len(by_key[key]), key))
     yield f"{slug}: the state's windows differ", list(_windows(tenant, slug, table, busiest[:KEYS_LOOKED_AT]))
 
 
@@ -73,11 +73,11 @@ def _place(row: Row) -> tuple[Any, ...]:
 
 def _newest(tenant: Tenant, slug: str) -> dict[str, str]:
     """Event ids by key, as the state has them."""
-    found, after = dict[str, str](), None
+    newest, after = dict[str, str](), None
     while page := declared_states.page(tenant, slug, after, PAGE)[1]:
-        found |= {each.key: each.event_id for each in page}
+        newest |= {each.key: each.event_id for each in page}
         after = page[-1].key
-    return found
+    return newest
 
 
 def _windows(tenant: Tenant, slug: str, rows: Sequence[Row], keys: Iterable[str]) -> Iterator[str]:
@@ -88,9 +88,9 @@ def _windows(tenant: Tenant, slug: str, rows: Sequence[Row], keys: Iterable[str]
     as_of = max(moments)
     for key in keys:
         windows = declared_states.newest(tenant, slug, key, as_of).windows
-        found, wanted = windows and shown(windows), model(rows, STATES[slug], key, as_of)
-        if found != wanted:
-            yield f"{key} has {found}, the rows give {wanted}"
+        actual, expected = windows and shown(windows), model(rows, STATES[slug], key, as_of)
+        if actual != expected:
+            yield f"{key} has {actual}, the rows give {expected}"
 
 
 def model(table: Sequence[Row], declared: Declared, key: str, as_of: datetime) -> Row:
@@ -103,29 +103,29 @@ def model(table: Sequence[Row], declared: Declared, key: str, as_of: datetime) -
     horizon = max(minute(row["timestamp"]) for row in rows) - RETENTION_MINUTES
     of_key = [r for r in rows if r[declared.latest_by] == key and horizon < minute(r["timestamp"]) <= last]
     of_key.sort(key=lambda row: row["timestamp"])
-    found: Row = {}
+    windows: Row = {}
     for name, length in LENGTHS.items():
         inside = [row for row in of_key if minute(row["timestamp"]) > last - length]
         totals = [_sum(inside, column) for column in declared.windows.sums]
-        found[name] = (len(inside), totals) if last - length >= horizon else None
+        windows[name] = (len(inside), totals) if last - length >= horizon else None
     session, gap = list[datetime](), timedelta(seconds=declared.windows.session_gap_s or 0)
     for row in of_key:
         if session and row["timestamp"] - session[-1] > gap:
             session = []
         session.append(row["timestamp"])
-    found["session"] = (session[0], session[-1], len(session)) if session else None
-    return found
+    windows["session"] = (session[0], session[-1], len(session)) if session else None
+    return windows
 
 
 def shown(kept: KeyWindows) -> Row:
     """What is kept of a key, as `model` has it."""
-    found: Row = {
+    windows: Row = {
         name: window and (window.events, [Fraction(total) for total in window.sums.values()])
         for name, window in kept.windows.items()
     }
     session = kept.session
     moments = map(datetime.fromisoformat, (session.first, session.last)) if session else ()
-    return found | {"session": (*moments, session.events) if session else None}
+    return windows | {"session": (*moments, session.events) if session else None}
 
 
 def _counts(row: Row) -> bool:

@@ -98,7 +98,7 @@ class Attacker:
         except (OSError, EOFError):
             self.seen[CLOSED] += 1
         else:
-            self.seen[answer.said] += 1
+            self.seen[answer.outcome] += 1
             return answer
         return None
 

@@ -47,13 +47,13 @@ def watched() -> Iterator[dict[str, float]]:
     peaks: dict[str, float] = {}
     done = threading.Event()
 
-    def look() -> None:
+    def note_peaks() -> None:
         for part, size in _sizes().items():
             peaks[part] = max(peaks.get(part, 0.0), size / MIB)
 
     def watch() -> None:
         while not done.wait(PERIOD_S):
-            look()
+            note_peaks()
 
     for pid, _ in _members():
         with suppress(OSError):
@@ -65,7 +65,7 @@ def watched() -> Iterator[dict[str, float]]:
     finally:
         done.set()
         watcher.join()
-        look()
+        note_peaks()
 
 
 def _sizes() -> Counter[str]:
@@ -80,8 +80,12 @@ def _sizes() -> Counter[str]:
 
 def _members() -> Iterator[tuple[int, str]]:
     """Processes of Pulse's own services and of those serving it alone; excludes Postgres and MinIO."""
-    found, table = state.read(Layout(load_settings().home)), processes.table()
-    own = (service for name, service in found.services.items() if name in BOUNDS_MIB) if found else ()
+    stack_state, table = state.read(Layout(load_settings().home)), processes.table()
+    own = (
+        (service for name, service in stack_state.services.items() if name in BOUNDS_MIB)
+        if stack_state
+        else ()
+    )
     for service in own:
         for pid in processes.family(service.process, table) if service.process else ():
             yield pid, service.name
@@ -94,8 +98,8 @@ def _part(pid: int, service: str) -> str:
 
 def part(service: str, command: str) -> str:
     """Part to which a service's Python process belongs, by its command line."""
-    found = (p for (owner, mark), p in PARTS.items() if owner in ("", service) and mark in command)
-    return next(found, service)
+    parts = (p for (owner, mark), p in PARTS.items() if owner in ("", service) and mark in command)
+    return next(parts, service)
 
 
 def _highest(pid: int) -> int:

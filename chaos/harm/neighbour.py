@@ -39,14 +39,14 @@ class Record(NamedTuple):
     due: float
     """Due time by the monotonic clock, which all processes of a machine share."""
     took_s: float
-    said: str
-    """Result, as `Answer.said`."""
+    outcome: str
+    """Result, as `Answer.outcome`."""
     ids: tuple[str, ...]
     """Ids of the events that it sent."""
 
     @property
     def well(self) -> bool:
-        return self.said.startswith("2")
+        return self.outcome.startswith("2")
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _Life:
     async def _asked_of(self, link: Link, request: bytes) -> str:
         answer = await link.ask(request)
         link.close() if answer.last else self._idle.append(link)
-        return answer.said
+        return answer.outcome
 
     def _request(self, kind: str, number: int) -> tuple[bytes, tuple[str, ...]]:
         if kind == PREVIEW:
@@ -204,4 +204,4 @@ def p99_ms(records: Iterable[Record], kind: str) -> float:
 
 def failures(records: Sequence[Record]) -> list[str]:
     """Unacceptable responses."""
-    return [f"{record.kind}: {record.said}" for record in records if not record.well]
+    return [f"{record.kind}: {record.outcome}" for record in records if not record.well]

@@ -23,18 +23,18 @@ class Answer:
     body: bytes
 
     @property
-    def said(self) -> str:
+    def outcome(self) -> str:
         """The status, with the kind of problem of a refusal; `unclear` if it does not name one."""
         if self.status < 400:
             return str(self.status)
         try:
             document = orjson.loads(self.body)
-            said = f"{self.status} {_problem(document)}"
+            outcome = f"{self.status} {_problem(document)}"
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             return f"{self.status} unclear"
         if self.status == 503 and "retry-after" not in self.headers:
-            said += ", unclear when to come again"
-        return said
+            outcome += ", unclear when to come again"
+        return outcome
 
     @property
     def last(self) -> bool:
@@ -114,9 +114,9 @@ def request(method: str, path: str, key: str | None = None, body: object = b"", 
         headers: further headers, with `_` for `-`.
     """
     content = body if isinstance(body, bytes) else orjson.dumps(body)
-    given = {"host": HOST, "content-type": "application/json", "content-length": str(len(content))}
+    sent = {"host": HOST, "content-type": "application/json", "content-length": str(len(content))}
     if key is not None:
-        given["authorization"] = f"Bearer {key}"
-    given |= {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        sent["authorization"] = f"Bearer {key}"
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + content

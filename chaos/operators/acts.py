@@ -25,8 +25,8 @@ AGE = "UPDATE processed_event_ids SET claimed_on = claimed_on - 60 WHERE tenant_
 def send(world: World, step: Step, api_url: str | None) -> None:
     """Send events directly to the tenant's topic."""
     a = step.arguments
-    found = events.events(a["seed"], a["slug"], a["count"], hostile=world.hostile)
-    world.send(found, kafka.producer())
+    sent = events.events(a["seed"], a["slug"], a["count"], hostile=world.hostile)
+    world.send(sent, kafka.producer())
 
 
 def collect(world: World, step: Step, api_url: str | None) -> None:
@@ -34,9 +34,9 @@ def collect(world: World, step: Step, api_url: str | None) -> None:
     if api_url is None:
         return
     a = step.arguments
-    found = list(events.events(a["seed"], a["slug"], a["count"], fit=True))
+    sent = list(events.events(a["seed"], a["slug"], a["count"], fit=True))
     with _standing_still(a["still_s"]):
-        world.collect(found, api_url, PATIENCE_S)
+        world.collect(sent, api_url, PATIENCE_S)
 
 
 def lose(world: World, step: Step, api_url: str | None) -> None:
@@ -92,8 +92,8 @@ def age(world: World, step: Step, api_url: str | None) -> None:
 @contextmanager
 def _standing_still(seconds: float) -> Iterator[None]:
     """Stop the broker for some seconds, whatever the block does."""
-    found = state.read(Layout(load_settings().home))
-    process = found.services["kafka"].process if found and seconds else None
+    stack_state = state.read(Layout(load_settings().home))
+    process = stack_state.services["kafka"].process if stack_state and seconds else None
     if process is None:
         yield
         return

@@ -109,18 +109,18 @@ def judged(worlds: Sequence[World], *, last: bool) -> list[Finding]:
         slug = world.tenant.slug
         try:
             mine = evidence[slug] = Evidence.of(world.tenant)
-            found = judge.judge(world, mine)
+            violations = judge.judge(world, mine)
             findings += gone.judge(world, mine)
         except (OSError, PulseError) as error:
-            found = [Finding("a table that cannot be read", slug, str(error))]
-        findings += [*found, *disagreement(reconcile_tenant(world.tenant), found)]
+            violations = [Finding("a table that cannot be read", slug, str(error))]
+        findings += [*violations, *disagreement(reconcile_tenant(world.tenant), violations)]
     findings += oracle.by_file({slug: mine.lake for slug, mine in evidence.items()})
     return findings + (going_on.judge(worlds, evidence) if last else [])
 
 
-def disagreement(report: TenantReport, found: Sequence[Finding]) -> list[Finding]:
+def disagreement(report: TenantReport, violations: Sequence[Finding]) -> list[Finding]:
     """Check that reconciliation reports balance exactly when the oracle finds nothing."""
-    if report.balanced is not bool(found):
+    if report.balanced is not bool(violations):
         return []
     says = "balanced" if report.balanced else f"not balanced: {report.problems}"
     return [Finding("reconcile differs from the oracle", report.tenant, f"it says {says}")]

@@ -90,11 +90,11 @@ class Life:
     @cached_property
     def ids(self) -> dict[str, list[Position]]:
         """Positions of rows by event id."""
-        found: dict[str, list[Position]] = defaultdict(list)
+        positions: dict[str, list[Position]] = defaultdict(list)
         for position, rows in self.rows.items():
             for row in rows:
-                found[row["id"]].append(position)
-        return found
+                positions[row["id"]].append(position)
+        return positions
 
 
 @dataclass
@@ -117,21 +117,21 @@ class Evidence:
         """Read a tenant's evidence. Raises OSError, PulseError: a table cannot be read."""
         mine = [tenant.tenant_id]
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
-            found = cls(dict(connection.execute(SETTLED, mine).fetchall()))
+            evidence = cls(dict(connection.execute(SETTLED, mine).fetchall()))
             for partition, copies, absent, planned_at, settled_at in connection.execute(RANGES, mine):
-                found.copies |= dict.fromkeys(_each(partition, copies), Copy(planned_at, settled_at))
-                found.absent |= set(_each(partition, absent))
+                evidence.copies |= dict.fromkeys(_each(partition, copies), Copy(planned_at, settled_at))
+                evidence.absent |= set(_each(partition, absent))
             for partition, offset, *rest in connection.execute(LETTERS, mine):
                 letter = Letter(*rest)
-                found.letters[partition, offset] = letter._replace(payload=bytes(letter.payload))
+                evidence.letters[partition, offset] = letter._replace(payload=bytes(letter.payload))
             for partition, offsets in connection.execute(ERASED, mine):
-                found.erased += _each(partition, offsets)
+                evidence.erased += _each(partition, offsets)
             for dataset_id, seed, run in connection.execute(CLAIMS, mine):
-                found.claims.setdefault(dataset_id, Claims(seed)).digests.update(_digests(run or b""))
+                evidence.claims.setdefault(dataset_id, Claims(seed)).digests.update(_digests(run or b""))
             deleted = connection.execute(DELETED, mine).fetchall()
-        found.published = {position for position, _ in oracle.published(tenant)}
-        found.lives = list(_lives(tenant, deleted))
-        return found
+        evidence.published = {position for position, _ in oracle.published(tenant)}
+        evidence.lives = list(_lives(tenant, deleted))
+        return evidence
 
     @property
     def lake(self) -> Lake:

@@ -22,13 +22,13 @@ AT_ONCE = (Task.MERGE, Task.SORT, Task.MANIFESTS, Task.EXPIRE)
 
 def judge(worlds: Sequence[World], evidence: dict[str, Evidence]) -> list[Finding]:
     """Work not done for well-behaved tenants after everything was computed and maintained."""
-    found = []
+    findings = []
     for world in worlds:
         if not world.hostile and (mine := evidence.get(world.tenant.slug)):
             for kind, wrong in (*_curated(world, mine), *_upkeep(world)):
                 if wrong:
-                    found.append(Finding(kind, world.tenant.slug, some(wrong)))
-    return found
+                    findings.append(Finding(kind, world.tenant.slug, some(wrong)))
+    return findings
 
 
 def _curated(world: World, evidence: Evidence) -> Iterator[tuple[str, list[Any]]]:
@@ -56,5 +56,5 @@ def _upkeep(world: World) -> Iterator[tuple[str, list[Any]]]:
 
 def left(world: World) -> list[str]:
     """Tasks that a tenant's tables still need, except those that may wait."""
-    wanted = (need for need in needs(world.tenant.slug) if need.task in AT_ONCE)
-    return [f"{need.slug} {need.day or ''} {need.task}: {need.reason}" for need in wanted]
+    pending = (need for need in needs(world.tenant.slug) if need.task in AT_ONCE)
+    return [f"{need.slug} {need.day or ''} {need.task}: {need.reason}" for need in pending]

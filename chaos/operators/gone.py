@@ -25,8 +25,8 @@ from pulse_resources.settings import load_settings
 def judge(world: World, evidence: Evidence) -> list[Finding]:
     """Traces of erased events, and events erased without a request."""
     events = world.positions()
-    found = [*_remains(world, evidence, events), *_too_much(world, evidence, events)]
-    return [Finding(kind, world.tenant.slug, some(wrong)) for kind, wrong in found if wrong]
+    violations = [*_remains(world, evidence, events), *_too_much(world, evidence, events)]
+    return [Finding(kind, world.tenant.slug, some(wrong)) for kind, wrong in violations if wrong]
 
 
 def _covered(receipt: Receipt, position: Position, event: Event | None) -> bool:
@@ -42,8 +42,8 @@ def _remains(
         for position, event in events.items()
         if any(_covered(receipt, position, event) for receipt in world.receipts)
     }
-    gone = {position: events[position] for position in erased}
-    if not gone:
+    erased_events = {position: events[position] for position in erased}
+    if not erased_events:
         return
     letters = [
         position
@@ -54,11 +54,11 @@ def _remains(
     for life in evidence.lives:
         if not life.deleted:
             yield f"{life.slug}: erased, and still a row", sorted(erased & life.rows.keys())
-            yield f"{life.slug}: erased, and still in a file", list(_in_files(life, gone))
-    yield "erased, and still in the raw zone", list(_in_raw_zone(world, gone))
+            yield f"{life.slug}: erased, and still in a file", list(_in_files(life, erased_events))
+    yield "erased, and still in the raw zone", list(_in_raw_zone(world, erased_events))
 
 
-def _in_files(life: Life, gone: dict[Position, Event]) -> Iterator[tuple[str, Position]]:
+def _in_files(life: Life, erased_events: dict[Position, Event]) -> Iterator[tuple[str, Position]]:
     """Erased events in the table's folder, in reachable files or not.
 
     A position is not enough: an attempt on a lost topic read other events at the positions of later ones.
@@ -72,17 +72,20 @@ def _in_files(life: Life, gone: dict[Position, Event]) -> Iterator[tuple[str, Po
                 ).to_pylist()
             for row in rows:
                 place = row["_kafka_partition"], row["_offset"]
-                if place in gone and {gone[place].event_id, gone[place].person} & {row["id"], row["person"]}:
+                if place in erased_events and {erased_events[place].event_id, erased_events[place].person} & {
+                    row["id"],
+                    row["person"],
+                }:
                     yield path, place
 
 
-def _in_raw_zone(world: World, gone: dict[Position, Event]) -> Iterator[tuple[str, Position]]:
+def _in_raw_zone(world: World, erased_events: dict[Position, Event]) -> Iterator[tuple[str, Position]]:
     for path in _listed(world.tenant.raw_prefix(load_settings().object_store.bucket, "")):
         with object_store.file_system().open_input_stream(path, compression=None) as file:
             lines = gzip.decompress(file.read()).splitlines()
         for line in lines:
             place, payload = _line(line)
-            if place in gone and _is_of(gone[place], payload):
+            if place in erased_events and _is_of(erased_events[place], payload):
                 yield path, place
 
 

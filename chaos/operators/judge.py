@@ -28,11 +28,11 @@ OF_HOSTILE = (Reason.INVALID_TIMESTAMP, Reason.TIMESTAMP_OUT_OF_RANGE, Reason.IN
 def judge(world: World, evidence: Evidence) -> list[Finding]:
     """Find all violated invariants of a tenant whose messages are all settled."""
     case = _Case(world, evidence)
-    found = chain(
+    violations = chain(
         *(case.by_position(), case.by_row(), case.by_letter()),
         *(case.by_copy(), case.by_claim(), case.by_quota()),
     )
-    return [Finding(kind, world.tenant.slug, some(wrong)) for kind, wrong in found if wrong]
+    return [Finding(kind, world.tenant.slug, some(wrong)) for kind, wrong in violations if wrong]
 
 
 class _Case:
@@ -52,10 +52,10 @@ class _Case:
     @cached_property
     def alike(self) -> dict[tuple[str, str | None], list[Position]]:
         """Positions of messages by dataset and event id."""
-        found = defaultdict(list)
+        positions = defaultdict(list)
         for position, event in self.events.items():
-            found[event.slug, event.event_id].append(position)
-        return found
+            positions[event.slug, event.event_id].append(position)
+        return positions
 
     @cached_property
     def erased(self) -> set[Position]:
@@ -75,14 +75,14 @@ class _Case:
         became.update(p for p, _ in letters if p not in landed)
         became.update(self.evidence.erased)
         became.update(self.evidence.absent)
-        here = {p: event for p, event in self.events.items() if self.settled(p)}
-        yield "lost", [(p, event.event_id) for p, event in here.items() if not became[p]]
+        settled_events = {p: event for p, event in self.events.items() if self.settled(p)}
+        yield "lost", [(p, event.event_id) for p, event in settled_events.items() if not became[p]]
         yield "double", [p for p, count in became.items() if count > 1]
-        known = {*here, *self.evidence.absent, *self.world.unseen()}
-        yield "from nowhere", [p for p in became if p not in known]
-        yield "never settled", [p for p in self.events if p not in here]
+        expected = {*settled_events, *self.evidence.absent, *self.world.unseen()}
+        yield "from nowhere", [p for p in became if p not in expected]
+        yield "never settled", [p for p in self.events if p not in settled_events]
         everywhere = ((p, at) for p, end in self.evidence.settled.items() for at in range(end))
-        yield "settled, and no message", [p for p in everywhere if p not in known]
+        yield "settled, and no message", [p for p in everywhere if p not in expected]
         yield "a dead letter that landed, and has no row", [p for p in landed if not self.rows[p]]
         yield "skipped, and not lost", sorted(self.evidence.absent - self.world.removed())
 
@@ -127,7 +127,7 @@ class _Case:
 
     def by_letter(self) -> Wrong:
         """Check that a dead letter has its event's bytes, a reason, and, if replayed, a successor."""
-        differing, wrong, gone, letters = [], [], [], self.evidence.letters.items()
+        differing, wrong, unfollowed, letters = [], [], [], self.evidence.letters.items()
         for position, letter in letters:
             if (event := self.events.get(position)) is None or letter.resolution == "erased":
                 continue
@@ -136,13 +136,13 @@ class _Case:
             if not self._may_be(letter, event):
                 wrong.append((position, event.event_id, letter.reason))
             if letter.resolution == "replayed" and not self._followed(letter, event):
-                gone.append((position, event.event_id))
+                unfollowed.append((position, event.event_id))
         unpublished = [p for p, letter in letters if letter.resolution != "erased"]
         unpublished = [p for p in unpublished if p not in self.evidence.published]
         yield "a dead letter that is not on its topic", unpublished
         yield "a dead letter with other bytes than its event", differing
         yield "a dead letter for no reason", wrong
-        yield "a replayed dead letter of which nothing came", gone
+        yield "a replayed dead letter of which nothing came", unfollowed
 
     def _may_be(self, letter: Letter, event: Event) -> bool:
         """Whether an event may have become this dead letter when it settled."""
@@ -176,10 +176,10 @@ class _Case:
     def by_copy(self) -> Wrong:
         """Check that a copy was dropped in favour of a row."""
         copies = self.evidence.copies.items()
-        known = ((p, copy, self.events[p]) for p, copy in copies if p in self.events)
+        of_events = ((p, copy, self.events[p]) for p, copy in copies if p in self.events)
         yield (
             "a copy of nothing",
-            [(p, event.event_id) for p, copy, event in known if not self._copied(p, copy, event)],
+            [(p, event.event_id) for p, copy, event in of_events if not self._copied(p, copy, event)],
         )
 
     def _copied(self, position: Position, copy: Copy, event: Event) -> bool:
@@ -196,8 +196,8 @@ class _Case:
 
     def _has_row(self, event: Event, lives: list[Life]) -> bool:
         """Whether a row of one of these datasets has the event's id, or had it until an erasure."""
-        gone = (p in self.erased for p in self.alike[event.slug, event.event_id])
-        return any(event.event_id in life.ids for life in lives) or any(gone)
+        erased = (p in self.erased for p in self.alike[event.slug, event.event_id])
+        return any(event.event_id in life.ids for life in lives) or any(erased)
 
     def by_claim(self) -> Wrong:
         """Check that exactly the rows' ids are claimed: otherwise events land twice, or never."""

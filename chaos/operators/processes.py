@@ -70,11 +70,11 @@ def carry_out(step: Step, tenants: Sequence[Tenant]) -> Ended:
 
 def _join(process: BaseProcess, blow: Blow | None) -> bool:
     """Wait for a process and apply the fault to it; False if it hung and was killed."""
-    began, left = time.monotonic(), blow
+    began, pending = time.monotonic(), blow
     while process.is_alive() and time.monotonic() - began < PATIENCE_S:
-        if left and _due(process, left, time.monotonic() - began):
-            _strike(process, left)
-            left = None
+        if pending and _due(process, pending, time.monotonic() - began):
+            _strike(process, pending)
+            pending = None
         process.join(TICK_S)
     if process.is_alive():
         process.kill()

@@ -53,7 +53,7 @@ class Rounds:
     def versions(self, slug: str, at: datetime) -> tuple[frozenset[int], bool]:
         """Versions that a dataset may have followed, and whether it may have been absent, in the round of a
         moment."""
-        found: set[int] = set()
+        possible: set[int] = set()
         absent = False
         for number in range(1, len(self.ends)):
             if not self.holds(number, at):
@@ -61,9 +61,9 @@ class Rounds:
             first, last = self.ends[number - 1][1].get(slug), self.ends[number][1].get(slug)
             aims = {version for name, version in self.aims[number] if name == slug}
             if first and last and first.dataset_id == last.dataset_id:
-                found |= {first.version, last.version}
-                found |= {version for version in aims if first.version <= version <= last.version}
+                possible |= {first.version, last.version}
+                possible |= {version for version in aims if first.version <= version <= last.version}
             else:
-                found |= aims | {held.version for held in (first, last) if held}
+                possible |= aims | {dataset.version for dataset in (first, last) if dataset}
                 absent = True
-        return frozenset(found), absent
+        return frozenset(possible), absent

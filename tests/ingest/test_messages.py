@@ -11,6 +11,7 @@ from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import messages
 from pulse_pipelines.ingest.stages import PartitionCount
+from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources.errors import Transient
 
 
@@ -81,9 +82,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def reading(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, patience: int = 1
-) -> Iterator[list[messages.Message]]:
+def reading(broker: Broker, monkeypatch: pytest.MonkeyPatch, patience: int = 1) -> Iterator[list[Message]]:
     monkeypatch.setattr(messages.kafka, "consumer", lambda: broker)
     of = [OffsetRange(uuid.uuid4(), 0, 0, 3)]
     return messages.read(Scope(TENANT, ()), of, {0: PartitionCount()}, 1, patience=patience)

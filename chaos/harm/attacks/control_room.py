@@ -59,7 +59,7 @@ async def _launched(attacker: Attacker) -> None:
             link = await Link.to(port, SOURCE)
             answer = await link.ask(wire.request("POST", "/graphql", token, body, host=host))
             link.close()
-            attacker.seen[_said(answer)] += 1
+            attacker.seen[_outcome(answer)] += 1
 
 
 async def _lists(attacker: Attacker) -> None:
@@ -72,10 +72,10 @@ async def _lists(attacker: Attacker) -> None:
     await attacker.flood(itertools.cycle(requests), 4, port=port)
 
 
-def _said(answer: wire.Answer) -> str:
+def _outcome(answer: wire.Answer) -> str:
     """What became of a launch, from the GraphQL response."""
     if answer.status != 200:
-        return answer.said
+        return answer.outcome
     launched = orjson.loads(answer.body)["data"]["launchRun"]
     unknown = any("spark_config" in error["message"] for error in launched.get("errors", ()))
     return "refused: no such run config" if unknown else f"launched: {launched}"
