@@ -134,10 +134,10 @@ def declare(
         raise UserError(f"a state has from 1 to {STATE_KEYS:,} keys", **where)
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         locks.wait(connection, Lock.DATASETS, tenant.tenant_id)
-        held = connection.execute(HOLD_DATASET, [slug]).fetchone()
-        if held is not None:
+        locked = connection.execute(HOLD_DATASET, [slug]).fetchone()
+        if locked is not None:
             connection.execute(HOLD_TABLE, [iceberg.CATALOG, tenant.namespace, slug])
-            (dataset,) = dataset_rows.read(connection, "d.dataset_id = %s", held)
+            (dataset,) = dataset_rows.read(connection, "d.dataset_id = %s", locked)
             name = _key_of(dataset, latest_by, where)
             row = [tenant.tenant_id, dataset.dataset_id, name, max_keys]
             if connection.execute(DECLARE, row).rowcount != 1:
@@ -154,7 +154,7 @@ def declare(
                     **where,
                 )
             declared_windows.declare(connection, dataset, windows, where)
-            return _found(connection, slug)
+            return _declared_state(connection, slug)
     find_dataset(tenant, slug)  # says what there is instead
     raise NotFound("no such dataset", **where)
 
@@ -163,7 +163,7 @@ def find(tenant: Tenant, slug: str) -> DeclaredState:
     """The state of a dataset. Raises NotFound: no such dataset; Conflict: it has no state."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         if connection.execute(FIND, [slug]).fetchone():
-            return _found(connection, slug)
+            return _declared_state(connection, slug)
     raise _without_state(tenant, slug)
 
 
@@ -215,7 +215,7 @@ def page(tenant: Tenant, slug: str, after: str | None, limit: int) -> tuple[Decl
         if connection.execute(FIND, [slug]).fetchone():
             last = None if after is None else after.replace("\0", "")
             rows = connection.execute(PAGE, [slug, last or "", last, limit]).fetchall()
-            return _found(connection, slug), [_newest(*row) for row in rows]
+            return _declared_state(connection, slug), [_newest(*row) for row in rows]
     raise _without_state(tenant, slug)
 
 
@@ -259,7 +259,7 @@ def _key_of(dataset: Dataset, latest_by: str, where: dict[str, str]) -> str:
     )
 
 
-def _found(connection: postgres.Connection, slug: str) -> DeclaredState:
+def _declared_state(connection: postgres.Connection, slug: str) -> DeclaredState:
     ((*row, dataset_id),) = connection.execute(FIND, [slug]).fetchall()
     return replace(DeclaredState(*row), windows=declared_windows.find(connection, dataset_id))
 

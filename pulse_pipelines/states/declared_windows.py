@@ -155,15 +155,21 @@ def declare(
     if windows is None:
         connection.execute(DROP, [dataset_id])
         return
-    wanted = checked(dataset, windows, where)
+    declared = checked(dataset, windows, where)
     row = connection.execute(window_buckets.HOLD, [dataset_id]).fetchone()
-    values = (dataset.tenant_id, dataset_id, list(wanted.sums), wanted.session_gap_s, wanted.max_buckets)
+    values = (
+        dataset.tenant_id,
+        dataset_id,
+        list(declared.sums),
+        declared.session_gap_s,
+        declared.max_buckets,
+    )
     connection.execute(DECLARE, values)
     _, sums, most, _, _, dropped_to, _ = row or (None,) * 7
-    if row is None or tuple(sums) != wanted.sums:
+    if row is None or tuple(sums) != declared.sums:
         connection.execute(RENUMBER, [dataset_id])
         window_buckets.restart(connection, dataset_id)
-    elif wanted.max_buckets > most and dropped_to is not None:
+    elif declared.max_buckets > most and dropped_to is not None:
         window_buckets.restart(connection, dataset_id)
     (total,) = connection.execute(TOTAL).fetchone() or (0,)
     if total > TENANT_BUCKETS:
@@ -204,14 +210,14 @@ def of_key(
     row = connection.execute(OF_KEY.format(windows=", ".join(parts)), values).fetchone()
     if row is None or tuple(row[0]) != tuple(sums):
         return None
-    _, gap, newest, dropped_to, built, first_at, last_at, events, *found = row
+    _, gap, newest, dropped_to, built, first_at, last_at, events, *counts_and_totals = row
     after = retained_after(newest, dropped_to)
-    counts, totals = found[: len(lengths)], found[len(lengths) :]
+    counts, totals = counts_and_totals[: len(lengths)], counts_and_totals[len(lengths) :]
     windows: dict[str, Window | None] = {}
     for number, (name, length) in enumerate(LENGTHS.items()):
         start = last + 1 - length
-        own = totals[number * len(sums) : (number + 1) * len(sums)]
-        exact = {name: Decimal(plain(total)) for name, total in zip(sums, own, strict=True)}
+        of_window = totals[number * len(sums) : (number + 1) * len(sums)]
+        exact = {name: Decimal(plain(total)) for name, total in zip(sums, of_window, strict=True)}
         whole = Window(_at(start), counts[number], exact)
         windows[name] = whole if after is None or start > after else None
     session = None
@@ -229,9 +235,9 @@ def check(
     """Check that the windows of a dataset's state can be kept with other columns. Raises Conflict."""
     row = connection.execute(FIND, [dataset.dataset_id]).fetchone()
     types = {column.name: column.type for column in dataset.columns}
-    kept = {column.name for column in columns if column.type == types.get(column.name)}
+    unchanged = {column.name for column in columns if column.type == types.get(column.name)}
     for name in () if row is None else row[0]:
-        if name not in kept:
+        if name not in unchanged:
             raise Conflict(
                 f"in the newer schema {name}, of which the dataset's windows have sums, has another type",
                 fix="Declare the state without this sum first: pulse state declare, or PUT .../state",

@@ -240,8 +240,9 @@ class Validator:
             seconds = time.thread_time() - began
         else:
             memory = limits.judge_memory_bytes
-            asked = validator_pool().rejected(check.document, payload, limits.judge_seconds, memory)
-            rejected, seconds = asked
+            rejected, seconds = validator_pool().rejected(
+                check.document, payload, limits.judge_seconds, memory
+            )
         budget.charge(seconds, len(payload))
         return rejected
 
@@ -254,7 +255,7 @@ class Validator:
         dataset = get("dataset")
         if type(dataset) is not str or not dataset:
             return Rejected(Reason.MISSING_DATASET, "dataset is missing or not a string", "/dataset")
-        if "\0" in dataset:  # no dataset can have such a name, so creating it is no way out
+        if "\0" in dataset:  # no dataset can have such a name, so that it cannot be created
             return Rejected(Reason.NUL_CHARACTER, "a NUL character cannot be stored", "/dataset")
         if dataset not in self.targets:
             detail = f"the tenant has no dataset {dataset[:100]!r}"
@@ -281,9 +282,9 @@ class Validator:
 
 
 def _violated(check: Check, event: Event) -> Rejected | None:
-    if (found := violation(check.document, event["data"])) is None:
+    if (violated := violation(check.document, event["data"])) is None:
         return None
-    pointer, message = found
+    pointer, message = violated
     return Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")
 
 
