@@ -123,7 +123,7 @@ def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch:
         found = [batch for batch in attempts.open_batches() if batch.batch_id not in before]
         if found:
             return found[0]
-        assert blow, "what was sent is not there"
+        assert blow, "the planner finds no events"
         blow = None  # no fault for the next one
 
 

@@ -67,7 +67,7 @@ class Lake:
     def positions(self) -> Iterator[Position]:
         """Position of each row."""
         for rows in self.rows.values():
-            yield from ((partition, offset) for partition, offset, _ in _seen(rows).elements())
+            yield from ((partition, offset) for partition, offset, _ in _positions(rows).elements())
 
 
 def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Finding]:
@@ -147,15 +147,15 @@ def _by_content(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
 def _by_engine(tenant: Tenant, lake: Lake, spark: SparkSession | None) -> Iterator[tuple[str, list[Any]]]:
     """Check that DuckDB and Spark see the same rows as PyIceberg."""
     for slug, table in lake.tables.items():
-        expected = _seen(lake.rows[slug])
+        expected = _positions(lake.rows[slug])
         with duckdb_pool.connect() as connection:
             query = f"SELECT _kafka_partition, _offset, id FROM {duckdb_pool.SCAN}"
             result = connection.execute(query, [table.metadata_location]).to_arrow_table()
-        yield f"{slug}: DuckDB differs from PyIceberg", _difference(_seen(result), expected)
+        yield f"{slug}: DuckDB differs from PyIceberg", _difference(_positions(result), expected)
         if spark:
             name = f"{iceberg.CATALOG}.{tenant.namespace}.{slug}"
             result = spark.sql(f"SELECT _kafka_partition, _offset, id FROM {name}").toArrow()
-            yield f"{slug}: Spark differs from PyIceberg", _difference(_seen(result), expected)
+            yield f"{slug}: Spark differs from PyIceberg", _difference(_positions(result), expected)
 
 
 def _by_state(tenant: Tenant, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
@@ -164,7 +164,7 @@ def _by_state(tenant: Tenant, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
         yield from states.judge(tenant, slug, rows)
 
 
-def _seen(rows: pa.Table) -> Counter[tuple[int, int, str]]:
+def _positions(rows: pa.Table) -> Counter[tuple[int, int, str]]:
     columns = (rows.column(name).to_pylist() for name in ("_kafka_partition", "_offset", "id"))
     return Counter(zip(*columns, strict=True))
 

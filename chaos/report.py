@@ -53,13 +53,13 @@ class Circumstances(BaseModel):
     memory_gib: float
 
 
-class Kept(Circumstances):
+class StoredResult(Circumstances):
     """A result with its circumstances."""
 
     result: Result
 
 
-_KEPT = TypeAdapter(list[Kept])
+_STORED = TypeAdapter(list[StoredResult])
 
 
 def keep(page: Path, result: Result, order: Sequence[str], made: Circumstances) -> None:
@@ -72,15 +72,15 @@ def keep(page: Path, result: Result, order: Sequence[str], made: Circumstances) 
         made: circumstances of the result.
     """
     file = page.with_suffix(".json")
-    new = Kept(result=result, **made.model_dump())
-    earlier = _KEPT.validate_json(file.read_bytes()) if file.exists() else []
+    new = StoredResult(result=result, **made.model_dump())
+    earlier = _STORED.validate_json(file.read_bytes()) if file.exists() else []
     entries = [entry for entry in (*earlier, new) if entry is new or not _replaces(new, entry)]
     entries = [entry for name in order for entry in entries if entry.result.name == name]
-    file.write_bytes(_KEPT.dump_json(entries, indent=1) + b"\n")
+    file.write_bytes(_STORED.dump_json(entries, indent=1) + b"\n")
     page.write_text(_page(entries))
 
 
-def _replaces(new: Kept, earlier: Kept) -> bool:
+def _replaces(new: StoredResult, earlier: StoredResult) -> bool:
     of_same_seed = new.result.command == earlier.result.command
     return new.result.name == earlier.result.name and (of_same_seed or new.commit != earlier.commit)
 
@@ -93,7 +93,7 @@ def circumstances() -> Circumstances:
     return Circumstances(day=date.today(), commit=commit, cores=os.cpu_count() or 1, memory_gib=memory)
 
 
-def _page(entries: Sequence[Kept]) -> str:
+def _page(entries: Sequence[StoredResult]) -> str:
     lines = [
         "# Results of the latest chaos runs",
         "",
@@ -117,7 +117,7 @@ def _page(entries: Sequence[Kept]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _places(entries: Sequence[Kept]) -> Mapping[str, Counter[str]]:
+def _places(entries: Sequence[StoredResult]) -> Mapping[str, Counter[str]]:
     """How often each kind of harm was done, by scenario, over all its results."""
     findings: dict[str, Counter[str]] = {}
     for result in (entry.result for entry in entries if entry.result.places):

@@ -137,7 +137,7 @@ def known_as(tenant: Tenant, address: str, name: str = SOURCE) -> Iterator[None]
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

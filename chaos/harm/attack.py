@@ -102,7 +102,7 @@ class Attacker:
             return answer
         return None
 
-    async def held(self, link: Link, request: bytes) -> None:
+    async def hold(self, link: Link, request: bytes) -> None:
         """Send a request, and count its response, or its absence at the end of the attack."""
         answered = asyncio.create_task(self.counted(link, request))
         await asyncio.wait([answered], timeout=max(0.0, self.left_s))

@@ -39,13 +39,13 @@ SHOWN = 4
 """Kinds of responses named in the table."""
 
 
-class Kept(Circumstances):
+class StoredResult(Circumstances):
     """A result with its date, commit and machine."""
 
     result: Result
 
 
-_KEPT = TypeAdapter(dict[str, Kept])
+_STORED = TypeAdapter(dict[str, StoredResult])
 
 
 def keep(page: Path, results: Sequence[Result], order: Sequence[str]) -> None:
@@ -57,15 +57,15 @@ def keep(page: Path, results: Sequence[Result], order: Sequence[str]) -> None:
         order: names of the attacks on the page, in order; other results are dropped.
     """
     file = page.with_suffix(".json")
-    entries = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
+    entries = _STORED.validate_json(file.read_bytes()) if file.exists() else {}
     now = circumstances()
-    entries |= {result.name: Kept(result=result, **now.model_dump()) for result in results}
+    entries |= {result.name: StoredResult(result=result, **now.model_dump()) for result in results}
     entries = {name: entries[name] for name in order if name in entries}
-    file.write_bytes(_KEPT.dump_json(entries, indent=1) + b"\n")
+    file.write_bytes(_STORED.dump_json(entries, indent=1) + b"\n")
     page.write_text(_page(list(entries.values())))
 
 
-def _page(entries: Sequence[Kept]) -> str:
+def _page(entries: Sequence[StoredResult]) -> str:
     introduction = INTRODUCTION.format(
         cores=entries[-1].cores,
         memory=entries[-1].memory_gib,
@@ -124,7 +124,7 @@ def _figures(result: Result, kind: str) -> str:
     return f"{result.quiet_ms(kind):.0f}, {result.beside.p99_ms[kind]:.0f}, {result.ratio(kind):.1f} ×"
 
 
-def _peaks(entries: Sequence[Kept]) -> list[str]:
+def _peaks(entries: Sequence[StoredResult]) -> list[str]:
     lines = ["| part | MiB | bound | in |", "|---|---|---|---|"]
     for part, bound in memory.BOUNDS_MIB.items():
         peaks = [(each.result.peaks_mib.get(part, 0.0), each.result.name) for each in entries]

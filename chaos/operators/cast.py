@@ -32,5 +32,5 @@ def tenant(number: int) -> World:
         world.key = keys.issue_key(tenant, "chaos", [KeyScope.COLLECT]).text
         world.quotas.append(RECORDS)
         quotas.set_limits(tenant, max_records_per_month=RECORDS)
-    world.look()
+    world.record_round()
     return world

@@ -91,7 +91,7 @@ class Closing:
         batches.publish_overdue()
         for world in self._worlds:
             world.archive()
-            world.look()
+            world.record_round()
 
     def _find(self, kind: str, detail: str) -> None:
         self.findings.append(Finding(kind, "all", detail))

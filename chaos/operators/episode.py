@@ -21,7 +21,7 @@ class Episode:
     Args:
         schedule: the steps to run.
         api_url: URL of the HTTP API; without it nothing is sent through the API.
-        told: called after each round.
+        report_progress: called after each round.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Episode:
         self.events = 0
         """Messages in the topics, including replays."""
         self.findings: list[Finding] = []
-        self._api_url, self._told = api_url, report_progress
+        self._api_url, self._report = api_url, report_progress
         self._worlds: list[World] = []
         self._owed: list[tuple[int, Step]] = []
         """Killed commands, with the round in which they are repeated."""
@@ -48,7 +48,7 @@ class Episode:
             due = tuple(step for at, step in self._owed if at <= number)
             self._owed = [(at, step) for at, step in self._owed if at > number]
             self._round(number, steps + due)
-            self._told()
+            self._report()
         closing = Closing(self._worlds, self._command)
         closing.run([step for _, step in self._owed])
         self.findings += closing.findings
@@ -75,7 +75,7 @@ class Episode:
         for lost in {step.tenant for step in steps if step.what == "lose"}:
             ended.append(self._accepted(lost))
         for world in self._worlds:
-            world.look()
+            world.record_round()
         for answer in ended:
             self._note(answer, number)
 

@@ -45,8 +45,9 @@ class Step:
     """Rounds until it is repeated, if killed."""
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name}={value}" for name, value in self.arguments.items() if value is not None)
-        text = f"{self.what}({'all' if self.tenant == EVERYONE else self.tenant}{told and f', {told}'})"
+        tenant = "all" if self.tenant == EVERYONE else str(self.tenant)
+        arguments = [f"{name}={value}" for name, value in self.arguments.items() if value is not None]
+        text = f"{self.what}({', '.join((tenant, *arguments))})"
         text += f" after {self.after_s:.1f} s"
         if self.blow:
             text += ", killed " if self.blow.pause_s is None else f", stopped for {self.blow.pause_s:.1f} s "

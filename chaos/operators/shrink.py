@@ -20,7 +20,7 @@ def shrunk(
     schedule: Schedule,
     wrong: Wrong,
     seconds: float,
-    told: Callable[[Schedule], None] = lambda smaller: None,
+    report: Callable[[Schedule], None] = lambda smaller: None,
     tries: int = TRIES,
 ) -> Schedule:
     """Smallest failing schedule found in time; parts are left out, halves first.
@@ -29,31 +29,31 @@ def shrunk(
         schedule: a failing schedule.
         wrong: tells whether it still fails.
         seconds: no run begins after this.
-        told: called with each smaller one.
+        report: called with each smaller one.
     """
     until = time.monotonic() + seconds
 
     def fails(steps: Sequence[tuple[int, Step]]) -> bool:
         return any(time.monotonic() < until and wrong(_of(schedule.seed, steps)) for _ in range(tries))
 
-    left = [(number, step) for number, steps in enumerate(schedule.rounds) for step in steps]
-    size = len(left) // 2
+    remaining = [(number, step) for number, steps in enumerate(schedule.rounds) for step in steps]
+    size = len(remaining) // 2
     while size and time.monotonic() < until:
         start = 0
-        while start < len(left):
-            fewer = left[:start] + left[start + size :]
+        while start < len(remaining):
+            fewer = remaining[:start] + remaining[start + size :]
             if fewer and fails(fewer):
-                left = fewer
-                told(_of(schedule.seed, left))
+                remaining = fewer
+                report(_of(schedule.seed, remaining))
             else:
                 start += size
         size //= 2
-    for index, (number, step) in enumerate(left):
-        calmer = [*left[:index], (number, replace(step, blow=None)), *left[index + 1 :]]
+    for index, (number, step) in enumerate(remaining):
+        calmer = [*remaining[:index], (number, replace(step, blow=None)), *remaining[index + 1 :]]
         if step.blow and fails(calmer):
-            left = calmer
-            told(_of(schedule.seed, left))
-    return _of(schedule.seed, left)
+            remaining = calmer
+            report(_of(schedule.seed, remaining))
+    return _of(schedule.seed, remaining)
 
 
 def _of(seed: int, steps: Sequence[tuple[int, Step]]) -> Schedule:

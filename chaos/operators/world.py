@@ -164,7 +164,7 @@ class World:
             self.arrived[place] = Arrived(message.value() or b"", origin)
             self.ends[self.generation, partition] = offset + 1
 
-    def look(self) -> None:
+    def record_round(self) -> None:
         """Record the datasets, and the bases of the topic's offsets, at the end of a round."""
         count = kafka.partition_counts()[self.tenant.topic] if self.accepted else 0
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:

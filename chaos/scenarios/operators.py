@@ -23,7 +23,7 @@ from chaos.surroundings import with_settings
 ROUNDS = (4, 25)
 """Minimum and maximum rounds of an episode."""
 SHRINK_S = 1_800.0
-KEPT = Path(".pulse-schedules").absolute()
+SCHEDULES = Path(".pulse-schedules").absolute()
 """Folder of failing schedules."""
 EAGER = {
     "UPKEEP__MERGE_FILES": 2,
@@ -68,8 +68,8 @@ def carried_out(schedule: Schedule) -> Episode:
 
 def _report(schedule: Schedule, findings: Sequence[Finding]) -> None:
     """Print the violations, and the smallest failing schedule."""
-    KEPT.mkdir(exist_ok=True)
-    file = KEPT / f"{schedule.seed}.json"
+    SCHEDULES.mkdir(exist_ok=True)
+    file = SCHEDULES / f"{schedule.seed}.json"
     schedule.keep(file)
     print(f"seed {schedule.seed}: {len(findings)} findings after {schedule.length} steps, kept in {file}")
     for finding in findings:

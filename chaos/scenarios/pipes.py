@@ -36,11 +36,11 @@ from pulse_resources.errors import PulseError
 RUN = ("pipe.looked", "pipe.begun", "pipe.loaded", "pipe.sent")
 """Fail points of each run that brings something to a dataset."""
 DELETIONS = ("deletions.before_decide", "deletions.before_publish", "deletions.after_publish")
-"""Of these a batch comes by that settles a full run."""
+"""Fail points of a batch that settles a full run."""
 SWEEPS = ("sink.before_swept", "sink.after_swept")
-"""Of these a run comes by that brings a sink everything again."""
-ANEW = ("pipe.before_slot", *DELETIONS, *SWEEPS)
-"""To come by these a pipe is reset before."""
+"""Fail points of a run that brings a sink everything again."""
+AFTER_RESET = ("pipe.before_slot", *DELETIONS, *SWEEPS)
+"""Fail points of a pipe that was reset."""
 WATCH = ("pipe.advanced", "pipe.moved_on")
 BATCH = (
     "heads.before_advance",
@@ -53,7 +53,7 @@ BATCH = (
     *DELETIONS,
 )
 CLAIMS = ("claims.before_add", "claims.after_add")
-"""Of these a batch comes by that lands events."""
+"""Fail points of a batch that lands events."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Kind:
 
     what: str
     table: str
-    said: Mapping[str, Any]
+    members: Mapping[str, Any]
+    """Members of the pipe's definition; its name and dataset are added."""
     points: tuple[str, ...] = RUN
     after: str | None = None
     """The pipe that brings what it reads."""
@@ -132,7 +133,7 @@ class Scene:
     killed: Counter[str] = field(default_factory=Counter)
 
     def files(self, source: Source) -> None:
-        """Write the files anew."""
+        """Write the files again."""
         if self.folder:
             piped.export(source, "filed", self.folder)
 
@@ -204,8 +205,8 @@ def _create(scene: Scene, name: str) -> None:
     if name == "pushed":
         uri = registry.find_dataset(tenant, "copied").schema_uri
         registry.create_dataset(tenant, name, uri, kind=DatasetKind.ENTITIES)
-    said = {"pipe": name, **kind.said}
-    pipes.create(tenant, definition(said if "from" in said else said | {"dataset": name}))
+    members = {"pipe": name, **kind.members}
+    pipes.create(tenant, definition(members if "from" in members else members | {"dataset": name}))
     if name not in TABLES:
         syncs.allow(tenant, name, 1)
 
@@ -238,7 +239,7 @@ def _strike(scene: Scene, action: str, name: str, blow: Blow) -> bool:
     tenant = scene.tenant
     if upstream := PIPES[name].after:
         _bring(tenant, upstream)
-    if blow.point in ANEW:
+    if blow.point in AFTER_RESET:
         pipes.reset(tenant, name)
     if action == "ingest":
         if blow.point in DELETIONS or (batch := _open_batch(tenant)) is None:
@@ -274,13 +275,13 @@ def _settle(tenant: Tenant) -> None:
 
 
 def _prepare(scene: Scene, name: str) -> None:
-    """A run that nobody kills. A slow one would never find files as they were listed: they stay meanwhile."""
+    """Run a pipe without a fault; files do not change meanwhile, as a slow run would never end."""
     with scene.writer.still if name == "filed" else nullcontext():
         _bring(scene.tenant, name)
 
 
 def _bring(tenant: Tenant, name: str) -> None:
-    """A run that nobody kills; one that was killed may hold it up for a moment."""
+    """Run a pipe without a fault, once the run that was killed is over."""
     until = time.monotonic() + PATIENCE_S
     while True:
         _settle(tenant)

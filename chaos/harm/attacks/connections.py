@@ -25,7 +25,7 @@ async def _half_heads(attacker: Attacker) -> None:
             except OSError:
                 attacker.seen["refused"] += 1
                 continue
-            await attacker.held(link, b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n")
+            await attacker.hold(link, b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n")
             link.close()
             await asyncio.sleep(1.0)  # reconnect, like all others
 
