@@ -452,16 +452,16 @@ def test_a_damaged_manifest_is_no_shorter_table(
     whole = get(manifest.manifest_path)
     mark = whole[-16:]
     head = whole[: whole.index(mark) + 16]
-    count = "SELECT count(*) AS n FROM own.manifests"
+    query = "SELECT id FROM own.manifests ORDER BY id"
     for damaged in (head + b"\0" + whole[len(head) + 1 :], whole[:-30], hostile.avro(head, 80 * 2**20)):
         put(manifest.manifest_path, damaged)
-        answer = ask(caller, count)
+        answer = ask(caller, query)
         named = "'own.manifests' cannot be read: its manifest" in answer.text
         assert (answer.status_code, named) == (422, True), answer.text
     assert not verdicts.of(f"{table.location()}/")
     put(manifest.manifest_path, whole)
     for _ in range(2):
-        assert ask(caller, count).json()["rows"] == [{"n": 2}]
+        assert ask(caller, query).json()["rows"] == [{"id": MINE}, {"id": 8}]
         assert len(verdicts.of(f"{table.location()}/")) == 2
 
 
