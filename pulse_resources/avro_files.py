@@ -5,8 +5,8 @@ Without pyiceberg, whose import takes more memory than a process that only count
 
 import bz2
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -46,35 +46,71 @@ def unpack(name: str, data: bytes) -> bytes:
 
 
 def count_rows(content: bytes) -> int:
-    """Number of rows of a file, each of which is decoded.
+    """Number of rows of a file, each of which is decoded: some 150 µs for an entry of a manifest.
 
     Raises:
         ValueError: the file is damaged, cut off, or a block becomes more than `LARGEST` bytes.
     """
-    if not content.startswith(_MAGIC):
-        raise ValueError("it is no Avro file")
-    header: dict[str, bytes] = {}
-    at = _pairs(content, len(_MAGIC), header)
-    mark = _part(content, at, SYNC)
-    at, rows = at + SYNC, 0
-    codec = header.get("avro.codec", b"null").decode()
-    if codec != "null" and codec not in _UNPACK:
-        raise ValueError(f"it is packed by {codec[:100]!r}")
+    header, rows = _header(content), 0
     try:
-        skip = _skipper(orjson.loads(header.get("avro.schema", b"")), {})
-        while at < len(content):
-            number, at = _integer(content, at)
-            size, at = _integer(content, at)
-            block = _part(content, at, size)
-            at += size
-            if _part(content, at, SYNC) != mark:
-                raise ValueError(f"the mark at byte {at} is another one")
-            at += SYNC
-            _check_block(block if codec == "null" else unpack(codec, block), number, skip)
+        skip = _skipper(orjson.loads(header.pairs.get("avro.schema", b"")), {})
+        for number, block in _blocks(content, header):
+            _check_block(block, number, skip)
             rows += number
     except (RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its schema is none of Avro: {error!r}") from error
     return rows
+
+
+def count_declared_rows(content: bytes) -> tuple[int, int]:
+    """The number of rows that a file's blocks declare, and the bytes of the blocks once they are unpacked.
+
+    All blocks are unpacked up to the end of the file, and no row is decoded: some 6 µs for an entry of a
+    manifest.
+
+    Raises:
+        ValueError: as `count_rows`, except for rows that cannot be decoded.
+    """
+    rows = size = 0
+    for number, block in _blocks(content, _header(content)):
+        if not 0 <= number <= len(block):
+            raise ValueError(f"a block of {len(block):,} bytes has {number:,} rows")
+        rows, size = rows + number, size + len(block)
+    return rows, size
+
+
+class _Header(NamedTuple):
+    pairs: Mapping[str, bytes]
+    codec: str
+    mark: bytes
+    end: int
+    """Where the first block begins."""
+
+
+def _header(content: bytes) -> _Header:
+    if not content.startswith(_MAGIC):
+        raise ValueError("it is no Avro file")
+    pairs: dict[str, bytes] = {}
+    at = _pairs(content, len(_MAGIC), pairs)
+    mark = _part(content, at, SYNC)
+    codec = pairs.get("avro.codec", b"null").decode()
+    if codec != "null" and codec not in _UNPACK:
+        raise ValueError(f"it is packed by {codec[:100]!r}")
+    return _Header(pairs, codec, mark, at + SYNC)
+
+
+def _blocks(content: bytes, header: _Header) -> Iterator[tuple[int, bytes]]:
+    """The number of rows that each block declares, and the block, unpacked."""
+    at = header.end
+    while at < len(content):
+        number, at = _integer(content, at)
+        size, at = _integer(content, at)
+        block = _part(content, at, size)
+        at += size
+        if _part(content, at, SYNC) != header.mark:
+            raise ValueError(f"the mark at byte {at} is another one")
+        at += SYNC
+        yield number, block if header.codec == "null" else unpack(header.codec, block)
 
 
 def _check_block(block: bytes, number: int, skip: _Skip) -> None:

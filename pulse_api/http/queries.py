@@ -13,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import psycopg
 
+from pulse_api.http.admission.turns import turns
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import Views
 from pulse_api.http.workers import CHANGES, CHANGES_BYTES, Workers
@@ -28,7 +30,7 @@ from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import PinnedTable
 from pulse_pipelines.sql.processes import Cancellable, Processes
 from pulse_pipelines.sql.run import QueryRequest, Result, run
-from pulse_resources.errors import PulseError
+from pulse_resources.errors import PulseError, Transient
 from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
@@ -53,6 +55,7 @@ class Queries:
         self._limits = Limits.of_settings()
         self._processes: Processes | None = None
         self._off = PulseError("queries cannot start yet")
+        self._turns = turns("queries of tables with large metadata", running=LARGE, running_of_one=1)
         self._large = Workers(LARGE, os.getpid, CHANGES, memory_bytes=CHANGES_BYTES)
         self._threads = ThreadPoolExecutor(load_settings().sql.parallelism, "sql")
         self._running: set[_Running] = set()
@@ -106,17 +109,35 @@ class Queries:
         self._running.add(query)
         try:
             return await loop.run_in_executor(
-                self._threads, run, self._processes, self._limits, request, query.begun, self._pin
+                self._threads,
+                run,
+                self._processes,
+                self._limits,
+                request,
+                query.begun,
+                partial(self._pin, loop),
             )
         finally:
             query.cancel()
             self._running.discard(query)
 
-    def _pin(self, *query: Any) -> Sequence[PinnedTable]:
-        """Resolve tables; those with large metadata in another process: to parse it holds up this one."""
+    def _pin(self, loop: asyncio.AbstractEventLoop, tenant: Tenant, *query: Any) -> Sequence[PinnedTable]:
+        """Resolve tables; those with large metadata in another process: to parse it holds up this one.
+
+        Args:
+            loop: waits for the tenant's turn; this is a thread of queries.
+            query: as the further arguments of `pinned.tables`.
+        """
         with suppress(parsing.Large), parsing.only_small():
-            return pinned.tables(*query)
-        return self._large.wait_for(pinned.tables, *query)
+            return pinned.tables(tenant, *query)
+        return asyncio.run_coroutine_threadsafe(self._pin_large(tenant, *query), loop).result()
+
+    async def _pin_large(self, tenant: Tenant, *query: Any) -> Sequence[PinnedTable]:
+        try:
+            async with self._turns.take(tenant.tenant_id):
+                return await self._large.run(pinned.tables, tenant, *query)
+        except ProblemError as error:  # of the turns: the record of the query has the reason, too
+            raise Transient(error.detail, fix=error.fix) from None
 
     def cancel(self, tenant_id: UUID, query_id: str) -> None:
         """Cancel a query, if it runs here."""

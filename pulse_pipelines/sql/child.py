@@ -13,7 +13,7 @@ import duckdb
 import orjson
 import pyarrow as pa
 
-from pulse_pipelines.sql import encoders, engine, values
+from pulse_pipelines.sql import encoders, engine, manifests, values
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.engine import Store, View
 from pulse_pipelines.sql.gate import Gate, Query
@@ -61,7 +61,7 @@ def gate_opens(channel: Connection, gate: Gate) -> Query | None:
 def run(
     database: duckdb.DuckDBPyConnection, query: Query, job: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes]:
-    """Run a query: the number of rows, and the encoded result.
+    """Run a query: the number of rows and marks of checked manifests by folder, and the encoded result.
 
     Raises:
         UserError: the query is wrong, or exceeds a limit on resources or on the result.
@@ -70,7 +70,7 @@ def run(
     """
     limits, store = job["limits"], Store(**job["store"])
     try:
-        engine.lock(
+        checked = engine.lock(
             database,
             store,
             [View(**view) for view in job["views"]],
@@ -78,7 +78,8 @@ def run(
             threads=limits["threads"],
             seconds=limits["seconds"],
         )
-        return _run(database, query, job)
+        head, content = _run(database, query, job)
+        return head | {"checked": _few(checked)}, content
     except (duckdb.OutOfMemoryException, MemoryError) as error:
         raise _too_much(f"{limits['memory_bytes'] // 2**20} MiB of memory") from error
     except duckdb.IOException as error:
@@ -107,6 +108,15 @@ def run(
             f"the result cannot be written as {job['media_type']}: {_first_line(error)}",
             fix="Make text of the column: CAST(... AS VARCHAR)",
         ) from error
+
+
+def _few(checked: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """As many of the marks, by folder, as an answer has room for."""
+    few, room = {}, manifests.ANSWERED
+    for folder, marks in checked.items():
+        few[folder] = marks[:room]
+        room -= len(few[folder])
+    return few
 
 
 def _run(

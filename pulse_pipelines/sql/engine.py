@@ -1,6 +1,5 @@
 """DuckDB for one query of a caller: the permitted tables are views, and everything else is locked."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,15 +8,11 @@ import duckdb
 import pyarrow as pa
 
 from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
-from pulse_pipelines.sql import utc, values
-from pulse_resources import avro_files
+from pulse_pipelines.sql import manifests, utc, values
 from pulse_resources.errors import UserError
 
 LATEST = "QUALIFY row_number() OVER (PARTITION BY id ORDER BY _updated DESC) = 1 AND NOT _is_deleted"
 """Clause after a log of entities that leaves the newest version of each, if it is not a deletion."""
-READ = "SELECT content FROM read_blob(?)"
-_PATTERNS = re.compile(r"[*?\[]")
-"""Letters by which DuckDB takes a path for a pattern."""
 _SCAN = "iceberg_scan({location}, allow_moved_paths = false{snapshot})"
 
 
@@ -50,6 +45,8 @@ class View:
     session_token: str = field(repr=False)
     manifest_list: str | None = None
     """That of the snapshot, in a table of the tenant's own, whose engines wrote it; None: not checked."""
+    checked: Sequence[str] = ()
+    """Marks of its manifests that a recent query has checked."""
     latest: bool = False
     """Whether it is the latest state of a log of entities: of each the newest version, if not deleted."""
 
@@ -82,8 +79,10 @@ def lock(
     memory_bytes: int,
     threads: int,
     seconds: float,
-) -> None:
+) -> dict[str, list[str]]:
     """Create the views, and lock everything else.
+
+    Returns the marks of the manifests of own tables that were checked now, by the tables' folders.
 
     Raises:
         UserError: a table of the tenant's own cannot be opened.
@@ -109,12 +108,13 @@ def lock(
         database.execute(secret(f"table_{number}", store, view))
     database.execute("SET GLOBAL disabled_filesystems = 'LocalFileSystem'")  # after all settings with paths
     database.execute("SET GLOBAL lock_configuration = true")
+    checked: dict[str, list[str]] = {}
     for view in views:
         if view.manifest_list is None:
             _create_view(database, view)
             continue
         try:
-            check_manifest_list(database, view.manifest_list)
+            checked[view.folder] = manifests.check(database, view.manifest_list, frozenset(view.checked))
             _create_view(database, view)
         except (duckdb.IOException, duckdb.OutOfMemoryException):  # their reasons are not only in the table
             raise
@@ -124,24 +124,7 @@ def lock(
                 f"the table {view.name!r} cannot be read: {reason}",
                 fix="Its files are what an engine of yours wrote: roll it back, or create the table again",
             ) from error
-
-
-def check_manifest_list(database: duckdb.DuckDBPyConnection, location: str) -> None:
-    """Check that each manifest of a list can be decoded.
-
-    DuckDB takes what it cannot decode for the list's end, so that a damaged table would be an empty one.
-
-    Raises:
-        ValueError: it is damaged, would become too much in memory, or its name is a pattern for DuckDB.
-        duckdb.Error: it cannot be read.
-    """
-    if _PATTERNS.search(location):
-        raise ValueError(f"DuckDB takes the name of its list of manifests for a pattern: {location[:200]!r}")
-    ((content,),) = database.execute(READ, [location]).fetchall()
-    try:
-        avro_files.count_rows(content)
-    except ValueError as error:
-        raise ValueError(f"its list of manifests is damaged: {error}") from error
+    return checked
 
 
 def _create_view(database: duckdb.DuckDBPyConnection, view: View) -> None:

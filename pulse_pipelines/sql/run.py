@@ -10,7 +10,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query.formats import JSON
 from pulse_pipelines.sql import audit, pinned
 from pulse_pipelines.sql.confinement import ca_file
+from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.limits import Limits
+from pulse_pipelines.sql.manifests import Verdicts
 from pulse_pipelines.sql.pinned import PinnedTable, Travel
 from pulse_pipelines.sql.processes import CancelledError, Process, Processes, TimeUpError
 from pulse_resources.errors import Conflict, FileGone, PulseError, UserError, some_of
@@ -18,6 +20,7 @@ from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import vended
 
 _HEAD_BYTES = 64 * 1024
+_VERDICTS = Verdicts()
 _LOOKS = 3
 """Attempts at a query whose tables lose files while it reads them."""
 
@@ -123,6 +126,10 @@ def _run_once(process: Process, limits: Limits, request: QueryRequest, pin: Pin,
         raise with_table_names(_too_late(limits), tables) from None
     except UserError as error:
         raise with_table_names(error, tables) from None
+    checked = head.get("checked")
+    for table in tables:
+        if table.view.manifest_list is not None and isinstance(checked, dict):
+            _VERDICTS.add(table.view.folder, checked.get(table.view.folder))
     return Result(content, int(head["rows"]), snapshots)
 
 
@@ -170,6 +177,11 @@ def _names(names: object) -> list[str]:
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
+def _described(view: View) -> dict[str, object]:
+    checked = [] if view.manifest_list is None else _VERDICTS.of(view.folder)
+    return asdict(view) | {"checked": checked}
+
+
 def _job(
     limits: Limits,
     request: QueryRequest,
@@ -186,7 +198,7 @@ def _job(
             "ca_file": ca_file(store),
             "region": store.region,
         },
-        "views": [asdict(table.view) for table in tables],
+        "views": [_described(table.view) for table in tables],
         "limits": asdict(limits) | {"seconds": max(1.0, until - time.monotonic())},
         "media_type": request.media_type,
         "about": with_text_ids({"query_id": request.query_id, "snapshots": snapshots}),

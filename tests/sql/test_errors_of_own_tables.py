@@ -61,9 +61,3 @@ def test_a_file_that_is_too_short_is_the_tenants_matter(
     with duckdb.connect() as database, pytest.raises(kind) as raised:
         child.run(database, query, job)
     assert type(raised.value) is kind
-
-
-@pytest.mark.parametrize("name", ["a*", "a?", "a[b]"])
-def test_a_list_of_manifests_that_duckdb_takes_for_a_pattern_is_not_read_unchecked(name: str) -> None:
-    with duckdb.connect() as database, pytest.raises(ValueError, match="for a pattern"):
-        engine.check_manifest_list(database, f"s3://pulse/iceberg/t/metadata/{name}.avro")

@@ -25,8 +25,9 @@ from chaos.harm import hostile
 from chaos.surroundings import superuser
 from pulse_api import cli
 from pulse_pipelines.lake import metadata, parsing
-from pulse_pipelines.sql import pinned
+from pulse_pipelines.sql import pinned, run
 from pulse_pipelines.sql.engine import View
+from pulse_pipelines.sql.manifests import Verdicts
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import UserError
 from pulse_resources.iceberg import table_metadata
@@ -437,6 +438,31 @@ def test_a_damaged_list_of_manifests_is_no_empty_table(catalog: Api, two: Two, c
         assert (answer.status_code, "'own.listed' cannot be read" in answer.text) == (422, True), what
     put(location, whole)
     assert ask(caller, "FROM own.listed").json()["rows"] == [{"id": MINE}]
+
+
+def test_a_damaged_manifest_is_no_shorter_table(
+    catalog: Api, two: Two, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it has been whole, the next query does not read it again before DuckDB does."""
+    verdicts = Verdicts()
+    monkeypatch.setattr(run, "_VERDICTS", verdicts)
+    table = two.make(catalog, "manifests", MINE)
+    table.append(ids(8))
+    _, manifest = table.current_snapshot().manifests(table.io)  # type: ignore[union-attr]
+    whole = get(manifest.manifest_path)
+    mark = whole[-16:]
+    head = whole[: whole.index(mark) + 16]
+    query = "SELECT id FROM own.manifests ORDER BY id"
+    for damaged in (head + b"\0" + whole[len(head) + 1 :], whole[:-30], hostile.avro(head, 80 * 2**20)):
+        put(manifest.manifest_path, damaged)
+        answer = ask(caller, query)
+        named = "'own.manifests' cannot be read: its manifest" in answer.text
+        assert (answer.status_code, named) == (422, True), answer.text
+    assert not verdicts.of(f"{table.location()}/")
+    put(manifest.manifest_path, whole)
+    for _ in range(2):
+        assert ask(caller, query).json()["rows"] == [{"id": MINE}, {"id": 8}]
+        assert len(verdicts.of(f"{table.location()}/")) == 2
 
 
 def test_a_file_that_is_gone_is_the_tenants_own_matter(catalog: Api, two: Two, caller: Caller) -> None:

@@ -19,6 +19,7 @@ def lock_nothing(database, store, views, *, memory_bytes, threads, seconds):  # 
     database.execute(f"SET GLOBAL memory_limit = '{memory_bytes}B'")
     for number, view in enumerate(views):
         database.execute(engine.secret(f"table_{number}", store, replace(view, folder="s3://")))
+    return {}
 
 
 def without(layers: list[str]) -> None:
