@@ -194,6 +194,8 @@ def test_the_oracle_notices_dead_letters(doomed: list[Sent]) -> None:
 def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every 72nd step, and at random moments; what is left is as after a run without faults."""
     monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 72 :: 72])  # `make chaos` has the time for all
+    monkeypatch.setattr(kills, "TENANTS", 2)
+    monkeypatch.setattr(kills, "EVENTS", 60)
     killed = kills.run(None, SEED, len(kills.STEPS) + len(kills.PLANNING) + 2, lambda _: None)
     assert [*killed.findings, *oracle.judge(killed.sent, spark())] == []
     assert {kills.RANDOM, *kills.STEPS, *kills.PLANNING} == killed.places.keys()
