@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import httpx
 
+from chaos.surroundings import TLS
 from chaos.waiting import wait
 from pulse_resources.local import ports
 from pulse_resources.local.api import MODULE
@@ -35,6 +36,6 @@ def served() -> Iterator[str]:
 
 def _ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/readyz").is_success
+        return httpx.get(f"{url}/readyz", verify=TLS).is_success
     except httpx.TransportError:
         return False

@@ -40,9 +40,9 @@ SCENARIO = Scenario("kill [everything]", kills.run, 20, "kills")
 Change = Callable[[pa.Table], pa.Table]
 
 
-def ingested(seed: int, *, tenants: int = 2) -> list[Sent]:
-    """Tenants with a batch each, as it should be."""
-    loads = [Load(seed, bad=0.1), Load(seed + 1)][:tenants]
+def ingested(seed: int) -> list[Sent]:
+    """Tenants with a part each in a batch, as it should be."""
+    loads = [Load(seed, bad=0.1), Load(seed + 1), Load(seed + 2, bad=0.1)]
     found = [Sent(batches.make_tenant()) for _ in loads]
     for load, each in zip(loads, found, strict=True):
         each.send(load.events(150))
@@ -52,11 +52,22 @@ def ingested(seed: int, *, tenants: int = 2) -> list[Sent]:
 
 
 @pytest.fixture(scope="module")
-def sent(stack: Settings) -> Iterator[list[Sent]]:
+def landed(stack: Settings) -> list[Sent]:
+    return ingested(SEED)
+
+
+@pytest.fixture(scope="module")
+def sent(landed: list[Sent]) -> Iterator[list[Sent]]:
     """What tests harm and heal: at their end it is as it was."""
-    healthy = ingested(SEED)
+    healthy = landed[:2]
     yield healthy
     assert oracle.judge(healthy) == []
+
+
+@pytest.fixture(scope="module")
+def doomed(landed: list[Sent]) -> list[Sent]:
+    """A tenant that a test may harm for good."""
+    return landed[2:]
 
 
 def kinds(sent: list[Sent]) -> set[str]:
@@ -164,26 +175,27 @@ def test_the_oracle_notices_states(sent: list[Sent]) -> None:
         connection.execute(total.format("-"), dataset * 2)
 
 
-def test_the_oracle_notices_dead_letters(stack: Settings) -> None:
+def test_the_oracle_notices_dead_letters(doomed: list[Sent]) -> None:
     """One that says something else, then none is there."""
-    sent = ingested(SEED + 10, tenants=1)
-    tenant = sent[0].tenant
+    tenant = doomed[0].tenant
     topic = tenant.dead_letter_topic
     (partition, offset), (payload, _) = next(oracle.published(tenant))
     producer = kafka.producer()
     key = f"{tenant.topic}/{partition}/{offset}"
     producer.produce(topic, payload, key, headers={"pulse.reason": "another"})
     assert producer.flush(PATIENCE_S) == 0
-    assert kinds(sent) == {"wrong dead letter"}
+    assert kinds(doomed) == {"wrong dead letter"}
     all_of_it = [TopicPartition(topic, partition, OFFSET_END) for partition in range(2)]
     for future in kafka.admin().delete_records(all_of_it).values():
         future.result()
-    assert {"lost", "bad, and not a dead letter"} <= kinds(sent)
+    assert {"lost", "bad, and not a dead letter"} <= kinds(doomed)
 
 
 def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every 72nd step, and at random moments; what is left is as after a run without faults."""
     monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 72 :: 72])  # `make chaos` has the time for all
+    monkeypatch.setattr(kills, "TENANTS", 2)
+    monkeypatch.setattr(kills, "EVENTS", 60)
     killed = kills.run(None, SEED, len(kills.STEPS) + len(kills.PLANNING) + 2, lambda _: None)
     assert [*killed.findings, *oracle.judge(killed.sent, spark())] == []
     assert {kills.RANDOM, *kills.STEPS, *kills.PLANNING} == killed.places.keys()

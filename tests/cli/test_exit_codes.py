@@ -24,7 +24,7 @@ from support.ingest import Owner, event
 from support.pipes import make_pipe, settle
 from typer.testing import CliRunner
 
-from chaos.surroundings import PULSE, superuser
+from chaos.surroundings import PULSE, TLS, superuser
 from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli
 from pulse_api.cli import guard
@@ -231,7 +231,9 @@ def test_a_connection_that_the_api_ends_is_an_outage(
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         pool.submit(end)
         with pytest.raises(error) as caught:
-            httpx.get(f"http://127.0.0.1:{server.getsockname()[1]}", trust_env=False, timeout=PATIENCE_S)
+            httpx.get(
+                f"http://127.0.0.1:{server.getsockname()[1]}", trust_env=False, timeout=PATIENCE_S, verify=TLS
+            )
     assert guard.tell(caught.value)
     said = capsys.readouterr().err
     assert said.startswith("error: the API ended the connection: ")

@@ -21,6 +21,7 @@ from support.browser import Picture
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from chaos.surroundings import TLS
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines.defs.control_room.identity import Identity, Role
 from pulse_pipelines.defs.control_room.server import changes
@@ -97,7 +98,11 @@ class Room:
         known = {"Authorization": f"Bearer {token}"} if token else {}
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         return httpx.post(
-            f"{self.url}/graphql", json={"query": query}, headers=known | given, timeout=PATIENCE_S
+            f"{self.url}/graphql",
+            json={"query": query},
+            headers=known | given,
+            timeout=PATIENCE_S,
+            verify=TLS,
         )
 
 
@@ -146,7 +151,7 @@ def serving(folder: Path, environment: dict[str, str], url: str) -> Iterator[Non
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=PATIENCE_S).status_code == 200
+        return httpx.get(url, timeout=PATIENCE_S, verify=TLS).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -156,7 +161,7 @@ def answers(url: str) -> bool:
 
 def test_a_stranger_sees_nothing(room: Room) -> None:
     for path in ("/", "/server_info", "/graphql", "/logs/a/b.out", "/download_debug/x", "/favicon.png"):
-        answer = httpx.get(room.url + path, timeout=PATIENCE_S)
+        answer = httpx.get(room.url + path, timeout=PATIENCE_S, verify=TLS)
         assert answer.status_code == 401, path
         assert "Authorization" in answer.json()["fix"]
     assert room.post(HARMLESS, None).status_code == 401
@@ -193,10 +198,16 @@ def test_a_foreign_page_s_request_is_refused(room: Room, status: int, headers: d
     }
     body = json.dumps({"query": HARMLESS})
     own = httpx.post(
-        f"{room.url}/graphql", content=body, headers=known | {"Origin": room.url}, timeout=PATIENCE_S
+        f"{room.url}/graphql",
+        content=body,
+        headers=known | {"Origin": room.url},
+        timeout=PATIENCE_S,
+        verify=TLS,
     )
     assert own.status_code == 200
-    foreign = httpx.post(f"{room.url}/graphql", content=body, headers=known | headers, timeout=PATIENCE_S)
+    foreign = httpx.post(
+        f"{room.url}/graphql", content=body, headers=known | headers, timeout=PATIENCE_S, verify=TLS
+    )
     assert (foreign.status_code, "version" in foreign.text) == (status, False)
 
 
@@ -208,6 +219,7 @@ def test_an_image_stops_no_sensor(room: Room) -> None:
             params={"query": query},
             headers={"Authorization": f"Bearer {TOKEN}"},
             timeout=PATIENCE_S,
+            verify=TLS,
         )
         assert answer.status_code == 405
 
@@ -238,7 +250,7 @@ def test_an_image_stops_no_sensor(room: Room) -> None:
 )
 def test_a_body_of_another_shape_is_refused(room: Room, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-    refused = httpx.post(f"{room.url}/graphql", content=body, headers=headers, timeout=PATIENCE_S)
+    refused = httpx.post(f"{room.url}/graphql", content=body, headers=headers, timeout=PATIENCE_S, verify=TLS)
     assert refused.status_code == 400, refused.text
     assert refused.json()["error"]
     assert refused.json()["fix"]
@@ -248,14 +260,18 @@ def test_a_body_of_another_shape_is_refused(room: Room, body: bytes) -> None:
 def test_a_query_needs_no_variables(room: Room, variables: object) -> None:
     body = {"query": HARMLESS, "variables": variables, "operationName": None}
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    answer = httpx.post(f"{room.url}/graphql", json=body, headers=headers, timeout=PATIENCE_S)
+    answer = httpx.post(f"{room.url}/graphql", json=body, headers=headers, timeout=PATIENCE_S, verify=TLS)
     assert answer.json()["data"]["version"]
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_other_methods_are_refused(room: Room, method: str) -> None:
     answer = httpx.request(
-        method, f"{room.url}/graphql", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S
+        method,
+        f"{room.url}/graphql",
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        timeout=PATIENCE_S,
+        verify=TLS,
     )
     assert answer.status_code == 405
 
@@ -289,11 +305,15 @@ def test_who_may_look_changes_nothing(room: Room) -> None:
         assert (refused.status_code, "read-only" in refused.json()["error"]) == (403, True)
     report = {"url": f"{room.url}/report_asset_materialization/harbour", "json": {}}
     assert (
-        httpx.post(**report, headers={"Authorization": f"Bearer {LOOKING}"}, timeout=PATIENCE_S).status_code
+        httpx.post(
+            **report, headers={"Authorization": f"Bearer {LOOKING}"}, timeout=PATIENCE_S, verify=TLS
+        ).status_code
         == 403
     )
     assert (
-        httpx.post(**report, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S).status_code
+        httpx.post(
+            **report, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S, verify=TLS
+        ).status_code
         == 200
     )
     permissions = "{ permissions { permission value } }"
@@ -316,7 +336,7 @@ def test_pages_may_do_little(room: Room) -> None:
     known = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/html"}
     nonces = set()
     for path in ("/", "/login", "/logout", "/favicon.png", "/graphql"):
-        answer = httpx.get(room.url + path, headers=known, timeout=PATIENCE_S)
+        answer = httpx.get(room.url + path, headers=known, timeout=PATIENCE_S, verify=TLS)
         policy = answer.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy
         assert "https:" not in policy
@@ -434,7 +454,7 @@ def test_a_person_signs_out(room: Room, page: Page, picture: Picture) -> None:
     (cookie,) = page.context.cookies()
     for address in ("/logout", "/login"):
         foreign = {"Origin": "https://evil.example", "Cookie": f"{cookie['name']}={cookie['value']}"}
-        refused = httpx.post(room.url + address, json={}, headers=foreign, timeout=PATIENCE_S)
+        refused = httpx.post(room.url + address, json={}, headers=foreign, timeout=PATIENCE_S, verify=TLS)
         assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
     page.goto(f"{room.url}/runs")
     expect(page.get_by_role("button", name="Older")).to_be_visible()

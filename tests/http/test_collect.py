@@ -23,6 +23,7 @@ from support.http import Api, Caller, sample, served
 from support.ingest import Owner
 from support.pauses import paused
 
+from chaos.surroundings import TLS
 from chaos.waiting import PATIENCE_S
 from pulse_api.http.collect import publisher
 from pulse_api.http.collect.publisher import Outgoing
@@ -569,7 +570,7 @@ def test_the_quota_of_a_month_is_exact_under_concurrency(new_caller: Callable[..
 
     def send(url: str, size: int) -> None:
         headers = {"Authorization": f"Bearer {caller.key.text}"}
-        with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S) as client:
+        with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S, verify=TLS) as client:
             for _ in range(15):
                 answer = client.post("/v1/collect", json=[sample() for _ in range(size)])
                 statuses.append((answer.status_code, size))

@@ -16,7 +16,7 @@ from support.files import Answer, web
 from support.http import Api, Caller, sample, served
 
 from chaos.sources import SOURCE, known_as
-from chaos.surroundings import with_settings
+from chaos.surroundings import TLS, with_settings
 from chaos.waiting import PATIENCE_S
 from pulse_api.http import app, views
 from pulse_api.http.routes import summary
@@ -192,7 +192,10 @@ def test_who_tries_keys_waits_for_himself(
     def attempt(_: int) -> None:
         key = f"pulse_{uuid.uuid4().hex}_{'0' * 12}_{'A' * 43}"
         status = httpx.post(
-            f"{api.url}/v1/collect", headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S
+            f"{api.url}/v1/collect",
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=PATIENCE_S,
+            verify=TLS,
         ).status_code
         statuses[status] += 1
         if status == 429:
@@ -265,5 +268,5 @@ def test_nobody_waits_for_the_document_to_be_made(stack: Settings, monkeypatch: 
     """It takes a second of the event loop, and needs no key: it is there before the first request."""
     with served() as fresh:
         monkeypatch.setattr(app, "get_openapi", None)
-        assert httpx.get(f"{fresh.url}/openapi.json", timeout=PATIENCE_S).status_code == 200
-        assert httpx.patch(f"{fresh.url}/v1/datasets").status_code == 405
+        assert httpx.get(f"{fresh.url}/openapi.json", timeout=PATIENCE_S, verify=TLS).status_code == 200
+        assert httpx.patch(f"{fresh.url}/v1/datasets", verify=TLS).status_code == 405

@@ -17,6 +17,7 @@ from support.ingest import Owner, make_owner
 from support.pipes import bring, settle
 
 from chaos.sources import SOURCE, known_as
+from chaos.surroundings import TLS
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.key import KeyScope
@@ -206,10 +207,10 @@ def test_what_is_no_feed_makes_no_pipe(
 @pytest.mark.parametrize("line", [LINE, b"\n", b"1\n"])
 def test_a_page_with_more_lines_than_asked_for_is_refused_before_they_are_made(line: bytes) -> None:
     full = LINE * feeds.LIMIT
-    with web(lambda *_: (200, {"Pulse-Since": "1-1"}, full)) as address, httpx.Client() as client:
+    with web(lambda *_: (200, {"Pulse-Since": "1-1"}, full)) as address, httpx.Client(verify=TLS) as client:
         assert len(feeds.page(client, address, None).lines) == feeds.LIMIT
     many = line * (16 * 2**20 // len(line))
-    with web(lambda *_: (200, {"Pulse-Since": "1-1"}, many)) as address, httpx.Client() as client:
+    with web(lambda *_: (200, {"Pulse-Since": "1-1"}, many)) as address, httpx.Client(verify=TLS) as client:
         tracemalloc.start()
         try:
             with pytest.raises(UserError, match="more than 1,000 lines"):
@@ -233,11 +234,11 @@ def growing(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, di
 def test_a_feed_without_an_end_has_one() -> None:
     with (
         web(turning) as address,
-        httpx.Client(timeout=PATIENCE_S) as client,
+        httpx.Client(timeout=PATIENCE_S, verify=TLS) as client,
         pytest.raises(UserError, match="in a circle"),
     ):
         list(feeds.pages(client, address, None, 1_000))
-    with web(growing) as address, httpx.Client(timeout=PATIENCE_S) as client:
+    with web(growing) as address, httpx.Client(timeout=PATIENCE_S, verify=TLS) as client:
         with pytest.raises(UserError, match="has 3 versions, and does not end"):
             list(feeds.pages(client, address, None, 3))
         found = list(feeds.pages(client, address, "1-7", 3))

@@ -26,7 +26,7 @@ from support.lake import table
 from support.sql import processes, said
 from typer.testing import CliRunner
 
-from chaos.surroundings import superuser, with_settings
+from chaos.surroundings import TLS, superuser, with_settings
 from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli
 from pulse_pipelines.domain.key import KeyScope
@@ -171,7 +171,10 @@ def test_only_keys_that_may_read_may_ask(lake: Lake, new_caller: Callable[..., C
         assert answer.status_code == 403
     assert (
         httpx.post(
-            str(collecting.http.base_url.join("/v1/sql")), json={"sql": "SELECT 1"}, timeout=PATIENCE_S
+            str(collecting.http.base_url.join("/v1/sql")),
+            json={"sql": "SELECT 1"},
+            timeout=PATIENCE_S,
+            verify=TLS,
         ).status_code
         == 401
     )

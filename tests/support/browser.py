@@ -1,4 +1,4 @@
-"""A headless Chromium, to use the UI as a person does; pictures of what it shows are kept."""
+"""A headless Chromium, to use the UI as a person does; pictures of it, where they are asked for."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ PATIENCE_MS = PATIENCE_S * 1000
 SETTLE_MS = 1_500
 """Before a picture is taken: what is there comes first, its details a moment later."""
 
-Picture = Callable[[str], Path]
+Picture = Callable[[str], None]
 
 
 @contextmanager
@@ -44,15 +44,14 @@ def page() -> Iterator[Page]:
 
 
 @pytest.fixture
-def picture(page: Page, tmp_path: Path) -> Picture:
-    """Keeps what the page shows, in PULSE_PICTURES if that is set."""
-    folder = Path(os.environ.get("PULSE_PICTURES", tmp_path))
-    folder.mkdir(exist_ok=True)
+def picture(page: Page) -> Picture:
+    """Keeps what the page shows in the folder PULSE_PICTURES, if that is set."""
+    kept = os.environ.get("PULSE_PICTURES")
 
-    def keep(name: str) -> Path:
-        page.wait_for_timeout(SETTLE_MS)
-        path = folder / f"{name}.png"
-        page.screenshot(path=path)
-        return path
+    def keep(name: str) -> None:
+        if kept:
+            Path(kept).mkdir(exist_ok=True)
+            page.wait_for_timeout(SETTLE_MS)
+            page.screenshot(path=Path(kept) / f"{name}.png")
 
     return keep

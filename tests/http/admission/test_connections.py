@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from support.http import served
 
+from chaos.surroundings import TLS
 from chaos.waiting import PATIENCE_S, wait
 from pulse_api.http.admission import addresses, connections
 from pulse_api.http.admission.addresses import address_of
@@ -98,13 +99,13 @@ def test_half_sent_heads_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> Non
         second = [half("127.0.0.2") for _ in range(5)]
         assert problem(rest(second[-1])) == (503, "too-many-connections")
         url = f"http://{address[0]}:{watched}"
-        assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 200
-        assert httpx.post(f"{url}/v1/collect", timeout=PATIENCE_S).status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S, verify=TLS).status_code == 200
+        assert httpx.post(f"{url}/v1/collect", timeout=PATIENCE_S, verify=TLS).status_code == 200
         late.set()
         for connection in (*first[:-1], *second[:-1]):
             assert problem(rest(connection)) == (408, "head-timeout")
         late.clear()
-        assert httpx.get(f"http://{address[0]}:{address[1]}/", timeout=PATIENCE_S).text == "0"
+        assert httpx.get(f"http://{address[0]}:{address[1]}/", timeout=PATIENCE_S, verify=TLS).text == "0"
 
 
 def test_a_body_that_trickles_is_not_waited_for() -> None:
