@@ -9,11 +9,13 @@ import pytest
 from psycopg import sql
 from support.ingest import Owner
 
-from chaos.sources import SOURCE, database
+from chaos.sources import SOURCE, capturing, database
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.pipes.postgres import queries, sessions, shapes, tables
+from pulse_pipelines.pipes.postgres import queries, reading, sessions, shapes, tables
+from pulse_resources.errors import UserError
 
-PIPE = definition({"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"})
+MEMBERS: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
+PIPE = definition(MEMBERS)
 MOMENT = "2026-11-28T00:00:00Z"
 TYPES = """
 CREATE DOMAIN short AS varchar(5); CREATE DOMAIN shorter AS short CHECK (length(value) < 5);
@@ -63,6 +65,20 @@ EXTENSIONS = {
     "ltree": {"ltree": ("'Top.Sci'", "Top.Sci"), "lquery": ("'*.a{1,2}'", "*.a{1,2}")},
 }
 AVAILABLE = "SELECT FROM pg_available_extensions WHERE name = %s"
+
+# A type with operators of its own, as `ltree`, in a schema that no search path has.
+ELSEWHERE = """
+CREATE SCHEMA ext; CREATE TYPE ext.word;
+CREATE FUNCTION ext.read(cstring) RETURNS ext.word LANGUAGE internal IMMUTABLE STRICT AS 'int4in';
+CREATE FUNCTION ext.written(ext.word) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS 'int4out';
+CREATE TYPE ext.word (INPUT = ext.read, OUTPUT = ext.written, LIKE = int4);
+CREATE FUNCTION ext.same(ext.word, ext.word) RETURNS bool LANGUAGE internal IMMUTABLE STRICT AS 'int4eq';
+CREATE FUNCTION ext.compared(ext.word, ext.word) RETURNS int
+    LANGUAGE internal IMMUTABLE STRICT AS 'btint4cmp';
+CREATE OPERATOR ext.= (FUNCTION = ext.same, LEFTARG = ext.word, RIGHTARG = ext.word);
+CREATE OPERATOR CLASS ext.words DEFAULT FOR TYPE ext.word USING btree AS
+    OPERATOR 3 ext.=, FUNCTION 1 ext.compared(ext.word, ext.word);
+"""
 
 
 @pytest.fixture
@@ -118,3 +134,16 @@ def test_what_changes_the_texts_of_a_column_changes_the_shape_of_its_table(owner
         source.execute(change)
         after = {name: shapes.shape(source, f"{name}_table") for name in names}
         assert [name for name in names if before[name] != after[name]] == [changed]
+
+
+def test_a_key_that_the_source_cannot_compare_is_refused_for_changes(owner: Owner) -> None:
+    by_log = definition(MEMBERS | {"mode": "changes"})
+    with capturing(owner.tenant) as source:
+        source.execute(f"{ELSEWHERE} CREATE TABLE planes (id ext.word PRIMARY KEY)")
+        source.execute(sessions.SETTINGS)
+        source.execute("SET search_path = public")
+        assert reading.checked(source, PIPE).key == ("id",)
+        with pytest.raises(UserError, match="refuses to read it: operator does not exist"):
+            reading.checked(source, by_log)
+        source.execute("SET search_path = public, ext")
+        assert reading.checked(source, by_log).key == ("id",)
