@@ -94,6 +94,11 @@ class Files:
         source, timestamp = source_name(texts["source"]), timestamp_column(texts)
         return cls(source, path, form, tuple(key) or ("_id",), timestamp)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the files are text, which has a charset."""
+        return self.format is not Format.PARQUET
+
     def __str__(self) -> str:
         return f"{self.source}/{self.path}"
 

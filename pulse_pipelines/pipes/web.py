@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import httpx
 from httpx import Auth
 
+from pulse_pipelines.domain.charsets import foreign
 from pulse_resources.errors import Conflict, NotFound, PulseError, Transient, UserError
 
 TIMEOUT = httpx.Timeout(60, connect=10)
@@ -93,6 +94,15 @@ def connected(auth: Auth | None, headers: Mapping[str, str]) -> httpx.Client:
         trust_env=False,
         verify=ssl.create_default_context(),
     )
+
+
+def refuse_charset(content_type: str | None) -> None:
+    """Raise UserError for text in another charset: as UTF-8 it would be another text."""
+    if (charset := foreign(content_type or "")) is not None:
+        raise UserError(
+            f"the source sends text in the charset {charset!r}",
+            fix="It has to be UTF-8; if it is, correct the charset of its Content-Type",
+        )
 
 
 @contextmanager

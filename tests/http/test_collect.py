@@ -444,6 +444,25 @@ def test_another_media_type_is_not_taken(caller: Caller) -> None:
     assert caller.collect(b"a=b", content_type="application/x-www-form-urlencoded").status_code == 415
 
 
+@pytest.mark.parametrize("form", ["application/json", "application/x-ndjson", "application/cloudevents+json"])
+def test_another_charset_is_not_taken(caller: Caller, form: str) -> None:
+    for charset in ("iso-8859-1", '"UTF-16"', "windows-1252"):
+        answer = caller.collect(b"{}", content_type=f"{form}; charset={charset}")
+        assert (answer.status_code, answer.json()["title"]) == (415, "Unsupported media type")
+        assert f"the charset '{charset.strip(chr(34)).lower()}' is not" in answer.json()["detail"]
+    other = {"content-type": f"{form}; charset=latin1"}
+    assert caller.http.post("/v1/datasets", content=b"{}", headers=other).status_code == 415
+
+
+def test_data_of_a_cloudevent_in_another_charset_are_not_taken(caller: Caller) -> None:
+    packed = cloud(data_base64=base64.b64encode(b'{"country": "DE"}').decode())
+    del packed["data"]
+    for charset, status in (("latin1", 400), ("utf-8", 202)):
+        body = json.dumps(packed | {"datacontenttype": f"application/json; charset={charset}"}).encode()
+        answer = caller.collect(body, content_type="application/cloudevents+json")
+        assert answer.status_code == status, answer.text
+
+
 def cloud(**changes: Any) -> dict[str, Any]:
     return {
         "specversion": "1.0",

@@ -204,6 +204,16 @@ def test_what_is_no_feed_makes_no_pipe(
     assert not pipes.list_pipes(owner.tenant)
 
 
+def test_a_page_in_another_charset_is_refused() -> None:
+    latin = {"Pulse-Since": "1-1", "Content-Type": "application/x-ndjson; charset=latin1"}
+    with (
+        web(lambda *_: (200, latin, b"")) as address,
+        httpx.Client() as client,
+        pytest.raises(UserError, match="the charset 'latin1'"),
+    ):
+        feeds.page(client, address, None)
+
+
 @pytest.mark.parametrize("line", [LINE, b"\n", b"1\n"])
 def test_a_page_with_more_lines_than_asked_for_is_refused_before_they_are_made(line: bytes) -> None:
     full = LINE * feeds.LIMIT

@@ -11,6 +11,7 @@ import threading
 import tracemalloc
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import date, datetime
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.files import web as server
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import rows, schema_inference, web
@@ -485,6 +487,31 @@ def test_what_gzip_holds_is_read() -> None:
     files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
     packed = gzip.compress(b'{"tail": "N1"}\n') + gzip.compress(b'{"tail": "N2"}\n')
     assert len(list(formats.rows(io.BytesIO(packed), files, {}, "x.gz"))) == 2
+
+
+@pytest.mark.parametrize("form", [Format.CSV, Format.NDJSON])
+def test_a_text_file_is_utf_8_with_or_without_its_mark(form: Format) -> None:
+    text = "tail,name\nN1,Zoë\n" if form is Format.CSV else '{"tail": "N1", "name": "Zoë"}\n'
+    for encoding in ("utf-8", "utf-8-sig"):
+        ((_, values, *_),) = read(text.encode(encoding), form, name={"type": "string"})
+        assert json.loads(rows.as_text(values or {})) == {"tail": "N1", "name": "Zoë"}
+    for encoding in ("utf-16", "utf-32"):
+        for reader in (looked_at, read):
+            with pytest.raises(UserError, match="not UTF-8: its first bytes"):
+                reader(text.encode(encoding), form)
+
+
+def test_an_answer_in_another_charset_is_refused_unless_it_is_parquet() -> None:
+    headers = {"Content-Type": "text/csv; charset=ISO-8859-1"}
+    with server(lambda *_: (200, headers, b"tail\nN1\n")) as address:
+        folder = store(address)
+        for form in Format:
+            (listed,) = folder.listed(Files("shop", "x", form, ("tail",)))
+            expected = (
+                nullcontext() if form is Format.PARQUET else pytest.raises(UserError, match="'iso-8859-1'")
+            )
+            with expected, folder.opened(listed) as stream:
+                assert stream.read() == b"tail\nN1\n"
 
 
 def test_an_answer_that_trickles_ends() -> None:

@@ -95,6 +95,36 @@ def test_a_row_that_a_trigger_leaves_out_is_refused(owner: Owner, sink: Any) -> 
     assert "B: a trigger or a rule leaves it out" in str(pipes.find(owner.tenant, "out").error)
 
 
+def test_a_row_that_a_trigger_keeps_although_a_full_copy_deletes_it_is_named(owner: Owner, sink: Any) -> None:
+    sink.execute(f"CREATE TABLE copied {COLUMNS}")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1)
+    deliver(owner.tenant, "out")
+    sink.execute(f"INSERT INTO copied VALUES ('B', 13), ('C', 2); {LEAVES_OUT}")
+    pipes.reset(owner.tenant, "out")
+    run = deliver(owner.tenant, "out")
+    assert (run.is_full, run.counts, rows(sink)) == (True, Counts(1, 1, 1, 1), {"A": 1, "B": 13})
+    assert "B: a trigger or a rule leaves it out" in str(pipes.find(owner.tenant, "out").error)
+    sink.execute("ALTER TABLE copied DISABLE TRIGGER leave_out")
+    assert deliver(owner.tenant, "out").counts == Counts(deleted=1)
+    assert (rows(sink), pipes.find(owner.tenant, "out").error) == ({"A": 1}, None)
+
+
+@pytest.mark.parametrize("changed", ["NULL", "ROW(lower(NEW.id))::copied"])
+def test_a_key_that_a_trigger_leaves_out_or_changes_is_refused(owner: Owner, sink: Any, changed: str) -> None:
+    sink.execute(
+        "CREATE TABLE copied (id text PRIMARY KEY);"
+        f"CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN {changed}; END $$;"
+        "CREATE TRIGGER change BEFORE INSERT ON copied FOR EACH ROW WHEN (NEW.id = 'A')"
+        " EXECUTE FUNCTION change()"
+    )
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1, B=2)
+    assert deliver(owner.tenant, "out").counts == Counts(2, 1, 0, 1)
+    assert sink.execute("SELECT id FROM copied").fetchall() == [("B",)]
+    assert "A: a trigger or a rule leaves it out" in str(pipes.find(owner.tenant, "out").error)
+
+
 def test_a_row_that_a_policy_forbids_is_refused(owner: Owner, sink: Any) -> None:
     sink.execute(
         f"CREATE TABLE copied {COLUMNS}; ALTER TABLE copied ENABLE ROW LEVEL SECURITY;"

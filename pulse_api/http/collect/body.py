@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.problems import ProblemError
+from pulse_pipelines.domain.charsets import foreign
 from pulse_resources.settings.api_settings import ApiSettings
 
 GZIP_WINDOW = 31
@@ -18,6 +19,8 @@ ZSTD_WINDOW = 8 * 1024 * 1024
 """Maximum window size of a zstd decoder, by RFC 9659; larger windows are refused."""
 FREE_BYTES = 2 * 1024 * 1024
 """Decompressed size that is always permitted, whatever the compression ratio."""
+_FORM = "application/x-www-form-urlencoded"
+_AS_UTF8 = "Send the body in UTF-8, without a charset or with charset=utf-8"
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -31,8 +34,19 @@ def too_large(limit: int) -> ProblemError:
     )
 
 
+def refuse_charset(headers: Headers) -> None:
+    """Raise ProblemError (415) for a body in another charset: as UTF-8 it would be another text."""
+    for content_type in headers.getlist("content-type"):
+        # A form is percent-encoded, and clients name any charset.
+        if not content_type.startswith(_FORM) and (charset := foreign(content_type)) is not None:
+            raise ProblemError(
+                415, "unsupported-media-type", f"the charset {charset!r} is not supported", fix=_AS_UTF8
+            )
+
+
 async def received(request: Request, most: int, holding: Holding) -> bytes:
-    """The body as it was sent. Raises ProblemError: 413 beyond `most` bytes."""
+    """The body as it was sent. Raises ProblemError: 413 beyond `most` bytes, 415 for a charset but UTF-8."""
+    refuse_charset(request.headers)
     if int(request.headers.get("content-length", 0)) > most:  # the server has checked that it is a number
         raise too_large(most)
     pieces: list[bytes] = []

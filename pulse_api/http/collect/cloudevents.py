@@ -20,6 +20,7 @@ import orjson
 from pulse_api.http.collect import values
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import json_values
+from pulse_pipelines.domain.charsets import foreign
 from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.tables.arrow_columns import unusual
 
@@ -113,6 +114,9 @@ def _data(cloud: Mapping[str, Any], max_values: int) -> Any:
     if "data_base64" not in cloud:
         return cloud.get("data")
     content = b""
+    if (charset := foreign(str(cloud.get("datacontenttype", "")))) is not None:
+        detail = f"data_base64 holds text in the charset {charset!r}"
+        raise ProblemError(400, "malformed", detail, fix="Send the data in UTF-8")
     try:
         content = base64.b64decode(cloud["data_base64"], validate=True)
         values.bound(content, max_values)

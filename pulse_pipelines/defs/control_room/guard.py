@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_pipelines.defs.control_room import pages
 from pulse_pipelines.defs.control_room.identity import Identity, Role
+from pulse_pipelines.domain import charsets
 from pulse_resources.settings.api_settings import DagsterSettings, is_of_host
 
 ROLE = "pulse.role"
@@ -163,6 +164,8 @@ def _unusual(scope: Scope, headers: Headers) -> Refused | None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if scope["method"] == "POST" and kind != "application/json":
         return Refused(415, "only JSON is taken", "Send Content-Type: application/json")
+    if scope["method"] == "POST" and charsets.foreign(headers["content-type"]) is not None:
+        return Refused(415, "only JSON in UTF-8 is taken", "Send Content-Type: application/json")
     return None
 
 

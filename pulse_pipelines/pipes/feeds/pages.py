@@ -129,6 +129,7 @@ def _page(
         following = response.headers.get(NEXT, "")
         if not _TOKEN.fullmatch(following):
             raise UserError("the source is not a feed of entities: its answers have no valid Pulse-Since")
+        web.refuse_charset(response.headers.get("content-type"))
         body, ends = bytearray(), 0
         for piece in web.paced(response.iter_raw()):
             body += piece

@@ -26,6 +26,9 @@ LARGEST = 4 * 1024**3
 """Bytes of a Parquet file that is read: each is copied to the disk."""
 LARGEST_SAMPLED = 256 * 1024 * 1024
 """Bytes of the largest Parquet file that is read for its schema, in the process that serves others, too."""
+_OTHER_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+"""Marks of other encodings; UTF-32 LE begins as UTF-16 LE."""
+_AS_UTF8 = "Write the file in UTF-8"
 _SHOWN = 200
 """Characters of a fault that an error shows."""
 ROWS = 1_000
@@ -61,9 +64,9 @@ def rows(stream: BinaryIO, files: Files, schema: Mapping[str, Any], name: str) -
         if files.format is Format.PARQUET:
             yield from _parquet(stream, files)
         elif files.format is Format.NDJSON:
-            yield from _ndjson(gzipped.unpacked(stream, name))
+            yield from _ndjson(_utf8(gzipped.unpacked(stream, name)))
         else:
-            yield from _csv(gzipped.unpacked(stream, name), files, schema)
+            yield from _csv(_utf8(gzipped.unpacked(stream, name)), files, schema)
 
 
 def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
@@ -79,7 +82,7 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
                 columns = _columns(local, files)
             return parquet_types.schema(columns)
         content = gzipped.unpacked(stream, name).read(SAMPLE_BYTES)
-        head = io.BytesIO(content)
+        head = _utf8(io.BytesIO(content))
         if files.format is Format.NDJSON:
             first = list(islice(_ndjson(head), schema_inference.SAMPLE))
             sample = [row.values for row in first if row.values is not None]
@@ -104,6 +107,15 @@ def _damage_explained(name: str) -> Iterator[None]:
         raise UserError(
             f"the file is damaged, or of another format: {str(error)[:_SHOWN]}", file=name
         ) from None
+
+
+def _utf8(stream: BinaryIO) -> BinaryIO:
+    """The stream, from its start. Raises UserError: its first bytes mark it as UTF-16 or UTF-32."""
+    raw: Any = stream
+    buffered = io.BufferedReader(raw, 2**20)
+    if buffered.peek(len(codecs.BOM_UTF32_BE)).startswith(_OTHER_BOMS):
+        raise UserError("the file is not UTF-8: its first bytes mark it as UTF-16 or UTF-32", fix=_AS_UTF8)
+    return buffered
 
 
 def _ndjson(stream: BinaryIO) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -32,6 +32,8 @@ class Listed:
     size: int | None
     etag: str | None
     modified: str | None
+    is_text: bool = False
+    """Whether its format is text, which has a charset."""
 
     @property
     def is_versioned(self) -> bool:
@@ -92,7 +94,13 @@ class S3:
                     name = entry["Key"].removeprefix(self._prefix)
                     if files.matches(name):
                         matching.append(
-                            Listed(name, entry["Size"], entry["ETag"], entry["LastModified"].isoformat())
+                            Listed(
+                                name,
+                                entry["Size"],
+                                entry["ETag"],
+                                entry["LastModified"].isoformat(),
+                                files.is_text,
+                            )
                         )
                     count += 1
                 if len(matching) > MOST_FILES or count > MOST_LISTED:
@@ -113,6 +121,8 @@ class S3:
         with self._client() as client:
             answer = client.get_object(Bucket=self._bucket, Key=self._prefix + file.name, IfMatch=file.etag)
             with closing(answer["Body"]) as body:
+                if file.is_text:
+                    web.refuse_charset(answer.get("ContentType"))
                 pieces = web.paced(iter(partial(body.read, 2**14), b""))
                 yield io.BufferedReader(_Reader(_of_chunks(pieces)), 2**20)
 
@@ -166,7 +176,8 @@ class Web:
         if "*" in files.path:
             raise UserError("a web address has no listing", fix="Name one file, without *")
         with web.client(self._site) as client:
-            return [web.patiently(lambda: self._listed(client, files.path))]
+            listed = web.patiently(lambda: self._listed(client, files.path))
+            return [replace(listed, is_text=files.is_text)]
 
     def _listed(self, client: httpx.Client, name: str) -> Listed:
         with web.answer(client, "HEAD", self._url(name), passed=(405, 501)) as response:
@@ -184,6 +195,8 @@ class Web:
             with web.answer(client, "GET", self._url(file.name), headers) as response:
                 if _differ(file, _listed(file.name, response)):
                     raise web.changed()
+                if file.is_text:
+                    web.refuse_charset(response.headers.get("content-type"))
                 yield io.BufferedReader(_Reader(_of_chunks(web.paced(response.iter_raw()))), 2**20)
             # A server continues in a file that is rewritten in place: its answer is a mix of both.
             if _differ(file, web.patiently(lambda: self._listed(client, file.name))):

@@ -48,7 +48,7 @@ def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Co
 
 
 def changed(
-    table: Table, types: Sequence[str], keys: Sequence[tuple[str, ...]], dataset: str, moment: str
+    table: Table, types: Sequence[str], keys: Sequence[tuple[str | None, ...]], dataset: str, moment: str
 ) -> sql.Composed:
     """Build a query for the keys and events of rows by key; missing rows become deletions.
 

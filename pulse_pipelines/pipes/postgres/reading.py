@@ -93,6 +93,10 @@ def checked(source: "psycopg.Connection[Any]", definition: Definition) -> Table:
     else:
         table = tables.inspect(source, definition)
     probes = [queries.events(table, part, definition.dataset, _now(), ALL) for part in table.parts[:1]]
+    if definition.of_postgres.mode is Mode.CHANGES:
+        # Rows by key: its type may have operators in a schema that the search path lacks.
+        types = [tables.type_of(source, table.parts[0], column) for column in table.key]
+        probes.append(queries.changed(table, types, [(None,) * len(types)], definition.dataset, _now()))
     try:
         if definition.of_postgres.cursor is not None and table.parts:
             cursor = Cursor.of(source, table, definition.of_postgres.cursor)

@@ -8,7 +8,8 @@ import psycopg
 from pulse_pipelines.pipes.postgres.tables import Table
 
 # What changes rows without a message: another file (the table was rewritten), other columns, another key, the
-# name of a value of an enum, a column of a composite type.
+# name of a value of an enum, a column of a composite type, the currency of money. A range has its multirange
+# since Postgres 14: as JSON it lacks the member before.
 _SHAPE = """
 WITH RECURSIVE types (oid) AS (
     SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%(name)s) AND attnum > 0
@@ -16,7 +17,8 @@ WITH RECURSIVE types (oid) AS (
     SELECT inner_one.oid FROM types t CROSS JOIN LATERAL (
         SELECT typbasetype FROM pg_type b WHERE b.oid = t.oid
         UNION ALL SELECT typelem FROM pg_type b WHERE b.oid = t.oid
-        UNION ALL SELECT rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
+        UNION ALL SELECT rngsubtype FROM pg_range r
+            WHERE t.oid IN (r.rngtypid, (to_jsonb(r) ->> 'rngmultitypid')::oid)
         UNION ALL SELECT a.atttypid FROM pg_type b JOIN pg_attribute a ON a.attrelid = b.typrelid
             WHERE b.oid = t.oid AND b.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
     ) inner_one (oid) WHERE inner_one.oid <> 0)
@@ -30,7 +32,8 @@ SELECT md5(concat_ws(' ', pg_relation_filenode(c.oid),
         FROM pg_enum e JOIN types t ON t.oid = e.enumtypid),
     (SELECT string_agg(concat_ws(' ', b.oid, a.attnum, a.atttypid), ',' ORDER BY b.oid, a.attnum)
         FROM types t JOIN pg_type b ON b.oid = t.oid AND b.typtype = 'c'
-        JOIN pg_attribute a ON a.attrelid = b.typrelid AND a.attnum > 0 AND NOT a.attisdropped)))
+        JOIN pg_attribute a ON a.attrelid = b.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+    (SELECT current_setting('lc_monetary') FROM types t WHERE t.oid = 'money'::regtype)))
 FROM pg_class c WHERE c.oid = to_regclass(%(name)s)
 """
 # Of a partition, or of what it is part of, attached since: by the transaction that did so.

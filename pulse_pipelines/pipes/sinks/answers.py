@@ -8,6 +8,8 @@ import psycopg
 
 from pulse_resources.errors import Transient, UserError
 
+_PLACE = re.compile(r"COPY pulse_rows, line (\d+)(?:, column ([^:]+):)?")
+_DOUBLED = "another entity has the same key in this table"
 _NAMED = re.compile(r'"[^"]*"')
 AGAIN = ("40", "53", "55P03", "57")
 """Classes of states that go by: serialization and deadlocks, resources, locks, an operator's intervention."""
@@ -49,6 +51,15 @@ def error_text(error: psycopg.Error) -> str:
     names = (("column", of.column_name), ("constraint", of.constraint_name), ("table", of.table_name))
     named = ", ".join(f"{label} {name}" for label, name in names if name)
     return _NAMED.sub("...", of.message_primary) + (f" ({named})" if named else "")
+
+
+def reason(error: psycopg.Error | None) -> str:
+    """Why a row cannot be written, without its values; None: another one has its key."""
+    if error is None:
+        return _DOUBLED
+    place = _PLACE.search(error.diag.context or "")
+    column = place[2] if place and not error.diag.column_name else None
+    return error_text(error) + (f" (column {column})" if column else "")
 
 
 def is_of_policy(error: psycopg.errors.InsufficientPrivilege) -> bool:

@@ -6,7 +6,6 @@ where its run has seen it, and the session holds an advisory lock of the pipe, s
 what a newer one has written.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from psycopg import sql
 from pulse_pipelines.domain import json_values
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.sinks import answers
+from pulse_pipelines.pipes.sinks.answers import LeftOut
 from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity
 from pulse_pipelines.pipes.sinks.target import KEY, Target
@@ -57,6 +57,10 @@ DELETE FROM {listed} b USING pulse_rows r WHERE b.pipe = %s AND r.{gone} AND b.i
 DELETE_MISSING = """
 DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text)
 """
+REMAINING = """
+SELECT t.id::text FROM {table} t
+WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text) LIMIT %s
+"""
 FORGET = "DELETE FROM {listed} WHERE pipe = %s"
 END_DELETIONS = "UPDATE {positions} SET sweeps = false WHERE pipe = %s AND log = %s AND updated = %s"
 REFUSED = "pulse_set_aside"
@@ -74,8 +78,6 @@ ALL_REFUSED = "SELECT id, entity, reason FROM {refused} WHERE pipe = %s ORDER BY
 EMPTY_REFUSED = "DELETE FROM {refused} WHERE pipe = %s"
 RETRIED = 10_000
 """Most refused entities that a run tries again."""
-_PLACE = re.compile(r"COPY pulse_rows, line (\d+)(?:, column ([^:]+):)?")
-_DOUBLED = "another entity has the same key in this table"
 
 
 @dataclass
@@ -150,9 +152,14 @@ class Table:
 
     @answers.explained()
     def delete_missing(self) -> Counts:
-        """Delete the rows that are missing from the log, once it was read to its end."""
+        """Delete the rows that are missing from the log, once it was read to its end.
+
+        Those that a trigger or a rule keeps are stored as refused deletions.
+        """
         with self._transaction():
             deleted = self._run(DELETE_MISSING, self._pipe)
+            remaining = self._execute(REMAINING, self._pipe, RETRIED).fetchall()
+            self._refuse([(Entity(key, True, {}, 0), answers.reason(LeftOut())) for (key,) in remaining])
             self._run(FORGET, self._pipe)
             if self._run(END_DELETIONS, self._pipe, self.position.log, self.position.updated) != 1:
                 raise self._overtaken()
@@ -217,19 +224,23 @@ class Table:
                 if not entity.is_deleted:  # a deletion: it was never written
                     reasons[place] = str(error)
         outcome = self._writer.write(rows, {place for place in rows if entities[place].is_deleted})
-        reasons |= {place: _reason(error) for place, error in outcome.refused.items()}
+        reasons |= {place: answers.reason(error) for place, error in outcome.refused.items()}
         if self.position.deletes_missing:
             self._run(NOTE, self._pipe)
             self._run(UNNOTE, self._pipe)
         if self._has_refused_table():
             self._run(DELETE_REFUSED, self._pipe, [entity.id for entity in entities])
-        elif reasons:
-            self._create_refused_table(entities[min(reasons)], reasons[min(reasons)])
-        for place, reason in sorted(reasons.items()):
-            content = json_values.written([entities[place].is_deleted, entities[place].content]).decode()
-            self._run(INSERT_REFUSED, self._pipe, entities[place].id, content, reason)
-        self._new |= {entities[place].id for place in reasons}
+        self._refuse([(entities[place], reason) for place, reason in sorted(reasons.items())])
         return outcome
+
+    def _refuse(self, refused: Sequence[tuple[Entity, str]]) -> None:
+        """Store entities as refused, each with its reason."""
+        if refused and not self._has_refused_table():
+            self._create_refused_table(*refused[0])
+        for entity, reason in refused:
+            content = json_values.written([entity.is_deleted, entity.content]).decode()
+            self._run(INSERT_REFUSED, self._pipe, entity.id, content, reason)
+            self._new.add(entity.id)
 
     def _texts(self, entity: Entity) -> Row:
         row: list[str | None] = []
@@ -281,12 +292,3 @@ class Table:
 def _entity(key: str, stored: str) -> Entity:
     is_deleted, content = json_values.stored(stored)
     return Entity(key, is_deleted, content, 0)
-
-
-def _reason(error: psycopg.Error | None) -> str:
-    """Why a row cannot be written, without its values."""
-    if error is None:
-        return _DOUBLED
-    place = _PLACE.search(error.diag.context or "")
-    column = place[2] if place and not error.diag.column_name else None
-    return answers.error_text(error) + (f" (column {column})" if column else "")
