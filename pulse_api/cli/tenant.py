@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +11,10 @@ from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_ta
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import MOST, NOT_CONFIGURED, UNLIMITED, Limits, checked_rate
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import data_loss
 from pulse_resources.errors import UserError
+
+if TYPE_CHECKING:
+    from pulse_pipelines.ingest import data_loss
 
 app = typer.Typer(no_args_is_help=True, help="Tenants: the owners of events, schemas and datasets.")
 
@@ -165,6 +167,8 @@ def accept_loss(
 
     Example: pulse tenant accept-loss acme --dry-run
     """
+    from pulse_pipelines.ingest import data_loss  # it imports pyiceberg, which no other command here needs
+
     owner = registry.find_tenant(tenant)
     losses = data_loss.find_losses(owner)
     if losses and not dry_run:

@@ -24,6 +24,10 @@ def test_the_supervisor_and_what_needs_no_table_import_no_client_of_tables() -> 
     assert not modules_after(f"{code}; registry.list_tenants") & CLIENTS
 
 
+def test_a_command_for_tenants_imports_no_client_of_tables() -> None:
+    assert not modules_after("import pulse_api.cli.tenant, pulse_api.cli.key") & CLIENTS
+
+
 def test_a_process_that_forks_imports_all_modules() -> None:
     imported = modules_after("from pulse_pipelines import registry; registry.import_all()")
     assert {f"{registry.__name__}.{module.name}" for module in iter_modules(registry.__path__)} <= imported
