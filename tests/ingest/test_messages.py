@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from support.clock import Clock
 from support.conform import TENANT
 
 from pulse_pipelines.domain.batch import OffsetRange
@@ -13,17 +14,6 @@ from pulse_pipelines.ingest import messages
 from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources.errors import Transient
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += max(seconds, 1.0)
 
 
 class Sent:
@@ -79,6 +69,7 @@ class Broker:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(messages, "time", clock)
+    monkeypatch.setattr(messages.kafka, "NAP_S", 1.0)
     return clock
 
 

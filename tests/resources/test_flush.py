@@ -3,19 +3,9 @@
 from dataclasses import dataclass, field
 
 import pytest
+from support.clock import Clock
 
 from pulse_resources import kafka
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @dataclass
