@@ -17,7 +17,7 @@ from pulse_resources import kafka
 PARTITIONS = 2
 FLUSH_S = 300.0
 REQUEST_S = 30.0
-_SILENCE_S = 10.0
+_SILENCE_S = 120.0
 
 Position = tuple[int, int]
 """(partition, offset) in a tenant's topic."""

@@ -146,19 +146,24 @@ def answer(
 
 
 def paced(pieces: Iterable[bytes], clock: Callable[[], float] = time.monotonic) -> Iterator[bytes]:
-    """Pieces of an answer, while they arrive fast enough. Raises Transient if they trickle."""
-    since, size = clock(), 0
+    """Pieces of an answer, while they arrive fast enough. Raises Transient if they trickle.
+
+    The time in which the caller works on a piece is not the source's.
+    """
+    waited_s, size, asked_at = 0.0, 0, clock()
     for piece in pieces:
-        yield piece
+        waited_s += clock() - asked_at
         size += len(piece)
-        if (now := clock()) - since > PACE_S:
+        if waited_s > PACE_S:
             if size < PACE_BYTES:
                 raise Transient(
                     f"the source sends less than {PACE_BYTES:,} bytes in {PACE_S:.0f} s",
                     bytes=size,
-                    seconds=round(now - since),
+                    seconds=round(waited_s),
                 )
-            since, size = now, 0
+            waited_s, size = 0.0, 0
+        yield piece
+        asked_at = clock()
 
 
 def patiently(work: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:

@@ -22,6 +22,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.clock import Clock
 from support.files import web as server
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
@@ -512,6 +513,14 @@ def test_an_answer_in_another_charset_is_refused_unless_it_is_parquet() -> None:
             )
             with expected, folder.opened(listed) as stream:
                 assert stream.read() == b"tail\nN1\n"
+
+
+def test_the_work_on_pieces_is_not_a_pause_of_the_source() -> None:
+    clock, read = Clock(), 0
+    for piece in web.paced([b"x"] * 40, clock.monotonic):
+        read += len(piece)
+        clock.sleep(2 * web.PACE_S)
+    assert read == 40
 
 
 def test_an_answer_that_trickles_ends() -> None:
