@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 PATIENCE_S = 300.0
@@ -21,6 +22,15 @@ def wait(condition: Callable[[], bool], otherwise: str, patience_s: float = PATI
     return time.monotonic() - began
 
 
+def thread_states(process: int | None) -> set[str]:
+    """States of a process's threads, as proc(5) abbreviates them; empty: it has ended."""
+    states = set()
+    for path in Path(f"/proc/{process}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            states.add(path.read_text().rpartition(")")[2].split()[0])
+    return states
+
+
 def stands_still(process: int | None) -> bool:
-    """Whether a process is stopped, as at a `stop:` fail point."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    """Whether all threads of a process are stopped, as at a `stop:` fail point."""
+    return thread_states(process) == {"T"}

@@ -86,13 +86,7 @@ def _join(process: BaseProcess, blow: Blow | None) -> bool:
 def _due(process: BaseProcess, blow: Blow, passed_s: float) -> bool:
     if blow.point is None:
         return passed_s >= blow.after_s
-    return blow.pause_s is not None and _stopped(process)
-
-
-def _stopped(process: BaseProcess) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return stands_still(process.pid)
-    return False
+    return blow.pause_s is not None and stands_still(process.pid)
 
 
 def _strike(process: BaseProcess, blow: Blow) -> None:

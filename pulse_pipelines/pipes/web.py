@@ -150,9 +150,9 @@ def paced(pieces: Iterable[bytes], clock: Callable[[], float] = time.monotonic) 
 
     The time in which the caller works on a piece is not the source's.
     """
-    waited_s, size, asked_at = 0.0, 0, clock()
+    waited_s, size, since = 0.0, 0, clock()
     for piece in pieces:
-        waited_s += clock() - asked_at
+        waited_s += clock() - since
         size += len(piece)
         if waited_s > PACE_S:
             if size < PACE_BYTES:
@@ -163,7 +163,7 @@ def paced(pieces: Iterable[bytes], clock: Callable[[], float] = time.monotonic) 
                 )
             waited_s, size = 0.0, 0
         yield piece
-        asked_at = clock()
+        since = clock()
 
 
 def patiently(work: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.conform import SCHEMA, TENANT, dataset, messages
+from support.pauses import stop
 
 from chaos.waiting import PATIENCE_S
 from pulse_api.http.collect import large
@@ -283,7 +284,7 @@ def test_a_worker_that_stands_still_is_given_up(
     workers: ValidatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert workers.rejected(OPEN, EVENT, 1, MEMORY)[0] is None
-    os.kill(pid(workers), signal.SIGSTOP)
+    stop([pid(workers)])
     monkeypatch.setattr(worker_pool, "PATIENCE", 0.01)  # its successor has not even started by then
     refused, _ = workers.rejected(OPEN, EVENT, 1, MEMORY)
     monkeypatch.undo()
