@@ -73,8 +73,6 @@ def count_declared_rows(content: bytes) -> tuple[int, int]:
     """
     rows = size = 0
     for number, block in _blocks(content, _header(content)):
-        if not 0 <= number <= len(block):
-            raise ValueError(f"a block of {len(block):,} bytes has {number:,} rows")
         rows, size = rows + number, size + len(block)
     return rows, size
 
@@ -110,12 +108,13 @@ def _blocks(content: bytes, header: _Header) -> Iterator[tuple[int, bytes]]:
         if _part(content, at, SYNC) != header.mark:
             raise ValueError(f"the mark at byte {at} is another one")
         at += SYNC
-        yield number, block if header.codec == "null" else unpack(header.codec, block)
+        block = block if header.codec == "null" else unpack(header.codec, block)
+        if not 0 <= number <= len(block):
+            raise ValueError(f"a block of {len(block):,} bytes has {number:,} rows")
+        yield number, block
 
 
 def _check_block(block: bytes, number: int, skip: _Skip) -> None:
-    if not 0 <= number <= len(block):
-        raise ValueError(f"a block of {len(block):,} bytes has {number:,} rows")
     at = 0
     for _ in range(number):
         at = skip(block, at)

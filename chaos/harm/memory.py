@@ -81,12 +81,10 @@ def _sizes() -> Counter[str]:
 def _members() -> Iterator[tuple[int, str]]:
     """Processes of Pulse's own services and of those serving it alone; excludes Postgres and MinIO."""
     stack_state, table = state.read(Layout(load_settings().home)), processes.table()
-    own = (
-        (service for name, service in stack_state.services.items() if name in BOUNDS_MIB)
-        if stack_state
-        else ()
-    )
-    for service in own:
+    services = stack_state.services.values() if stack_state else ()
+    for service in services:
+        if service.name not in BOUNDS_MIB:
+            continue
         for pid in processes.family(service.process, table) if service.process else ():
             yield pid, service.name
 

@@ -187,6 +187,7 @@ def test_a_stranger_sees_nothing(room: Room) -> None:
         (415, {"Content-Type": "text/plain; application/json"}),
         (415, {"Content-Type": "application/x-www-form-urlencoded"}),
         (415, {"Content-Type": "application/graphql"}),
+        (415, {"Content-Type": "application/json; charset=iso-8859-1"}),
     ],
 )
 def test_a_foreign_page_s_request_is_refused(room: Room, status: int, headers: dict[str, str]) -> None:

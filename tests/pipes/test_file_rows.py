@@ -12,6 +12,7 @@ import tracemalloc
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import date, datetime
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -513,6 +514,17 @@ def test_an_answer_in_another_charset_is_refused_unless_it_is_parquet() -> None:
             )
             with expected, folder.opened(listed) as stream:
                 assert stream.read() == b"tail\nN1\n"
+
+
+def test_an_object_in_another_charset_is_refused_unless_it_is_parquet() -> None:
+    headers = {"Content-Type": "text/csv; charset=ISO-8859-1", "ETag": '"1"'}
+    with server(lambda *_: (200, headers, b"tail\nN1\n")) as address:
+        bucket = store(f"s3://key:secret@bucket/?endpoint={address.rstrip('/')}&region=here")
+        file = Listed("x", 8, '"1"', None)
+        with bucket.opened(file) as stream:
+            assert stream.read() == b"tail\nN1\n"
+        with pytest.raises(UserError, match="'iso-8859-1'"), bucket.opened(replace(file, is_text=True)):
+            pass
 
 
 def test_the_work_on_pieces_is_not_a_pause_of_the_source() -> None:
