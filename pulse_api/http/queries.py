@@ -9,7 +9,8 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from pulse_pipelines.lake import parsing
 from pulse_pipelines.sql import audit, pinned
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import PinnedTable
-from pulse_pipelines.sql.processes import Cancellable, Processes
+from pulse_pipelines.sql.processes import Cancellable, CancelledError, Processes
 from pulse_pipelines.sql.run import QueryRequest, Result, run
 from pulse_resources.errors import PulseError, Transient
 from pulse_resources.process.faults import fail_point
@@ -45,6 +46,22 @@ class _Running(Cancellable):
     """A query under way."""
 
     request: QueryRequest
+    _tables: "Future[Sequence[PinnedTable]] | None" = None
+
+    def wait_for(self, tables: "Future[Sequence[PinnedTable]]") -> Sequence[PinnedTable]:
+        """Wait for tables that are resolved elsewhere. Raises CancelledError: the query was cancelled."""
+        self._tables = tables
+        if self._cancelled:
+            tables.cancel()
+        try:
+            return tables.result()
+        except futures.CancelledError:
+            raise CancelledError from None
+
+    def cancel(self) -> None:
+        super().cancel()
+        if self._tables is not None:
+            self._tables.cancel()
 
 
 class Queries:
@@ -115,27 +132,30 @@ class Queries:
                 self._limits,
                 request,
                 query.begun,
-                partial(self._pin, loop),
+                partial(self._pin, loop, query),
             )
         finally:
             query.cancel()
             self._running.discard(query)
 
-    def _pin(self, loop: asyncio.AbstractEventLoop, tenant: Tenant, *query: Any) -> Sequence[PinnedTable]:
+    def _pin(
+        self, loop: asyncio.AbstractEventLoop, query: _Running, tenant: Tenant, *names: Any
+    ) -> Sequence[PinnedTable]:
         """Resolve tables; those with large metadata in another process: to parse it holds up this one.
 
         Args:
             loop: waits for the tenant's turn; this is a thread of queries.
-            query: as the further arguments of `pinned.tables`.
+            query: while it waits, it can be cancelled.
+            names: as the further arguments of `pinned.tables`.
         """
         with suppress(parsing.Large), parsing.only_small():
-            return pinned.tables(tenant, *query)
-        return asyncio.run_coroutine_threadsafe(self._pin_large(tenant, *query), loop).result()
+            return pinned.tables(tenant, *names)
+        return query.wait_for(asyncio.run_coroutine_threadsafe(self._pin_large(tenant, *names), loop))
 
-    async def _pin_large(self, tenant: Tenant, *query: Any) -> Sequence[PinnedTable]:
+    async def _pin_large(self, tenant: Tenant, *names: Any) -> Sequence[PinnedTable]:
         try:
             async with self._turns.take(tenant.tenant_id):
-                return await self._large.run(pinned.tables, tenant, *query)
+                return await self._large.run(pinned.tables, tenant, *names)
         except ProblemError as error:  # of the turns: the record of the query has the reason, too
             raise Transient(error.detail, fix=error.fix) from None
 

@@ -89,11 +89,20 @@ class Workers:
     async def run(self, work: Callable[..., Result], *args: object) -> Result:
         """Run a function in a worker process; function, arguments and result must be picklable.
 
+        A caller that is cancelled waits until the process is free: a turn that it holds ends no sooner.
+
         Raises:
             Transient: the process ended meanwhile, or `patience` did. Errors of `work` are raised unchanged.
             UserError: it needs more memory than it may have.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.wait_for, work, *args)
+        submitted = self._threads.submit(self.wait_for, work, *args)
+        answer = asyncio.wrap_future(submitted)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if not submitted.cancel():
+                await asyncio.wait([answer])
+            raise
 
     def wait_for(self, work: Callable[..., Result], *args: object) -> Result:
         """As `run`, in this thread, which waits."""

@@ -200,3 +200,29 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_caller_that_is_cancelled_waits_until_the_process_is_free(tmp_path: Path) -> None:
+    begun, end = tmp_path / "begun", tmp_path / "end"
+    os.mkfifo(end)
+    workers = Workers(1, os.getpid)
+
+    async def cancel() -> None:
+        working = asyncio.create_task(workers.run(_begin_and_wait, begun, end))
+        await asyncio.to_thread(wait, begun.exists, "it has not begun")
+        working.cancel()
+        done, _ = await asyncio.wait([working], timeout=0.2)
+        assert not done
+        await asyncio.to_thread(end.write_text, "")
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    try:
+        asyncio.run(cancel())
+    finally:
+        workers.stop()
+
+
+def _begin_and_wait(begun: Path, end: Path) -> None:
+    begun.touch()
+    end.read_text()

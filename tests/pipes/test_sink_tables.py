@@ -110,6 +110,22 @@ def test_a_row_that_a_trigger_keeps_although_a_full_copy_deletes_it_is_named(own
     assert (rows(sink), pipes.find(owner.tenant, "out").error) == ({"A": 1}, None)
 
 
+def test_a_row_with_a_key_of_bytes_that_is_kept_is_deleted_later(owner: Owner, sink: Any) -> None:
+    sink.execute("CREATE TABLE copied (id bytea PRIMARY KEY, people bigint)")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, **{"QQ==": 1})
+    deliver(owner.tenant, "out")
+    sink.execute(f"INSERT INTO copied VALUES ('B', 13); {LEAVES_OUT}")
+    pipes.reset(owner.tenant, "out")
+    assert deliver(owner.tenant, "out").counts == Counts(1, 1, 0, 1)
+    for _ in range(2):
+        assert deliver(owner.tenant, "out").counts == Counts()
+        assert "Qg==: a trigger or a rule leaves it out" in str(pipes.find(owner.tenant, "out").error)
+    sink.execute("ALTER TABLE copied DISABLE TRIGGER leave_out")
+    assert deliver(owner.tenant, "out").counts == Counts(deleted=1)
+    assert sink.execute("SELECT id FROM copied").fetchall() == [(b"A",)]
+
+
 @pytest.mark.parametrize("changed", ["NULL", "ROW(lower(NEW.id))::copied"])
 def test_a_key_that_a_trigger_leaves_out_or_changes_is_refused(owner: Owner, sink: Any, changed: str) -> None:
     sink.execute(

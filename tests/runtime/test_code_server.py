@@ -73,7 +73,7 @@ run_coordinator:
 HASTY = """
 import sys
 from pulse_pipelines.runtime import code_server
-code_server.LOOK_S, code_server.LOST_S = 0.2, 2.0
+code_server.CHECK_INTERVAL_S, code_server.LOST_S = 0.2, 2.0
 code_server.main(sys.argv[1:])
 """
 """It gives up soon what is lost."""

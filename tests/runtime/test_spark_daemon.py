@@ -26,7 +26,11 @@ from pulse_resources.local import state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings
 
-DAEMON = "from pulse_pipelines.runtime import spark_daemon; spark_daemon.LOOK_S = 0.3; spark_daemon.main()"
+DAEMON = """
+from pulse_pipelines.runtime import spark_daemon
+spark_daemon.CHECK_INTERVAL_S = 0.3
+spark_daemon.main()
+"""
 
 
 def daemon_of(session: SparkSession) -> tuple[int, list[bytes]]:

@@ -20,7 +20,7 @@ from pulse_pipelines.pipes.sinks.answers import LeftOut
 from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity
 from pulse_pipelines.pipes.sinks.target import KEY, Target
-from pulse_pipelines.pipes.sinks.texts import key_text, text
+from pulse_pipelines.pipes.sinks.texts import key_text, stored_key, text
 from pulse_pipelines.pipes.sinks.writing import IS_DELETED, Outcome, Row, Writer
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.process.faults import fail_point
@@ -158,8 +158,12 @@ class Table:
         """
         with self._transaction():
             deleted = self._run(DELETE_MISSING, self._pipe)
-            remaining = self._execute(REMAINING, self._pipe, RETRIED).fetchall()
-            self._refuse([(Entity(key, True, {}, 0), answers.reason(LeftOut())) for (key,) in remaining])
+            kind = dict(self._target.columns)[KEY]
+            remaining = [
+                Entity(stored_key(key, kind), True, {}, 0)
+                for (key,) in self._execute(REMAINING, self._pipe, RETRIED).fetchall()
+            ]
+            self._refuse([(entity, answers.reason(LeftOut())) for entity in remaining])
             self._run(FORGET, self._pipe)
             if self._run(END_DELETIONS, self._pipe, self.position.log, self.position.updated) != 1:
                 raise self._overtaken()

@@ -88,6 +88,11 @@ def key_text(key: str, kind: str) -> str | None:
     return text(key, kind)
 
 
+def stored_key(key: str, kind: str) -> str:
+    """The id of the entity whose key in Postgres, cast to text, is this one: the inverse of `key_text`."""
+    return base64.b64encode(bytes.fromhex(key.removeprefix("\\x"))).decode() if kind == "bytea" else key
+
+
 def _written(value: Any, kind: str) -> str:
     if isinstance(value, str):
         return value
