@@ -26,6 +26,11 @@ _quoted = partial(quote, safe="")
 """Quotes a part of a URL, as libpq, SQLAlchemy, yoyo and JDBC all decode it."""
 
 
+_KEEPALIVE = {"keepalives_idle": "10", "keepalives_interval": "5", "tcp_user_timeout": "30000"}
+"""libpq's, in seconds and milliseconds. Firewalls forget idle connections, and a client that listens on one,
+such as for notifications of revoked keys, would wait for hours."""
+
+
 class PostgresSettings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(default=5432, ge=1, le=65_535)
@@ -68,9 +73,9 @@ class PostgresSettings(BaseModel):
         scheme = f"postgresql+{driver}" if driver else "postgresql"
         secret = f":{_quoted(password.get_secret_value())}" if password else ""
         parameters = {"require_auth": self.require_auth} if self.require_auth else {}
-        query = "&".join(f"{name}={_quoted(value)}" for name, value in (parameters | self.tls).items())
-        where = f"{self.place}/{_quoted(database)}" + (f"?{query}" if query else "")
-        return f"{scheme}://{_quoted(user)}{secret}@{where}"
+        parameters |= _KEEPALIVE | self.tls
+        query = "&".join(f"{name}={_quoted(value)}" for name, value in parameters.items())
+        return f"{scheme}://{_quoted(user)}{secret}@{self.place}/{_quoted(database)}?{query}"
 
     def url(self, role: Role, driver: str = "") -> str:
         """Connection URL of `role` on Pulse's database; holds a secret, never log it.

@@ -1,7 +1,12 @@
 """Addresses and secrets of services, as their clients take them."""
 
+import os
+import socket
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import psycopg2.extensions
 import pytest
 import sqlalchemy
@@ -44,7 +49,7 @@ def test_users_databases_and_addresses_are_quoted_alike() -> None:
     )
     found = conninfo_to_dict(settings.superuser_url("my db"))
     assert (found["host"], found["user"], found["dbname"]) == ("::1", "dba@corp", "my db")
-    assert settings.superuser_url("x").endswith("@[::1]:5432/x")
+    assert "@[::1]:5432/x?" in settings.superuser_url("x")
 
 
 @pytest.mark.parametrize(
@@ -145,3 +150,15 @@ def test_spark_s_remote_may_have_the_token_itself() -> None:
     settings = SparkSettings(remote="sc://h:1/;authorization=Bearer%20abc;session_id=x")
     assert (settings.url(), settings.session_id) == ("sc://h:1/;authorization=Bearer%20abc", "x")
     assert SparkSettings(remote="sc://h:1").url("y") == "sc://h:1/;session_id=y"
+
+
+@pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect], ids=["psycopg", "psycopg2"])
+def test_an_idle_connection_is_probed(stack: Settings, connect: Any) -> None:
+    """Else a firewall forgets it, and a service that listens on it hears nothing of revoked keys."""
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+    with (
+        closing(connect(stack.postgres.url("pulse_api"))) as connection,
+        socket.socket(fileno=os.dup(connection.fileno())) as transport,
+    ):
+        values = [transport.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+    assert values == [10, 5, 30_000]

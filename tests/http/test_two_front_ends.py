@@ -1,0 +1,81 @@
+"""Two processes of the API: what one of them did, the other knows; neither needs to be the same one again."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import httpx
+import pytest
+from support.here import ingest_here as ingest
+from support.http import Api, Caller, sample
+
+from chaos.waiting import wait
+
+pytestmark = pytest.mark.stack
+TIMES = 10
+ENDLESS = "SELECT count(*) AS n FROM range(1000000000) a, range(1000000000) b"
+
+
+class Pair(NamedTuple):
+    """A client at each of two processes, with one key."""
+
+    one: httpx.Client
+    other: httpx.Client
+
+
+@pytest.fixture
+def pair(caller: Caller, api_service: str) -> Iterator[Pair]:
+    with Api(api_service).client(caller.key.text) as other:
+        yield Pair(caller.http, other)
+
+
+@pytest.fixture(params=["there and here", "here and there"])
+def either(request: pytest.FixtureRequest, pair: Pair) -> Pair:
+    return pair if request.param == "there and here" else Pair(pair.other, pair.one)
+
+
+def test_a_dataset_takes_events_at_the_other_at_once(either: Pair) -> None:
+    for _ in range(TIMES):
+        slug = f"d{uuid.uuid4().hex[:8]}"
+        made = either.one.post("/v1/schemas", json={"name": slug, "schema": {"type": "object"}})
+        assert made.status_code == 201, made.text
+        given = {"slug": slug, "schema_uri": made.json()["schema_uri"]}
+        assert either.one.post("/v1/datasets", json=given).status_code == 201
+        answer = either.other.post("/v1/collect", json=sample() | {"dataset": slug})
+        assert answer.status_code == 202, answer.text
+
+
+def test_a_key_opens_the_other_at_once_and_once_it_is_revoked_does_not(either: Pair) -> None:
+    for _ in range(TIMES):
+        issued = either.one.post("/v1/keys", json={"name": "short", "scopes": ["read"]}).json()
+        held = {"Authorization": f"Bearer {issued['key']}"}
+        assert either.other.get("/v1/datasets", headers=held).status_code == 200
+        assert either.one.delete(f"/v1/keys/{issued['key_id']}").status_code == 200
+        opens = partial(either.other.get, "/v1/datasets", headers=held)
+        wait(lambda opens=opens: opens().status_code == 401, "it opens the other")
+
+
+def test_a_page_of_one_is_followed_by_a_page_of_the_other(caller: Caller, either: Pair) -> None:
+    caller.owner.send(*(b"no json %d" % number for number in range(5)))
+    ingest(caller.owner)
+    first = either.one.get("/v1/dead-letters", params={"limit": 2}).json()
+    second = either.other.get("/v1/dead-letters", params={"limit": 2, "cursor": first["next_cursor"]})
+    assert second.status_code == 200, second.text
+    both = first["dead_letters"] + second.json()["dead_letters"]
+    assert len({letter["id"] for letter in both}) == 4
+
+
+def test_a_query_of_one_is_cancelled_at_the_other(either: Pair) -> None:
+    query, answers = uuid.uuid4().hex, list[httpx.Response]()
+    asking = threading.Thread(
+        target=lambda: answers.append(either.one.post("/v1/sql", json={"sql": ENDLESS, "query_id": query}))
+    )
+    asking.start()
+    wait(lambda: query in either.other.get("/v1/sql").text, "it is not listed")
+    again = either.other.post("/v1/sql", json={"sql": "SELECT 1", "query_id": query})
+    assert again.status_code == 409, again.text
+    assert either.other.delete(f"/v1/sql/{query}").status_code in (200, 202)
+    asking.join()
+    assert answers[0].status_code == 409, answers[0].text
