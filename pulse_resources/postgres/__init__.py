@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow, class_row
 from psycopg_pool import ConnectionPool
 
-from pulse_resources.errors import Transient
+from pulse_resources.errors import Transient, UserError
 from pulse_resources.home import no_installation
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
@@ -36,6 +36,8 @@ R = TypeVar("R")
 TASKS: Role = "pulse_pipeline"
 """Role of Spark's tasks; the only one whose password they get."""
 MIGRATIONS = Path(__file__).parent / "migrations"
+BASELINE, LAST_REPLACED = "0055.baseline", "0054.registry-versions"
+"""The migration that makes the data model at once, and the last of those that it replaced."""
 
 
 @Resettable
@@ -145,6 +147,7 @@ def migrate(settings: Settings) -> None:
 
     Raises:
         Transient: a table was in use whenever it was tried. What was applied before stays.
+        UserError: the database is older than what the baseline replaced.
     """
     from yoyo import get_backend, read_migrations  # imported here: only set-up needs it
 
@@ -154,10 +157,27 @@ def migrate(settings: Settings) -> None:
         # This lock ends with the process; yoyo's own remains when its process is killed.
         with psycopg.connect(settings.postgres.url("pulse_owner")) as session:
             locks.wait(session, Lock.MIGRATIONS, settings.postgres.database)
-            for migration in backend.to_apply(read_migrations(str(MIGRATIONS))):
+            migrations = read_migrations(str(MIGRATIONS))
+            _adopt(backend, migrations, _applied(session))
+            for migration in backend.to_apply(migrations):
                 _apply(backend, migration)
     finally:
         backend.connection.close()
+
+
+def _adopt(backend: Any, migrations: Any, applied: set[str]) -> None:
+    """Record the baseline in a database that has all that it replaced."""
+    if not applied or BASELINE in applied:
+        return
+    if LAST_REPLACED not in applied:
+        raise UserError(
+            f"the database is of an earlier release: its last migration is {max(applied)}",
+            fix=f"Call `pulse up` of a release that has the migration {LAST_REPLACED} first",
+        )
+    with backend.transaction():
+        for migration in migrations:
+            if migration.id == BASELINE:
+                backend.mark_one(migration)
 
 
 def _apply(backend: Any, migration: Any) -> None:
@@ -185,9 +205,13 @@ def _apply(backend: Any, migration: Any) -> None:
 
 def missing_migrations(connection: psycopg.Connection) -> list[str]:
     """Migrations that the database lacks, in order; writes nothing, not even yoyo's tables."""
-    row = connection.execute("SELECT to_regclass('_yoyo_migration')").fetchone()
-    applied: set[str] = set()
-    if row and row[0]:
-        applied = {name for (name,) in connection.execute("SELECT migration_id FROM _yoyo_migration")}
+    applied = _applied(connection)
     names = sorted(path.stem for path in MIGRATIONS.iterdir() if path.suffix in (".sql", ".py"))
     return [name for name in names if name not in applied]
+
+
+def _applied(connection: psycopg.Connection) -> set[str]:
+    row = connection.execute("SELECT to_regclass('_yoyo_migration')").fetchone()
+    if not row or row[0] is None:
+        return set()
+    return {name for (name,) in connection.execute("SELECT migration_id FROM _yoyo_migration")}

@@ -227,7 +227,7 @@ DATABASE_FAULTS = {
     "migrations": (
         "UPDATE _yoyo_migration SET migration_id = '-' || migration_id",
         "UPDATE _yoyo_migration SET migration_id = substr(migration_id, 2)",
-        "0001.core",
+        "0055.baseline",
     ),
 }
 

@@ -1,29 +1,33 @@
 """Migrations on the real Postgres: again, side by side, and after a migrator that was killed."""
 
+import re
+import shutil
+import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from datetime import date
-from typing import Any
+from pathlib import Path
 
-import numpy as np
 import psycopg
 import pytest
 from support.faults import AtPoint
 from yoyo import get_backend, read_migrations
 
 from chaos.waiting import PATIENCE_S, wait
-from pulse_pipelines.claims import claim_filters
-from pulse_pipelines.claims.claim_runs import LARGE_IDS
-from pulse_pipelines.tables.digests import Digests
 from pulse_resources import postgres
-from pulse_resources.errors import Transient
+from pulse_resources.errors import Transient, UserError
+from pulse_resources.local import postgres as local_postgres
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import Settings
 
 APPLIED = "SELECT migration_hash, applied_at_utc FROM _yoyo_migration ORDER BY 1"
+
+
+EARLIER = Path(__file__).parent / "earlier_migrations"
+"""Those that the baseline replaced: what databases of earlier releases have."""
+NEXT = "9999.next"
 
 
 def owner(stack: Settings) -> psycopg.Connection:
@@ -55,18 +59,26 @@ def test_a_killed_migrator_blocks_nobody(stack: Settings) -> None:
             killed.close()
 
 
+@pytest.fixture
+def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one migration more, which changes a table."""
+    folder = shutil.copytree(postgres.MIGRATIONS, tmp_path / "migrations")
+    (folder / f"{NEXT}.sql").write_text("ALTER TABLE entity_logs ADD COLUMN more text")
+    monkeypatch.setattr(postgres, "MIGRATIONS", folder)
+
+
+@pytest.mark.usefixtures("another")
 def test_a_migrator_that_dies_between_a_migration_and_its_record_is_followed_by_another(
     stack: Settings, at: AtPoint
 ) -> None:
     def die() -> None:
         raise KeyboardInterrupt
 
-    with before(stack, "0049") as old:
-        to_apply = missing(old)
+    with database(stack, postgres.BASELINE) as old:
         at("migration.applied", die)
         with pytest.raises(KeyboardInterrupt):
             postgres.migrate(old)
-        assert missing(old) == to_apply != []
+        assert missing(old) == [NEXT]
         postgres.migrate(old)
         assert missing(old) == []
 
@@ -76,13 +88,14 @@ def missing(settings: Settings) -> list[str]:
         return postgres.missing_migrations(session)
 
 
+@pytest.mark.usefixtures("another")
 def test_a_migration_leaves_turns_to_those_who_use_its_tables(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "LOCK_S", 1)
     monkeypatch.setattr(postgres, "LOCK_TRIES", 1_000)
     waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'entity_logs'::regclass"
-    with before(stack, "0049") as old, owner(old) as reader, owner(old) as other:
+    with database(stack, postgres.BASELINE) as old, owner(old) as reader, owner(old) as other:
         with futures.ThreadPoolExecutor(1) as threads:
             with reader.transaction():
                 reader.execute("SELECT FROM entity_logs")
@@ -95,143 +108,89 @@ def test_a_migration_leaves_turns_to_those_who_use_its_tables(
         assert missing(old) == []
 
 
+@pytest.mark.usefixtures("another")
 def test_a_migration_that_never_gets_its_table_says_so(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "LOCK_S", 1)
     monkeypatch.setattr(postgres, "LOCK_TRIES", 1)
-    with before(stack, "0049") as old, owner(old) as reader, reader.transaction():
+    with database(stack, postgres.BASELINE) as old, owner(old) as reader, reader.transaction():
         reader.execute("SELECT FROM entity_logs")
-        with pytest.raises(Transient, match=r"waits for a table.*migration=0049\.sinks-behind"):
+        with pytest.raises(Transient, match=rf"waits for a table.*migration={NEXT}"):
             postgres.migrate(old)
 
 
-@pytest.fixture
-def before_runs(stack: Settings) -> Iterator[Settings]:
-    """A database of its own, as it was when a claim was a row."""
-    with before(stack, "0019") as own:
-        yield own
+DATA = """
+INSERT INTO pdm_tenants (tenant_id, slug, name) VALUES (%(tenant)s, 'acme', 'acme');
+INSERT INTO pdm_schemas (tenant_id, schema_uri, name, version, document)
+VALUES (%(tenant)s, 'pulse://acme/orders/1', 'orders', 1, '{}');
+INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema)
+VALUES (%(dataset)s, %(tenant)s, 'orders', 'orders', 'pulse://acme/orders/1', '{}');
+INSERT INTO ingest_positions (tenant_id, partition, planned_offset, settled_offset)
+VALUES (%(tenant)s, 0, 7, 7);
+INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests)
+VALUES (1, 1, %(tenant)s, %(dataset)s, 1, '{}', decode(repeat('00', 16), 'hex'))
+"""
+TABLES = ("pdm_tenants", "pdm_schemas", "pdm_datasets", "ingest_positions", "processed_event_ids")
+
+
+def test_a_database_of_an_earlier_release_keeps_its_data_and_is_like_a_new_one(stack: Settings) -> None:
+    values = {"tenant": uuid.uuid4(), "dataset": uuid.uuid4()}
+    with database(stack, postgres.LAST_REPLACED, EARLIER) as old:
+        url = old.postgres.superuser_url(old.postgres.database)
+        with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
+            connection.execute(DATA, values)
+            before = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]
+            postgres.migrate(old)
+            assert missing(old) == []
+            assert [connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES] == before
+            assert all(before)
+        assert model(old) == model(stack)
+
+
+def test_a_database_of_a_release_before_that_is_refused(stack: Settings) -> None:
+    with database(stack, "0018.last-cause", EARLIER) as old:
+        with pytest.raises(UserError, match=r"its last migration is 0018\.last-cause"):
+            postgres.migrate(old)
+        assert postgres.BASELINE in missing(old)
+
+
+def model(settings: Settings) -> list[str]:
+    """What `pg_dump` says of the tables of Pulse's database; names of constraints do not count."""
+    program, url = (
+        local_postgres._wheel() / "bin" / "pg_dump",
+        settings.postgres.superuser_url(settings.postgres.database),
+    )
+    dump = subprocess.run(
+        [program, "--schema-only", "--exclude-table=*yoyo*", url],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = re.sub(r" CONSTRAINT \w+_not_null\d*", "", dump.stdout).splitlines()
+    return sorted(line for line in lines if not re.match(r"--|\\(un)?restrict ", line))
 
 
 @contextmanager
-def before(stack: Settings, first: str) -> Iterator[Settings]:
-    """A database of its own, as it was before a migration."""
+def database(stack: Settings, last: str, folder: Path = postgres.MIGRATIONS) -> Iterator[Settings]:
+    """A database of its own, with the migrations of a folder up to one of them."""
     name = "pulse_of_old"
     own = stack.model_copy(
         update={"postgres": stack.postgres.model_copy(update={"database": name})}, deep=True
     )
-    with superuser(stack) as connection:
+    with psycopg.connect(stack.postgres.superuser_url(), autocommit=True) as connection:
         postgres.bootstrap(own)
         try:
-            apply(own, lambda migration: migration.id < first)
+            apply(own, last, folder)
             yield own
         finally:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def superuser(settings: Settings) -> psycopg.Connection:
-    return psycopg.connect(settings.postgres.superuser_url(), autocommit=True)
-
-
-def apply(settings: Settings, wanted: Callable[[Any], bool]) -> None:
-    url = settings.postgres.url("pulse_owner", "psycopg")
-    backend = get_backend(url)
+def apply(settings: Settings, last: str, folder: Path) -> None:
+    backend = get_backend(settings.postgres.url("pulse_owner", "psycopg"))
     try:
-        backend.apply_migrations(backend.to_apply(read_migrations(str(postgres.MIGRATIONS)).filter(wanted)))
+        migrations = read_migrations(str(folder)).filter(lambda migration: migration.id <= last)
+        backend.apply_migrations(backend.to_apply(migrations))
     finally:
         backend.connection.close()
-
-
-OLD_DATASET = """
-INSERT INTO pdm_tenants (tenant_id, slug, name) VALUES (%(tenant)s, 'acme', 'acme');
-INSERT INTO pdm_schemas (tenant_id, schema_uri, name, version, document)
-VALUES (%(tenant)s, 'pulse://acme/orders/1', 'orders', 1, '{}');
-INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema)
-VALUES (%(dataset)s, %(tenant)s, 'orders', 'orders', 'pulse://acme/orders/1', '{}')
-"""
-OLD_CLAIMS = """
-INSERT INTO processed_event_ids (tenant_id, dataset_id, partition, event_offset, event_id, claimed_on)
-SELECT %(tenant)s, %(dataset)s, n %% 3, n, 'ä' || n, date '2026-01-01' + n / 100
-FROM generate_series(0, 999) n
-"""
-
-
-def test_claims_that_were_rows_are_runs(before_runs: Settings) -> None:
-    tenant_id, dataset_id, deleted = (uuid.uuid4() for _ in range(3))
-    values = {"tenant": tenant_id, "dataset": dataset_id}
-    url = before_runs.postgres.superuser_url(before_runs.postgres.database)
-    with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
-        connection.execute(OLD_DATASET, values)
-        connection.execute(OLD_CLAIMS, values)
-        connection.execute(OLD_CLAIMS, values | {"dataset": deleted})
-        postgres.migrate(before_runs)
-        (seed,) = connection.execute("SELECT claim_seed FROM pdm_datasets").fetchone()
-        runs = connection.execute("SELECT * FROM processed_event_ids").fetchall()
-        forced = "SELECT relname FROM pg_class WHERE relforcerowsecurity AND relname = ANY(%s)"
-        names = ["pdm_datasets", "processed_event_ids"]
-        assert sorted(name for (name,) in connection.execute(forced, [names])) == names
-    ((*_, of_dataset, run, newest, ids, ends, claimed_on, packed, made),) = runs
-    assert (of_dataset, newest, ids, ends, claimed_on) == (
-        dataset_id,
-        run,
-        1000,
-        [1000, 998, 999],
-        date(2026, 1, 10),
-    )
-    expected = Digests.of([f"ä{n}" for n in range(1000)], seed).run()
-    assert (packed, made) == (expected.packed(), None)
-
-
-OLD_PIPE = """
-INSERT INTO entity_logs (tenant_id, dataset_id) VALUES (%(tenant)s, %(dataset)s);
-INSERT INTO pipes (tenant_id, pipe, dataset_id, definition)
-VALUES (%(tenant)s, 'orders', %(dataset)s, '{"pipe": "orders"}');
-INSERT INTO entity_syncs (tenant_id, dataset_id, is_full, sequence_id, request_id, starts, pipe, position)
-VALUES (%(tenant)s, %(dataset)s, true, 's', 'r', '{}', 'orders', '7')
-"""
-
-
-@pytest.mark.slow
-def test_pipes_of_entities_stay_and_those_of_events_may_follow(stack: Settings) -> None:
-    values = {"tenant": uuid.uuid4(), "dataset": uuid.uuid4()}
-    kept = "SELECT definition, dataset_id, position FROM pipes JOIN entity_syncs USING (dataset_id)"
-    with before(stack, "0052") as old:
-        url = old.postgres.superuser_url(old.postgres.database)
-        with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
-            connection.execute(OLD_DATASET, values)
-            connection.execute(OLD_PIPE, values)
-            was = connection.execute(kept).fetchall()
-            postgres.migrate(old)
-            assert connection.execute(kept).fetchall() == was
-            forced = "SELECT relname FROM pg_class WHERE relforcerowsecurity AND relname = ANY(%s) ORDER BY 1"
-            names = ["entity_syncs", "pipes"]
-            assert [name for (name,) in connection.execute(forced, [names])] == names
-            with pytest.raises(psycopg.errors.ForeignKeyViolation):
-                connection.execute("DELETE FROM pdm_datasets")
-            connection.execute("DELETE FROM pipes; DELETE FROM pdm_datasets")
-            assert connection.execute("SELECT count(*) FROM entity_syncs").fetchone() == (0,)
-
-
-ADD_RUN = """
-INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests)
-VALUES (%s, 1, %s, %s, %s, '{}', %s)
-"""
-
-
-@pytest.mark.slow
-def test_large_runs_of_claims_get_filters(stack: Settings) -> None:
-    draw, (tenant_id, dataset_id) = np.random.default_rng(1), (uuid.uuid4(), uuid.uuid4())
-    columns = (draw.integers(0, 2**64 - 1, LARGE_IDS, np.uint64) for _ in range(2))
-    large = Digests(*columns).run()
-    with before(stack, "0028") as old:
-        url = old.postgres.superuser_url(old.postgres.database)
-        with psycopg.connect(url, autocommit=True) as connection:
-            for number, run in enumerate((large, large[: LARGE_IDS - 1])):
-                values = [number, tenant_id, dataset_id, len(run), run.packed()]
-                connection.execute(ADD_RUN, values)
-            postgres.migrate(old)
-            query = "SELECT ids, filter FROM processed_event_ids ORDER BY run"
-            found = connection.execute(query).fetchall()
-            forced = "SELECT relforcerowsecurity FROM pg_class WHERE oid = 'processed_event_ids'::regclass"
-            assert connection.execute(forced).fetchone() == (True,)
-    assert found == [(LARGE_IDS, claim_filters.make(large)), (LARGE_IDS - 1, None)]
