@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 from starlette.requests import Request
@@ -20,6 +19,7 @@ from pulse_api.http.app_state import AppState
 from pulse_api.http.fast_path import FastPath
 from pulse_api.http.mcp import Mcp
 from pulse_api.http.middleware import Envelope
+from pulse_api.http.origins import Origins
 from pulse_api.http.problems import Problem
 from pulse_api.http.routes import (
     ask,
@@ -111,14 +111,7 @@ def create_app() -> FastAPI:
     )  # it refuses methods itself
     problems.install(app)
     app.add_middleware(FastPath, path=collect.PATH, endpoint=collect.collect)
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST", "PUT", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Content-Encoding", "X-Request-Id"],
-            expose_headers=["X-Request-Id", "Retry-After", "Location"],
-        )
+    app.add_middleware(Origins, settings=settings, path=collect.PATH)
     app.add_middleware(Envelope, max_body_bytes=settings.max_body_bytes, log=settings.access_log)
     return app
 

@@ -46,6 +46,8 @@ class ApiSettings(BaseModel):
     cors_origins: list[str] = Field(default_factory=list)
     """Origins whose pages may call the API; none by default. /mcp refuses requests of other pages than
     these and those of its own host."""
+    cors_origins_of: dict[str, list[str]] = Field(default_factory=dict)
+    """By tenant: origins whose pages may send events with its keys, as `{"acme": ["https://shop.example"]}`."""
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)
     """Maximum body of a request, also after decompression."""
     max_compression: int = Field(default=100, ge=1)

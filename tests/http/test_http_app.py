@@ -20,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from support.http import Api, Caller, LogLine, sample, served
 from support.ingest import Owner
 
+from chaos.surroundings import with_settings
 from chaos.waiting import PATIENCE_S
 from pulse_api.http import keyring, logs, problems, routing
 from pulse_api.http.app import create_app
@@ -288,6 +289,27 @@ def test_no_page_may_call_unless_a_setting_says_so(caller: Caller, monkeypatch: 
     finally:
         monkeypatch.undo()
         load_settings.cache_clear()
+
+
+def test_pages_of_a_tenant_send_events_with_its_keys_alone(new_caller: Callable[..., Caller]) -> None:
+    mine, theirs = new_caller(), new_caller()
+    pages = {"Origin": "https://shop.example"}
+    preflight = pages | {"Access-Control-Request-Method": "POST"}
+    allowed = {mine.owner.tenant.slug: ["https://shop.example"]}
+    with (
+        with_settings(API__CORS_ORIGINS_OF=json.dumps(allowed)),
+        served() as open_api,
+        open_api.client(mine.key.text) as client,
+        open_api.client(theirs.key.text) as other,
+    ):
+        assert client.options("/v1/collect", headers=preflight).status_code == 200
+        assert client.options("/v1/datasets", headers=preflight).status_code == 405
+        sent = client.post("/v1/collect", json=sample(), headers=pages)
+        assert (sent.status_code, sent.headers["access-control-allow-origin"]) == (202, pages["Origin"])
+        refused = other.post("/v1/collect", json=sample(), headers=pages)
+        assert refused.status_code == 403
+        assert "PULSE_API__CORS_ORIGINS_OF" in refused.json()["fix"]
+        assert other.post("/v1/collect", json=sample()).status_code == 202, "a program"
 
 
 def test_the_quota_of_datasets_is_exact_under_concurrency(

@@ -11,6 +11,7 @@ from pulse_api.http.auth import KEY, authenticate
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, describing
 from pulse_api.http.collect.taking import Taking
 from pulse_api.http.collect.verdicts import Verdicts
+from pulse_api.http.origins import refuse_pages_of_others
 from pulse_api.http.problems import ProblemError, documented
 from pulse_api.http.routing import refuse_unknown_parameters, resource
 from pulse_pipelines.domain.key import KeyScope
@@ -126,6 +127,7 @@ async def collect(request: Request) -> Response:
     counts once against the month's quota.
     """
     principal = await authenticate(request, KeyScope.COLLECT)
+    refuse_pages_of_others(request, principal.tenant)
     refuse_unknown_parameters(request, PATH)
     state = app_state(request)
     taking = Taking(
