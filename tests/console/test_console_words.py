@@ -366,3 +366,47 @@ def test_letters_are_replayed_as_the_chosen_version(visit: Visit) -> None:
         page.get_by_role("button", name="Dry run").click()
     body = sent.value.post_data_json
     assert (body["schema_version"], body["dry_run"]) == (3, True)
+
+
+GROUP = {
+    "dataset": "orders", "reason": "schema_violation", "place": "/data", "count": 14,
+    "oldest": "2026-11-28T09:00:00Z", "newest": "2026-11-28T09:00:00Z", "example_id": "0-1",
+    "example_detail": "wrong", "advice": "Fix the sender",
+}  # fmt: skip
+OF_LETTERS = {"as_of": "2026-11-28T09:00:00Z", "groups": [GROUP]}
+LETTER = {
+    "id": "0-1", "dataset": "orders", "event_id": "e-1", "reason": "schema_violation", "pointer": "/data",
+    "detail": "'n' is a required property", "size": 20, "received_at": "2026-11-28T09:00:00Z",
+    "set_aside_at": "2026-11-28T09:00:00Z", "batch_id": "b", "state": "open", "resolved_at": None,
+    "payload": '{"data": {"country": "DE", "amount": 1}, "event_id": "e-1"}', "payload_base64": "",
+}  # fmt: skip
+
+
+def test_a_letter_marks_what_is_wrong_and_leads_to_those_like_it(visit: Visit) -> None:
+    """An object that lacks a member is marked as one box."""
+    page = visit("/dead-letters/0-1", {"/v1/dead-letters/0-1": LETTER, "/v1/dead-letters/groups": OF_LETTERS})
+    expect(page.get_by_text("What to do: Fix the sender.")).to_be_visible()
+    query = parse_qs(
+        urlsplit(page.get_by_role("link", name="Look at all like it").get_attribute("href")).query
+    )
+    assert query == {"dataset": ["orders"], "reason": ["schema_violation"], "place": ["/data"]}
+    assert page.locator("mark").evaluate("mark => mark.getClientRects().length") == 1
+
+
+def test_where_no_event_would_land_there_is_nothing_to_replay(visit: Visit) -> None:
+    verdict = {
+        "id": "0-1", "outcome": "rejected", "dataset": "orders", "event_id": None,
+        "reason": "schema_violation", "pointer": "/data", "detail": "wrong",
+    }  # fmt: skip
+    trial = {
+        "dry_run": True,
+        "total": 1,
+        "counts": {"rejected": 1},
+        "verdicts": [verdict],
+        "next_cursor": None,
+    }
+    page = visit("/dead-letters", {"/v1/dead-letters/groups": OF_LETTERS, "/v1/dead-letters/replay": trial})
+    page.get_by_role("button", name="Replay …").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("No event would land")
+    expect(dialog.get_by_role("button")).to_have_text(["Close"])

@@ -128,8 +128,8 @@ export function table(label, columns, rows, kinds = []) {
   );
 }
 
-/** Ask before something happens; the dialog shows the action's result or its error. */
-export function confirm({ title, body, action, label, danger = false }) {
+/** Ask before something happens; the dialog shows the action's result or its error. Without an action it only tells. */
+export function confirm({ title, body, action = null, label, danger = false }) {
   const result = h("div", {});
   const go = button(label, async () => {
     try {
@@ -141,8 +141,8 @@ export function confirm({ title, body, action, label, danger = false }) {
       put(result, problem(error));
     }
   }, { class: danger ? "danger" : "primary" });
-  const cancel = button("Cancel", () => dialog.close());
-  const dialog = openDialog(title, body, result, h("div", { class: "actions" }, cancel, go));
+  const cancel = button(action ? "Cancel" : "Close", () => dialog.close());
+  const dialog = openDialog(title, body, result, h("div", { class: "actions" }, cancel, action ? go : null));
   cancel.focus();
   return dialog;
 }
