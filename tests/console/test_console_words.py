@@ -223,7 +223,7 @@ def test_long_ids_of_events_are_shortened(visit: Visit) -> None:
 
 ORDERS = {
     "slug": "orders", "kind": "events", "table": "t.orders", "schema_uri": "pulse://acme/orders/1",
-    "on_invalid": "refuse", "created_at": "2026-11-28T09:00:00Z", "columns": [],
+    "schema_version": 1, "on_invalid": "refuse", "created_at": "2026-11-28T09:00:00Z", "columns": [],
 }  # fmt: skip
 MEANING = {
     "fields": [],
@@ -273,6 +273,8 @@ OF_A_DATASET = {
     "/v1/datasets/orders/summary": lambda query: summary_of(query.get("rollup", [None])[0]),
     "/v1/datasets/orders/state": STATE_OF_ALL,
     "/v1/datasets/orders/state/N/1": KEY_STATE,
+    "/v1/dead-letters/groups": {"as_of": "2026-11-28T09:00:00Z", "groups": []},
+    "/v1/schemas": {"schemas": []},
     "/v1/lake/connect": {"engines": [], "placeholder": "YOUR_KEY"},
 }
 
@@ -410,3 +412,49 @@ def test_where_no_event_would_land_there_is_nothing_to_replay(visit: Visit) -> N
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("No event would land")
     expect(dialog.get_by_role("button")).to_have_text(["Close"])
+
+
+def test_a_dataset_leads_to_its_dead_letters_and_to_a_newer_schema(visit: Visit) -> None:
+    versions = [
+        {"name": name, "version": version, "schema_uri": f"pulse://acme/{name}/{version}"}
+        for name, version in (("orders", 1), ("orders", 2), ("other", 9))
+    ]
+    answers = {"/v1/dead-letters/groups": OF_LETTERS, "/v1/schemas": {"schemas": versions}}
+    page = visit("/datasets/orders", OF_A_DATASET | answers)
+    letters = page.get_by_role("link", name="14", exact=True)
+    expect(letters).to_have_attribute("href", "/console/dead-letters?dataset=orders")
+    expect(page.get_by_text("pulse dataset move acme orders pulse://acme/orders/2")).to_be_visible()
+    differences = page.get_by_role("link", name="See the differences")
+    expect(differences).to_have_attribute("href", "/console/schemas/orders?from=1&version=2")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "words"),
+    [
+        (["read", "manage"], "pulse key create acme --name first --scope manage --scope collect"),
+        (["read", "manage", "collect"], "and yours is one"),
+    ],
+)
+def test_the_first_steps_name_the_key_that_they_need(scopes: list[str], words: str, visit: Visit) -> None:
+    answers = {
+        "/v1/keys/current": IDENTITY | {"scopes": scopes},
+        "/v1/freshness": {"datasets": [], "next_after": None},
+        "/v1/dead-letters/groups": {"as_of": "2026-11-20T23:30:00Z", "groups": []},
+    }
+    page = visit("", answers)
+    expect(page.get_by_text(words)).to_be_visible()
+    expect(page.get_by_text("KEY=YOUR_KEY")).to_be_visible()
+
+
+def test_one_of_many_datasets_is_opened_by_its_name(visit: Visit) -> None:
+    listed = [{"dataset": "a", "rows": 7, "events_landed_last": None, "problem": None}]
+    answers = {
+        "/v1/freshness": {"datasets": listed, "next_after": "a"},
+        "/v1/dead-letters/groups": {"as_of": "2026-11-20T23:30:00Z", "groups": []},
+        "/v1/hours": {"datasets": []},
+    }
+    page = visit("", answers)
+    expect(page.get_by_role("row", name="of entities")).to_be_visible()
+    page.get_by_label("Name of a dataset").fill("set_1999")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="set_1999")).to_be_visible()

@@ -13,7 +13,7 @@ export function showSchemas(main, context) {
   main.append(section("Check a schema, or try it on a day", checkForm(context)));
   fillWith(body, async () => {
     const { schemas } = await read("/v1/schemas", { signal: context.signal });
-    if (!schemas.length) return empty("No schema is published yet.", h("p", {}, "A schema says what events hold. The overview says how to publish the first."));
+    if (!schemas.length) return empty("No schema is published yet.", h("p", {}, "A schema says what events hold. ", link([], "The overview"), " says how to publish the first."));
     const latest = new Map(schemas.map((schema) => [schema.name, schema]));
     const lines = [...latest.values()].map((schema) => [link(["schemas", schema.name], foreign(schema.name)), number(schema.version), time(schema.published_at), h("code", {}, foreign(schema.schema_uri))]);
     return [freshLine(asOf, context.reload), table("Schemas", ["Schema", "Versions", "Latest published", "Address"], lines, ["", "number", "", ""])];
