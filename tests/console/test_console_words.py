@@ -458,3 +458,57 @@ def test_one_of_many_datasets_is_opened_by_its_name(visit: Visit) -> None:
     page.get_by_label("Name of a dataset").fill("set_1999")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="set_1999")).to_be_visible()
+
+
+def test_a_key_that_only_reads_learns_what_keys_need(visit: Visit) -> None:
+    page = visit("/keys", {"/v1/keys/current": IDENTITY | {"scopes": ["read", "lake:read"]}})
+    expect(page.get_by_text("need a key with the scope manage. Yours has: read, lake:read.")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_scopes_are_explained_and_the_own_key_is_marked(visit: Visit) -> None:
+    keys = [
+        {
+            "name": name, "key_id": key_id, "scopes": ["read"], "revoked_at": None, "expires_at": None,
+            "last_used_at": None, "created_at": "2026-11-28T09:00:00Z",
+        }
+        for name, key_id in (("one", IDENTITY["key_id"]), ("other", "2" * 12))
+    ]  # fmt: skip
+    page = visit("/keys", {"/v1/keys": {"keys": keys}})
+    expect(page.get_by_label("manage: change schemas and datasets, replay, issue keys")).to_be_visible()
+    expect(page.get_by_role("row", name="one")).to_contain_text("(yours)")
+    expect(page.get_by_role("row", name="other")).not_to_contain_text("(yours)")
+
+
+def test_a_schema_names_the_datasets_that_follow_it(visit: Visit) -> None:
+    version = {"schema_uri": "pulse://acme/orders/1", "name": "orders", "version": 1}
+    published = version | {"published_at": "2026-11-28T09:00:00Z", "schema": {"type": "object"}}
+    follower = {"slug": "refunds", "schema_uri": "pulse://acme/orders/1", "schema_version": 1}
+    other = {"slug": "baskets", "schema_uri": "pulse://acme/baskets/1", "schema_version": 1}
+    answers = {
+        "/v1/schemas": {"schemas": [version]},
+        "/v1/schemas/orders/1": published,
+        "/v1/datasets": {"datasets": [follower, other]},
+    }
+    page = visit("/schemas/orders", answers)
+    expect(page.get_by_text("Followed by refunds (version 1).")).to_be_visible()
+    expect(page.get_by_role("button", name="Copy this version")).to_be_visible()
+    expect(page).to_have_title("orders · Schemas · acme · Pulse")
+
+
+@pytest.mark.parametrize("width", [390, 768])
+def test_on_narrow_screens_nothing_lies_over_code_or_breaks_the_pages_names(width: int, visit: Visit) -> None:
+    answers = {
+        "/v1/freshness": {"datasets": [], "next_after": None},
+        "/v1/dead-letters/groups": {"as_of": "2026-11-20T23:30:00Z", "groups": []},
+    }
+    page = visit("", answers)
+    page.set_viewport_size({"width": width, "height": 800})
+    code = page.get_by_label("First steps")
+    expect(code).to_be_visible()
+    places = (page.get_by_role("button", name="Copy"), code.locator("code"))
+    boxes = [place.bounding_box() for place in places]
+    button, text = [box for box in boxes if box]
+    assert button["y"] + button["height"] <= text["y"] or text["x"] + text["width"] <= button["x"]
+    tops = {link.evaluate("link => link.offsetTop") for link in page.locator("nav a").all()}
+    assert len(tops) <= (2 if width < 640 else 1)

@@ -4,7 +4,9 @@ import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { count, number, time, withSeparators } from "./format.js";
 import { writeJson } from "./json.js";
-import { absent, address, button, code, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
+import { absent, address, button, code, copyButton, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
+
+const LISTED = 20; // datasets that follow a schema
 
 export function showSchemas(main, context) {
   const body = h("div", {}, pending(8));
@@ -90,13 +92,21 @@ export function showSchema(main, context) {
     const left = Number(context.parameters.get("from") ?? right - 1);
     const select = (label, current, parameter) => h("label", {}, label, " ", h("select", { onchange: (choice) => context.go(`${address("schemas", name)}?${new URLSearchParams({ from: left, version: right, [parameter]: choice.target.value })}`) }, versions.map((version) => h("option", { value: version, selected: version === current }, String(version)))));
     if (!versions.includes(right)) return absent("version", context.parameters.get("version"), [["schemas", name], `The latest version of ${name}`]);
-    const newer = await get(right);
+    const [newer, { datasets }] = await Promise.all([get(right), read("/v1/datasets", { signal: context.signal })]);
     const text = writeJson(newer.schema);
-    const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)))];
+    const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)), " ", copyButton(text, "Copy this version")), followers(name, datasets)];
     if (!versions.includes(left)) return [head, h("div", { class: "actions" }, select("Version", right, "version")), code(text, "Schema")];
     const older = await get(left);
     return [head, h("div", { class: "actions" }, select("From version", left, "from"), select("to", right, "version")), section("Differences", differences(writeJson(older.schema), text))];
   });
+}
+
+/** Which datasets follow a schema, and in which version. */
+function followers(name, datasets) {
+  const all = datasets.filter(({ schema_uri: uri }) => uri.split("/").at(-2) === name);
+  if (!all.length) return h("p", { class: "quiet" }, "No dataset follows it.");
+  const listed = all.slice(0, LISTED).map(({ slug, schema_version: version }, at) => [at ? ", " : null, link(["datasets", slug], foreign(slug)), ` (version ${version})`]);
+  return h("p", {}, "Followed by ", listed, all.length > LISTED ? ` and ${withSeparators(all.length - LISTED)} more` : null, ".");
 }
 
 /** Lines of two texts side by side, those that differ marked. */

@@ -5,6 +5,7 @@ import { time } from "./format.js";
 import { Problem } from "./api.js";
 
 export const HOME = "/console";
+const LONG_FACT = 24; // characters from which a fact takes two columns
 
 /** The address of a page, of path segments that need no encoding yet. */
 export function address(...segments) {
@@ -111,7 +112,10 @@ export function freshLine(asOf, reload, ...more) {
 /** Name and value pairs. */
 export function facts(pairs) {
   const pairsWithValue = pairs.filter(([, value]) => value !== null && value !== undefined);
-  return h("dl", {}, pairsWithValue.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h("dl", {}, pairsWithValue.map(([name, value]) => {
+    const description = h("dd", {}, value);
+    return h("div", { class: description.textContent.length > LONG_FACT ? "long" : null }, h("dt", {}, name), description);
+  }));
 }
 
 /** A table of rows that are lists of cells; `kinds` are classes of the columns. */
