@@ -150,7 +150,7 @@ def test_a_replay_names_its_numbers_first(shop: Shop, tab: Tab) -> None:
     expect(dialog).to_contain_text("Discard 1 dead letter?")
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     dialog.get_by_role("button", name="Discard 1").click()
-    expect(dialog).to_contain_text("Of 1 event: 1 are discarded.")
+    expect(dialog).to_contain_text("Of 1 event: 1 is discarded.")
     dialog.get_by_role("button", name="Close").click()
     expect(page.get_by_text("It was discarded")).to_be_visible()
 

@@ -512,3 +512,26 @@ def test_on_narrow_screens_nothing_lies_over_code_or_breaks_the_pages_names(widt
     assert button["y"] + button["height"] <= text["y"] or text["x"] + text["width"] <= button["x"]
     tops = {link.evaluate("link => link.offsetTop") for link in page.locator("nav a").all()}
     assert len(tops) <= (2 if width < 640 else 1)
+
+
+@pytest.mark.parametrize(
+    ("many", "words"),
+    [(1, "Of 1 event: 1 is on its way to land."), (2, "Of 2 events: 2 are on their way to land.")],
+)
+def test_a_replay_ends_with_its_result_alone(many: int, words: str, visit: Visit) -> None:
+    trial = {
+        "dry_run": True,
+        "total": many,
+        "counts": {"would_land": many},
+        "verdicts": [],
+        "next_cursor": None,
+    }
+    done = trial | {"counts": {"published": many}}
+    answers = iter((trial, done))
+    replies = {"/v1/dead-letters/replay": lambda _: next(answers)}
+    page = visit("/dead-letters", {"/v1/dead-letters/groups": OF_LETTERS} | replies)
+    page.get_by_role("button", name="Replay …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name=f"Replay {many}").click()
+    expect(dialog).to_contain_text(words)
+    expect(dialog).not_to_contain_text("would land")

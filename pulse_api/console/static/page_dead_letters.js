@@ -161,14 +161,21 @@ function changes(choice, size, context, hasVersion = true) {
 }
 
 const OUTCOMES = { __proto__: null, would_land: "would land", published: "are on their way to land", duplicate: "have landed before", rejected: "still cannot land", discarded: "are discarded", already_replayed: "were replayed before", already_discarded: "were discarded before", already_landed: "have landed by a backfill", already_erased: "are erased", not_found: "do not exist" };
+const SINGULAR = { __proto__: null, are: "is", have: "has", were: "was", do: "does", their: "its" };
+
+function wordsOf(outcomeName, many) {
+  const words = OUTCOMES[outcomeName] ?? outcomeName;
+  return Number(many) === 1 ? words.replace(/\b(are|have|were|do|their)\b/g, (word) => SINGULAR[word]) : words;
+}
 
 /** What happened to letters, or would, in a sentence, with why some cannot land. */
 function outcome(result) {
-  const parts = Object.entries(result.counts).filter(([, many]) => Number(many)).map(([name, many]) => `${withSeparators(many)} ${OUTCOMES[name] ?? name}`);
+  const parts = Object.entries(result.counts).filter(([, many]) => Number(many)).map(([name, many]) => `${withSeparators(many)} ${wordsOf(name, many)}`);
   return h(
     "div",
     {},
     h("p", { class: "what" }, parts.length ? `Of ${count(result.total, "event")}: ${parts.join(", ")}.` : "There is nothing to do: the list has changed."),
+    Number(result.counts.published) ? h("p", {}, "Their rows are there about a minute later; the page Trace shows the way of each.") : null,
     reasonsOf(result),
     result.next_cursor ? h("p", { class: "quiet" }, "There are more: repeat this afterwards.") : null,
   );

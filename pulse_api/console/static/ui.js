@@ -134,10 +134,12 @@ export function table(label, columns, rows, kinds = []) {
 
 /** Ask before something happens; the dialog shows the action's result or its error. Without an action it only tells. */
 export function confirm({ title, body, action = null, label, danger = false }) {
+  const about = h("div", {}, body);
   const result = h("div", {});
   const go = button(label, async () => {
     try {
       put(result, notice("good", await action()));
+      about.remove();
       go.remove();
       cancel.textContent = "Close";
       cancel.focus();
@@ -146,7 +148,7 @@ export function confirm({ title, body, action = null, label, danger = false }) {
     }
   }, { class: danger ? "danger" : "primary" });
   const cancel = button(action ? "Cancel" : "Close", () => dialog.close());
-  const dialog = openDialog(title, body, result, h("div", { class: "actions" }, cancel, action ? go : null));
+  const dialog = openDialog(title, about, result, h("div", { class: "actions" }, cancel, action ? go : null));
   cancel.focus();
   return dialog;
 }
