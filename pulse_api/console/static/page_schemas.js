@@ -45,7 +45,7 @@ function checkForm(context) {
     h("p", { class: "quiet" }, "Nothing is published or stored."),
     h("label", { for: "document" }, "JSON Schema"),
     field,
-    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional)"), dataset, button("Check", check, { class: "primary" })),
+    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional for the check)"), dataset, button("Check", check, { class: "primary" })),
     h("div", { class: "actions" }, h("label", { for: "of-day" }, "Day (UTC) of the dataset's events"), day, button("Try on this day", tryOnDay)),
     result,
   ];
