@@ -63,7 +63,7 @@ function frame(segments) {
     h("a", { class: "skip", href: "#main", onclick: skip }, "Skip to content"),
     h("div", { class: "brand" }, h("a", { href: HOME }, "Pulse"), h("span", { class: "tenant" }, foreign(identity.tenant))),
     h("nav", { "aria-label": "Pages" }, links),
-    h("div", { class: "who" }, h("span", { title: `Scopes: ${identity.scopes.join(", ")}` }, "Key ", foreign(identity.name), expires), leaveButton),
+    h("div", { class: "who" }, h("span", { title: `Scopes: ${identity.scopes.join(", ")}` }, "Key: ", foreign(identity.name), expires), leaveButton),
   );
 }
 
