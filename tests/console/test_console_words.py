@@ -306,7 +306,7 @@ def test_a_key_has_its_newest_event_and_its_windows(visit: Visit) -> None:
 
 def test_without_a_state_the_page_teaches_to_declare_one(visit: Visit) -> None:
     page = visit("/datasets/orders", OF_A_DATASET | {"/v1/datasets/orders/state": NO_STATE})
-    expect(page.get_by_text("pulse state declare <tenant> orders")).to_be_visible()
+    expect(page.get_by_text("pulse state declare acme orders COLUMN --windows")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
 
 

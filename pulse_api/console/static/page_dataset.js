@@ -133,13 +133,13 @@ async function stateOf(path, slug, context) {
   try {
     return stateForm(path, await read(`${path}/state`, { signal: context.signal, parameters: { limit: 10 } }), context);
   } catch (error) {
-    if (error.status === NO_STATE) return noState(slug);
+    if (error.status === NO_STATE) return noState(slug, context.identity.tenant);
     throw error;
   }
 }
 
-function noState(slug) {
-  return empty("No state is declared.", h("p", {}, "A state has the newest event of each value of a column, and its last minutes and hours. Declare one: ", h("code", {}, "pulse state declare <tenant> ", foreign(slug), " <column> --windows")));
+function noState(slug, tenant) {
+  return empty("No state is declared.", h("p", {}, "A state has the newest event of each value of a column, and its last minutes and hours. Declare one: ", h("code", {}, `pulse state declare ${tenant} `, foreign(slug), " COLUMN --windows")));
 }
 
 function history(slug, { snapshots }, current) {
