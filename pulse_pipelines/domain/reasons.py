@@ -36,7 +36,10 @@ class Reason(StrEnum):
         "timestamp_out_of_range",
         "Correct the sender's clock, or widen the settings, then replay",
     )
-    SCHEMA_VIOLATION = "schema_violation", "Fix the sender, or publish a new version of the schema"
+    SCHEMA_VIOLATION = (
+        "schema_violation",
+        "Fix the sender; or publish a schema version that accepts it, move the dataset to it, then replay",
+    )
     TOO_EXPENSIVE = (
         "too_expensive",
         "Send smaller events, or publish a schema that costs less (fewer numbers in an enum, "

@@ -223,7 +223,7 @@ def test_long_ids_of_events_are_shortened(visit: Visit) -> None:
 
 ORDERS = {
     "slug": "orders", "kind": "events", "table": "t.orders", "schema_uri": "pulse://acme/orders/1",
-    "on_invalid": "refuse", "created_at": "2026-11-28T09:00:00Z", "columns": [],
+    "schema_version": 1, "on_invalid": "refuse", "created_at": "2026-11-28T09:00:00Z", "columns": [],
 }  # fmt: skip
 MEANING = {
     "fields": [],
@@ -273,6 +273,8 @@ OF_A_DATASET = {
     "/v1/datasets/orders/summary": lambda query: summary_of(query.get("rollup", [None])[0]),
     "/v1/datasets/orders/state": STATE_OF_ALL,
     "/v1/datasets/orders/state/N/1": KEY_STATE,
+    "/v1/dead-letters/groups": {"as_of": "2026-11-28T09:00:00Z", "groups": []},
+    "/v1/schemas": {"schemas": []},
     "/v1/lake/connect": {"engines": [], "placeholder": "YOUR_KEY"},
 }
 
@@ -304,7 +306,7 @@ def test_a_key_has_its_newest_event_and_its_windows(visit: Visit) -> None:
 
 def test_without_a_state_the_page_teaches_to_declare_one(visit: Visit) -> None:
     page = visit("/datasets/orders", OF_A_DATASET | {"/v1/datasets/orders/state": NO_STATE})
-    expect(page.get_by_text("pulse state declare <tenant> orders")).to_be_visible()
+    expect(page.get_by_text("pulse state declare acme orders COLUMN --windows")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
@@ -366,3 +368,170 @@ def test_letters_are_replayed_as_the_chosen_version(visit: Visit) -> None:
         page.get_by_role("button", name="Dry run").click()
     body = sent.value.post_data_json
     assert (body["schema_version"], body["dry_run"]) == (3, True)
+
+
+GROUP = {
+    "dataset": "orders", "reason": "schema_violation", "place": "/data", "count": 14,
+    "oldest": "2026-11-28T09:00:00Z", "newest": "2026-11-28T09:00:00Z", "example_id": "0-1",
+    "example_detail": "wrong", "advice": "Fix the sender",
+}  # fmt: skip
+OF_LETTERS = {"as_of": "2026-11-28T09:00:00Z", "groups": [GROUP]}
+LETTER = {
+    "id": "0-1", "dataset": "orders", "event_id": "e-1", "reason": "schema_violation", "pointer": "/data",
+    "detail": "'n' is a required property", "size": 20, "received_at": "2026-11-28T09:00:00Z",
+    "set_aside_at": "2026-11-28T09:00:00Z", "batch_id": "b", "state": "open", "resolved_at": None,
+    "payload": '{"data": {"country": "DE", "amount": 1}, "event_id": "e-1"}', "payload_base64": "",
+}  # fmt: skip
+
+
+def test_a_letter_marks_what_is_wrong_and_leads_to_those_like_it(visit: Visit) -> None:
+    """An object that lacks a member is marked as one box."""
+    page = visit("/dead-letters/0-1", {"/v1/dead-letters/0-1": LETTER, "/v1/dead-letters/groups": OF_LETTERS})
+    expect(page.get_by_text("What to do: Fix the sender.")).to_be_visible()
+    query = parse_qs(
+        urlsplit(page.get_by_role("link", name="Look at all like it").get_attribute("href")).query
+    )
+    assert query == {"dataset": ["orders"], "reason": ["schema_violation"], "place": ["/data"]}
+    assert page.locator("mark").evaluate("mark => mark.getClientRects().length") == 1
+
+
+def test_where_no_event_would_land_there_is_nothing_to_replay(visit: Visit) -> None:
+    verdict = {
+        "id": "0-1", "outcome": "rejected", "dataset": "orders", "event_id": None,
+        "reason": "schema_violation", "pointer": "/data", "detail": "wrong",
+    }  # fmt: skip
+    trial = {
+        "dry_run": True,
+        "total": 1,
+        "counts": {"rejected": 1},
+        "verdicts": [verdict],
+        "next_cursor": None,
+    }
+    page = visit("/dead-letters", {"/v1/dead-letters/groups": OF_LETTERS, "/v1/dead-letters/replay": trial})
+    page.get_by_role("button", name="Replay …").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("No event would land")
+    expect(dialog.get_by_role("button")).to_have_text(["Close"])
+
+
+def test_a_dataset_leads_to_its_dead_letters_and_to_a_newer_schema(visit: Visit) -> None:
+    versions = [
+        {"name": name, "version": version, "schema_uri": f"pulse://acme/{name}/{version}"}
+        for name, version in (("orders", 1), ("orders", 2), ("other", 9))
+    ]
+    answers = {"/v1/dead-letters/groups": OF_LETTERS, "/v1/schemas": {"schemas": versions}}
+    page = visit("/datasets/orders", OF_A_DATASET | answers)
+    letters = page.get_by_role("link", name="14", exact=True)
+    expect(letters).to_have_attribute("href", "/console/dead-letters?dataset=orders")
+    expect(page.get_by_text("pulse dataset move acme orders pulse://acme/orders/2")).to_be_visible()
+    differences = page.get_by_role("link", name="See the differences")
+    expect(differences).to_have_attribute("href", "/console/schemas/orders?from=1&version=2")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "words"),
+    [
+        (["read", "manage"], "pulse key create acme --name first --scope manage --scope collect"),
+        (["read", "manage", "collect"], "and yours is one"),
+    ],
+)
+def test_the_first_steps_name_the_key_that_they_need(scopes: list[str], words: str, visit: Visit) -> None:
+    answers = {
+        "/v1/keys/current": IDENTITY | {"scopes": scopes},
+        "/v1/freshness": {"datasets": [], "next_after": None},
+        "/v1/dead-letters/groups": {"as_of": "2026-11-20T23:30:00Z", "groups": []},
+    }
+    page = visit("", answers)
+    expect(page.get_by_text(words)).to_be_visible()
+    expect(page.get_by_text("KEY=YOUR_KEY")).to_be_visible()
+
+
+def test_one_of_many_datasets_is_opened_by_its_name(visit: Visit) -> None:
+    listed = [{"dataset": "a", "rows": 7, "events_landed_last": None, "problem": None}]
+    answers = {
+        "/v1/freshness": {"datasets": listed, "next_after": "a"},
+        "/v1/dead-letters/groups": {"as_of": "2026-11-20T23:30:00Z", "groups": []},
+        "/v1/hours": {"datasets": []},
+    }
+    page = visit("", answers)
+    expect(page.get_by_role("row", name="of entities")).to_be_visible()
+    page.get_by_label("Name of a dataset").fill("set_1999")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="set_1999")).to_be_visible()
+
+
+def test_a_key_that_only_reads_learns_what_keys_need(visit: Visit) -> None:
+    page = visit("/keys", {"/v1/keys/current": IDENTITY | {"scopes": ["read", "lake:read"]}})
+    expect(page.get_by_text("need a key with the scope manage. Yours has: read, lake:read.")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_scopes_are_explained_and_the_own_key_is_marked(visit: Visit) -> None:
+    keys = [
+        {
+            "name": name, "key_id": key_id, "scopes": ["read"], "revoked_at": None, "expires_at": None,
+            "last_used_at": None, "created_at": "2026-11-28T09:00:00Z",
+        }
+        for name, key_id in (("one", IDENTITY["key_id"]), ("other", "2" * 12))
+    ]  # fmt: skip
+    page = visit("/keys", {"/v1/keys": {"keys": keys}})
+    expect(page.get_by_label("manage: change schemas and datasets, replay, issue keys")).to_be_visible()
+    expect(page.get_by_role("row", name="one")).to_contain_text("(yours)")
+    expect(page.get_by_role("row", name="other")).not_to_contain_text("(yours)")
+
+
+def test_a_schema_names_the_datasets_that_follow_it(visit: Visit) -> None:
+    version = {"schema_uri": "pulse://acme/orders/1", "name": "orders", "version": 1}
+    published = version | {"published_at": "2026-11-28T09:00:00Z", "schema": {"type": "object"}}
+    follower = {"slug": "refunds", "schema_uri": "pulse://acme/orders/1", "schema_version": 1}
+    other = {"slug": "baskets", "schema_uri": "pulse://acme/baskets/1", "schema_version": 1}
+    answers = {
+        "/v1/schemas": {"schemas": [version]},
+        "/v1/schemas/orders/1": published,
+        "/v1/datasets": {"datasets": [follower, other]},
+    }
+    page = visit("/schemas/orders", answers)
+    expect(page.get_by_text("Followed by refunds (version 1).")).to_be_visible()
+    expect(page.get_by_role("button", name="Copy this version")).to_be_visible()
+    expect(page).to_have_title("orders · Schemas · acme · Pulse")
+
+
+@pytest.mark.parametrize("width", [390, 768])
+def test_on_narrow_screens_nothing_lies_over_code_or_breaks_the_pages_names(width: int, visit: Visit) -> None:
+    answers = {
+        "/v1/freshness": {"datasets": [], "next_after": None},
+        "/v1/dead-letters/groups": {"as_of": "2026-11-20T23:30:00Z", "groups": []},
+    }
+    page = visit("", answers)
+    page.set_viewport_size({"width": width, "height": 800})
+    code = page.get_by_label("First steps")
+    expect(code).to_be_visible()
+    places = (page.get_by_role("button", name="Copy"), code.locator("code"))
+    boxes = [place.bounding_box() for place in places]
+    button, text = [box for box in boxes if box]
+    assert button["y"] + button["height"] <= text["y"] or text["x"] + text["width"] <= button["x"]
+    tops = {link.evaluate("link => link.offsetTop") for link in page.locator("nav a").all()}
+    assert len(tops) <= (2 if width < 640 else 1)
+
+
+@pytest.mark.parametrize(
+    ("many", "words"),
+    [(1, "Of 1 event: 1 is on its way to land."), (2, "Of 2 events: 2 are on their way to land.")],
+)
+def test_a_replay_ends_with_its_result_alone(many: int, words: str, visit: Visit) -> None:
+    trial = {
+        "dry_run": True,
+        "total": many,
+        "counts": {"would_land": many},
+        "verdicts": [],
+        "next_cursor": None,
+    }
+    done = trial | {"counts": {"published": many}}
+    answers = iter((trial, done))
+    replies = {"/v1/dead-letters/replay": lambda _: next(answers)}
+    page = visit("/dead-letters", {"/v1/dead-letters/groups": OF_LETTERS} | replies)
+    page.get_by_role("button", name="Replay …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name=f"Replay {many}").click()
+    expect(dialog).to_contain_text(words)
+    expect(dialog).not_to_contain_text("would land")

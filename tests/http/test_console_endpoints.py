@@ -15,6 +15,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.backfill import try_schema
 from pulse_pipelines.curated.hours import last_hours
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.registry import keys
 
 ITEMS = {
@@ -67,7 +68,7 @@ def test_dead_letters_are_grouped_by_reason_and_place(letters: Caller) -> None:
     assert first["oldest"] <= first["newest"]
     assert first["example_id"] in {"0-1", "0-2", "0-3"}
     assert first["example_detail"]
-    assert first["advice"] == "Fix the sender, or publish a new version of the schema"
+    assert first["advice"] == Reason.SCHEMA_VIOLATION.advice
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,14 @@ function frame(segments) {
   const current = segments[0] === "datasets" ? "" : segments[0] ?? "";
   const links = items.map(([name, page]) => h("a", { href: name ? address(name) : HOME, "aria-current": name === current ? "page" : null }, page.label));
   const leaveButton = h("button", { type: "button", class: "small", onclick: signOut }, "Sign out");
-  const expires = identity.expires_at ? [" · key expires ", time(identity.expires_at)] : null;
+  const expires = identity.expires_at ? [" · expires ", time(identity.expires_at)] : null;
   return h(
     "header",
     {},
     h("a", { class: "skip", href: "#main", onclick: skip }, "Skip to content"),
     h("div", { class: "brand" }, h("a", { href: HOME }, "Pulse"), h("span", { class: "tenant" }, foreign(identity.tenant))),
     h("nav", { "aria-label": "Pages" }, links),
-    h("div", { class: "who" }, h("span", { title: `Scopes: ${identity.scopes.join(", ")}` }, foreign(identity.name), expires), leaveButton),
+    h("div", { class: "who" }, h("span", { title: `Scopes: ${identity.scopes.join(", ")}` }, "Key: ", foreign(identity.name), expires), leaveButton),
   );
 }
 
@@ -137,7 +137,7 @@ async function show() {
     go,
   };
   if (render) {
-    const name = segments.length > 1 ? segments.slice(1).join("/") : page.label;
+    const name = segments.length > 1 ? `${segments.slice(1).join("/")} · ${page.label ?? "Dataset"}` : page.label ?? "Overview";
     document.title = `${plain(name)} · ${identity.tenant} · Pulse`;
     render(main, context);
   } else {

@@ -13,6 +13,7 @@ const DAY = /^\d{4}-\d\d-\d\d/;
 /** Upright bars in the order of `values`: objects of a label, an amount, and the amount's text. */
 export function barsOverTime(title, values) {
   const most = Math.max(...values.map(({ amount }) => amount), 1);
+  const greatest = values.reduce((one, other) => (other.amount > one.amount ? other : one));
   const share = 100 / values.length;
   const width = Math.min(share, MAX_BAR) * 0.8;
   const shapes = values.map(({ label, amount, text }, at) => {
@@ -20,7 +21,7 @@ export function barsOverTime(title, values) {
     const box = { x: `${at * share + (share - width) / 2}%`, y: HEIGHT - height, width: `${width}%`, height };
     return svg("rect", box, svg("title", {}, `${plain(label)}: ${text}`));
   });
-  const ends = [values[0].label, `at most ${withSeparators(most)}`, values.at(-1).label].map(plain);
+  const ends = [values[0].label, `at most ${greatest.text}`, values.at(-1).label].map(plain);
   return figure(`${title}, from ${ends[0]} to ${ends[2]}, ${ends[1]}`, HEIGHT, shapes, ends);
 }
 

@@ -10,7 +10,7 @@ import { absent, address, code, empty, facts, fillWith, freshLine, link, notice,
 
 const ROWS = 100;
 const NO_STATE = 409; // the dataset exists, and no state is declared
-const FIRST = ["timestamp", "id"];
+const FIRST = ["timestamp", "id", "_is_deleted"];
 const LAST = ["context", "trace_id", "schema_version", "tenant_id"];
 
 export function showDataset(main, context) {
@@ -18,11 +18,13 @@ export function showDataset(main, context) {
   const snapshot = parameters.get("snapshot");
   const options = { signal };
   const places = Object.fromEntries(["head", "rows", "columns", "days", "rollups", "state", "snapshots", "connect"].map((name) => [name, h("div", {}, pending(name === "rows" ? 10 : 3))]));
+  const newer = h("div", {});
   put(
     main,
     h("p", { class: "path" }, link([], "Datasets"), " / "),
     h("h1", {}, foreign(slug)),
     places.head,
+    newer,
     section("Newest rows", snapshot ? past(slug, snapshot) : null, places.rows),
     section("Columns", places.columns),
     section("Events by hour and day", places.days),
@@ -40,7 +42,10 @@ export function showDataset(main, context) {
   dataset.catch((error) => {
     if (error.isAbsence) show(error);
   });
-  fillWith(places.head, async () => head(await dataset, await snapshots, asOf, context));
+  const letters = read("/v1/dead-letters/groups", { signal, parameters: { dataset: slug, limit: 1000 } });
+  letters.catch(() => {});
+  fillWith(places.head, async () => head(await dataset, await snapshots, await letters, asOf, context));
+  fillWith(newer, async () => newerVersion(await dataset, await read("/v1/schemas", options), context.identity.tenant), () => []);
   fillWith(places.rows, async () => rows(await read(`${path}/preview`, { signal, parameters: { limit: ROWS, snapshot_id: snapshot } }), await dataset, context));
   const meaning = read(`${path}/meaning`, options);
   meaning.catch(() => {});
@@ -58,8 +63,10 @@ function past(slug, snapshot) {
   return notice("info", h("p", {}, "Rows as of the snapshot ", h("code", {}, foreign(snapshot)), ". ", link(["datasets", slug], "Show the newest")));
 }
 
-function head(dataset, { snapshots }, asOf, context) {
+function head(dataset, { snapshots }, { groups }, asOf, context) {
   const newest = snapshots[0];
+  const open = groups.reduce((sum, group) => sum + Number(group.count), 0);
+  const query = new URLSearchParams({ q: `SELECT * FROM "${dataset.slug}" ORDER BY timestamp DESC LIMIT 100` });
   return [
     freshLine(asOf, context.reload, newest ? ["Last commit ", time(newest.committed_at)] : "No commit yet"),
     facts([
@@ -68,9 +75,24 @@ function head(dataset, { snapshots }, asOf, context) {
       ["Table", h("code", {}, foreign(dataset.table))],
       ["Schema", schemaLink(dataset.schema_uri)],
       ["Invalid events", dataset.on_invalid === "refuse" ? "are refused" : "become dead letters"],
+      ["Open dead letters", open ? h("a", { class: "bad", href: `${address("dead-letters")}?${new URLSearchParams({ dataset: dataset.slug })}` }, withSeparators(open)) : number(0)],
       ["Created", time(dataset.created_at)],
     ]),
+    h("p", {}, h("a", { href: `${address("query")}?${query}` }, "Query its rows")),
   ];
+}
+
+/** That a version of the schema is published which the dataset does not follow, and how it moves there. */
+function newerVersion(dataset, { schemas }, tenant) {
+  const [name] = dataset.schema_uri.split("/").slice(-2);
+  const latest = schemas.filter((schema) => schema.name === name).at(-1);
+  if (!latest || Number(latest.version) <= Number(dataset.schema_version)) return [];
+  const versions = new URLSearchParams({ from: dataset.schema_version, version: latest.version });
+  return notice(
+    "info",
+    h("p", {}, `The dataset follows version ${dataset.schema_version} of its schema; version ${latest.version} is published. `, h("a", { href: `${address("schemas", name)}?${versions}` }, "See the differences"), ". To move the dataset:"),
+    code(`pulse dataset move ${tenant} ${dataset.slug} ${latest.schema_uri}`, "Command of the move"),
+  );
 }
 
 function schemaLink(uri) {
@@ -111,13 +133,13 @@ async function stateOf(path, slug, context) {
   try {
     return stateForm(path, await read(`${path}/state`, { signal: context.signal, parameters: { limit: 10 } }), context);
   } catch (error) {
-    if (error.status === NO_STATE) return noState(slug);
+    if (error.status === NO_STATE) return noState(slug, context.identity.tenant);
     throw error;
   }
 }
 
-function noState(slug) {
-  return empty("No state is declared.", h("p", {}, "A state has the newest event of each value of a column, and its last minutes and hours. Declare one: ", h("code", {}, "pulse state declare <tenant> ", foreign(slug), " <column> --windows")));
+function noState(slug, tenant) {
+  return empty("No state is declared.", h("p", {}, "A state has the newest event of each value of a column, and its last minutes and hours. Declare one: ", h("code", {}, `pulse state declare ${tenant} `, foreign(slug), " COLUMN --windows")));
 }
 
 function history(slug, { snapshots }, current) {

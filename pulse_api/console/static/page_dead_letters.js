@@ -99,10 +99,28 @@ function showLetter(main, context, id) {
         ["Size", bytes(letter.size)],
         ["Batch", h("code", {}, foreign(letter.batch_id))],
       ]),
+      isOpen ? adviceOn(letter, context) : null,
       isOpen ? h("div", { class: "actions" }, changes({ ids: [letter.id] }, 1, context)) : null,
       section("The event as it was received", h("div", { class: "actions" }, copyButton(letter.payload ?? letter.payload_base64, letter.payload === null ? "Copy as base64" : "Copy")), letter.payload === null ? notice("info", h("p", {}, "Its bytes are not UTF-8. Copy them as base64.")) : jsonTree(letter.payload, { marked: letter.pointer || null })),
     ];
   }, (error) => absent("dead letter", id, [["dead-letters"], "All dead letters"], error));
+}
+
+/** What to do about a letter, and the way to those with the same cause. */
+function adviceOn(letter, context) {
+  const group = { dataset: letter.dataset, reason: letter.reason, place: placeOf(letter.pointer) };
+  const line = h("p", { class: "fix" });
+  const all = h("a", { href: `${address("dead-letters")}?${groupQuery(group)}` }, "Look at all like it");
+  fillWith(line, async () => {
+    const { groups } = await read("/v1/dead-letters/groups", { signal: context.signal, parameters: { ...Object.fromEntries(groupQuery(group)), limit: 1 } });
+    return groups.length ? ["What to do: ", groups[0].advice, ". ", Number(groups[0].count) > 1 ? [all, ` (${withSeparators(groups[0].count)})`] : null] : null;
+  });
+  return line;
+}
+
+/** The place of a group: a pointer without the numbers of list items. */
+function placeOf(pointer) {
+  return (pointer ?? "").replace(/\/[0-9]+(?=\/|$)/g, "/*");
 }
 
 /** Buttons for what can be done with letters: a dry run, a replay, a discard. */
@@ -124,7 +142,7 @@ function changes(choice, size, context, hasVersion = true) {
       const trial = await send("replay", { dry_run: true, ...chosen });
       put(result);
       const many = trial.counts.would_land ?? 0;
-      confirm({ title: many ? `Replay ${count(many, "event")}${chosen.schema_version ? ` as schema version ${chosen.schema_version}` : ""}?` : "No event would land", body: outcome(trial), label: `Replay ${withSeparators(many)}`, action: async () => finish(await send("replay", chosen), context) });
+      confirm({ title: many ? `Replay ${count(many, "event")}${chosen.schema_version ? ` as schema version ${chosen.schema_version}` : ""}?` : "No event would land", body: outcome(trial), label: `Replay ${withSeparators(many)}`, action: many ? async () => finish(await send("replay", chosen), context) : null });
     } catch (error) {
       put(result, problem(error));
     }
@@ -143,14 +161,21 @@ function changes(choice, size, context, hasVersion = true) {
 }
 
 const OUTCOMES = { __proto__: null, would_land: "would land", published: "are on their way to land", duplicate: "have landed before", rejected: "still cannot land", discarded: "are discarded", already_replayed: "were replayed before", already_discarded: "were discarded before", already_landed: "have landed by a backfill", already_erased: "are erased", not_found: "do not exist" };
+const SINGULAR = { __proto__: null, are: "is", have: "has", were: "was", do: "does", their: "its" };
+
+function wordsOf(outcomeName, many) {
+  const words = OUTCOMES[outcomeName] ?? outcomeName;
+  return Number(many) === 1 ? words.replace(/\b(are|have|were|do|their)\b/g, (word) => SINGULAR[word]) : words;
+}
 
 /** What happened to letters, or would, in a sentence, with why some cannot land. */
 function outcome(result) {
-  const parts = Object.entries(result.counts).filter(([, many]) => Number(many)).map(([name, many]) => `${withSeparators(many)} ${OUTCOMES[name] ?? name}`);
+  const parts = Object.entries(result.counts).filter(([, many]) => Number(many)).map(([name, many]) => `${withSeparators(many)} ${wordsOf(name, many)}`);
   return h(
     "div",
     {},
     h("p", { class: "what" }, parts.length ? `Of ${count(result.total, "event")}: ${parts.join(", ")}.` : "There is nothing to do: the list has changed."),
+    Number(result.counts.published) ? h("p", {}, "Their rows are there about a minute later; the page Trace shows the way of each.") : null,
     reasonsOf(result),
     result.next_cursor ? h("p", { class: "quiet" }, "There are more: repeat this afterwards.") : null,
   );
@@ -161,7 +186,7 @@ function reasonsOf(result) {
   const groups = new Map();
   for (const { outcome: end, dataset, reason, pointer, detail } of result.verdicts) {
     if (end !== "rejected") continue;
-    const place = (pointer ?? "").replace(/\/[0-9]+(?=\/|$)/g, "/*");
+    const place = placeOf(pointer);
     const name = JSON.stringify([dataset, reason, place]);
     const group = groups.get(name) ?? { count: 0, reason, place, detail };
     groups.set(name, { ...group, count: group.count + 1 });

@@ -5,14 +5,21 @@ import { foreign, h, put } from "./dom.js";
 import { time } from "./format.js";
 import { button, code, confirm, fillWith, freshLine, notice, openDialog, pending, problem, section, table } from "./ui.js";
 
+// What a key with a scope can do.
+const MEANINGS = {
+  __proto__: null, read: "see everything in this console", collect: "send events", manage: "change schemas and datasets, replay, issue keys",
+  "lake:read": "read tables with an engine", "lake:write": "change the tenant's own tables with an engine",
+};
+
 export function showKeys(main, context) {
   const body = h("div", {}, pending(8));
   put(main, h("h1", {}, "Keys"), body);
+  if (!context.may("manage")) return put(body, notice("info", h("p", {}, "Seeing, issuing and revoking keys need a key with the scope manage. Yours has: ", context.identity.scopes.join(", "), ".")));
   const asOf = new Date().toISOString();
-  fillWith(body, async () => {
+  return fillWith(body, async () => {
     const answer = await read("/v1/keys", { signal: context.signal });
     const keys = [...answer.keys.filter(isInForce), ...answer.keys.filter((key) => !isInForce(key))];
-    const lines = keys.map((key) => [foreign(key.name), h("code", {}, foreign(key.key_id)), key.scopes.join(", "), stateOf(key), time(key.last_used_at), time(key.created_at), isInForce(key) ? button("Revoke …", () => revoke(key, context), { class: "small danger" }) : null]);
+    const lines = keys.map((key) => [[foreign(key.name), key.key_id === context.identity.key_id ? h("span", { class: "quiet" }, " (yours)") : null], h("code", {}, foreign(key.key_id)), key.scopes.join(", "), stateOf(key), time(key.last_used_at), time(key.created_at), isInForce(key) ? button("Revoke …", () => revoke(key, context), { class: "small danger" }) : null]);
     return [freshLine(asOf, context.reload), section("Issue a key", form(context)), table("Keys", ["Name", "Id", "Scopes", "State", "Last used", "Created", ""], lines, ["wide", "", "wide", "", "", "", ""])];
   });
 }
@@ -31,7 +38,7 @@ function form(context) {
   const { scopes, expires_at: expires } = context.identity;
   const name = h("input", { id: "name", required: true, maxlength: 200, autocomplete: "off" });
   const days = h("input", { id: "days", type: "number", min: 1, max: 3650, placeholder: "never" });
-  const boxes = scopes.map((scope) => h("label", { class: "check" }, h("input", { type: "checkbox", value: scope, checked: scope === "read" }), ` ${scope}`));
+  const boxes = scopes.map((scope) => h("label", { class: "check" }, h("input", { type: "checkbox", value: scope, checked: scope === "read" }), ` ${scope}`, MEANINGS[scope] ? h("span", { class: "quiet" }, `: ${MEANINGS[scope]}`) : null));
   const result = h("div", {});
   const submit = async (submission) => {
     submission.preventDefault();
@@ -48,7 +55,7 @@ function form(context) {
     "form",
     { class: "fields", onsubmit: submit },
     h("div", {}, h("label", { for: "name" }, "Name of the person or service"), name),
-    h("fieldset", {}, h("legend", {}, "Scopes"), boxes),
+    h("fieldset", { class: "scopes" }, h("legend", {}, "Scopes"), boxes, h("p", { class: "quiet" }, "A key issues keys with its own scopes only.")),
     h("div", {}, h("label", { for: "days" }, "Expires after days"), days),
     h("button", { class: "primary" }, "Issue"),
     expires ? notice("warn", h("p", {}, "Your own key expires ", time(expires), ", and keys that it issues end with it. For a key that lasts, sign in with one.")) : null,

@@ -23,7 +23,7 @@ export function showOverview(main, context) {
   });
   fillWith(datasets, async () => {
     const [page, groups] = await Promise.all([firstPage(options), letters]);
-    return datasetList(page, groups.groups, options, context.identity);
+    return datasetList(page, groups.groups, options, context);
   });
 }
 
@@ -75,8 +75,18 @@ function quota(usage, open) {
   ]);
 }
 
-function datasetList(first, groups, options, identity) {
-  if (!first.datasets.length) return firstSteps(identity);
+/** A field for a dataset's name, where they do not fit on one page. */
+function findForm(context) {
+  const field = h("input", { id: "dataset", autocomplete: "off", spellcheck: "false", required: true });
+  const open = (submission) => {
+    submission.preventDefault();
+    context.go(address("datasets", field.value.trim()));
+  };
+  return h("form", { class: "line", role: "search", onsubmit: open }, h("label", { for: "dataset" }, "Name of a dataset"), field, h("button", {}, "Open"));
+}
+
+function datasetList(first, groups, options, context) {
+  if (!first.datasets.length) return firstSteps(context.identity);
   const open = new Map();
   for (const { dataset, count: many } of groups) open.set(dataset, (open.get(dataset) ?? 0) + Number(many));
   const box = h("div", {});
@@ -86,15 +96,17 @@ function datasetList(first, groups, options, identity) {
     try {
       const answer = await read("/v1/hours", { ...options, parameters });
       for (const hours of answer.datasets) put(lines.get(hours.dataset) ?? h("span"), lastDay(hours));
-      for (const line of lines.values()) if (line.textContent === "…") put(line, "–"); // datasets of entities
+      for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet" }, "of entities"));
     } catch (error) {
       if (error.name === "AbortError") return;
       for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet", title: error.message }, "unknown"));
     }
   };
+  const search = findForm(context);
   const draw = (next) => {
     const columns = ["Dataset", "Rows", "Events of the last 24 h", "Newest landing", "Open dead letters"];
     put(box, table("Datasets", columns, rows, ["", "number", "", "", "number"]));
+    if (first.next_after) box.prepend(search);
     if (!next) return;
     const more = h("button", { type: "button", onclick: async () => add(await read("/v1/freshness", { ...options, parameters: { after: next, limit: 100 } }), { after: next, limit: 100 }) }, "More datasets");
     box.append(h("p", { class: "more" }, more));
@@ -128,9 +140,17 @@ function lastDay({ hours, computed_at: computed, changed_since: isStale }) {
   return [smallBars(`${count(total, "event")} from ${exact(hours[0].from)} until now, by hour${asOf}`, hours.map(({ events }) => events)), known.length < hours.length ? "at least " : null, number(total)];
 }
 
+/** Which key the first steps need, and where it comes from: a key issues keys of its own scopes only. */
+function keyOfSteps({ tenant, scopes }) {
+  const command = h("code", {}, `pulse key create ${tenant} --name first --scope manage --scope collect`);
+  const what = ["Put a key with the scopes manage and collect in the place of ", h("code", {}, "YOUR_KEY"), ". "];
+  if (["manage", "collect"].every((scope) => scopes.includes(scope))) return h("p", {}, what, link(["keys"], "Keys"), " makes one, and yours is one.");
+  return h("p", {}, what, "Yours is none, and cannot make one; an operator makes it: ", command);
+}
+
 function firstSteps(identity) {
   const api = location.origin;
-  const steps = `export PULSE=${api} KEY=<your key>
+  const steps = `export PULSE=${api} KEY=YOUR_KEY
 curl $PULSE/v1/schemas -H "Authorization: Bearer $KEY" \\
   --json '{"name": "orders", "fields": {"country": "string", "amount": "number"}, "required": ["country"]}'
 curl $PULSE/v1/datasets -H "Authorization: Bearer $KEY" \\
@@ -140,7 +160,8 @@ curl $PULSE/v1/collect -H "Authorization: Bearer $KEY" \\
            "data": {"country": "DE", "amount": 12.5}}'`;
   return empty(
     "There are no datasets yet.",
-    h("p", {}, "Publish a schema, create a dataset that follows it, and send an event. Its row is here about a minute later. The key needs the scopes manage and collect."),
+    h("p", {}, "Publish a schema, create a dataset that follows it, and send an event. Its row is here about a minute later."),
+    keyOfSteps(identity),
     code(steps, "First steps"),
   );
 }

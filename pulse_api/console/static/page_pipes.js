@@ -71,6 +71,6 @@ function runs({ deliveries, syncs, direction }) {
   const entries = direction === "out" ? deliveries : syncs;
   if (!entries.length) return h("p", { class: "quiet" }, "It has not run yet.");
   const names = Object.keys(entries[0]).filter((name) => entries.some((entry) => entry[name] !== null && typeof entry[name] !== "object"));
-  const cell = (name, value) => (value === null || value === undefined || typeof value === "object" ? "–" : name.endsWith("_at") ? time(value) : typeof value === "number" ? number(value) : foreign(String(value)));
-  return table("Last runs", names.map((name) => name.replaceAll("_", " ")), entries.map((entry) => names.map((name) => cell(name, entry[name]))));
+  const cell = (name, value) => (value === null || value === undefined || typeof value === "object" ? "–" : name.endsWith("_at") ? time(value) : typeof value === "number" ? number(value) : typeof value === "boolean" ? (value ? "yes" : "no") : foreign(String(value)));
+  return table("Last runs", names.map((name) => name.replaceAll("_", " ")), entries.map((entry) => names.map((name) => cell(name, entry[name]))), names.map((name) => (entries.some((entry) => typeof entry[name] === "number") ? "number" : "")));
 }

@@ -3,13 +3,14 @@
 import { change, read } from "./api.js";
 import { chartOfRows } from "./chart.js";
 import { foreign, h, put } from "./dom.js";
-import { count, exact, time } from "./format.js";
+import { count, exact, time, withSeparators } from "./format.js";
 import { grid } from "./values.js";
-import { address, button, code, empty, fillWith, notice, pending, problem, section } from "./ui.js";
+import { address, button, code, empty, fillWith, link, notice, pending, problem, section } from "./ui.js";
 
 const SQL = /^\s*(select|with|from|explain|describe|show|values|--|\/\*|\()/i;
 const HISTORY = "pulse.queries";
 const KEPT = 30;
+const SHOWN_TABLES = 100;
 
 export function showQuery(main, context) {
   const text = context.parameters.get("q") ?? "";
@@ -67,8 +68,9 @@ function tablesOf(context, field) {
   const box = h("div", {}, pending(1));
   fillWith(box, async () => {
     const { datasets } = await read("/v1/datasets", { signal: context.signal });
-    if (!datasets.length) return empty("There are no datasets yet.", h("p", {}, "The overview says how to create the first."));
-    return h("p", { class: "chips" }, datasets.slice(0, 100).map(({ slug }) => button(foreign(slug), () => { field.value = `SELECT * FROM "${slug}" ORDER BY timestamp DESC LIMIT 100`; field.focus(); }, { class: "chip" })));
+    if (!datasets.length) return empty("There are no datasets yet.", h("p", {}, link([], "The overview"), " says how to create the first."));
+    const rest = datasets.length - SHOWN_TABLES;
+    return h("p", { class: "chips" }, datasets.slice(0, SHOWN_TABLES).map(({ slug }) => button(foreign(slug), () => { field.value = `SELECT * FROM "${slug}" ORDER BY timestamp DESC LIMIT 100`; field.focus(); }, { class: "chip" })), rest > 0 ? h("span", { class: "quiet" }, `and ${withSeparators(rest)} more`) : null);
   });
   return box;
 }

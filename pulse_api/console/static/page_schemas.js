@@ -4,7 +4,9 @@ import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { count, number, time, withSeparators } from "./format.js";
 import { writeJson } from "./json.js";
-import { absent, address, button, code, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
+import { absent, address, button, code, copyButton, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
+
+const LISTED = 20; // datasets that follow a schema
 
 export function showSchemas(main, context) {
   const body = h("div", {}, pending(8));
@@ -13,7 +15,7 @@ export function showSchemas(main, context) {
   main.append(section("Check a schema, or try it on a day", checkForm(context)));
   fillWith(body, async () => {
     const { schemas } = await read("/v1/schemas", { signal: context.signal });
-    if (!schemas.length) return empty("No schema is published yet.", h("p", {}, "A schema says what events hold. The overview says how to publish the first."));
+    if (!schemas.length) return empty("No schema is published yet.", h("p", {}, "A schema says what events hold. ", link([], "The overview"), " says how to publish the first."));
     const latest = new Map(schemas.map((schema) => [schema.name, schema]));
     const lines = [...latest.values()].map((schema) => [link(["schemas", schema.name], foreign(schema.name)), number(schema.version), time(schema.published_at), h("code", {}, foreign(schema.schema_uri))]);
     return [freshLine(asOf, context.reload), table("Schemas", ["Schema", "Versions", "Latest published", "Address"], lines, ["", "number", "", ""])];
@@ -43,7 +45,7 @@ function checkForm(context) {
     h("p", { class: "quiet" }, "Nothing is published or stored."),
     h("label", { for: "document" }, "JSON Schema"),
     field,
-    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional)"), dataset, button("Check", check, { class: "primary" })),
+    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional for the check)"), dataset, button("Check", check, { class: "primary" })),
     h("div", { class: "actions" }, h("label", { for: "of-day" }, "Day (UTC) of the dataset's events"), day, button("Try on this day", tryOnDay)),
     result,
   ];
@@ -90,13 +92,21 @@ export function showSchema(main, context) {
     const left = Number(context.parameters.get("from") ?? right - 1);
     const select = (label, current, parameter) => h("label", {}, label, " ", h("select", { onchange: (choice) => context.go(`${address("schemas", name)}?${new URLSearchParams({ from: left, version: right, [parameter]: choice.target.value })}`) }, versions.map((version) => h("option", { value: version, selected: version === current }, String(version)))));
     if (!versions.includes(right)) return absent("version", context.parameters.get("version"), [["schemas", name], `The latest version of ${name}`]);
-    const newer = await get(right);
+    const [newer, { datasets }] = await Promise.all([get(right), read("/v1/datasets", { signal: context.signal })]);
     const text = writeJson(newer.schema);
-    const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)))];
+    const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)), " ", copyButton(text, "Copy this version")), followers(name, datasets)];
     if (!versions.includes(left)) return [head, h("div", { class: "actions" }, select("Version", right, "version")), code(text, "Schema")];
     const older = await get(left);
     return [head, h("div", { class: "actions" }, select("From version", left, "from"), select("to", right, "version")), section("Differences", differences(writeJson(older.schema), text))];
   });
+}
+
+/** Which datasets follow a schema, and in which version. */
+function followers(name, datasets) {
+  const all = datasets.filter(({ schema_uri: uri }) => uri.split("/").at(-2) === name);
+  if (!all.length) return h("p", { class: "quiet" }, "No dataset follows it.");
+  const listed = all.slice(0, LISTED).map(({ slug, schema_version: version }, at) => [at ? ", " : null, link(["datasets", slug], foreign(slug)), ` (version ${version})`]);
+  return h("p", {}, "Followed by ", listed, all.length > LISTED ? ` and ${withSeparators(all.length - LISTED)} more` : null, ".");
 }
 
 /** Lines of two texts side by side, those that differ marked. */

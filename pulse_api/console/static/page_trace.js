@@ -60,7 +60,7 @@ function fateOf(fate) {
     h("p", {}, foreign(fate.detail)),
     h("ol", { class: "steps" }, steps(fate).map(([name, moment, note]) => h("li", { class: name === null ? kind : "done" }, h("strong", {}, name ?? ENDS[fate.state]), " ", moment ? h("span", { class: "when" }, time(moment), " · ", exact(moment)) : null, note ? h("div", { class: "quiet" }, note) : null))),
     facts([
-      ["Place", fate.offset === null ? null : h("code", {}, `${fate.partition}:${fate.offset}`)],
+      ["Place (partition:offset)", fate.offset === null ? null : h("code", {}, `${fate.partition}:${fate.offset}`)],
       ["Dead letter", letter ? link(["dead-letters", letter.id], foreign(letter.id), ": ", foreign(letter.reason)) : null],
       ["Copy of", fate.copy_of ? h("code", {}, foreign(fate.copy_of)) : null],
       ["Erasure", fate.erasure_id ? h("code", {}, foreign(fate.erasure_id)) : null],

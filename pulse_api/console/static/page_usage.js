@@ -27,7 +27,8 @@ export function showUsage(main, context) {
         ["Own tables", limit(limits.maxLakeTables)],
         ["Bytes of own tables", limits.maxLakeBytes < 0 ? "unlimited" : bytes(limits.maxLakeBytes)],
       ])),
-      section("By month", lines.length ? table("Use by month", ["Month", "Accepted", "Landed", "Bytes", "More than before"], lines, ["", "number", "number", "number", "number"]) : h("p", { class: "quiet" }, "Nothing has landed yet.")),
+      section("By month", lines.length ? table("Use by month", ["Month", "Accepted events", "Landed events", "Size of them", "Landed, against the month before"], lines, ["month", "number", "number", "number", "number"]) : h("p", { class: "quiet" }, "Nothing has landed yet.")),
+      usage.months.some((month) => month.accepted === null) ? h("p", { class: "quiet" }, "Accepted events are counted while a monthly quota is set.") : null,
     ];
   });
 }

@@ -5,6 +5,7 @@ import { time } from "./format.js";
 import { Problem } from "./api.js";
 
 export const HOME = "/console";
+const LONG_FACT = 24; // characters from which a fact takes two columns
 
 /** The address of a page, of path segments that need no encoding yet. */
 export function address(...segments) {
@@ -111,7 +112,10 @@ export function freshLine(asOf, reload, ...more) {
 /** Name and value pairs. */
 export function facts(pairs) {
   const pairsWithValue = pairs.filter(([, value]) => value !== null && value !== undefined);
-  return h("dl", {}, pairsWithValue.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h("dl", {}, pairsWithValue.map(([name, value]) => {
+    const description = h("dd", {}, value);
+    return h("div", { class: description.textContent.length > LONG_FACT ? "long" : null }, h("dt", {}, name), description);
+  }));
 }
 
 /** A table of rows that are lists of cells; `kinds` are classes of the columns. */
@@ -128,12 +132,14 @@ export function table(label, columns, rows, kinds = []) {
   );
 }
 
-/** Ask before something happens; the dialog shows the action's result or its error. */
-export function confirm({ title, body, action, label, danger = false }) {
+/** Ask before something happens; the dialog shows the action's result or its error. Without an action it only tells. */
+export function confirm({ title, body, action = null, label, danger = false }) {
+  const about = h("div", {}, body);
   const result = h("div", {});
   const go = button(label, async () => {
     try {
       put(result, notice("good", await action()));
+      about.remove();
       go.remove();
       cancel.textContent = "Close";
       cancel.focus();
@@ -141,8 +147,8 @@ export function confirm({ title, body, action, label, danger = false }) {
       put(result, problem(error));
     }
   }, { class: danger ? "danger" : "primary" });
-  const cancel = button("Cancel", () => dialog.close());
-  const dialog = openDialog(title, body, result, h("div", { class: "actions" }, cancel, go));
+  const cancel = button(action ? "Cancel" : "Close", () => dialog.close());
+  const dialog = openDialog(title, about, result, h("div", { class: "actions" }, cancel, action ? go : null));
   cancel.focus();
   return dialog;
 }

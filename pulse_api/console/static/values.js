@@ -13,7 +13,7 @@ const SHOWN_ITEMS = 200;
 export function tree(value, { marked = null, pointer = "" } = {}) {
   const isMarked = marked !== null && pointer === marked;
   const element = branch(value, { marked, pointer });
-  return isMarked ? h("mark", { title: "what is wrong" }, element) : element;
+  return isMarked ? h("mark", { title: "What is wrong", class: element.classList.contains("tree") ? "block" : null }, element) : element;
 }
 
 function branch(value, { marked, pointer }) {
