@@ -18,6 +18,7 @@ from pulse_pipelines.lake import catalog, metadata as files, names, parsing, pat
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
 from pulse_pipelines.registry import NamedTable
+from pulse_pipelines.sql import pruning
 from pulse_pipelines.sql.engine import View
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound, Terminal, UserError
@@ -149,6 +150,8 @@ def _pinned(name: str, at: str, folder: str, metadata: TableMetadata, travel: Tr
     snapshot_id = _snapshot(metadata, name, travel)
     key = vended.credentials([folder], Mode.READ, to_tenant=True)  # for the process that runs the query
     current = snapshot_id == metadata.current_snapshot_id
+    snapshot = None if snapshot_id is None else metadata.snapshot_by_id(snapshot_id)
+    by_timestamps = pruning.timestamp_fields(metadata)
     view = View(
         name=name,
         metadata_location=at,
@@ -158,6 +161,9 @@ def _pinned(name: str, at: str, folder: str, metadata: TableMetadata, travel: Tr
         access_key=key.access_key,
         secret_key=key.secret_key,
         session_token=key.session_token,
+        whole=pruning.misjudges(metadata),
+        bounds=snapshot.manifest_list if snapshot and by_timestamps else None,
+        timestamp_fields=by_timestamps,
     )
     return PinnedTable(name, snapshot_id, view)
 
