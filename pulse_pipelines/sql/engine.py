@@ -116,11 +116,12 @@ def lock(
     database.execute("SET GLOBAL lock_configuration = true")
     checked: dict[str, list[str]] = {}
     for view in views:
-        if view.manifest_list is None:
+        if "." not in view.name:
             create_view(database, view)
             continue
         try:
-            checked[view.folder] = manifests.check(database, view.manifest_list, frozenset(view.checked))
+            if view.manifest_list is not None:
+                checked[view.folder] = manifests.check(database, view.manifest_list, frozenset(view.checked))
             create_view(database, view)
         except (duckdb.IOException, duckdb.OutOfMemoryException):  # their reasons are not only in the table
             raise
