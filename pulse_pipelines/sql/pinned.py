@@ -17,6 +17,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata as files, names, parsing, paths, updates
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
+from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.registry import NamedTable
 from pulse_pipelines.sql import pruning
 from pulse_pipelines.sql.engine import View
@@ -104,7 +105,10 @@ def _pin_dataset_table(tenant: Tenant, named: NamedTable, travel: Travel) -> Pin
     with history.store_errors_explained():
         metadata = history.metadata_at((tenant.namespace, name), named.metadata_location)
     pinned = _pinned(name, named.metadata_location, folder, metadata, travel)
-    return replace(pinned, view=replace(pinned.view, name=named.name, latest=named.latest))
+    # Other datasets have no rows before 1970: their queries need not read the list of manifests for this.
+    early = load_settings().ingest.earliest_timestamp < EPOCH
+    bounds = pinned.view.bounds if early else None
+    return replace(pinned, view=replace(pinned.view, name=named.name, latest=named.latest, bounds=bounds))
 
 
 def _pin_tenant_table(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:
