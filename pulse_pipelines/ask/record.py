@@ -90,8 +90,11 @@ def tokens_of_a_day(tenant: Tenant) -> int:
 
 
 def freshness(tenant: Tenant, names: Sequence[str]) -> dict[str, datetime | None]:
-    """When events last landed in some datasets, or in what some rollups were computed from; None: never."""
+    """When events last landed in some datasets, or in what some rollups were computed from; None: never.
+
+    Tables of the tenant's own, `namespace.table`, are left out.
+    """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         landed = dict(connection.execute(LANDED, [tenant.tenant_id, list(names)]).fetchall())
-    rollups = [name for name in names if name not in landed]
+    rollups = [name for name in names if name not in landed and "." not in name]
     return landed | (tables.landed(tenant, rollups) if rollups else {})

@@ -25,8 +25,15 @@ _WRONG_FILES = {_FORBIDDEN: "a file that is not its own", _RANGE: "bytes that it
 """What a table of the tenant's own names, by the object store's answer."""
 _SHORTER = "Content-Length from server mismatches"
 """What DuckDB says of a file that ends before the bytes that it asks for."""
+
+
+class WrongQueryError(UserError):
+    """The text of a query is wrong, whatever the files of its tables hold."""
+
+
 KINDS: Mapping[str, type[PulseError]] = {
     "refused": UserError,
+    "wrong": WrongQueryError,
     "gone": FileGone,
     "unavailable": Transient,
 }
@@ -101,6 +108,8 @@ def run(
             f"DuckDB fails at this query: {_first_line(error)}",  # below it are addresses of the process
             fix="Write it another way, or with smaller arguments",
         ) from error
+    except (duckdb.BinderException, duckdb.CatalogException) as error:  # files have no part in these
+        raise WrongQueryError(f"the query fails: {_short(error)}") from error
     except duckdb.Error as error:
         raise UserError(f"the query fails: {_short(error)}") from error
     except (pa.ArrowException, ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 
 from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
-from pulse_pipelines.sql import manifests, utc, values
+from pulse_pipelines.sql import manifests, pruning, utc, values
 from pulse_resources.errors import UserError
 
 LATEST = "QUALIFY row_number() OVER (PARTITION BY id ORDER BY _updated DESC) = 1 AND NOT _is_deleted"
@@ -49,6 +49,12 @@ class View:
     """Marks of its manifests that a recent query has checked."""
     latest: bool = False
     """Whether it is the latest state of a log of entities: of each the newest version, if not deleted."""
+    whole: bool = False
+    """Whether no file may be left out for its partition."""
+    bounds: str | None = None
+    """The snapshot's list of manifests, by whose bounds of `timestamp_fields` DuckDB may leave out files."""
+    timestamp_fields: Sequence[Sequence[int]] = ()
+    """Ids of specs, and positions in them, of partition fields that are days or months of timestamps."""
 
 
 def instance() -> duckdb.DuckDBPyConnection:
@@ -110,12 +116,13 @@ def lock(
     database.execute("SET GLOBAL lock_configuration = true")
     checked: dict[str, list[str]] = {}
     for view in views:
-        if view.manifest_list is None:
-            _create_view(database, view)
+        if "." not in view.name:
+            create_view(database, view)
             continue
         try:
-            checked[view.folder] = manifests.check(database, view.manifest_list, frozenset(view.checked))
-            _create_view(database, view)
+            if view.manifest_list is not None:
+                checked[view.folder] = manifests.check(database, view.manifest_list, frozenset(view.checked))
+            create_view(database, view)
         except (duckdb.IOException, duckdb.OutOfMemoryException):  # their reasons are not only in the table
             raise
         except (ValueError, duckdb.Error) as error:
@@ -127,11 +134,16 @@ def lock(
     return checked
 
 
-def _create_view(database: duckdb.DuckDBPyConnection, view: View) -> None:
+def create_view(database: duckdb.DuckDBPyConnection, view: View) -> None:
+    """Create the view by which a query reads a table. Raises duckdb.Error."""
     snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"
     scan = _SCAN.format(location=_literal(view.metadata_location), snapshot=snapshot)
     columns, only = ("* EXCLUDE (_is_deleted)", f" {LATEST}") if view.latest else ("*", "")
-    limit = " LIMIT 0" if view.empty else ""
+    whole = view.whole or (
+        view.bounds is not None and pruning.begins_before_1970(database, view.bounds, view.timestamp_fields)
+    )
+    # Conditions of a query are not passed on to a scan below an OFFSET.
+    limit = " LIMIT 0" if view.empty else " OFFSET 0" if whole else ""
     namespace, _, table = view.name.rpartition(".")
     if namespace:
         database.execute(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"')

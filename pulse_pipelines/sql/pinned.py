@@ -17,7 +17,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata as files, names, parsing, paths, updates
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
+from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.registry import NamedTable
+from pulse_pipelines.sql import pruning
 from pulse_pipelines.sql.engine import View
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound, Terminal, UserError
@@ -103,7 +105,10 @@ def _pin_dataset_table(tenant: Tenant, named: NamedTable, travel: Travel) -> Pin
     with history.store_errors_explained():
         metadata = history.metadata_at((tenant.namespace, name), named.metadata_location)
     pinned = _pinned(name, named.metadata_location, folder, metadata, travel)
-    return replace(pinned, view=replace(pinned.view, name=named.name, latest=named.latest))
+    # Other datasets have no rows before 1970: their queries need not read the list of manifests for this.
+    early = load_settings().ingest.earliest_timestamp < EPOCH
+    bounds = pinned.view.bounds if early else None
+    return replace(pinned, view=replace(pinned.view, name=named.name, latest=named.latest, bounds=bounds))
 
 
 def _pin_tenant_table(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:
@@ -149,6 +154,8 @@ def _pinned(name: str, at: str, folder: str, metadata: TableMetadata, travel: Tr
     snapshot_id = _snapshot(metadata, name, travel)
     key = vended.credentials([folder], Mode.READ, to_tenant=True)  # for the process that runs the query
     current = snapshot_id == metadata.current_snapshot_id
+    snapshot = None if snapshot_id is None else metadata.snapshot_by_id(snapshot_id)
+    by_timestamps = pruning.timestamp_fields(metadata)
     view = View(
         name=name,
         metadata_location=at,
@@ -158,6 +165,9 @@ def _pinned(name: str, at: str, folder: str, metadata: TableMetadata, travel: Tr
         access_key=key.access_key,
         secret_key=key.secret_key,
         session_token=key.session_token,
+        whole=pruning.misjudges(metadata),
+        bounds=snapshot.manifest_list if snapshot and by_timestamps else None,
+        timestamp_fields=by_timestamps,
     )
     return PinnedTable(name, snapshot_id, view)
 

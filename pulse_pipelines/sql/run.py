@@ -9,6 +9,7 @@ from pulse_pipelines.domain.json_values import with_text_ids
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query.formats import JSON
 from pulse_pipelines.sql import audit, pinned
+from pulse_pipelines.sql.child import WrongQueryError
 from pulse_pipelines.sql.confinement import ca_file
 from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.limits import Limits
@@ -139,7 +140,7 @@ def with_table_names(error: UserError, tables: Sequence[PinnedTable]) -> UserErr
     Their files are what an engine wrote, and DuckDB seldom says in which of them it failed.
     """
     tenant_tables = [table.name for table in tables if "." in table.name]
-    if not tenant_tables:
+    if not tenant_tables or isinstance(error, WrongQueryError):
         return error
     reads = f"The query reads {some_of(tenant_tables)}: check the files that your engine wrote there"
     return type(error)(

@@ -226,7 +226,8 @@ def test_late_events_make_their_day_due_and_change_it(zone: Zone) -> None:
     assert tables.states(tenant, "visits", ["daily"])["daily"].days_behind == 2
     zone.curate()
     before = zone.state("daily", "computed_at")
-    landed = record.freshness(tenant, ["visits", "visits__daily"])
+    landed = record.freshness(tenant, ["visits", "visits__daily", "own.visits"])
+    assert set(landed) == {"visits", "visits__daily"}, "of own tables nothing lands"
     assert landed["visits"] == landed["visits__daily"]
     zone.owner.send(visit("2026-11-18T10:00:00", who="bob"))
     ingest(zone.owner)

@@ -30,7 +30,9 @@ from pulse_pipelines.query import partial_table
 from pulse_pipelines.query.file_pruning import Span, newest_files, widening_spans
 from pulse_pipelines.query.preview import moment, preview
 from pulse_pipelines.query.snapshots import manifests, of_current, snapshots
+from pulse_pipelines.sql import pinned
 from pulse_pipelines.tables import parquet_files
+from pulse_pipelines.validation import limits
 from pulse_resources import iceberg
 from pulse_resources.errors import NotFound, PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import Settings, load_settings
@@ -477,3 +479,33 @@ def test_the_command_line_shows_the_same(lake: Lake) -> None:
     assert json.loads(listed.stdout)[0]["snapshot_id"] == str(current.snapshot_id)
     assert CliRunner().invoke(cli.app, ["snapshots", slug, "orders"]).stdout.count("append") == BATCHES
     assert CliRunner().invoke(cli.app, [*asked, "--json", "--csv"]).exit_code == 2
+
+
+def test_rows_from_a_moment_before_1970_on_are_all_found(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = stack.ingest.model_copy(update={"earliest_timestamp": datetime(1, 1, 1, tzinfo=UTC)})
+    settings = stack.model_copy(update={"ingest": early})
+    monkeypatch.setattr(limits, "load_settings", lambda: settings)
+    times = (
+        "0001-01-01T00:00:01Z",
+        "1969-12-30T12:00:00Z",
+        "1969-12-31T23:59:59.999999Z",
+        "1970-01-01T00:00:00Z",
+    )
+    owner = make_owner()
+    owner.send(*(json.dumps(json.loads(event(at)) | {"timestamp": at}).encode() for at in times))
+    ingest(owner)
+    for number, start in enumerate(times):
+        rows = preview(owner.tenant, "orders", 10, start=moment(start), columns=["id"])
+        assert sorted(rows.column("id").to_pylist()) == list(times[number:])
+        rows = preview(owner.tenant, "orders", 10, end=moment(start), columns=["id"])
+        assert sorted(rows.column("id").to_pylist()) == list(times[:number])
+
+    (table,) = pinned.tables(owner.tenant, ["orders"], [], pinned.Travel())
+    assert table.view.bounds is None, "by default no dataset has such rows"
+    monkeypatch.setattr(pinned, "load_settings", lambda: settings)
+    (table,) = pinned.tables(owner.tenant, ["orders"], [], pinned.Travel())
+    snapshot = snapshots(owner.tenant, "orders")[0].snapshot_id
+    assert str(snapshot) in (table.view.bounds or ""), "its list of manifests"
+    assert table.view.timestamp_fields

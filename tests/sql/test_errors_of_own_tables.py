@@ -1,6 +1,7 @@
 """An error of a query that reads own tables names them: what their files hold can be its cause."""
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import duckdb
 import pytest
@@ -11,6 +12,9 @@ from pulse_pipelines.sql.gate import Query
 from pulse_pipelines.sql.pinned import PinnedTable
 from pulse_pipelines.sql.run import as_damage, with_table_names, with_table_of
 from pulse_resources.errors import FileGone, NotFound, PulseError, Transient, UserError
+
+STORE: dict[str, Any] = {"address": "", "secure": False, "ca_file": "", "region": ""}
+LIMITS = {"memory_bytes": 1, "threads": 1, "seconds": 1}
 
 
 def pinned(*names: str) -> list[PinnedTable]:
@@ -29,6 +33,26 @@ def test_own_tables_are_named(fix: str | None) -> None:
 def test_of_datasets_alone_the_error_stays() -> None:
     error = UserError("the process has ended", fix="Read fewer columns")
     assert with_table_names(error, pinned("orders")) is error
+
+
+def test_of_a_name_that_no_table_has_the_error_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "lock", lambda *_, **__: {})
+    job = {"limits": LIMITS, "store": STORE, "views": [], "media_type": "", "about": {}}
+    query = Query("SELECT nosuch FROM range(1)", explain=False, tables=frozenset(), maybe=frozenset())
+    with duckdb.connect() as database, pytest.raises(UserError, match='"nosuch" not found') as raised:
+        child.run(database, query, job)
+    assert child.KINDS["wrong"] is type(raised.value)
+    assert with_table_names(raised.value, pinned("own.a")) is raised.value
+
+
+def test_a_table_without_rows_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise duckdb.InvalidInputException("Unrecognized primitive type: timestamptz_ns")
+
+    monkeypatch.setattr(engine, "create_view", refuse)
+    store, (table,) = engine.Store(**STORE), pinned("own.a")
+    with engine.instance() as database, pytest.raises(UserError, match="cannot be read: Unrecognized"):
+        engine.lock(database, store, [table.view], memory_bytes=2**28, threads=1, seconds=1)
 
 
 def test_a_file_that_an_engine_removed_is_the_tenants_matter() -> None:
@@ -54,9 +78,7 @@ def test_a_file_that_is_too_short_is_the_tenants_matter(
         raise duckdb.IOException("HTTP Error: Content-Length from server mismatches requested range, ...")
 
     monkeypatch.setattr(engine, "lock", lock)
-    store = {"address": "", "secure": False, "ca_file": "", "region": ""}
-    limits = {"memory_bytes": 1, "threads": 1, "seconds": 1}
-    job = {"limits": limits, "store": store, "views": [asdict(pinned(name)[0].view)]}
+    job = {"limits": LIMITS, "store": STORE, "views": [asdict(pinned(name)[0].view)]}
     query = Query("", explain=False, tables=frozenset(), maybe=frozenset())
     with duckdb.connect() as database, pytest.raises(kind) as raised:
         child.run(database, query, job)
