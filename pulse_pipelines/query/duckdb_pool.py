@@ -24,6 +24,8 @@ from pulse_resources.store_keys import store_key
 
 EXTENSIONS = ("avro", "httpfs", "iceberg")
 SCAN = "iceberg_scan(?, allow_moved_paths = false)"
+WHOLE_SCAN = f"(SELECT * FROM {SCAN} OFFSET 0)"  # noqa: S608 - from a constant
+"""A scan to which no condition is passed on: for one that begins before 1970, DuckDB leaves out files."""
 _NOT_FOUND = 404
 _NAG_S = 0.05
 

@@ -36,8 +36,6 @@ QUERY = """
 SELECT {columns} FROM {scan} WHERE {within} AND {only}
 ORDER BY timestamp DESC, _kafka_partition, _offset LIMIT ?
 """
-WHOLE_SCAN = f"(SELECT * FROM {duckdb_pool.SCAN} OFFSET 0)"  # noqa: S608 - from a constant
-"""A scan to which no condition is passed on: DuckDB leaves out files for one that begins before 1970."""
 AT_OR_AFTER = "timestamp >= make_timestamptz(?::BIGINT)"
 BEFORE = "timestamp < make_timestamptz(?::BIGINT)"
 
@@ -127,7 +125,7 @@ def preview(
         ):
             for part in widening_spans(files, span, limit):
                 within, moments = _within(part)
-                scan = WHOLE_SCAN if -ALWAYS < part.start < 0 else duckdb_pool.SCAN
+                scan = duckdb_pool.WHOLE_SCAN if -ALWAYS < part.start < 0 else duckdb_pool.SCAN
                 query = QUERY.format(columns=chosen, scan=scan, within=within, only=only)
                 rows = connection.execute(query, [location, *moments, limit]).to_arrow_table()
                 if rows.num_rows == limit:

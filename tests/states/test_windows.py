@@ -39,9 +39,10 @@ from pulse_pipelines.states import (
     window_build,
 )
 from pulse_pipelines.states.state_keys import HOLD
+from pulse_pipelines.validation import limits
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, QuotaExceeded, UserError
-from pulse_resources.settings import Settings
+from pulse_resources.settings import Settings, load_settings
 
 SUMS = ("amount", "count")
 GAP_S = 600
@@ -474,3 +475,19 @@ def event_windows_anew(owner: Owner) -> None:
     with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
         tables.restart(connection, dataset.dataset_id)
     window_build.build(owner.tenant, "orders")
+
+
+def test_the_check_sees_all_rows_before_1970(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB leaves out files for a condition that begins within a day before 1970."""
+    settings = load_settings()
+    early = settings.ingest.model_copy(update={"earliest_timestamp": datetime(1, 1, 1, tzinfo=UTC)})
+    monkeypatch.setattr(limits, "load_settings", lambda: settings.model_copy(update={"ingest": early}))
+    newest = START.replace(year=1969)
+    begin = newest - timedelta(minutes=RETENTION_MINUTES)
+    declare(owner)
+    for number, at in enumerate((begin + timedelta(minutes=5), newest)):
+        body = json.loads(event(f"e{number}")) | {"timestamp": at.isoformat()}
+        owner.send(json.dumps(body).encode())
+    ingest(owner)
+    assert len(owner.rows()) == 2
+    agree(owner)

@@ -33,7 +33,7 @@ WHERE dataset_id = %s AND minute > %s ORDER BY random() LIMIT %s
 ROWS = f"""
 SELECT {{key}}::VARCHAR AS k, floor(epoch_us(timestamp) / {MINUTE_US})::BIGINT AS m, epoch_us(timestamp) AS us
     {{columns}}
-FROM {duckdb_pool.SCAN}
+FROM {{scan}}
 WHERE strlen({{key}}::VARCHAR) <= {KEY_BYTES} AND timestamp >= ?::TIMESTAMPTZ
     AND epoch_us(timestamp) <= epoch_us(ingested_at) + {AHEAD_S * 1_000_000}
 """  # noqa: S608 - from constants
@@ -74,7 +74,8 @@ def problems(
     named = [f"s{number}" for number in range(len(stored.sums))]
     quoted = ['"' + column.replace('"', '""') + '"' for column in stored.sums]
     columns = "".join(f", {column} AS {name}" for column, name in zip(quoted, named, strict=True))
-    rows = ROWS.format(key=key, columns=columns)
+    scan = duckdb_pool.SCAN if stored.after >= 0 else duckdb_pool.WHOLE_SCAN
+    rows = ROWS.format(key=key, columns=columns, scan=scan)
     arguments = [location, EPOCH + timedelta(minutes=stored.after + 1)]
     ((buckets, events),) = connection.execute(COUNT.format(rows=rows), arguments).fetchall()
     differences = []
