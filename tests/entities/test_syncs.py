@@ -179,7 +179,7 @@ def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
     bring(owner, [DE], name="nameless", refused=(None,))
     settle(owner)
     assert newest(owner).state == State.HELD
-    assert "has no _id" in str(newest(owner).reason)
+    assert "refused without an _id" in str(newest(owner).reason)
 
 
 @pytest.mark.slow

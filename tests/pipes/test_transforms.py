@@ -164,7 +164,9 @@ def test_a_row_without_an_id_or_with_that_of_another_sends_nothing(owner: Owner)
     pipes.delete(owner.tenant, "fleet")
     wrong = "SELECT id, cast(coalesce(name, 'secret') AS int) AS n FROM planes"
     pipes.create(owner.tenant, definition(PIPE | {"transform": wrong}))
-    with pytest.raises(UserError, match=r"cannot be computed: CAST_INVALID_INPUT \[pipe=fleet\]$"):
+    with pytest.raises(
+        UserError, match=r"cannot be computed: CAST_INVALID_INPUT \[pipe=fleet\]\nThis was pipe fleet"
+    ):
         bring(owner, "fleet")
     assert "secret" not in str(pipes.find(owner.tenant, "fleet").error)
 
