@@ -102,12 +102,20 @@ def _read(database: duckdb.DuckDBPyConnection, location: str, kind: str) -> byte
     return bytes(row[0])
 
 
-def _listed(database: duckdb.DuckDBPyConnection, manifest_list: str) -> list[_Listed]:
+def read_list(
+    database: duckdb.DuckDBPyConnection, manifest_list: str
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The fields of a list, and its manifests by them, as DuckDB decodes it. Raises duckdb.Error."""
     read = database.execute("SELECT * FROM read_avro(?)", [manifest_list])
     names = [str(name) for name, *_ in read.description]
+    return names, [dict(zip(names, row, strict=True)) for row in read.fetchall()]
+
+
+def _listed(database: duckdb.DuckDBPyConnection, manifest_list: str) -> list[_Listed]:
+    names, rows = read_list(database, manifest_list)
     if "manifest_path" not in names:
         raise ValueError("its list of manifests has no field manifest_path")
-    return [_described(dict(zip(names, row, strict=True))) for row in read.fetchall()]
+    return [_described(row) for row in rows]
 
 
 def _described(row: Mapping[str, Any]) -> _Listed:

@@ -23,6 +23,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from pulse_pipelines.sql import manifests
+
 _TIMESTAMPS = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
 
 
@@ -56,12 +58,10 @@ def begins_before_1970(
     Raises:
         duckdb.Error: the list cannot be read.
     """
-    read = database.execute("SELECT * FROM read_avro(?)", [manifest_list])
-    names = [str(name) for name, *_ in read.description]
-    manifests = [dict(zip(names, row, strict=True)) for row in read.fetchall()]
+    _, rows = manifests.read_list(database, manifest_list)
     return any(
         _is_negative(manifest, position)
-        for manifest in manifests
+        for manifest in rows
         for spec_id, position in fields
         if manifest.get("partition_spec_id") == spec_id
     )

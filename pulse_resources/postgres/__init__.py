@@ -157,8 +157,10 @@ def migrate(settings: Settings) -> None:
         # This lock ends with the process; yoyo's own remains when its process is killed.
         with psycopg.connect(settings.postgres.url("pulse_owner")) as session:
             locks.wait(session, Lock.MIGRATIONS, settings.postgres.database)
+            with session.transaction(force_rollback=True):  # it gives up the lock on the table, not the other
+                applied = _applied(session)
             migrations = read_migrations(str(MIGRATIONS))
-            _adopt(backend, migrations, _applied(session))
+            _adopt(backend, migrations, applied)
             for migration in backend.to_apply(migrations):
                 _apply(backend, migration)
     finally:
