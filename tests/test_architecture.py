@@ -46,6 +46,7 @@ ROOMS = (
     "pipes",
     "manifest",
     "erasure",
+    "restore",
     "monitoring",
     "runtime",
     "defs",

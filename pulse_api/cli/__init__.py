@@ -83,6 +83,10 @@ PARTS = {
     ),
     "batch": ("batch", "Batches: list running and recent ones, retry a stuck one."),
     "upkeep": ("upkeep", "Table maintenance: compaction, history, orphan files, retention."),
+    "restore": (
+        "restore",
+        "After Postgres or the object store came back from a backup: compare and repair.",
+    ),
     "lake": ("connect", "Access to the lake for other engines, through the REST catalog."),
     "alerts": ("alerts", "Alerts: current and past problems, and whether they were sent."),
 }

@@ -21,6 +21,7 @@ SENDING = "Sending has stopped. {taken} events were accepted and will land; it i
 ERASURE = "The erasure has stopped before its end: the same command resumes it."
 BACKFILL = "The backfill has stopped. Finished days are rebuilt, others are unchanged; it is safe to repeat."
 UPKEEP = "The upkeep has stopped. Finished tasks stay finished; Dagster, or the same command, does the rest."
+REPAIR = "The repair has stopped. Finished steps stay finished; the same command does the rest."
 LETTERS = "It has stopped. Finished dead letters stay finished; the same command continues with the rest."
 STARTED = "Interrupted; everything that was started has been stopped."
 NOT_STARTED = "Interrupted; what runs is in `pulse status`."

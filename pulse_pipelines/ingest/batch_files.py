@@ -48,16 +48,25 @@ class BatchFiles:
         stem: begins every file name; unique to the task attempt.
         drop_copies: leave out events with the id of an earlier row of the same buffer.
         pause: called before each upload.
+        only_raw: write no data files.
     """
 
     def __init__(
-        self, tenant: Tenant, bucket: str, stem: str, *, drop_copies: bool, pause: Callable[[], None]
+        self,
+        tenant: Tenant,
+        bucket: str,
+        stem: str,
+        *,
+        drop_copies: bool,
+        pause: Callable[[], None],
+        only_raw: bool = False,
     ) -> None:
         self._tenant = tenant
         self._bucket = bucket
         self._stem = stem
         self._drop_copies = drop_copies
         self._pause = pause
+        self._only_raw = only_raw
         self._number = 0
         self._rows: dict[str, tuple[Dataset, list[pa.Table]]] = {}
         self._lines: dict[tuple[str, datetime], list[bytes]] = defaultdict(list)
@@ -128,7 +137,7 @@ class BatchFiles:
                 fresh = part.drop_columns([raw_zone.LINE])
             if copies is not None:
                 fresh = fresh.filter(pc.invert(part.column(COPY))).drop_columns([COPY])
-            if len(fresh):
+            if len(fresh) and not self._only_raw:
                 self._put_candidate(dataset, day, fresh, len(part) - len(fresh))
 
     def _put_candidate(self, dataset: Dataset, day: date, rows: pa.Table, copies: int) -> None:

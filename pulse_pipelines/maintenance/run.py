@@ -34,7 +34,7 @@ from pulse_pipelines.maintenance.policy import Need, by_table
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Failed
 from pulse_pipelines.states import window_build
-from pulse_pipelines.tables import dataset_rows, leases
+from pulse_pipelines.tables import dataset_rows, leases, store_mark
 from pulse_resources import outages, postgres
 from pulse_resources.errors import Transient
 from pulse_resources.iceberg import readable
@@ -54,8 +54,10 @@ def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds:
         seconds: no task begins after this long.
 
     Raises:
+        Terminal: Postgres or the object store was restored (see `store_mark`); nothing was done.
         Transient: a task failed because the object store or Spark does not answer.
     """
+    store_mark.check()
     until = time.monotonic() + seconds
     pause = GiveWay()
     for together in by_table(needs):

@@ -1,8 +1,6 @@
-"""Issues: current problems of batches, topics, tenants, their work and dead letters. The only state, kept by
-the caller, is since when each tenant's events have waited.
-"""
+"""Issues: current problems. The only state, kept by the caller, is since when each tenant's events waited."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -18,6 +16,7 @@ from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Standing
 from pulse_pipelines.states import declared_states
 from pulse_pipelines.states.declared_states import FullState
+from pulse_pipelines.tables import store_mark
 from pulse_resources.notify import Severity
 from pulse_resources.settings import load_settings
 
@@ -40,6 +39,7 @@ class Kind(StrEnum):
     PIPE_FAILED = "pipe_failed"
     PIPE_LOG = "pipe_log"
     STATE_FULL = "state_full"
+    RESTORED = "restored"
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,12 @@ def find_issues(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[i
         issues.extend([*_topics(measured), *_stale(following, now, settings.stale_seconds)])
         checked |= {Kind.TOPIC, Kind.TENANT_STALE}
     return Issues(tuple(issues), frozenset(checked)), following
+
+
+def find_restored() -> Iterator[Issue]:
+    """The issue that Postgres or the object store was restored. Raises as `store_mark.renew`."""
+    if (difference := store_mark.renew()) is not None:
+        yield Issue(Kind.RESTORED, "store_mark", "error", difference.sentence, store_mark.FIX, {})
 
 
 def _waiting(measured: Status, before: Waiting, now: float) -> dict[str, tuple[int, float]]:

@@ -16,6 +16,7 @@ import pyarrow.fs as pafs
 from pyiceberg.table import Table
 
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.tables import store_mark
 from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import ReachableFiles
 from pulse_resources import object_store
@@ -71,7 +72,9 @@ def remove(
     Raises:
         OSError: the object store failed; only orphans were removed.
         Transient: other writers kept committing first; nothing was removed.
+        Terminal: Postgres or the object store was restored (see `store_mark`); nothing was removed.
     """
+    store_mark.check()
     spared = in_flight()
     store = by.store if by else None
     commit(_Fence(tenant, load, by, with_log))

@@ -50,6 +50,8 @@ class Lock(StrEnum):
     """A tenant, to create a dataset within a quota."""
     LAKE = "lake"
     """A tenant, to create a table of its own."""
+    STORE_MARK = "store-mark"
+    """The store mark, to renew it."""
     MANIFEST = "manifest"
     """A tenant's slug, to compare it with a manifest and carry out what differs."""
 

@@ -104,6 +104,7 @@ WITHOUT_TENANT: dict[str, tuple[str, str, str, str, str]] = {
     "public.alerts":               ("SIUD",        "-",         "SIUD",         "-", "-"),
     "public.alert_deliveries":     ("SIUD",        "-",         "SIUD",         "-", "-"),
     "public.registry_version":     ("SIUD",        "-",         "S",            "-", "-"),
+    "public.store_mark":           ("SIUD",        "-",         "SIU",          "-", "-"),
     "public.family_versions":      ("SIUD",        "-",         "S",            "-", "-"),
     "public.api_processes":        ("SIUD",        "SIUD",      "-",            "-", "-"),
     "public.operator_keys":        ("SIUD",        "S",         "-",            "-", "-"),

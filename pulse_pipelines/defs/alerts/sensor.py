@@ -27,6 +27,7 @@ def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     current, waiting = issues.find_issues(json.loads(context.cursor or "{}"), time.time())
     sources: dict[Kind, Callable[[], Iterable[Issue]]] = {
         Kind.RUN_FAILED: lambda: failed_runs(context.instance, attempts.open_batches()),
+        Kind.RESTORED: issues.find_restored,
         Kind.CHECK_FAILING: lambda: failing_checks(context.instance, partial(_is_shown, context)),
     }
     wrong, checked = list(current.issues), set(current.looked_at)

@@ -7,6 +7,7 @@ import dagster as dg
 from pulse_pipelines.defs.launches import unfinished
 from pulse_pipelines.defs.maintenance.job import upkeep
 from pulse_pipelines.maintenance.policy import needs
+from pulse_pipelines.tables import store_mark
 
 
 @dg.sensor(
@@ -19,6 +20,8 @@ from pulse_pipelines.maintenance.policy import needs
 def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     if unfinished(context.instance, upkeep):
         return dg.SkipReason("the run before it has not ended")
+    if (restored := store_mark.compare()) is not None:
+        return dg.SkipReason(f"{restored.sentence}: see `pulse restore`")
     task_counts = Counter(need.task for need in needs(recent=True, patient=True))
     if not task_counts:
         return dg.SkipReason("no table needs upkeep")
@@ -36,6 +39,8 @@ def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.Ski
 def upkeep_daily(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     if unfinished(context.instance, upkeep):
         return dg.SkipReason("the run before it has not ended")
+    if (restored := store_mark.compare()) is not None:
+        return dg.SkipReason(f"{restored.sentence}: see `pulse restore`")
     return dg.RunRequest(run_config=_config(recent=False))
 
 

@@ -1,0 +1,214 @@
+"""Findings after a restore: differences between Postgres, the object store and Kafka, and what to do.
+
+Nothing is changed. What is only in Kafka needs no repair: ingestion reads it again by itself, from the
+positions that Postgres has.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import plan
+from pulse_pipelines.registry.datasets import list_datasets
+from pulse_pipelines.restore import lost_raw, table_files, tenant_tables
+from pulse_pipelines.restore.lost_raw import LostBatch
+from pulse_pipelines.restore.table_files import TableFiles
+from pulse_pipelines.tables import store_mark
+from pulse_resources import kafka, object_store, postgres
+from pulse_resources.errors import Terminal, some_of
+from pulse_resources.settings import load_settings
+
+FORMER = "SELECT slug, dataset_id FROM deleted_datasets WHERE tenant_id = %s"
+
+
+class Kind(StrEnum):
+    """What differs."""
+
+    RESTORED = "restored"
+    """Postgres and the object store are of different times."""
+    TABLE = "table"
+    """Files of a dataset's table are gone."""
+    RAW = "raw"
+    """Objects of the raw zone are gone."""
+    TOPIC = "topic"
+    """A topic does not hold what was not ingested yet."""
+    TENANT_TABLE = "tenant_table"
+    """A table of a tenant's own has commits that the catalog does not know."""
+    UNKNOWN = "unknown"
+    """Kafka or the object store holds data of a tenant, dataset or table that Postgres does not know."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    kind: Kind
+    tenant: str | None
+    subject: str | None
+    detail: str
+    fix: str
+
+
+def find(tenants: Sequence[Tenant]) -> Iterator[Finding]:
+    """Compare Postgres, the object store and Kafka.
+
+    Args:
+        tenants: whose data is compared.
+
+    Raises:
+        OSError: the object store failed.
+        Transient, KafkaException: the broker does not answer.
+        psycopg.OperationalError: Postgres failed.
+    """
+    if (restored := store_mark.compare()) is not None:
+        fix = "Once everything below is repaired or given up: `pulse restore accept`"
+        yield Finding(Kind.RESTORED, None, None, restored.sentence, fix)
+    for tenant in tenants:
+        yield from find_in(tenant)
+
+
+def find_in(tenant: Tenant) -> Iterator[Finding]:
+    """The findings of one tenant. Raises as `find`."""
+    for alarm in plan.ingest_status([tenant.tenant_id]).alarms:
+        subject = f"partition {alarm.partition} of {tenant.topic}"
+        yield Finding(Kind.TOPIC, tenant.slug, subject, alarm.problem, alarm.fix)
+    datasets = list_datasets(tenant)
+    lost = lost_raw.find_lost(tenant)
+    for dataset in datasets:
+        yield from _of_table(tenant, dataset, lost)
+    for batch in lost:
+        yield _of_raw(tenant, batch)
+    for behind in tenant_tables.find_behind(tenant):
+        yield Finding(
+            Kind.TENANT_TABLE,
+            tenant.slug,
+            behind.table.shown,
+            f"its folder holds {behind.commits:,} commits that the catalog does not know",
+            f"`pulse restore repair {tenant.slug}` makes the newest of them the current one",
+        )
+    for folder in (*tenant_tables.unknown_folders(tenant), *_unkntenant_tables(tenant, datasets)):
+        yield Finding(
+            Kind.UNKNOWN,
+            tenant.slug,
+            None,
+            f"Postgres has no table in the folder {folder}",
+            "It was created after the backup: create it again. Its files stay until they are deleted by hand",
+        )
+
+
+def _of_table(tenant: Tenant, dataset: Dataset, lost: Sequence[LostBatch]) -> Iterator[Finding]:
+    try:
+        files = table_files.compare(tenant, dataset)
+    except Terminal as error:
+        fix = error.fix or "`pulse reconcile` tells what is left"
+        yield Finding(Kind.TABLE, tenant.slug, dataset.slug, error.message, fix)
+        return
+    if files.is_whole:
+        return
+    yield Finding(Kind.TABLE, tenant.slug, dataset.slug, _sentence(files), _fix(files, lost))
+
+
+def _sentence(files: TableFiles) -> str:
+    base = files.base
+    if base is None:
+        return f"no metadata of the table can be used; {_days(files)}"
+    parts = []
+    if not files.is_current:
+        parts.append(f"its metadata is gone, the newest that is there is {base.location.rpartition('/')[2]}")
+    if base.missing:
+        parts.append(f"{len(base.missing):,} data files are gone")
+    if files.unreadable:
+        parts.append(f"files of {len(files.unreadable):,} earlier snapshots are gone")
+    if files.days:
+        parts.append(_days(files))
+    return "; ".join(parts)
+
+
+def _days(files: TableFiles) -> str:
+    days = [str(day) for day in files.days]
+    return f"{len(days):,} days lack rows ({some_of(days)})" if days else "no day lacks rows"
+
+
+def _fix(files: TableFiles, lost: Sequence[LostBatch]) -> str:
+    tenant, dataset = files.tenant.slug, files.dataset.slug
+    if files.dataset.of_entities:
+        return (
+            "A log of entities cannot be rebuilt: put its files back from a backup, or delete the dataset, "
+            "create it again and send its entities in full"
+        )
+    beyond = lost_raw.days_of((batch for batch in lost if not batch.in_kafka), dataset)
+    if lacking := sorted(str(day) for day in beyond.intersection(files.days)):
+        return (
+            f"`pulse restore repair {tenant}` rebuilds the others; {some_of(lacking)} cannot be rebuilt: raw "
+            "objects are gone, and the topic no longer holds their events"
+        )
+    return f"`pulse restore repair {tenant}` rebuilds them from the raw zone"
+
+
+def _of_raw(tenant: Tenant, batch: LostBatch) -> Finding:
+    events = sum(part.events for part in batch.parts)
+    slugs = some_of(sorted({part.slug for part in batch.parts}))
+    where = ", ".join(f"partition {r.partition} from {r.start} to {r.end}" for r in batch.ranges)
+    fix = (
+        f"`pulse restore repair {tenant.slug}` writes them again from Kafka"
+        if batch.in_kafka
+        else "The topic no longer holds them: put the objects back from a backup. Rows of them that are in "
+        "a table stay, but cannot be rebuilt"
+    )
+    detail = f"{events:,} events of batch {batch.batch_id} ({where}) are not in the raw zone"
+    return Finding(Kind.RAW, tenant.slug, slugs, detail, fix)
+
+
+def _unkntenant_tables(tenant: Tenant, datasets: Sequence[Dataset]) -> Iterator[str]:
+    """Folders of datasets that Postgres neither has nor had."""
+    bucket = load_settings().object_store.bucket
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        former: list[tuple[str, UUID]] = connection.execute(FORMER, [tenant.tenant_id]).fetchall()
+    locations = {
+        tenant.table_location(bucket, slug, dataset_id)
+        for slug, dataset_id in (*former, *((d.slug, d.dataset_id) for d in datasets))
+    }
+    slugs = {dataset.slug for dataset in datasets} | {slug for slug, _ in former}
+    for folder in object_store.folders(f"s3://{bucket}/iceberg/{tenant.namespace}"):
+        name = folder.rpartition("/")[2]
+        if name.startswith("_") or "__" in name:
+            continue  # tables of the tenant's own, and rollups
+        below = object_store.folders(folder)
+        yield from (path for path in below if path not in locations)
+        if name not in slugs and not below:
+            yield folder
+
+
+def find_unknown_tenants(tenants: Sequence[Tenant]) -> Iterator[Finding]:
+    """Topics and folders of tenants that Postgres does not know.
+
+    Args:
+        tenants: all that Postgres knows.
+
+    Raises:
+        OSError, KafkaException: the object store or the broker failed.
+    """
+    tenant_ids = {tenant.tenant_id for tenant in tenants}
+    bucket = load_settings().object_store.bucket
+    folders = object_store.folders(f"s3://{bucket}/iceberg")
+    ids = {_id_of(folder.rpartition("/")[2].removeprefix("pulse_")): f"folder {folder}" for folder in folders}
+    for topic in kafka.partition_counts():
+        parts = topic.split(".")
+        if len(parts) == 3 and parts[0] == "pulse" and parts[2] == "events":
+            ids.setdefault(_id_of(parts[1]), f"topic {topic}")
+    for tenant_id in sorted(ids.keys() - tenant_ids - {None}, key=str):
+        yield Finding(
+            Kind.UNKNOWN,
+            None,
+            None,
+            f"Postgres has no tenant {tenant_id}, which has the {ids[tenant_id]}",
+            "It was created after the backup: create it again, and have its senders send again",
+        )
+
+
+def _id_of(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

@@ -1,0 +1,202 @@
+"""Raw objects that are gone, written again from Kafka, by batch, if the topic still holds its offsets.
+
+Spark tasks read the batches' offset ranges and conform the events, since the raw zone has a gzip member for
+each day of its events. Erased events are left out. Data files of the table are not written.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.backfill.rows import as_of_version
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.batch_files import BatchFiles
+from pulse_pipelines.ingest.conform import TopicConformer
+from pulse_pipelines.ingest.messages import read
+from pulse_pipelines.ingest.priority import GiveWay
+from pulse_pipelines.ingest.stages import PartitionCount
+from pulse_pipelines.restore import lost_raw
+from pulse_pipelines.restore.lost_raw import LostBatch
+from pulse_pipelines.tables import dataset_rows, raw_zone
+from pulse_pipelines.tables.parquet_files import token
+from pulse_pipelines.tables.raw_zone import Message
+from pulse_pipelines.tables.written_files import RawPart
+from pulse_resources import postgres
+from pulse_resources.errors import Terminal
+from pulse_resources.process.faults import fail_point
+from pulse_resources.settings import load_settings
+from pulse_resources.spark import noted, run_tasks
+
+LETTERS = """
+SELECT partition, event_offset, dataset, reason FROM dead_letters WHERE tenant_id = %s AND batch_id = %s
+"""
+# The rows of objects that are gone stay, as those of objects that retention removed.
+REPLACED = """
+UPDATE raw_objects SET removed_at = now(), deleted_at = CASE WHEN path = ANY(%(missing)s) THEN now() END
+WHERE tenant_id = %(tenant)s AND batch_id = %(batch)s AND removed_at IS NULL
+"""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter of a batch: it is not conformed, since it may have killed a process."""
+
+    partition: int
+    offset: int
+    slug: str
+    is_decoded: bool
+
+
+@dataclass(frozen=True)
+class RefillTask:
+    """A batch whose raw objects one Spark task writes again."""
+
+    batch_id: str
+    scope: Scope
+    ranges: tuple[OffsetRange, ...]
+    excluded: tuple[OffsetRange, ...]
+    letters: tuple[Letter, ...]
+
+
+@dataclass(frozen=True)
+class Refilled:
+    batch_id: str
+    parts: tuple[RawPart, ...] = field(default=())
+
+
+def refill(spark: SparkSession, tenant: Tenant, batches: Sequence[LostBatch]) -> int:
+    """Write the raw objects of batches again and register them; returns the number of lines.
+
+    Each batch is registered in a transaction of its own; a repeated call continues.
+
+    Args:
+        batches: whose offsets the topic still holds.
+
+    Raises:
+        Terminal: the topic gives another number of events than the batch drained; that batch is unchanged.
+        PySparkException: a task failed: Kafka, the object store or Spark.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        datasets = tuple(dataset_rows.read(connection, "d.tenant_id = %s", [tenant.tenant_id]))
+        positions = connection.execute(lost_raw.POSITIONS, [tenant.tenant_id]).fetchall()
+        letters = {
+            batch.batch_id: _letters(connection, tenant, batch.batch_id, datasets) for batch in batches
+        }
+    bases = {partition: base for partition, base, _ in positions}
+    topic_id = next((topic for *_, topic in positions if topic), None)
+    scope = Scope(tenant, datasets, topic_id, bases)
+    tasks = [
+        RefillTask(batch.batch_id, scope, batch.ranges, batch.excluded, letters[batch.batch_id])
+        for batch in batches
+    ]
+    with noted("Nothing was changed: repeat it once the cause is removed", tenant=tenant.slug):
+        refilled: list[Refilled] = run_tasks(spark, tasks, refill_task, [Refilled])
+    parts = {result.batch_id: result.parts for result in refilled}
+    lines = 0
+    for batch in batches:
+        count = sum(part.events for part in parts[batch.batch_id])
+        if count != batch.lines:
+            raise Terminal(
+                f"the topic gives {count:,} events, and the batch had {batch.lines:,}",
+                fix="Put its raw objects back from a backup",
+                tenant=tenant.slug,
+                batch=batch.batch_id,
+            )
+        fail_point("restore.before_register")
+        _register(tenant.tenant_id, batch, parts[batch.batch_id])
+        lines += count
+    return lines
+
+
+def _letters(
+    connection: postgres.Connection, tenant: Tenant, batch: str, datasets: Sequence[Dataset]
+) -> tuple[Letter, ...]:
+    slugs = {dataset.slug for dataset in datasets}
+    rows = connection.execute(LETTERS, [tenant.tenant_id, batch])
+    return tuple(
+        Letter(
+            partition,
+            offset,
+            slug if slug in slugs else raw_zone.UNRESOLVED,
+            Reason(reason).is_decoded,
+        )
+        for partition, offset, slug, reason in rows
+    )
+
+
+def _register(tenant_id: UUID, batch: LostBatch, parts: Sequence[RawPart]) -> None:
+    missing = [part.path for part in batch.parts]
+    with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
+        connection.execute(REPLACED, {"tenant": tenant_id, "batch": batch.batch_id, "missing": missing})
+        raw_zone.register(connection, tenant_id, batch.batch_id, parts)
+
+
+def refill_task(task: RefillTask) -> Iterator[Refilled]:
+    """Write the raw objects of a batch in a Spark task; yields one result."""
+    settings = load_settings()
+    letters = {(letter.partition, letter.offset): letter for letter in task.letters}
+    counts = {r.partition: PartitionCount() for r in task.ranges}
+    stem, bucket = f"{task.batch_id}-{token()}", settings.object_store.bucket
+    with BatchFiles(
+        task.scope.tenant, bucket, stem, drop_copies=False, pause=GiveWay(), only_raw=True
+    ) as files:
+        for messages in read(task.scope, task.ranges, counts, settings.ingest.chunk_rows):
+            accepted = list[Message]()
+            for message in messages:
+                if any(_within(message, span) for span in task.excluded):
+                    continue
+                letter = letters.get((message.partition, message.offset))
+                if letter is None:
+                    accepted.append(message)
+                else:
+                    files.add_raw(letter.slug, message.received_ms, _line(message, letter.is_decoded))
+            _add_landed(files, task, accepted)
+            if files.buffered_bytes >= settings.ingest.buffer_bytes:
+                files.flush()
+    yield Refilled(task.batch_id, tuple(files.raw))
+
+
+def _within(message: Message, span: OffsetRange) -> bool:
+    return message.partition == span.partition and span.start <= message.offset < span.end
+
+
+def _line(message: Message, is_decoded: bool) -> bytes:
+    if not is_decoded:
+        return raw_zone.line_of_bytes(message)
+    line: bytes = raw_zone.lines([message])[0].as_py()
+    return line
+
+
+def _add_landed(files: BatchFiles, task: RefillTask, messages: Sequence[Message]) -> None:
+    """Add events that ingestion accepted: each by the newest version of its dataset's schema that accepts it.
+
+    An event that none accepts is of a dataset that was deleted since.
+    """
+    most = max((len(dataset.documents) for dataset in task.scope.datasets), default=1)
+    pending = messages
+    for age in range(most):
+        datasets = {
+            dataset.slug: as_of_version(dataset, sorted(dataset.documents, reverse=True)[age])
+            for dataset in task.scope.datasets
+            if age < len(dataset.documents)
+        }
+        scope = replace(task.scope, datasets=tuple(datasets.values()))
+        conformed = TopicConformer(scope, task.batch_id, UNLIMITED).chunk(pending)
+        if age and conformed.tables:
+            files.flush()  # rows of one version have other columns than those of another
+        for slug, table in conformed.tables.items():
+            files.add(datasets[slug], table)
+        if age and conformed.tables:
+            files.flush()
+        pending = [letter.message for letter in conformed.dead_letters]
+        if not pending:
+            return
+    for message in pending:
+        files.add_raw(raw_zone.UNRESOLVED, message.received_ms, _line(message, True))

@@ -1,0 +1,100 @@
+"""Tables of a tenant's own with commits that Postgres lost: their folder holds metadata of them.
+
+An engine's metadata is written just before the catalog's pointer moves to it, so the newest that names the
+catalog's as an earlier one was current, unless the process died between the two. What a tenant wrote is read
+by a key of the tenant's folder, within limits of size.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import catalog, metadata, own, parsing, paths
+from pulse_pipelines.lake.catalog import OwnTable
+from pulse_resources import object_store
+from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg.table_metadata import Document
+from pulse_resources.store_keys.vended import Mode
+
+READ = 20
+"""Later metadata files of a table that are read, the newest first."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A table whose folder holds commits that the catalog does not know."""
+
+    table: OwnTable
+    newest: str
+    """Location of the newest metadata that follows the catalog's."""
+    commits: int
+    """Version numbers between the two."""
+
+
+def tables_at(tenant: Tenant, row: tuple[str, str]) -> list[OwnTable]:
+    """The tenant's table with this key in the catalog, as it is now; none if it was dropped."""
+    return [table for table in catalog.tenant_tables(tenant) if table.row == row]
+
+
+def find_behind(tenant: Tenant) -> list[Behind]:
+    """Tables of the tenant's own that lack commits which their folders hold, by name.
+
+    Metadata that is damaged, too large, or that names other folders is passed over.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    return [behind for table in catalog.tenant_tables(tenant) if (behind := _behind(tenant, table))]
+
+
+def _behind(tenant: Tenant, table: OwnTable) -> Behind | None:
+    current = table_metadata.version(table.at)
+    if current is None or not paths.is_location(tenant, table.location):
+        return None
+    store = metadata.file_system(tenant, Mode.READ)
+    objects = {entry.path for entry in object_store.listed(f"{table.location}/metadata", store)}
+    later = [
+        (version, path)
+        for path in objects
+        if (version := table_metadata.version(path)) is not None and version > current
+    ]
+    for version, path in sorted(later, reverse=True)[:READ]:
+        document = _document(tenant, path)
+        if document is not None and _follows(document, table, objects):
+            return Behind(table, path, version - current)
+    return None
+
+
+def _document(tenant: Tenant, path: str) -> Document | None:
+    try:
+        document = parsing.loads(metadata.read(tenant, path, bypass_cache=True).content)
+        paths.check(tenant, document)
+        parsing.table(document)
+    except (*own.UNREADABLE, ValueError, TypeError, KeyError):
+        return None
+    return document
+
+
+def _follows(document: Document, table: OwnTable, objects: set[str]) -> bool:
+    """Whether metadata names the catalog's as an earlier one of the table, and its manifests are there."""
+    lists = {
+        snapshot["manifest-list"]
+        for snapshot in document.get("snapshots", ())
+        if snapshot["snapshot-id"] == document.get("current-snapshot-id")
+    }
+    return (
+        document["location"] == table.location
+        and table.at in table_metadata.log(document)
+        and lists <= objects
+    )
+
+
+def unknown_folders(tenant: Tenant) -> Iterator[str]:
+    """Folders of tables of the tenant's own that the catalog does not know: created after the backup.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    locations = {table.location for table in catalog.tenant_tables(tenant)}
+    folders = object_store.folders(paths.tenant_folder(tenant), metadata.file_system(tenant, Mode.READ))
+    yield from (folder for folder in folders if paths.is_location(tenant, folder) and folder not in locations)

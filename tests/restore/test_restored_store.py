@@ -1,0 +1,195 @@
+"""An object store that lost what was written after its backup: Kafka and the ledger give it back, exactly."""
+
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from support.backfill import balanced, move
+from support.faults import AtPoint
+from support.here import ingest_here as ingest, run_here
+from support.ingest import Owner, event
+from support.lake import location
+from typer.testing import CliRunner
+
+from chaos.waiting import PATIENCE_S
+from pulse_api.cli import app
+from pulse_pipelines.backfill import rebuild
+from pulse_pipelines.erasure.run import erase
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.restore import findings, raw_refill, repair
+from pulse_pipelines.restore.findings import Finding, Kind
+from pulse_pipelines.restore.repair import Repaired
+from pulse_resources import kafka, object_store, spark
+from pulse_resources.settings import load_settings
+
+
+def of_day(day: int, event_id: str, **data: Any) -> bytes:
+    return event(event_id, **data).replace(b"2026-11-19", f"2026-11-{day:02}".encode())
+
+
+def objects(owner: Owner) -> set[str]:
+    """All objects of a tenant's tables and raw zone."""
+    bucket, tenant = load_settings().object_store.bucket, owner.tenant
+    folders = (f"s3://{bucket}/iceberg/{tenant.namespace}", f"s3://{bucket}/raw/{tenant.tenant_id.hex}")
+    return {entry.path for folder in folders for entry in object_store.listed(folder)}
+
+
+def found(owner: Owner) -> list[Finding]:
+    return list(findings.find_in(owner.tenant))
+
+
+def repaired(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> list[Repaired]:
+    for module in (raw_refill, rebuild):
+        monkeypatch.setattr(module, "run_tasks", run_here)
+    return list(repair.repair(spark.shared(), owner.tenant, parallelism=2))
+
+
+def test_what_was_written_after_the_backup_comes_back(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner.send(of_day(17, "a"), of_day(18, "b"), of_day(19, "c"))
+    ingest(owner)
+    kept = objects(owner)
+    owner.send(
+        of_day(18, "d"), of_day(18, "a"), of_day(20, "e", amount=1.5), b"not JSON", event("x", dataset="y")
+    )
+    ingest(owner)
+    owner.send(of_day(20, "f"), event("z", country=3))
+    ingest(owner)
+    before = owner.rows()
+    object_store.delete(objects(owner) - kept)
+
+    kinds = [(finding.kind, finding.subject) for finding in found(owner)]
+    assert kinds.count((Kind.TABLE, "orders")) == 1
+    assert kinds.count((Kind.RAW, "_unresolved, orders")) == 1
+    assert kinds.count((Kind.RAW, "orders")) == 1
+    steps = repaired(owner, monkeypatch)
+    assert [step.failed for step in steps] == [None] * len(steps)
+    assert {"2026-11-18", "2026-11-20"} <= {str(step.day) for step in steps}
+    assert found(owner) == []
+    assert owner.rows() == before
+    report = reconcile_tenant(owner.tenant, raw=True)
+    assert report.problems == []
+    assert repaired(owner, monkeypatch) == []
+    owner.send(of_day(20, "f"), of_day(20, "g"))
+    ingest(owner)
+    assert [row["id"] for row in owner.rows()] == [*(row["id"] for row in before), "g"]
+    balanced(owner)
+
+
+def test_a_table_whose_metadata_is_gone_is_made_again(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dataset moved after the backup: no metadata file that is there has its columns."""
+    owner.send(of_day(17, "a"))
+    ingest(owner)
+    kept = objects(owner)
+    move(owner, colour={"type": "string"})
+    owner.send(of_day(17, "b", colour="red"))
+    ingest(owner)
+    before = owner.rows()
+    object_store.delete(objects(owner) - kept)
+    (table,) = [finding for finding in found(owner) if finding.kind is Kind.TABLE]
+    assert table.detail == "no metadata of the table can be used; 1 days lack rows (2026-11-17)"
+    assert [step.failed for step in repaired(owner, monkeypatch)] == [None] * 3
+    # As after any backfill, rows follow the newest version.
+    assert owner.rows() == [row | {"schema_version": 2} for row in before]
+    balanced(owner)
+
+
+def test_erased_persons_do_not_come_back(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = objects(owner)
+    owner.send(
+        event("a", country="DE"), event("b", country="FR"), event("a", country="DE"), event("bad", country=1)
+    )
+    ingest(owner)
+    erase(owner.tenant, "orders", "country=DE", lambda _: None)
+    object_store.delete(objects(owner) - kept)
+    assert [step.failed for step in repaired(owner, monkeypatch)] == [None] * 3
+    assert [row["id"] for row in owner.rows()] == ["b"]
+    lines = b"".join(
+        line
+        for path in objects(owner)
+        if path.endswith(".gz")
+        for line in raw_refill.raw_zone.unpack(raw_refill.raw_zone.content(path))
+    )
+    assert b'"b"' in lines
+    assert b"DE" not in lines
+    balanced(owner)
+
+
+def test_what_kafka_no_longer_holds_is_named(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner.send(of_day(17, "a"), of_day(17, "b"))
+    batch = ingest(owner)
+    kept = objects(owner)
+    owner.send(of_day(18, "c"))
+    ingest(owner)
+    raw = {path for path in kept if "/raw/" in path}
+    object_store.delete(raw | {path for path in kept if path.endswith(".parquet")})
+    for future in kafka.admin().delete_records([TopicPartition(owner.tenant.topic, 0, 2)]).values():
+        future.result(PATIENCE_S)
+    table, lost = found(owner)
+    assert "2026-11-17 cannot be rebuilt: raw objects are gone, and the topic no longer holds" in table.fix
+    assert lost.detail == f"2 events of batch {batch} (partition 0 from 0 to 2) are not in the raw zone"
+    (step,) = repaired(owner, monkeypatch)
+    assert str(step.day) == "2026-11-17"
+    assert step.failed is not None
+    assert [finding.kind for finding in found(owner)] == [Kind.TABLE, Kind.RAW]
+
+
+def test_files_of_earlier_snapshots(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time travel to them ends; the rows of today are as they were."""
+    owner.send(event("a"))
+    ingest(owner)
+    first = {path for path in objects(owner) if "/snap-" in path}
+    owner.send(event("b"))
+    ingest(owner)
+    object_store.delete(first)
+    (finding,) = found(owner)
+    assert finding.detail == "files of 1 earlier snapshots are gone"
+    (step,) = repaired(owner, monkeypatch)
+    assert (step.done, step.failed) == ("1 earlier snapshots removed: files of theirs are gone", None)
+    assert found(owner) == []
+    assert [row["id"] for row in owner.rows()] == ["a", "b"]
+
+
+def test_a_process_that_dies_between_two_steps(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, at: AtPoint
+) -> None:
+    def die() -> None:
+        raise RuntimeError("killed")
+
+    kept = objects(owner)
+    owner.send(event("a"))
+    ingest(owner)
+    owner.send(event("b"))
+    ingest(owner)
+    before, pointer = owner.rows(), location(owner)
+    object_store.delete(objects(owner) - kept)
+    for point in ("restore.before_register", "restore.repoint.before_commit", "backfill.rebuilt"):
+        at(point, die)
+        with pytest.raises(RuntimeError, match="killed"):
+            repaired(owner, monkeypatch)
+        assert pointer == location(owner) or point == "backfill.rebuilt"
+    assert [step.failed for step in repaired(owner, monkeypatch)] == [None]
+    assert owner.rows() == before
+    assert found(owner) == []
+    balanced(owner)
+
+
+def test_the_commands(owner: Owner) -> None:
+    owner.send(event("a"))
+    ingest(owner)
+    slug, before = owner.tenant.slug, owner.rows()
+    run = CliRunner().invoke
+    assert run(app, ["restore", "check", slug]).output == "Postgres, the object store and Kafka agree\n"
+    object_store.delete(path for path in objects(owner) if path.endswith((".parquet", ".gz")))
+    checked = run(app, ["restore", "check", slug])
+    assert checked.exit_code == 1
+    assert (
+        f"table: tenant {slug}, orders: 1 data files are gone; 1 days lack rows (2026-11-19)"
+        in checked.output
+    )
+    assert f"`pulse restore repair {slug}` rebuilds them from the raw zone" in checked.output
+    done = run(app, ["restore", "repair", slug])
+    assert (done.exit_code, done.stdout) == (0, "3 steps done, 0 failed\n")
+    assert owner.rows() == before
+    assert (
+        run(app, ["restore", "repair", slug]).stdout == "Nothing can be repaired: see `pulse restore check`\n"
+    )
