@@ -27,6 +27,7 @@ APPLIED = "SELECT migration_hash, applied_at_utc FROM _yoyo_migration ORDER BY 1
 
 EARLIER = Path(__file__).parent / "earlier_migrations"
 """Those that the baseline replaced: what databases of earlier releases have."""
+NEWEST = max(path.stem for path in postgres.MIGRATIONS.glob("*.sql"))
 NEXT = "9999.next"
 
 
@@ -74,7 +75,7 @@ def test_a_migrator_that_dies_between_a_migration_and_its_record_is_followed_by_
     def die() -> None:
         raise KeyboardInterrupt
 
-    with database(stack, postgres.BASELINE) as old:
+    with database(stack, NEWEST) as old:
         at("migration.applied", die)
         with pytest.raises(KeyboardInterrupt):
             postgres.migrate(old)
@@ -95,7 +96,7 @@ def test_a_migration_leaves_turns_to_those_who_use_its_tables(
     monkeypatch.setattr(postgres, "LOCK_S", 1)
     monkeypatch.setattr(postgres, "LOCK_TRIES", 1_000)
     waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'entity_logs'::regclass"
-    with database(stack, postgres.BASELINE) as old, owner(old) as reader, owner(old) as other:
+    with database(stack, NEWEST) as old, owner(old) as reader, owner(old) as other:
         with futures.ThreadPoolExecutor(1) as threads:
             with reader.transaction():
                 reader.execute("SELECT FROM entity_logs")
@@ -114,7 +115,7 @@ def test_a_migration_that_never_gets_its_table_says_so(
 ) -> None:
     monkeypatch.setattr(postgres, "LOCK_S", 1)
     monkeypatch.setattr(postgres, "LOCK_TRIES", 1)
-    with database(stack, postgres.BASELINE) as old, owner(old) as reader, reader.transaction():
+    with database(stack, NEWEST) as old, owner(old) as reader, reader.transaction():
         reader.execute("SELECT FROM entity_logs")
         with pytest.raises(Transient, match=rf"waits for a table.*migration={NEXT}"):
             postgres.migrate(old)
