@@ -84,7 +84,7 @@ def find_in(tenant: Tenant) -> Iterator[Finding]:
             Kind.TENANT_TABLE,
             tenant.slug,
             behind.table.shown,
-            f"its folder holds {behind.commits:,} commits that the catalog does not know",
+            f"commits in its folder that the catalog does not know: {behind.commits:,}",
             f"`pulse restore repair {tenant.slug}` makes the newest of them the current one",
         )
     for folder in (*tenant_tables.unknown_folders(tenant), *_unkntenant_tables(tenant, datasets)):
@@ -117,9 +117,9 @@ def _sentence(files: TableFiles) -> str:
     if not files.is_current:
         parts.append(f"its metadata is gone, the newest that is there is {base.location.rpartition('/')[2]}")
     if base.missing:
-        parts.append(f"{len(base.missing):,} data files are gone")
+        parts.append(f"data files that are gone: {len(base.missing):,}")
     if files.unreadable:
-        parts.append(f"files of {len(files.unreadable):,} earlier snapshots are gone")
+        parts.append(f"earlier snapshots with files that are gone: {len(files.unreadable):,}")
     if files.days:
         parts.append(_days(files))
     return "; ".join(parts)
@@ -127,12 +127,12 @@ def _sentence(files: TableFiles) -> str:
 
 def _days(files: TableFiles) -> str:
     days = [str(day) for day in files.days]
-    return f"{len(days):,} days lack rows ({some_of(days)})" if days else "no day lacks rows"
+    return f"days to be rebuilt: {len(days):,} ({some_of(days)})" if days else "no day has to be rebuilt"
 
 
 def _fix(files: TableFiles, lost: Sequence[LostBatch]) -> str:
     tenant, dataset = files.tenant.slug, files.dataset.slug
-    if files.dataset.of_entities:
+    if files.dataset.of_entities and files.days:
         return (
             "A log of entities cannot be rebuilt: put its files back from a backup, or delete the dataset, "
             "create it again and send its entities in full"
@@ -143,7 +143,7 @@ def _fix(files: TableFiles, lost: Sequence[LostBatch]) -> str:
             f"`pulse restore repair {tenant}` rebuilds the others; {some_of(lacking)} cannot be rebuilt: raw "
             "objects are gone, and the topic no longer holds their events"
         )
-    return f"`pulse restore repair {tenant}` rebuilds them from the raw zone"
+    return f"`pulse restore repair {tenant}` repairs it" + (", from the raw zone" if files.days else "")
 
 
 def _of_raw(tenant: Tenant, batch: LostBatch) -> Finding:
@@ -161,7 +161,10 @@ def _of_raw(tenant: Tenant, batch: LostBatch) -> Finding:
 
 
 def _unkntenant_tables(tenant: Tenant, datasets: Sequence[Dataset]) -> Iterator[str]:
-    """Folders of datasets that Postgres neither has nor had."""
+    """Folders with data of datasets that Postgres neither has nor had.
+
+    One without data is what a creation leaves that was refused.
+    """
     bucket = load_settings().object_store.bucket
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         former: list[tuple[str, UUID]] = connection.execute(FORMER, [tenant.tenant_id]).fetchall()
@@ -169,15 +172,13 @@ def _unkntenant_tables(tenant: Tenant, datasets: Sequence[Dataset]) -> Iterator[
         tenant.table_location(bucket, slug, dataset_id)
         for slug, dataset_id in (*former, *((d.slug, d.dataset_id) for d in datasets))
     }
-    slugs = {dataset.slug for dataset in datasets} | {slug for slug, _ in former}
     for folder in object_store.folders(f"s3://{bucket}/iceberg/{tenant.namespace}"):
         name = folder.rpartition("/")[2]
         if name.startswith("_") or "__" in name:
             continue  # tables of the tenant's own, and rollups
-        below = object_store.folders(folder)
-        yield from (path for path in below if path not in locations)
-        if name not in slugs and not below:
-            yield folder
+        for path in object_store.folders(folder):
+            if path not in locations and next(object_store.listed(f"{path}/data"), None) is not None:
+                yield path
 
 
 def find_unknown_tenants(tenants: Sequence[Tenant]) -> Iterator[Finding]:

@@ -65,9 +65,8 @@ def repair(spark: SparkSession, tenant: Tenant, *, parallelism: int) -> Iterator
     yield from _refill(spark, tenant)
     lost = lost_raw.find_lost(tenant)
     for dataset in list_datasets(tenant):
-        if not dataset.of_entities:
-            hopeless = lost_raw.days_of(lost, dataset.slug)
-            yield from _repair_dataset(spark, tenant, dataset, parallelism, hopeless)
+        hopeless = lost_raw.days_of(lost, dataset.slug)
+        yield from _repair_dataset(spark, tenant, dataset, parallelism, hopeless)
     for table in tenant_tables.find_behind(tenant):
         yield _forward(tenant, table)
 
@@ -95,6 +94,8 @@ def _repair_dataset(
     try:
         files = table_files.compare(tenant, dataset)
         days = files.days
+        if dataset.of_entities and days:
+            return  # what its readers hold are places in this log
         if not files.is_current:
             with leases.rewriting(dataset.dataset_id, wait_seconds=WAIT_S):
                 commit(_Repoint(tenant, files, files.doubtful - hopeless))
@@ -109,13 +110,13 @@ def _repair_dataset(
             yield Repaired(tenant.slug, dataset.slug, day, "rebuilt", first_line(error))
             continue
         yield Repaired(tenant.slug, dataset.slug, day, f"{rebuilt.rows:,} rows rebuilt from the raw zone")
-    done = "earlier snapshots removed: files of theirs are gone"
+    done = "earlier snapshots removed, because files of theirs are gone"
     try:
         files = table_files.compare(tenant, dataset)
         if files.is_current and files.unreadable and not files.days:
             with leases.rewriting(dataset.dataset_id, wait_seconds=WAIT_S):
                 commit(_Forget(tenant, files))
-            yield Repaired(tenant.slug, dataset.slug, None, f"{len(files.unreadable):,} {done}")
+            yield Repaired(tenant.slug, dataset.slug, None, f"{done}: {len(files.unreadable):,}")
     except _ERRORS as error:
         yield Repaired(tenant.slug, dataset.slug, None, done, first_line(error))
 

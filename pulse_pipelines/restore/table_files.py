@@ -13,6 +13,7 @@ from functools import cached_property
 import orjson
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
@@ -24,8 +25,13 @@ from pulse_resources.iceberg.table_metadata import Document
 from pulse_resources.settings import load_settings
 
 LANDED = """
-SELECT day, sum(rows)::bigint, max(landed_at) FROM landings
-WHERE tenant_id = %s AND dataset_id = %s GROUP BY day
+SELECT day, sum(rows)::bigint FROM landings WHERE tenant_id = %s AND dataset_id = %s GROUP BY day
+"""
+# A landing that is older may be of a snapshot that has expired.
+NOT_IN_BASE = """
+SELECT DISTINCT day FROM landings
+WHERE tenant_id = %s AND dataset_id = %s AND landed_at > %s AND snapshot_id <> ALL(%s)
+    AND (rows <> 0 OR files <> 0)
 """
 MARGIN = timedelta(hours=1)
 """How far the clocks of Postgres and of a table's writers may differ."""
@@ -60,8 +66,10 @@ class TableFiles:
     pointer: str
     base: Base | None
     """None: the folder holds no metadata file that can be used."""
-    landed: Mapping[date, tuple[int, datetime]]
-    """By day: rows by the ledger, and when a commit last changed them."""
+    landed: Mapping[date, int]
+    """Rows by day, by the ledger."""
+    later: frozenset[date]
+    """Days changed by a commit whose snapshot is not one of the base's."""
 
     @property
     def is_current(self) -> bool:
@@ -80,32 +88,15 @@ class TableFiles:
     @cached_property
     def days(self) -> list[date]:
         """The days that have to be rebuilt: their files are gone, or are not those of the ledger."""
-        missing = (
-            frozenset(day_of(self.base.files[path]) for path in self.base.missing)
-            if self.base
-            else frozenset()
-        )
-        if self.dataset.of_entities:
-            return sorted(missing)
+        missing = frozenset(map(day_of, self.base.missing_files if self.base else ()))
         counts = self._counts
-        wrong = {day for day, (rows, _) in self.landed.items() if counts[day] != rows}
-        return sorted(missing | wrong | (counts.keys() - self.landed.keys()) | self.doubtful)
+        wrong = {day for day in counts.keys() | self.landed.keys() if counts[day] != self.landed.get(day, 0)}
+        return sorted(missing | wrong | self.doubtful)
 
     @cached_property
     def doubtful(self) -> frozenset[date]:
-        """Days of a base that is not current whose rows may be others, though their number is right.
-
-        A commit changed them at about the time of the base's metadata, or later.
-        """
-        if self.base is None or self.is_current or self.dataset.of_entities:
-            return frozenset()
-        written = datetime.fromtimestamp(self.base.document["last-updated-ms"] / 1000, UTC)
-        counts = self._counts
-        return frozenset(
-            day
-            for day, (rows, at) in self.landed.items()
-            if rows == counts[day] > 0 and at > written - MARGIN
-        )
+        """Days whose rows may be others than the ledger's, though their number is right."""
+        return frozenset(day for day in self.later if self.landed[day] == self._counts[day] > 0)
 
     @cached_property
     def _counts(self) -> Counter[date]:
@@ -132,11 +123,18 @@ def compare(tenant: Tenant, dataset: Dataset) -> TableFiles:
     name = (tenant.namespace, dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         pointer = iceberg.current_location(connection, name)
-        rows = connection.execute(LANDED, [tenant.tenant_id, dataset.dataset_id])
-        landed = {day: (count, at) for day, count, at in rows}
+        landed = dict(connection.execute(LANDED, [tenant.tenant_id, dataset.dataset_id]).fetchall())
     folder = tenant.table_location(load_settings().object_store.bucket, dataset.slug, dataset.dataset_id)
     objects = frozenset(entry.path for entry in object_store.listed(folder))
-    return TableFiles(tenant, dataset, pointer, _base(dataset, name, pointer, objects), landed)
+    base = _base(dataset, name, pointer, objects)
+    later = frozenset[date]()
+    if base is not None and base.location != pointer:
+        since = datetime.fromtimestamp(base.document["last-updated-ms"] / 1000, UTC) - MARGIN
+        snapshots = [snapshot.snapshot_id for snapshot in base.table.metadata.snapshots]
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            values = [tenant.tenant_id, dataset.dataset_id, since, snapshots]
+            later = frozenset(day for (day,) in connection.execute(NOT_IN_BASE, values))
+    return TableFiles(tenant, dataset, pointer, base, landed, later & landed.keys())
 
 
 def _base(dataset: Dataset, name: iceberg.TableName, pointer: str, objects: frozenset[str]) -> Base | None:
@@ -150,10 +148,11 @@ def _base(dataset: Dataset, name: iceberg.TableName, pointer: str, objects: froz
         except (FileGone, FileNotFoundError):
             continue
         current = document.get("current-snapshot-id")
+        manifests = dict[str, bool]()
         unreadable = frozenset(
             snapshot.snapshot_id
             for snapshot in table.metadata.snapshots
-            if snapshot.snapshot_id != current and not _readable(table, snapshot.snapshot_id, objects)
+            if snapshot.snapshot_id != current and not _readable(table, snapshot, objects, manifests)
         )
         return Base(location, document, table, files, frozenset(files.keys() - objects), unreadable)
     return None
@@ -175,17 +174,21 @@ def _is_of(dataset: Dataset, document: Document, table: Table) -> bool:
     return owner == str(dataset.dataset_id) and columns == fields
 
 
-def _readable(table: Table, snapshot_id: int, objects: frozenset[str]) -> bool:
-    """Whether the folder holds all files of a snapshot."""
-    snapshot = table.snapshot_by_id(snapshot_id)
-    assert snapshot is not None  # noqa: S101 - the id is of this table's metadata
+def _readable(table: Table, snapshot: Snapshot, objects: frozenset[str], manifests: dict[str, bool]) -> bool:
+    """Whether the folder holds all files of a snapshot.
+
+    Args:
+        manifests: by path, whether it holds a manifest and its files; those that are read are added.
+    """
     if snapshot.manifest_list not in objects:
         return False
-    manifests = snapshot.manifests(table.io)
-    if any(manifest.manifest_path not in objects for manifest in manifests):
-        return False
-    return all(
-        entry.data_file.file_path in objects
-        for manifest in manifests
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-    )
+    for manifest in snapshot.manifests(table.io):
+        path = manifest.manifest_path
+        if path not in manifests:
+            manifests[path] = path in objects and all(
+                entry.data_file.file_path in objects
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            )
+        if not manifests[path]:
+            return False
+    return True

@@ -8,6 +8,8 @@ by a key of the tenant's folder, within limits of size.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pyarrow.fs as pafs
+
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata, own, parsing, paths
 from pulse_pipelines.lake.catalog import OwnTable
@@ -90,11 +92,20 @@ def _follows(document: Document, table: OwnTable, objects: set[str]) -> bool:
 
 
 def unknown_folders(tenant: Tenant) -> Iterator[str]:
-    """Folders of tables of the tenant's own that the catalog does not know: created after the backup.
+    """Folders with data of tables of the tenant's own that the catalog lacks: created after the backup.
 
     Raises:
         OSError: the object store failed.
     """
     locations = {table.location for table in catalog.tenant_tables(tenant)}
-    folders = object_store.folders(paths.tenant_folder(tenant), metadata.file_system(tenant, Mode.READ))
-    yield from (folder for folder in folders if paths.is_location(tenant, folder) and folder not in locations)
+    store = metadata.file_system(tenant, Mode.READ)
+    folders = object_store.folders(paths.tenant_folder(tenant), store)
+    yield from (
+        folder
+        for folder in folders
+        if paths.is_location(tenant, folder) and folder not in locations and _has_data(folder, store)
+    )
+
+
+def _has_data(folder: str, store: pafs.S3FileSystem) -> bool:
+    return next(object_store.listed(f"{folder}/data", store), None) is not None

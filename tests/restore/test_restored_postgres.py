@@ -107,7 +107,7 @@ def test_events_land_again_and_commits_of_engines_come_back(
     assert (behind.kind, behind.subject, behind.detail) == (
         Kind.TENANT_TABLE,
         "own.mail",
-        "its folder holds 2 commits that the catalog does not know",
+        "commits in its folder that the catalog does not know: 2",
     )
     tenants = registry.list_tenants()
     unknown = [finding.detail for finding in findings.find_unknown_tenants(tenants)]
