@@ -79,7 +79,8 @@ def find_in(tenant: Tenant) -> Iterator[Finding]:
         yield from _of_table(tenant, dataset, lost)
     for batch in lost:
         yield _of_raw(tenant, batch)
-    for behind in tenant_tables.find_behind(tenant):
+    # Without a restore, such metadata is what a commit that failed has left.
+    for behind in tenant_tables.find_behind(tenant) if store_mark.compare() else ():
         yield Finding(
             Kind.TENANT_TABLE,
             tenant.slug,

@@ -69,16 +69,16 @@ def find_lost(tenant: Tenant) -> list[LostBatch]:
         Transient: the broker does not answer.
         OSError: the object store failed.
     """
-    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        parts = connection.execute(PARTS, [tenant.tenant_id]).fetchall()
+    registered = _registered(tenant)
     folder = f"s3://{load_settings().object_store.bucket}/raw/{tenant.tenant_id.hex}"
     sizes = {entry.path: entry.bytes for entry in object_store.listed(folder)}
     lost: dict[str, list[LostPart]] = defaultdict(list)
-    for batch, path, slug, day, events, end in parts:
+    if all(sizes.get(path, 0) >= end for _, path, *_, end in registered):
+        return []
+    # Retention or an erasure may have removed objects meanwhile.
+    for batch, path, slug, day, events, end in set(registered) & set(_registered(tenant)):
         if sizes.get(path, 0) < end:
             lost[batch].append(LostPart(path, slug, day, events))
-    if not lost:
-        return []
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         rows = connection.execute(RANGES, [tenant.tenant_id, list(lost)]).fetchall()
         bases = {partition: base for partition, base, _ in connection.execute(POSITIONS, [tenant.tenant_id])}
@@ -95,6 +95,11 @@ def find_lost(tenant: Tenant) -> list[LostBatch]:
         in_kafka = bool(ranges) and all(r.start >= starts.get(r.partition, r.end) for r in ranges)
         batches.append(LostBatch(batch, tuple(of_batch), tuple(ranges), tuple(excluded), lines, in_kafka))
     return batches
+
+
+def _registered(tenant: Tenant) -> list[tuple[str, str, str, date, int, int]]:
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        return connection.execute(PARTS, [tenant.tenant_id]).fetchall()
 
 
 def days_of(batches: Iterable[LostBatch], slug: str) -> frozenset[date]:

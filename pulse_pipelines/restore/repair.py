@@ -23,7 +23,7 @@ from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.registry.datasets import list_datasets
 from pulse_pipelines.restore import lost_raw, raw_refill, table_files, tenant_tables
 from pulse_pipelines.restore.table_files import TableFiles, day_of
-from pulse_pipelines.tables import leases
+from pulse_pipelines.tables import leases, store_mark
 from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_properties
 from pulse_pipelines.tables.live_table import current_location
@@ -67,7 +67,7 @@ def repair(spark: SparkSession, tenant: Tenant, *, parallelism: int) -> Iterator
     for dataset in list_datasets(tenant):
         hopeless = lost_raw.days_of(lost, dataset.slug)
         yield from _repair_dataset(spark, tenant, dataset, parallelism, hopeless)
-    for table in tenant_tables.find_behind(tenant):
+    for table in tenant_tables.find_behind(tenant) if store_mark.compare() else ():
         yield _forward(tenant, table)
 
 

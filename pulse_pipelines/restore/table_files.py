@@ -18,6 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import live_table
+from pulse_pipelines.tables.live_table import current_location
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import FileGone
 from pulse_resources.iceberg import table_metadata
@@ -33,6 +34,8 @@ SELECT DISTINCT day FROM landings
 WHERE tenant_id = %s AND dataset_id = %s AND landed_at > %s AND snapshot_id <> ALL(%s)
     AND (rows <> 0 OR files <> 0)
 """
+TRIES = 3
+"""Comparisons of a table that changes meanwhile."""
 MARGIN = timedelta(hours=1)
 """How far the clocks of Postgres and of a table's writers may differ."""
 _EPOCH = date(1970, 1, 1)
@@ -70,6 +73,10 @@ class TableFiles:
     """Rows by day, by the ledger."""
     later: frozenset[date]
     """Days changed by a commit whose snapshot is not one of the base's."""
+
+    @property
+    def name(self) -> iceberg.TableName:
+        return self.tenant.namespace, self.dataset.slug
 
     @property
     def is_current(self) -> bool:
@@ -120,6 +127,14 @@ def compare(tenant: Tenant, dataset: Dataset) -> TableFiles:
         Terminal: the catalog has no such table.
         OSError: the object store failed.
     """
+    for _ in range(TRIES):
+        files = _compare(tenant, dataset)
+        if files.is_whole or files.pointer == current_location(tenant.tenant_id, files.name):
+            break  # otherwise upkeep may have removed files that the table named
+    return files
+
+
+def _compare(tenant: Tenant, dataset: Dataset) -> TableFiles:
     name = (tenant.namespace, dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         pointer = iceberg.current_location(connection, name)
