@@ -54,15 +54,6 @@ SELECT {written}{saved} FROM pulse_saved s JOIN pulse_rows r ON s.id = r.id
 """
 DISCARD = "DROP TABLE pulse_saved"
 IS_DELETED, NUMBER = "_pulse_gone", "_pulse_number"
-REFUSALS = (
-    psycopg.DataError,
-    psycopg.IntegrityError,
-    psycopg.errors.CardinalityViolation,
-    psycopg.errors.RaiseException,  # a trigger's
-    psycopg.errors.InsufficientPrivilege,  # a policy's
-    LeftOut,
-)
-"""Errors that an entity of a batch is at fault for."""
 CONFLICTS = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
 """Errors of a row that may be written once another one is."""
 
@@ -113,7 +104,9 @@ class Writer:
                 outcome.deleted = self._delete(len(deletions))
                 outcome.upserted = self._upsert(len(rows) - len(deletions))
                 self._run(CHECK)
-        except REFUSALS:
+        except psycopg.Error as error:
+            if not answers.is_of_row(error):
+                raise
             outcome = Outcome()
         else:
             return outcome
@@ -163,7 +156,9 @@ class Writer:
                     self._run(DEFER)
                     upserted = step(len(places))
                     self._run(CHECK)
-            except REFUSALS:
+            except psycopg.Error as error:
+                if not answers.is_of_row(error):
+                    raise
                 continue
             outcome.upserted += upserted
             return True
@@ -230,9 +225,9 @@ class Writer:
                 changed = step(len(places))
                 self._run(CHECK)
                 return changed
-        except REFUSALS as error:
-            if isinstance(error, psycopg.errors.InsufficientPrivilege) and not answers.is_of_policy(error):
-                raise  # the role's rights, which no entity is at fault for
+        except psycopg.Error as error:
+            if not answers.is_of_row(error):
+                raise
             if len(places) == 1:
                 outcome.refused[places[0]] = error
                 return 0
