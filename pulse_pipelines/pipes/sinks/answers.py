@@ -9,7 +9,6 @@ import psycopg
 from pulse_resources.errors import Transient, UserError
 
 _PLACE = re.compile(r"COPY pulse_rows, line (\d+)(?:, column ([^:]+):)?")
-_DOUBLED = "another entity has the same key in this table"
 _NAMED = re.compile(r'"[^"]*"')
 AGAIN = ("40", "53", "55P03", "57")
 """Classes of states that go by: serialization and deadlocks, resources, locks, an operator's intervention."""
@@ -21,6 +20,10 @@ _BY_FUNCTION = ("exec_stmt_raise", "exec_stmt_assert")
 
 class LeftOut(psycopg.Error):
     """A row was not written, or not deleted, and no error was raised."""
+
+
+class KeyTaken(psycopg.Error):
+    """Another entity has the same key in the table."""
 
 
 @contextmanager
@@ -48,6 +51,8 @@ def error_text(error: psycopg.Error) -> str:
     of = error.diag
     if isinstance(error, LeftOut):
         return "a trigger or a rule leaves it out"
+    if isinstance(error, KeyTaken):
+        return "another entity has the same key in this table"
     if of.message_primary is None:
         return type(error).__name__
     if _is_by_function(error):
@@ -57,10 +62,8 @@ def error_text(error: psycopg.Error) -> str:
     return _NAMED.sub("...", of.message_primary) + (f" ({named})" if named else "")
 
 
-def reason(error: psycopg.Error | None) -> str:
-    """Why a row cannot be written, without its values; None: another one has its key."""
-    if error is None:
-        return _DOUBLED
+def reason(error: psycopg.Error) -> str:
+    """Why a row cannot be written, without its values."""
     place = _PLACE.search(error.diag.context or "")
     column = place[2] if place and not error.diag.column_name else None
     return error_text(error) + (f" (column {column})" if column else "")
@@ -71,7 +74,7 @@ def is_of_row(error: psycopg.Error) -> bool:
 
     Not for a lost connection, what goes by, the role's rights, or a statement that cannot be run at all.
     """
-    if isinstance(error, LeftOut) or _is_by_function(error):
+    if isinstance(error, LeftOut | KeyTaken) or _is_by_function(error):
         return True
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return "row-level security" in (error.diag.message_primary or "")

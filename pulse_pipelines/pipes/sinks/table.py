@@ -37,6 +37,8 @@ CREATE TABLE IF NOT EXISTS {positions} (
 CREATE TABLE IF NOT EXISTS {listed} (pipe text, id text, PRIMARY KEY (pipe, id))
 """
 TABLES_EXIST = "SELECT to_regclass({positions}) IS NOT NULL AND to_regclass({listed}) IS NOT NULL"
+# The texts of keys, whose columns may ignore case, are compared as they are, by the collation of the index.
+_TEXT = 'id::text COLLATE "default"'
 READ = "SELECT written = %s, log, updated, sweeps FROM {positions} WHERE pipe = %s"
 OWNER = "SELECT pipe FROM {positions} WHERE written = %s"
 ANY = "SELECT EXISTS (SELECT FROM {table})"
@@ -51,15 +53,15 @@ UPDATE {positions} SET updated = %s, moved_at = now() WHERE pipe = %s AND log = 
 NOTE = """
 INSERT INTO {listed} SELECT %s, id::text FROM pulse_rows WHERE NOT {gone} ON CONFLICT DO NOTHING
 """
-UNNOTE = """
-DELETE FROM {listed} b USING pulse_rows r WHERE b.pipe = %s AND r.{gone} AND b.id = r.id::text
+UNNOTE = f"""
+DELETE FROM {{listed}} b USING pulse_rows r WHERE b.pipe = %s AND r.{{gone}} AND b.id = r.{_TEXT}
 """
-DELETE_MISSING = """
-DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text)
+DELETE_MISSING = f"""
+DELETE FROM {{table}} t WHERE NOT EXISTS (SELECT FROM {{listed}} b WHERE b.pipe = %s AND b.id = t.{_TEXT})
 """
-REMAINING = """
-SELECT t.id::text FROM {table} t
-WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text) LIMIT %s
+REMAINING = f"""
+SELECT t.id::text FROM {{table}} t
+WHERE NOT EXISTS (SELECT FROM {{listed}} b WHERE b.pipe = %s AND b.id = t.{_TEXT}) LIMIT %s
 """
 FORGET = "DELETE FROM {listed} WHERE pipe = %s"
 END_DELETIONS = "UPDATE {positions} SET sweeps = false WHERE pipe = %s AND log = %s AND updated = %s"

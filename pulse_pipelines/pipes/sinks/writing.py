@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from pulse_pipelines.pipes.sinks import answers
-from pulse_pipelines.pipes.sinks.answers import LeftOut
+from pulse_pipelines.pipes.sinks.answers import KeyTaken, LeftOut
 from pulse_pipelines.pipes.sinks.target import KEY, Target
 
 Row = Sequence[str | None]
@@ -24,13 +24,20 @@ COPY = "COPY pulse_rows ({columns}, {gone}, {number}) FROM STDIN"
 CLEAR = "TRUNCATE pulse_rows"
 DEFER = "SET CONSTRAINTS ALL DEFERRED"
 CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
+# In a column that ignores case, or has 1 and 1.0 as one number, the row of a key may be another entity's.
+SAME = 't.id::text COLLATE "C" = r.id::text COLLATE "C"'
 UPSERT = """
-INSERT INTO {table} ({columns}) SELECT {columns} FROM pulse_rows WHERE NOT {gone} ON CONFLICT (id) DO {set}
+INSERT INTO {table} AS t ({columns}) SELECT {columns} FROM pulse_rows WHERE NOT {gone}
+ON CONFLICT (id) DO {set}
 """
-DELETE = "DELETE FROM {table} t USING pulse_rows r WHERE r.{gone} AND t.id = r.id"
-REMAINS = "SELECT FROM {table} t JOIN pulse_rows r ON t.id = r.id WHERE r.{gone} LIMIT 1"
-IS_MISSING = """
-SELECT FROM pulse_rows r WHERE NOT r.{gone} AND NOT EXISTS (SELECT FROM {table} t WHERE t.id = r.id) LIMIT 1
+DELETE = f"DELETE FROM {{table}} t USING pulse_rows r WHERE r.{{gone}} AND t.id = r.id AND {SAME}"
+REMAINS = f"SELECT FROM {{table}} t JOIN pulse_rows r ON t.id = r.id AND {SAME} WHERE r.{{gone}} LIMIT 1"
+IS_MISSING = f"""
+SELECT FROM pulse_rows r
+WHERE NOT r.{{gone}} AND NOT EXISTS (SELECT FROM {{table}} t WHERE t.id = r.id AND {SAME}) LIMIT 1
+"""
+IS_TAKEN = f"""
+SELECT FROM {{table}} t JOIN pulse_rows r ON t.id = r.id WHERE NOT r.{{gone}} AND NOT {SAME} LIMIT 1
 """
 DOUBLED = "SELECT unnest(array_agg({number})) FROM pulse_rows GROUP BY id HAVING count(*) > 1"
 # Of an index of a constraint the columns are in its key, of one over expressions among what it depends on.
@@ -46,7 +53,9 @@ REFERRED = "SELECT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND con
 OTHERS = """
 SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 """
-SAVE = "CREATE TEMP TABLE pulse_saved AS SELECT t.* FROM {table} t JOIN pulse_rows r ON t.id = r.id"
+SAVE = f"""
+CREATE TEMP TABLE pulse_saved AS SELECT t.* FROM {{table}} t JOIN pulse_rows r ON t.id = r.id AND {SAME}
+"""
 REMOVE = "DELETE FROM {table} t USING pulse_saved s WHERE t.id = s.id"
 RESTORE = """
 INSERT INTO {table} ({columns}{others}) OVERRIDING SYSTEM VALUE
@@ -64,8 +73,8 @@ class Outcome:
 
     upserted: int = 0
     deleted: int = 0
-    refused: dict[int, psycopg.Error | None] = field(default_factory=dict)
-    """Why rows were left out, by their place in the batch; None: another entity has the key."""
+    refused: dict[int, psycopg.Error] = field(default_factory=dict)
+    """Why rows were left out, by their place in the batch."""
 
 
 class Writer:
@@ -86,7 +95,9 @@ class Writer:
             "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
             "gone": sql.Identifier(IS_DELETED),
             "number": sql.Identifier(NUMBER),
-            "set": sql.SQL("UPDATE SET ") + assigned if others else sql.SQL("NOTHING"),
+            "set": sql.SQL(f"UPDATE SET {{}} WHERE {SAME.replace('r.', 'EXCLUDED.')}").format(assigned)
+            if others
+            else sql.SQL("NOTHING"),
         }
         self._run(ROWS)
 
@@ -118,7 +129,7 @@ class Writer:
             del outcome.refused[place]
         self._load(rows, deletions, readable)
         doubled = self._connection.execute(sql.SQL(DOUBLED).format(**self._names)).fetchall()
-        outcome.refused |= {place: None for (place,) in doubled}
+        outcome.refused |= {place: KeyTaken() for (place,) in doubled}
         places = [place for place in readable if place not in outcome.refused]
         outcome.deleted = self._divided(
             rows,
@@ -165,11 +176,16 @@ class Writer:
         return False
 
     def _upsert(self, count: int) -> int:
-        """Upsert rows of `pulse_rows`, except deletions. Raises LeftOut: some were not written."""
+        """Upsert rows of `pulse_rows`, except deletions.
+
+        Raises:
+            KeyTaken: rows of other entities have the key of some.
+            LeftOut: some were not written.
+        """
         upserted = self._run(UPSERT)
         # A trigger may also write another key; and of a key alone, a row that is there counts as not written.
         if (upserted != count and len(self._target.columns) > 1) or self._run(IS_MISSING):
-            raise LeftOut
+            raise KeyTaken if self._run(IS_TAKEN) else LeftOut
         return upserted
 
     def _delete(self, count: int) -> int:
