@@ -37,8 +37,6 @@ CREATE TABLE IF NOT EXISTS {positions} (
 CREATE TABLE IF NOT EXISTS {listed} (pipe text, id text, PRIMARY KEY (pipe, id))
 """
 TABLES_EXIST = "SELECT to_regclass({positions}) IS NOT NULL AND to_regclass({listed}) IS NOT NULL"
-# The texts of keys, whose columns may ignore case, are compared as they are, by the collation of the index.
-_TEXT = 'id::text COLLATE "default"'
 READ = "SELECT written = %s, log, updated, sweeps FROM {positions} WHERE pipe = %s"
 OWNER = "SELECT pipe FROM {positions} WHERE written = %s"
 ANY = "SELECT EXISTS (SELECT FROM {table})"
@@ -53,15 +51,18 @@ UPDATE {positions} SET updated = %s, moved_at = now() WHERE pipe = %s AND log = 
 NOTE = """
 INSERT INTO {listed} SELECT %s, id::text FROM pulse_rows WHERE NOT {gone} ON CONFLICT DO NOTHING
 """
-UNNOTE = f"""
-DELETE FROM {{listed}} b USING pulse_rows r WHERE b.pipe = %s AND r.{{gone}} AND b.id = r.{_TEXT}
+# The texts of keys, whose columns may ignore case, are compared as they are, by the collation of the index.
+UNNOTE = """
+DELETE FROM {listed} b USING pulse_rows r
+WHERE b.pipe = %s AND r.{gone} AND b.id = r.id::text COLLATE "default"
 """
-DELETE_MISSING = f"""
-DELETE FROM {{table}} t WHERE NOT EXISTS (SELECT FROM {{listed}} b WHERE b.pipe = %s AND b.id = t.{_TEXT})
+DELETE_MISSING = """
+DELETE FROM {table} t
+WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text COLLATE "default")
 """
-REMAINING = f"""
-SELECT t.id::text FROM {{table}} t
-WHERE NOT EXISTS (SELECT FROM {{listed}} b WHERE b.pipe = %s AND b.id = t.{_TEXT}) LIMIT %s
+REMAINING = """
+SELECT t.id::text FROM {table} t
+WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text COLLATE "default") LIMIT %s
 """
 FORGET = "DELETE FROM {listed} WHERE pipe = %s"
 END_DELETIONS = "UPDATE {positions} SET sweeps = false WHERE pipe = %s AND log = %s AND updated = %s"
@@ -181,10 +182,8 @@ class Table:
             self._create()
             row = self._execute(READ, self._target.oid, self._pipe).fetchone()
             if row is not None and row[:2] == (True, log):
-                position = Position(log, *row[2:])
-            else:
-                position = Position(log, 0, self._begun(log, is_writer=row is not None and row[0]))
-        return position
+                return Position(log, *row[2:])
+            return Position(log, 0, self._begun(log, is_writer=row is not None and row[0]))
 
     def _create(self) -> None:
         """Create the tables of positions, unless they exist: the role may lack the right to create any."""

@@ -25,19 +25,19 @@ CLEAR = "TRUNCATE pulse_rows"
 DEFER = "SET CONSTRAINTS ALL DEFERRED"
 CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
 # In a column that ignores case, or has 1 and 1.0 as one number, the row of a key may be another entity's.
-SAME = 't.id::text COLLATE "C" = r.id::text COLLATE "C"'
+SAME = 't.id::text COLLATE "C" = {}.id::text COLLATE "C"'
 UPSERT = """
 INSERT INTO {table} AS t ({columns}) SELECT {columns} FROM pulse_rows WHERE NOT {gone}
 ON CONFLICT (id) DO {set}
 """
-DELETE = f"DELETE FROM {{table}} t USING pulse_rows r WHERE r.{{gone}} AND t.id = r.id AND {SAME}"
-REMAINS = f"SELECT FROM {{table}} t JOIN pulse_rows r ON t.id = r.id AND {SAME} WHERE r.{{gone}} LIMIT 1"
-IS_MISSING = f"""
+DELETE = "DELETE FROM {table} t USING pulse_rows r WHERE r.{gone} AND t.id = r.id AND {same}"
+REMAINS = "SELECT FROM {table} t JOIN pulse_rows r ON t.id = r.id AND {same} WHERE r.{gone} LIMIT 1"
+IS_MISSING = """
 SELECT FROM pulse_rows r
-WHERE NOT r.{{gone}} AND NOT EXISTS (SELECT FROM {{table}} t WHERE t.id = r.id AND {SAME}) LIMIT 1
+WHERE NOT r.{gone} AND NOT EXISTS (SELECT FROM {table} t WHERE t.id = r.id AND {same}) LIMIT 1
 """
-IS_TAKEN = f"""
-SELECT FROM {{table}} t JOIN pulse_rows r ON t.id = r.id WHERE NOT r.{{gone}} AND NOT {SAME} LIMIT 1
+IS_TAKEN = """
+SELECT FROM {table} t JOIN pulse_rows r ON t.id = r.id WHERE NOT r.{gone} AND NOT {same} LIMIT 1
 """
 DOUBLED = "SELECT unnest(array_agg({number})) FROM pulse_rows GROUP BY id HAVING count(*) > 1"
 # Of an index of a constraint the columns are in its key, of one over expressions among what it depends on.
@@ -53,9 +53,9 @@ REFERRED = "SELECT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND con
 OTHERS = """
 SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 """
-SAVE = f"""
-CREATE TEMP TABLE pulse_saved AS SELECT t.* FROM {{table}} t JOIN pulse_rows r ON t.id = r.id AND {SAME}
-"""
+SAVE = (
+    "CREATE TEMP TABLE pulse_saved AS SELECT t.* FROM {table} t JOIN pulse_rows r ON t.id = r.id AND {same}"
+)
 REMOVE = "DELETE FROM {table} t USING pulse_saved s WHERE t.id = s.id"
 RESTORE = """
 INSERT INTO {table} ({columns}{others}) OVERRIDING SYSTEM VALUE
@@ -91,11 +91,13 @@ class Writer:
         columns = [column for column, _ in target.columns]
         others = [sql.Identifier(column) for column in columns if column != KEY]
         assigned = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others)
+        of_rows, of_excluded = (sql.SQL(SAME).format(sql.SQL(row)) for row in ("r", "EXCLUDED"))
         self._names = names | {
             "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
             "gone": sql.Identifier(IS_DELETED),
             "number": sql.Identifier(NUMBER),
-            "set": sql.SQL(f"UPDATE SET {{}} WHERE {SAME.replace('r.', 'EXCLUDED.')}").format(assigned)
+            "same": of_rows,
+            "set": sql.SQL("UPDATE SET {} WHERE {}").format(assigned, of_excluded)
             if others
             else sql.SQL("NOTHING"),
         }
