@@ -27,7 +27,7 @@ BEARER = "bearer"
 """User name in an address whose password is a token."""
 _BUSY = (408, 425, 429)
 _DIGITS = 9
-"""Of seconds to wait: more are years."""
+"""Most digits of a count of seconds that are read: more are years."""
 Result = TypeVar("Result")
 
 

@@ -36,7 +36,7 @@ IS_MISSING = """
 SELECT FROM pulse_rows r
 WHERE NOT r.{gone} AND NOT EXISTS (SELECT FROM {table} t WHERE t.id = r.id AND {same}) LIMIT 1
 """
-IS_TAKEN = """
+FOREIGN_ROWS = """
 SELECT FROM {table} t JOIN pulse_rows r ON t.id = r.id WHERE NOT r.{gone} AND NOT {same} LIMIT 1
 """
 DOUBLED = "SELECT unnest(array_agg({number})) FROM pulse_rows GROUP BY id HAVING count(*) > 1"
@@ -187,7 +187,7 @@ class Writer:
         upserted = self._run(UPSERT)
         # A trigger may also write another key; and of a key alone, a row that is there counts as not written.
         if (upserted != count and len(self._target.columns) > 1) or self._run(IS_MISSING):
-            raise KeyTaken if self._run(IS_TAKEN) else LeftOut
+            raise KeyTaken if self._run(FOREIGN_ROWS) else LeftOut
         return upserted
 
     def _delete(self, count: int) -> int:
