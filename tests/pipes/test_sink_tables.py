@@ -110,6 +110,49 @@ def test_a_row_that_a_trigger_keeps_although_a_full_copy_deletes_it_is_named(own
     assert (rows(sink), pipes.find(owner.tenant, "out").error) == ({"A": 1}, None)
 
 
+def test_a_full_copy_leaves_the_row_of_a_refused_entity_as_it_was(owner: Owner, sink: Any) -> None:
+    sink.execute("CREATE TABLE copied (id text PRIMARY KEY, people smallint)")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1, B=2)
+    deliver(owner.tenant, "out")
+    sink.execute(
+        "INSERT INTO copied VALUES ('C', 3), ('D', 4); CREATE TABLE other (id text REFERENCES copied)"
+    )
+    sink.execute("INSERT INTO other VALUES ('C')")
+    push(owner, B=1_000_000)
+    for _ in range(2):
+        pipes.reset(owner.tenant, "out")
+        deliver(owner.tenant, "out")
+        assert rows(sink) == {"A": 1, "B": 2, "C": 3}
+        assert "B: value" in str(pipes.find(owner.tenant, "out").error)
+    push(owner, B=None)
+    deliver(owner.tenant, "out")
+    assert rows(sink) == {"A": 1, "C": 3}
+
+
+@pytest.mark.parametrize("check", ["", " DEFERRABLE INITIALLY DEFERRED"])
+def test_a_row_that_others_refer_to_does_not_keep_a_full_copy_from_deleting_the_rest(
+    owner: Owner, sink: Any, check: str
+) -> None:
+    sink.execute(f"CREATE TABLE copied {COLUMNS}")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1)
+    deliver(owner.tenant, "out")
+    sink.execute(
+        f"INSERT INTO copied VALUES ('B', 13), ('C', 2), ('D', 3); {LEAVES_OUT};"
+        f"CREATE TABLE other (id text REFERENCES copied{check}); INSERT INTO other VALUES ('C')"
+    )
+    pipes.reset(owner.tenant, "out")
+    assert deliver(owner.tenant, "out").counts == Counts(1, 1, 1, 2)
+    assert rows(sink) == {"A": 1, "B": 13, "C": 2}
+    error = str(pipes.find(owner.tenant, "out").error)
+    assert "B: a trigger or a rule leaves it out" in error
+    assert "C: update or delete on table" in error
+    sink.execute("DELETE FROM other")
+    assert deliver(owner.tenant, "out").counts == Counts(deleted=1)
+    assert rows(sink) == {"A": 1, "B": 13}
+
+
 def test_a_row_with_a_key_of_bytes_that_is_kept_is_deleted_later(owner: Owner, sink: Any) -> None:
     sink.execute("CREATE TABLE copied (id bytea PRIMARY KEY, people bigint)")
     pipes.create(owner.tenant, definition(PIPE))
