@@ -9,7 +9,7 @@ from support.entities import entity, make_entities
 from support.here import ingest_here as ingest
 from support.ingest import Owner, make_owner
 
-from chaos.sources import SOURCE, database
+from chaos.sources import SOURCE, database, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.pipes.sinks.deliveries import Counts
@@ -108,6 +108,32 @@ def test_a_row_that_a_trigger_keeps_although_a_full_copy_deletes_it_is_named(own
     sink.execute("ALTER TABLE copied DISABLE TRIGGER leave_out")
     assert deliver(owner.tenant, "out").counts == Counts(deleted=1)
     assert (rows(sink), pipes.find(owner.tenant, "out").error) == ({"A": 1}, None)
+
+
+def test_a_database_of_another_encoding_takes_all_that_it_has_letters_for(owner: Owner, sink: Any) -> None:
+    name = f"{sink.info.dbname}_latin"
+    sink.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    place = psycopg.conninfo.make_conninfo(sink.info.dsn, dbname=name, password=sink.info.password)
+    try:
+        with known_as(owner.tenant, place), psycopg.connect(place, autocommit=True) as narrow:
+            narrow.execute("CREATE TABLE copied (id text PRIMARY KEY, people bigint, name text)")
+            pipes.create(owner.tenant, definition(PIPE))
+            far = {"B": "\u6f22", "\u6f22\\": "x", "\U0001f600": "y"}
+            owner.send(
+                entity("\u00e9", name="\u00e9"), *(entity(key, name=name) for key, name in far.items())
+            )
+            ingest(owner)
+            for refused in (3, 0):
+                assert deliver(owner.tenant, "out").counts.refused == refused
+                assert narrow.execute("SELECT id, name FROM copied").fetchall() == [("\u00e9", "\u00e9")]
+                error = str(pipes.find(owner.tenant, "out").error)
+                assert all(f"{key}: character with byte sequence" in error for key in far)
+            owner.send(entity("B", name="z"), *(entity(key, _deleted=True) for key in far if key != "B"))
+            ingest(owner)
+            assert deliver(owner.tenant, "out").counts.upserted == 1
+            assert pipes.find(owner.tenant, "out").error is None
+    finally:
+        sink.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_a_full_copy_leaves_the_row_of_a_refused_entity_as_it_was(owner: Owner, sink: Any) -> None:

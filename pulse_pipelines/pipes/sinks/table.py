@@ -20,7 +20,7 @@ from pulse_pipelines.pipes.sinks import answers, statements
 from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity
 from pulse_pipelines.pipes.sinks.target import KEY, Target
-from pulse_pipelines.pipes.sinks.texts import key_text, stored_key, text
+from pulse_pipelines.pipes.sinks.texts import escaped, escaped_id, key_text, stored_key, text, unescaped
 from pulse_pipelines.pipes.sinks.writing import CHECK, IS_DELETED, Outcome, Row, Writer
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.process.faults import fail_point
@@ -58,6 +58,7 @@ class Table:
             "refused": target.beside(statements.REFUSED),
             "gone": sql.Identifier(IS_DELETED),
         }
+        self._is_narrow = connection.info.parameter_status("server_encoding") != "UTF8"
         self._new: set[str] = set()
         self.position = self._opened(f"{log}/{target.form}")
         self._writer = Writer(connection, target, self._names)
@@ -192,7 +193,8 @@ class Table:
             self._run(statements.UNNOTE, self._pipe)
             self._note_refused([entities[place].id for place in reasons if not entities[place].is_deleted])
         if self._has_refused_table():
-            self._run(statements.DELETE_REFUSED, self._pipe, [entity.id for entity in entities])
+            ids = [self._listed(entity.id) for entity in entities]
+            self._run(statements.DELETE_REFUSED, self._pipe, ids)
         self._refuse([(entities[place], reason) for place, reason in sorted(reasons.items())])
         return outcome
 
@@ -200,7 +202,7 @@ class Table:
         """Note entities that cannot be written: a row that one of them has stays as it is."""
         kind = dict(self._target.columns)[KEY]
         for entity_id in ids:
-            with suppress(ValueError):  # no row has such an id
+            with suppress(ValueError, psycopg.DataError), self._transaction():  # no row has such an id
                 self._run(statements.NOTE_ONE, self._pipe, key_text(entity_id, kind))
 
     def _refuse(self, refused: Sequence[tuple[Entity, str]]) -> None:
@@ -208,8 +210,8 @@ class Table:
         if refused and not self._has_refused_table():
             self._create_refused_table(*refused[0])
         for entity, reason in refused:
-            content = json_values.written([entity.is_deleted, entity.content]).decode()
-            self._run(statements.INSERT_REFUSED, self._pipe, entity.id, content, reason)
+            content = escaped(json_values.written([entity.is_deleted, entity.content]).decode())
+            self._run(statements.INSERT_REFUSED, self._pipe, self._listed(entity.id), content, reason)
             self._new.add(entity.id)
 
     def _texts(self, entity: Entity) -> Row:
@@ -228,11 +230,14 @@ class Table:
         return row == (True,)
 
     def _refused_entities(self) -> list[tuple[str, str, str]]:
-        return (
-            self._execute(statements.ALL_REFUSED, self._pipe, RETRIED).fetchall()
-            if self._has_refused_table()
-            else []
-        )
+        if not self._has_refused_table():
+            return []
+        found = self._execute(statements.ALL_REFUSED, self._pipe, RETRIED).fetchall()
+        return [(unescaped(key) if self._is_narrow else key, *more) for key, *more in found]
+
+    def _listed(self, entity_id: str) -> str:
+        """An id as `pulse_set_aside` has it."""
+        return escaped_id(entity_id) if self._is_narrow else entity_id
 
     def _create_refused_table(self, entity: Entity, reason: str) -> None:
         try:
