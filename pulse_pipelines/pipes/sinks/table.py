@@ -232,8 +232,8 @@ class Table:
     def _refused_entities(self) -> list[tuple[str, str, str]]:
         if not self._has_refused_table():
             return []
-        found = self._execute(statements.ALL_REFUSED, self._pipe, RETRIED).fetchall()
-        return [(unescaped(key) if self._is_narrow else key, *more) for key, *more in found]
+        refused = self._execute(statements.ALL_REFUSED, self._pipe, RETRIED).fetchall()
+        return [(unescaped(key) if self._is_narrow else key, *more) for key, *more in refused]
 
     def _listed(self, entity_id: str) -> str:
         """An id as `pulse_set_aside` has it."""
