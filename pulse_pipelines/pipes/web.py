@@ -1,11 +1,14 @@
 """Web: requests by HTTP at the address of a source or a sink, which an operator wrote; none leads away."""
 
+import math
 import random
 import ssl
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -23,6 +26,8 @@ PACE_S, PACE_BYTES = 30.0, 64 * 1024
 BEARER = "bearer"
 """User name in an address whose password is a token."""
 _BUSY = (408, 425, 429)
+_DIGITS = 9
+"""Most digits of a count of seconds that are read: more are years."""
 Result = TypeVar("Result")
 
 
@@ -196,9 +201,27 @@ def may_pass(status: int) -> bool:
 
 def busy(message: str, response: httpx.Response) -> Transient:
     """The error of an answer that may be another later; `patiently` waits as long as the answer asks for."""
-    retry_after = response.headers.get("retry-after", "")
-    when = {"retry_after": retry_after} if retry_after.isdecimal() and len(retry_after) < 6 else {}
+    seconds = _retry_after(response.headers)
+    when = {} if seconds is None else {"retry_after": str(seconds)}
     return Transient(message, status=response.status_code, **when)
+
+
+def _retry_after(headers: httpx.Headers) -> int | None:
+    """Seconds that an answer asks to wait, in either form; None: it does not say."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal():
+        return int(text[:_DIGITS])
+    moment, sent = _moment(text), _moment(headers.get("date", "")) or datetime.now(UTC)
+    return None if moment is None else max(0, math.ceil((moment - sent).total_seconds()))
+
+
+def _moment(text: str) -> datetime | None:
+    """A moment as HTTP writes it."""
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def changed() -> Conflict:

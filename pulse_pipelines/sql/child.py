@@ -4,6 +4,7 @@ It answers two questions, as JSON over a pipe: which tables this SQL names; then
 for them, the result. Answers are JSON and bytes, never objects: the parent does not trust the child.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -28,7 +29,13 @@ _SHORTER = "Content-Length from server mismatches"
 
 
 class WrongQueryError(UserError):
-    """The text of a query is wrong, whatever the files of its tables hold."""
+    """A query is wrong, or what it does with a value: no file of its tables is damaged."""
+
+
+_OF_VALUES = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
+"""Errors of an expression at a value; of a file they name it."""
+_OF_FILE = re.compile(r"(?:reading|read|Parquet) file ")
+_NOT_FINITE = re.compile(r"Out of Range Error: (\w+) is out of range!")
 
 
 KINDS: Mapping[str, type[PulseError]] = {
@@ -111,12 +118,28 @@ def run(
     except (duckdb.BinderException, duckdb.CatalogException) as error:  # files have no part in these
         raise WrongQueryError(f"the query fails: {_short(error)}") from error
     except duckdb.Error as error:
-        raise UserError(f"the query fails: {_short(error)}") from error
+        raise _failed(error) from error
     except (pa.ArrowException, ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"the result cannot be written as {job['media_type']}: {_first_line(error)}",
             fix="Make text of the column: CAST(... AS VARCHAR)",
         ) from error
+
+
+def _failed(error: duckdb.Error) -> UserError:
+    """The error of a query that fails at a value, or at what a file holds."""
+    message = f"the query fails: {_short(error)}"
+    if not isinstance(error, _OF_VALUES) or _OF_FILE.search(message):
+        return UserError(message)
+    fix = None
+    if named := _NOT_FINITE.search(message):
+        fix = (
+            f"{named[1]} has no value of numbers that are infinite or too large, and SUMMARIZE computes it,"
+            " too: leave them out, as by WHERE isfinite(...)"
+        )
+    elif isinstance(error, duckdb.ConversionException):
+        fix = "TRY_CAST gives null for a value that does not fit"
+    return WrongQueryError(message, fix=fix)
 
 
 def _few(checked: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
@@ -147,7 +170,7 @@ def _encoded(
     limits, media_type, about = job["limits"], job["media_type"], job["about"]
     reader = engine.rows(database, text, BATCH_ROWS, names)
     if twice := engine.duplicates(reader.schema.names):
-        raise UserError(
+        raise WrongQueryError(
             f"two columns of the result are called {twice[0]!r}", fix="Give each a name of its own: AS ..."
         )
     result, count = encoders.encoder(media_type, reader.schema, about, values.texts(database)), 0
@@ -167,7 +190,7 @@ def _encoded(
 
 
 def _too_large(most: str) -> UserError:
-    return UserError(
+    return WrongQueryError(
         f"the result has more than the {most} that a query may give", fix="Aggregate, or add LIMIT"
     )
 

@@ -10,20 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulse_pipelines.domain import json_values
-from pulse_pipelines.domain.schemas.columns import RESERVED, FieldType, Kind
+from pulse_pipelines.domain.schemas.columns import FieldType, Kind, property_of
 from pulse_pipelines.tables.arrow_columns import json_text, untyped_parts
 
 EXTRA = "_extra"
 EXACT = 2**53
 """A double holds each integer up to it."""
-_RENAMED = "data_"
 
 
 def rest(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Array | None:
     """The column `_extra` of rows that are cast to a schema; None if the cast changes nothing of it."""
     place = batch.schema.get_field_index(EXTRA)
     rounded = [
-        (_property(field.name), _kind(field.type), column)
+        (property_of(field.name), _kind(field.type), column)
         for field in schema
         if (index := batch.schema.get_field_index(field.name)) >= 0
         and (column := batch.column(index)).type != field.type
@@ -68,12 +67,6 @@ def _kind(kind: pa.DataType) -> FieldType:
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _property(column: str) -> str:
-    """The property that a column holds."""
-    name = column.removeprefix(_RENAMED)
-    return name if name.lower() in RESERVED else column
 
 
 def _joined(before: Any, digits: Any) -> Any:

@@ -1,5 +1,6 @@
 """Sinks that are services: a tenant's dataset is pushed into another's, by the chain that is documented."""
 
+import gzip
 import json
 import threading
 import tracemalloc
@@ -9,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from support.entities import as_model, entity, make_entities, pages
 from support.faults import AtPoint, often
@@ -27,6 +29,7 @@ from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import syncs
+from pulse_pipelines.pipes import web
 from pulse_pipelines.pipes.addresses import url
 from pulse_pipelines.pipes.sinks import push, reading, run as sink_run
 from pulse_pipelines.pipes.sinks.http import Service
@@ -263,6 +266,8 @@ def test_a_service_that_is_busy_is_asked_again_and_no_other_place_ever() -> None
     [
         (b'{"accepted": [{}], "refused": 2}', 2),
         (b'{"refused": -1}', 0),
+        (b'{"refused": 1, "dead_lettered": 2}', 3),
+        (b'{"refused": 3, "verdicts": [' + b'{"id": "x"},' * 400_000 + b"{}]}", 3),
         (b'{"refused": true}', 0),
         (b'{"refused": "2"}', 0),
         (b"[2]", 0),
@@ -286,11 +291,50 @@ def test_an_answer_says_how_many_were_refused_and_nothing_else_of_it_is_made(
 
 
 @pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "Sun, 29 Nov 2026 03:00:09 GMT", "Date": "Sun, 29 Nov 2026 03:00:00 GMT"}, 9),
+        ({"Retry-After": "Sun, 29 Nov 2026 02:00:00 GMT", "Date": "Sun, 29 Nov 2026 03:00:00 GMT"}, 0),
+        ({"Retry-After": "Sun, 29 Nov 9999 02:00:00 GMT"}, None),
+        ({"Retry-After": "999999999999999999"}, None),
+        ({"Retry-After": "soon"}, 0.5),
+        ({"Retry-After": "²"}, 0.5),
+        ({}, 0.5),
+    ],
+)
+def test_an_answer_says_in_either_form_how_long_to_wait(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    waited: list[float] = []
+    answers = [httpx.Response(429, headers=httpx.Headers(headers, encoding="utf-8"))]
+
+    def push() -> None:
+        if answers:
+            raise web.busy("not now", answers.pop())
+
+    if seconds is None:  # longer than a run waits
+        with pytest.raises(Transient):
+            web.patiently(push, waited.append)
+    else:
+        web.patiently(push, waited.append)
+        assert seconds <= waited[0] <= 1.2 * seconds
+
+
+def test_an_answer_is_not_asked_for_in_a_compressed_form() -> None:
+    packed = (202, {"Content-Encoding": "gzip"}, gzip.compress(b'{"refused": 1}'))
+    with service(packed) as (place, handler), Service(f"http://{place}/") as sink:
+        with pytest.raises(UserError, match="compressed"):
+            sink.push({}, b"{}")
+        assert handler.asked[0][1]["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
     ("answer", "kind"),
     [
         ((401, {}, b"s3cret"), UserError),
         ((422, {}, b"s3cret"), UserError),
-        ((200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>s3cret"), UserError),
+        ((200, {"Content-Type": "Text/HTML; charset=utf-8"}, b"<html>s3cret"), UserError),
         ((503, {"Retry-After": "99999"}, b"s3cret"), Transient),
         ((500, {}, b"s3cret"), Transient),
         ((202, {"Content-Length": "99"}, b"s3cret"), Transient),

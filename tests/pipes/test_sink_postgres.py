@@ -360,6 +360,35 @@ def test_two_entities_of_one_key_are_refused(owner: Owner, sink: Any) -> None:
     assert "another entity has the same key" in str(pipes.find(owner.tenant, "out").error)
 
 
+@pytest.mark.parametrize("columns", ["people", "none"])
+def test_a_key_that_another_entity_has_waits_until_it_is_free(owner: Owner, sink: Any, columns: str) -> None:
+    """Neither a later version nor a deletion of one entity touches the row of the other."""
+    sink.execute("ALTER TABLE copied ALTER id TYPE numeric USING id::numeric")
+    if columns == "none":
+        sink.execute("DROP TABLE copied; CREATE TABLE copied (id numeric PRIMARY KEY)")
+    pipes.create(owner.tenant, definition(PIPE))
+
+    def ids(*sent: tuple[str, dict[str, Any]]) -> list[str]:
+        push(owner, *sent)
+        deliver(owner.tenant, "out")
+        return [text for (text,) in sink.execute("SELECT id::text FROM copied ORDER BY 1").fetchall()]
+
+    assert ids(("1", {"people": 1})) == ["1"]
+    assert ids(("1.0", {"people": 2}), ("2", {"people": 3})) == ["1", "2"]
+    assert "1.0: another entity has the same key" in str(pipes.find(owner.tenant, "out").error)
+    if columns == "people":
+        assert rows(sink, "people") == {1: (1,), 2: (3,)}
+    assert ids(("1.0", {"_deleted": True})) == ["1", "2"]
+    assert pipes.find(owner.tenant, "out").error is None
+    assert ids(("1.0", {"people": 4})) == ["1", "2"]
+    assert ids(("1", {"_deleted": True})) == ["1.0", "2"]
+    assert pipes.find(owner.tenant, "out").error is None
+    pipes.reset(owner.tenant, "out")
+    assert ids(("2", {"people": 5})) == ["1.0", "2"]
+    if columns == "people":
+        assert rows(sink, "people") == {1: (4,), 2: (5,)}
+
+
 @pytest.mark.parametrize(
     ("key", "kind"), [("01", "int4"), ("+1", "int8"), (" 1", "int2"), ("-0", "int8"), ("a ", "bpchar")]
 )

@@ -9,7 +9,7 @@ from support.entities import entity, make_entities
 from support.here import ingest_here as ingest
 from support.ingest import Owner, make_owner
 
-from chaos.sources import SOURCE, database
+from chaos.sources import SOURCE, database, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.pipes.sinks.deliveries import Counts
@@ -110,6 +110,75 @@ def test_a_row_that_a_trigger_keeps_although_a_full_copy_deletes_it_is_named(own
     assert (rows(sink), pipes.find(owner.tenant, "out").error) == ({"A": 1}, None)
 
 
+def test_a_database_of_another_encoding_takes_all_that_it_has_letters_for(owner: Owner, sink: Any) -> None:
+    name = f"{sink.info.dbname}_latin"
+    sink.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    place = psycopg.conninfo.make_conninfo(sink.info.dsn, dbname=name, password=sink.info.password)
+    try:
+        with known_as(owner.tenant, place), psycopg.connect(place, autocommit=True) as narrow:
+            narrow.execute("CREATE TABLE copied (id text PRIMARY KEY, people bigint, name text)")
+            pipes.create(owner.tenant, definition(PIPE))
+            far = {"B": "\u6f22", "\u6f22\\": "x", "\U0001f600": "y"}
+            owner.send(
+                entity("\u00e9", name="\u00e9"), *(entity(key, name=name) for key, name in far.items())
+            )
+            ingest(owner)
+            for refused in (3, 0):
+                assert deliver(owner.tenant, "out").counts.refused == refused
+                assert narrow.execute("SELECT id, name FROM copied").fetchall() == [("\u00e9", "\u00e9")]
+                error = str(pipes.find(owner.tenant, "out").error)
+                assert all(f"{key}: character with byte sequence" in error for key in far)
+            owner.send(entity("B", name="z"), *(entity(key, _deleted=True) for key in far if key != "B"))
+            ingest(owner)
+            assert deliver(owner.tenant, "out").counts.upserted == 1
+            assert pipes.find(owner.tenant, "out").error is None
+    finally:
+        sink.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_full_copy_leaves_the_row_of_a_refused_entity_as_it_was(owner: Owner, sink: Any) -> None:
+    sink.execute("CREATE TABLE copied (id text PRIMARY KEY, people smallint)")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1, B=2)
+    deliver(owner.tenant, "out")
+    sink.execute(
+        "INSERT INTO copied VALUES ('C', 3), ('D', 4); CREATE TABLE other (id text REFERENCES copied)"
+    )
+    sink.execute("INSERT INTO other VALUES ('C')")
+    push(owner, B=1_000_000)
+    for _ in range(2):
+        pipes.reset(owner.tenant, "out")
+        deliver(owner.tenant, "out")
+        assert rows(sink) == {"A": 1, "B": 2, "C": 3}
+        assert "B: value" in str(pipes.find(owner.tenant, "out").error)
+    push(owner, B=None)
+    deliver(owner.tenant, "out")
+    assert rows(sink) == {"A": 1, "C": 3}
+
+
+@pytest.mark.parametrize("check", ["", " DEFERRABLE INITIALLY DEFERRED"])
+def test_a_row_that_others_refer_to_does_not_keep_a_full_copy_from_deleting_the_rest(
+    owner: Owner, sink: Any, check: str
+) -> None:
+    sink.execute(f"CREATE TABLE copied {COLUMNS}")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1)
+    deliver(owner.tenant, "out")
+    sink.execute(
+        f"INSERT INTO copied VALUES ('B', 13), ('C', 2), ('D', 3); {LEAVES_OUT};"
+        f"CREATE TABLE other (id text REFERENCES copied{check}); INSERT INTO other VALUES ('C')"
+    )
+    pipes.reset(owner.tenant, "out")
+    assert deliver(owner.tenant, "out").counts == Counts(1, 1, 1, 2)
+    assert rows(sink) == {"A": 1, "B": 13, "C": 2}
+    error = str(pipes.find(owner.tenant, "out").error)
+    assert "B: a trigger or a rule leaves it out" in error
+    assert "C: update or delete on table" in error
+    sink.execute("DELETE FROM other")
+    assert deliver(owner.tenant, "out").counts == Counts(deleted=1)
+    assert rows(sink) == {"A": 1, "B": 13}
+
+
 def test_a_row_with_a_key_of_bytes_that_is_kept_is_deleted_later(owner: Owner, sink: Any) -> None:
     sink.execute("CREATE TABLE copied (id bytea PRIMARY KEY, people bigint)")
     pipes.create(owner.tenant, definition(PIPE))
@@ -168,3 +237,41 @@ def test_a_table_that_would_not_stay_as_it_is_written_is_refused(
     sink.execute(setup)
     with pytest.raises(UserError, match=why):
         pipes.create(owner.tenant, definition(PIPE))
+
+
+IN_WORDS = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    CASE NEW.people
+    WHEN 1 THEN RAISE EXCEPTION 's3cret %', NEW.name USING ERRCODE = 'AB123';
+    WHEN 2 THEN RAISE EXCEPTION 's3cret %', NEW.name USING ERRCODE = 'check_violation';
+    WHEN 3 THEN RAISE EXCEPTION 's3cret %', NEW.name USING ERRCODE = 'insufficient_privilege';
+    WHEN 4 THEN ASSERT false, NEW.name;
+    WHEN 5 THEN DECLARE none int; BEGIN SELECT 1 INTO STRICT none WHERE false; END;
+    ELSE NULL; END CASE; RETURN NEW; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON copied FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+
+
+def test_a_row_that_one_column_trigger_or_index_cannot_take_does_not_hold_the_rest(
+    owner: Owner, sink: Any
+) -> None:
+    """Postgres without libxml has no value of `xml`; what is longer than a page is in no index."""
+    sink.execute("CREATE TABLE copied (id text PRIMARY KEY, people bigint, name text, tags xml)")
+    sink.execute(f"CREATE INDEX ON copied USING hash (people); CREATE INDEX ON copied (name); {IN_WORDS}")
+    pipes.create(owner.tenant, definition(PIPE))
+    long = "".join(map(str, range(20_000)))
+    owner.send(
+        *(entity(f"B{people}", people=people, name="s3cret") for people in range(1, 6)),
+        entity("index", name=long),
+        entity("xml", tags=["a & b"]),
+        entity("A", people=9),
+    )
+    ingest(owner)
+    assert deliver(owner.tenant, "out").counts == Counts(8, 1, 0, 7)
+    assert rows(sink) == {"A": 9}
+    reasons = dict(sink.execute("SELECT id, reason FROM pulse_set_aside").fetchall())
+    assert [reasons[f"B{people}"] for people in range(1, 5)] == ["a trigger refuses it"] * 4
+    assert reasons["B5"] == "query returned no rows"
+    assert "index row" in reasons["index"]
+    assert "XML" in reasons["xml"]
+    assert "s3cret" not in str(pipes.find(owner.tenant, "out").error)

@@ -1,11 +1,16 @@
 """An error of a query that reads own tables names them: what their files hold can be its cause."""
 
+import re
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pulse_pipelines.query.formats import JSON
 from pulse_pipelines.sql import child, engine
 from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.gate import Query
@@ -43,6 +48,50 @@ def test_of_a_name_that_no_table_has_the_error_stays(monkeypatch: pytest.MonkeyP
         child.run(database, query, job)
     assert child.KINDS["wrong"] is type(raised.value)
     assert with_table_names(raised.value, pinned("own.a")) is raised.value
+
+
+VALUES = "(VALUES (1.0::double, 'a'), ('inf', 'b')) of_table (number, word)"
+STORED = "map{{1: {{name: 'word', type: '{}', default_value: NULL}}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "fix"),
+    [
+        (f"SUMMARIZE SELECT * FROM {VALUES}", "STDDEV_SAMP is out of range", "SUMMARIZE .* isfinite"),
+        (f"SELECT word::int FROM {VALUES}", "Could not convert string 'a' to INT32", "TRY_CAST"),
+        (f"SELECT strptime(word, '%Y') FROM {VALUES}", "Could not parse string", None),
+        (f"SELECT number, number FROM {VALUES}", "two columns", "a name of its own"),
+        ("FROM range(9)", "more than the 8 rows", "Aggregate"),
+    ],
+)
+def test_of_a_value_that_a_query_fails_at_no_file_is_suspected(
+    text: str, message: str, fix: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = raised_by(text, monkeypatch)
+    assert re.search(message, error.message)
+    assert error.fix is fix is None or re.search(str(fix), str(error.fix))
+    assert with_table_names(error, pinned("own.a")) is error
+
+
+def test_a_value_of_a_file_that_is_of_another_type_than_the_table_says_is_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = pa.field("word", pa.string(), metadata={"PARQUET:field_id": "1"})
+    pq.write_table(pa.table([["a"]], schema=pa.schema([field])), tmp_path / "a.parquet")
+    text = f"FROM read_parquet('{tmp_path}/a.parquet', schema = {STORED.format('INTEGER')})"
+    error = with_table_names(raised_by(text, monkeypatch), pinned("own.a"))
+    assert "The query reads own.a" in str(error.fix)
+
+
+def raised_by(text: str, monkeypatch: pytest.MonkeyPatch) -> UserError:
+    """The error of a query."""
+    monkeypatch.setattr(engine, "lock", lambda *_, **__: {})
+    limits = LIMITS | {"rows": 8, "bytes": 1_000}
+    job = {"limits": limits, "store": STORE, "views": [], "media_type": JSON, "about": {}}
+    query = Query(text, explain=False, tables=frozenset(), maybe=frozenset())
+    with duckdb.connect() as database, pytest.raises(UserError) as raised:
+        child.run(database, query, job)
+    return raised.value
 
 
 def test_a_table_without_rows_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

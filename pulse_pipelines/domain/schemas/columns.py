@@ -52,6 +52,7 @@ METADATA = frozenset(
 PARTITION_FIELD = "timestamp_day"
 """The partition field of a dataset's table, of which Iceberg's Java library reads no column of this name."""
 RESERVED = frozenset((*PHYSICAL, *METADATA, PARTITION_FIELD))
+_RENAMED = "data_"
 
 
 class Kind(StrEnum):
@@ -116,7 +117,7 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
     for field, shape in Shapes(root).of(root).members.items():
         if not COLUMN_NAME.fullmatch(field):
             continue
-        name = f"data_{field}" if field.lower() in RESERVED else field
+        name = f"{_RENAMED}{field}" if field.lower() in RESERVED else field
         if name.lower() in names:
             raise UserError(
                 f"two properties would share the column {name!r}",
@@ -127,6 +128,22 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
             raise UserError(f"the schema declares more than {MAX_FIELDS:,} columns")
         declared.append(Column(field, name, *types.column(shape), description=descriptions.get(field, "")))
     return tuple(declared)
+
+
+def property_of(column: str) -> str:
+    """The property that a column's name alone says it holds: of `data_id` it is `id`."""
+    name = column.removeprefix(_RENAMED)
+    return name if name.lower() in RESERVED else column
+
+
+def widens(new: FieldType, old: FieldType) -> bool:
+    """Whether integers of a column of type `old`, at any depth, become numbers."""
+    if old.item is not None and new.item is not None:
+        return widens(new.item, old.item)
+    members = dict(new.fields)
+    return (old.kind is Kind.LONG and new.kind is Kind.DOUBLE) or any(
+        name in members and widens(members[name], member) for name, member in old.fields
+    )
 
 
 def _descriptions(root: Node) -> dict[str, str]:

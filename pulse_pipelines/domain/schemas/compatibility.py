@@ -15,7 +15,7 @@ from typing import Any
 
 from pulse_pipelines.domain.event import json_pointer
 from pulse_pipelines.domain.schemas.bundle import bundled
-from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind, columns
+from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind, columns, property_of, widens
 from pulse_pipelines.domain.schemas.discriminators import unions
 from pulse_pipelines.domain.schemas.equivalence import Equivalence
 from pulse_pipelines.domain.schemas.subschemas import resolve
@@ -273,6 +273,11 @@ def _columns(old: tuple[Column, ...], new: tuple[Column, ...], reported: set[str
         elif not holds(successor.type, column.type):
             change = f"the column {column.name} would be {successor.type}, not {column.type}"
             losses.append(Incompatibility(pointer, change, "the rows that it has cannot be kept in it"))
+        elif (like := property_of(column.name)) != column.field and widens(successor.type, column.type):
+            # Whose digits those in `_extra` are, files tell by the column's name alone.
+            change = f"the column {column.name} would be {successor.type}, not {column.type}"
+            why = f"it is called like that of a property {like!r}, and keeps its type"
+            losses.append(Incompatibility(pointer, change, why))
     return losses
 
 

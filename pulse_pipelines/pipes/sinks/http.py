@@ -21,12 +21,14 @@ MOST_ANSWERED = 4 * 1024 * 1024
 """Bytes of an answer that are read."""
 _ACCEPTED = range(200, 300)
 _CONFLICT = 409
+_HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
 
 
 class _SinkAnswer(msgspec.Struct):
     """What is read of an answer; its other members are not made, however many they are."""
 
     refused: int = 0
+    dead_lettered: int = 0
 
 
 _decoder = msgspec.json.Decoder(_SinkAnswer)
@@ -37,7 +39,7 @@ class Answer:
     """The answer to an accepted request."""
 
     refused: int
-    """Entities that the service reported as refused."""
+    """Entities that the service reported as refused, or as dead letters."""
 
 
 class Service:
@@ -53,7 +55,7 @@ class Service:
         except ValueError:
             raise UserError("the address of the sink is not a URL") from None
         self._url = bare.geturl()
-        self._http = web.connected(auth, {"Content-Type": "application/x-ndjson", "User-Agent": "pulse"})
+        self._http = web.connected(auth, {**_HEADERS, "User-Agent": "pulse"})
         self._sleep = sleep
 
     def __enter__(self) -> Self:
@@ -77,10 +79,11 @@ class Service:
         url = httpx.URL(self._url).copy_merge_params(dict(parameters))
         try:
             with self._http.stream("POST", url, content=lines) as answer:
-                read = b""
+                read, is_whole = b"", True
                 for part in answer.iter_raw(64 * 1024):
                     read += part
                     if len(read) > MOST_ANSWERED or time.monotonic() > until:
+                        is_whole = False
                         break
         except httpx.InvalidURL:
             raise UserError("the address of the sink is malformed") from None
@@ -88,12 +91,18 @@ class Service:
             raise web.unreachable("service", error) from None
         status = answer.status_code
         if status in _ACCEPTED:
-            if answer.headers.get("content-type", "").startswith("text/html"):
+            if answer.headers.get("content-type", "").lower().startswith("text/html"):
                 raise UserError(
                     "the service answers with an HTML page, which does not confirm the entities",
                     fix="Check that its address leads to an endpoint for entities, not to a login form",
                 )
-            return Answer(_refused(read))
+            if answer.headers.get("content-encoding", "identity") != "identity":
+                raise UserError(
+                    "the service's answer is compressed, although that was not requested",
+                    fix="It hides how many entities were refused: have the service, or its proxy, heed"
+                    " Accept-Encoding",
+                )
+            return Answer(_refused(read if is_whole else _head(read)))
         if status == _CONFLICT:
             raise Conflict("the service does not continue the chain of requests")
         if web.may_pass(status):
@@ -102,11 +111,17 @@ class Service:
 
 
 def _refused(body: bytes) -> int:
-    """How many entities an answer of Pulse's form says were refused; of any other none."""
+    """How many entities an answer of Pulse's form says have not become versions; of any other none."""
     try:
-        return max(0, _decoder.decode(body).refused)
+        counted = _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return 0
+    return max(0, counted.refused) + max(0, counted.dead_lettered)
+
+
+def _head(body: bytes) -> bytes:
+    """The members of an answer before its first list, of one that was not read to its end."""
+    return body.partition(b"[")[0] + b"[]}"
 
 
 def _fix(status: int) -> str:

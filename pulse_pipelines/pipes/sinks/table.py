@@ -7,6 +7,7 @@ what a newer one has written.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,67 +16,15 @@ from psycopg import sql
 
 from pulse_pipelines.domain import json_values
 from pulse_pipelines.pipes.registry import Pipe
-from pulse_pipelines.pipes.sinks import answers
-from pulse_pipelines.pipes.sinks.answers import LeftOut
+from pulse_pipelines.pipes.sinks import answers, statements
 from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity
 from pulse_pipelines.pipes.sinks.target import KEY, Target
-from pulse_pipelines.pipes.sinks.texts import key_text, stored_key, text
-from pulse_pipelines.pipes.sinks.writing import IS_DELETED, Outcome, Row, Writer
+from pulse_pipelines.pipes.sinks.texts import escaped, escaped_id, key_text, stored_key, text, unescaped
+from pulse_pipelines.pipes.sinks.writing import CHECK, IS_DELETED, Outcome, Row, Writer
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.process.faults import fail_point
 
-POSITIONS, LISTED = "pulse_positions", "pulse_brought"
-CREATE = """
-CREATE TABLE IF NOT EXISTS {positions} (
-    pipe     text PRIMARY KEY,
-    written  oid NOT NULL UNIQUE,
-    log      text NOT NULL,
-    updated  bigint NOT NULL,
-    sweeps   boolean NOT NULL,
-    moved_at timestamptz NOT NULL DEFAULT now());
-CREATE TABLE IF NOT EXISTS {listed} (pipe text, id text, PRIMARY KEY (pipe, id))
-"""
-TABLES_EXIST = "SELECT to_regclass({positions}) IS NOT NULL AND to_regclass({listed}) IS NOT NULL"
-READ = "SELECT written = %s, log, updated, sweeps FROM {positions} WHERE pipe = %s"
-OWNER = "SELECT pipe FROM {positions} WHERE written = %s"
-ANY = "SELECT EXISTS (SELECT FROM {table})"
-BEGIN = """
-INSERT INTO {positions} (pipe, written, log, updated, sweeps) VALUES (%s, %s, %s, 0, %s)
-ON CONFLICT (pipe) DO UPDATE SET written = EXCLUDED.written, log = EXCLUDED.log, updated = 0,
-    sweeps = EXCLUDED.sweeps, moved_at = now()
-"""
-MOVE = """
-UPDATE {positions} SET updated = %s, moved_at = now() WHERE pipe = %s AND log = %s AND updated = %s
-"""
-NOTE = """
-INSERT INTO {listed} SELECT %s, id::text FROM pulse_rows WHERE NOT {gone} ON CONFLICT DO NOTHING
-"""
-UNNOTE = """
-DELETE FROM {listed} b USING pulse_rows r WHERE b.pipe = %s AND r.{gone} AND b.id = r.id::text
-"""
-DELETE_MISSING = """
-DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text)
-"""
-REMAINING = """
-SELECT t.id::text FROM {table} t
-WHERE NOT EXISTS (SELECT FROM {listed} b WHERE b.pipe = %s AND b.id = t.id::text) LIMIT %s
-"""
-FORGET = "DELETE FROM {listed} WHERE pipe = %s"
-END_DELETIONS = "UPDATE {positions} SET sweeps = false WHERE pipe = %s AND log = %s AND updated = %s"
-REFUSED = "pulse_set_aside"
-REFUSED_EXISTS = "SELECT to_regclass({refused}) IS NOT NULL"
-CREATE_REFUSED = """
-CREATE TABLE IF NOT EXISTS {refused} (pipe text, id text, entity text NOT NULL, reason text NOT NULL,
-    since timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (pipe, id))
-"""
-INSERT_REFUSED = """
-INSERT INTO {refused} (pipe, id, entity, reason) VALUES (%s, %s, %s, %s)
-ON CONFLICT (pipe, id) DO UPDATE SET entity = EXCLUDED.entity, reason = EXCLUDED.reason
-"""
-DELETE_REFUSED = "DELETE FROM {refused} WHERE pipe = %s AND id = ANY (%s)"
-ALL_REFUSED = "SELECT id, entity, reason FROM {refused} WHERE pipe = %s ORDER BY since, id LIMIT %s"
-EMPTY_REFUSED = "DELETE FROM {refused} WHERE pipe = %s"
 RETRIED = 10_000
 """Most refused entities that a run tries again."""
 
@@ -104,11 +53,12 @@ class Table:
         self._where = {"pipe": pipe.name, "table": str(pipe.definition.sink.table)}
         self._names: dict[str, sql.Composable] = {
             "table": target.quoted,
-            "positions": target.beside(POSITIONS),
-            "listed": target.beside(LISTED),
-            "refused": target.beside(REFUSED),
+            "positions": target.beside(statements.POSITIONS),
+            "listed": target.beside(statements.LISTED),
+            "refused": target.beside(statements.REFUSED),
             "gone": sql.Identifier(IS_DELETED),
         }
+        self._is_narrow = connection.info.parameter_status("server_encoding") != "UTF8"
         self._new: set[str] = set()
         self.position = self._opened(f"{log}/{target.form}")
         self._writer = Writer(connection, target, self._names)
@@ -154,41 +104,50 @@ class Table:
     def delete_missing(self) -> Counts:
         """Delete the rows that are missing from the log, once it was read to its end.
 
-        Those that a trigger or a rule keeps are stored as refused deletions.
+        Those that are kept by a trigger, a rule or what refers to them are stored as refused deletions.
         """
         with self._transaction():
-            deleted = self._run(DELETE_MISSING, self._pipe)
-            kind = dict(self._target.columns)[KEY]
-            remaining = [
-                Entity(stored_key(key, kind), True, {}, 0)
-                for (key,) in self._execute(REMAINING, self._pipe, RETRIED).fetchall()
-            ]
-            self._refuse([(entity, answers.reason(LeftOut())) for entity in remaining])
-            self._run(FORGET, self._pipe)
-            if self._run(END_DELETIONS, self._pipe, self.position.log, self.position.updated) != 1:
+            deleted = self._delete_all_missing()
+            kind, last = dict(self._target.columns)[KEY], ""
+            while keys := self._execute(statements.REMAINING, self._pipe, last, RETRIED).fetchall():
+                deletions = [Entity(stored_key(key, kind), True, {}, 0) for (key,) in keys]
+                deleted += self._written(deletions).deleted
+                ((last,),) = keys[-1:]
+            self._run(statements.FORGET, self._pipe)
+            if self._run(statements.END_DELETIONS, self._pipe, self.position.log, self.position.updated) != 1:
                 raise self._overtaken()
             fail_point("sink.before_swept")
         fail_point("sink.after_swept")
         self.position.deletes_missing = False
         return Counts(deleted=deleted)
 
+    def _delete_all_missing(self) -> int:
+        """Delete the missing rows at once; none if one of them cannot be deleted."""
+        try:
+            with self._transaction():
+                deleted = self._run(statements.DELETE_MISSING, self._pipe)
+                self._run(CHECK)
+                return deleted
+        except psycopg.Error as error:
+            if not answers.is_of_row(error):
+                raise
+            return 0
+
     @answers.explained()
     def _opened(self, log: str) -> Position:
         """The position of the table; the start of the log if its position belongs to another log."""
         with self._transaction():
             self._create()
-            row = self._execute(READ, self._target.oid, self._pipe).fetchone()
+            row = self._execute(statements.READ, self._target.oid, self._pipe).fetchone()
             if row is not None and row[:2] == (True, log):
-                position = Position(log, *row[2:])
-            else:
-                position = Position(log, 0, self._begun(log, is_writer=row is not None and row[0]))
-        return position
+                return Position(log, *row[2:])
+            return Position(log, 0, self._begun(log, is_writer=row is not None and row[0]))
 
     def _create(self) -> None:
         """Create the tables of positions, unless they exist: the role may lack the right to create any."""
         named = {key: sql.Literal(self._names[key].as_string(None)) for key in ("positions", "listed")}
-        if self._connection.execute(sql.SQL(TABLES_EXIST).format(**named)).fetchone() != (True,):
-            self._connection.execute(sql.SQL(CREATE).format(**self._names))
+        if self._connection.execute(sql.SQL(statements.TABLES_EXIST).format(**named)).fetchone() != (True,):
+            self._connection.execute(sql.SQL(statements.CREATE).format(**self._names))
 
     def _begun(self, log: str, *, is_writer: bool) -> bool:
         """Begin to copy everything; returns whether the table has earlier rows.
@@ -196,26 +155,26 @@ class Table:
         Args:
             is_writer: whether this pipe wrote them.
         """
-        owner = self._execute(OWNER, self._target.oid).fetchone()
+        owner = self._execute(statements.OWNER, self._target.oid).fetchone()
         if owner is not None and owner[0] != self._pipe:
             of, _, other = owner[0].partition("/")
             same_tenant = self._pipe.startswith(f"{of}/")
             raise UserError(
                 f"another pipe{f', {other},' if same_tenant else ' of another tenant'} writes this table",
-                fix=f"If that pipe is gone, delete its row of {POSITIONS}, and empty the table",
+                fix=f"If that pipe is gone, delete its row of {statements.POSITIONS}, and empty the table",
                 **self._where,
             )
-        ((rows,),) = self._execute(ANY).fetchall()
+        ((rows,),) = self._execute(statements.ANY).fetchall()
         if rows and not is_writer:
             raise UserError(
                 "the table has rows that this pipe has not written, and it would delete them",
                 fix="Empty the table, or name another one",
                 **self._where,
             )
-        self._run(FORGET, self._pipe)
+        self._run(statements.FORGET, self._pipe)
         if self._has_refused_table():
-            self._run(EMPTY_REFUSED, self._pipe)
-        self._run(BEGIN, self._pipe, self._target.oid, log, rows)
+            self._run(statements.EMPTY_REFUSED, self._pipe)
+        self._run(statements.BEGIN, self._pipe, self._target.oid, log, rows)
         return bool(rows)
 
     def _written(self, entities: Sequence[Entity]) -> Outcome:
@@ -230,20 +189,29 @@ class Table:
         outcome = self._writer.write(rows, {place for place in rows if entities[place].is_deleted})
         reasons |= {place: answers.reason(error) for place, error in outcome.refused.items()}
         if self.position.deletes_missing:
-            self._run(NOTE, self._pipe)
-            self._run(UNNOTE, self._pipe)
+            self._run(statements.NOTE, self._pipe)
+            self._run(statements.UNNOTE, self._pipe)
+            self._note_refused([entities[place].id for place in reasons if not entities[place].is_deleted])
         if self._has_refused_table():
-            self._run(DELETE_REFUSED, self._pipe, [entity.id for entity in entities])
+            ids = [self._listed(entity.id) for entity in entities]
+            self._run(statements.DELETE_REFUSED, self._pipe, ids)
         self._refuse([(entities[place], reason) for place, reason in sorted(reasons.items())])
         return outcome
+
+    def _note_refused(self, ids: Sequence[str]) -> None:
+        """Note entities that cannot be written: a row that one of them has stays as it is."""
+        kind = dict(self._target.columns)[KEY]
+        for entity_id in ids:
+            with suppress(ValueError, psycopg.DataError), self._transaction():  # no row has such an id
+                self._run(statements.NOTE_ONE, self._pipe, key_text(entity_id, kind))
 
     def _refuse(self, refused: Sequence[tuple[Entity, str]]) -> None:
         """Store entities as refused, each with its reason."""
         if refused and not self._has_refused_table():
             self._create_refused_table(*refused[0])
         for entity, reason in refused:
-            content = json_values.written([entity.is_deleted, entity.content]).decode()
-            self._run(INSERT_REFUSED, self._pipe, entity.id, content, reason)
+            content = escaped(json_values.written([entity.is_deleted, entity.content]).decode())
+            self._run(statements.INSERT_REFUSED, self._pipe, self._listed(entity.id), content, reason)
             self._new.add(entity.id)
 
     def _texts(self, entity: Entity) -> Row:
@@ -258,26 +226,34 @@ class Table:
 
     def _has_refused_table(self) -> bool:
         name = sql.Literal(self._names["refused"].as_string(None))
-        row = self._connection.execute(sql.SQL(REFUSED_EXISTS).format(refused=name)).fetchone()
+        row = self._connection.execute(sql.SQL(statements.REFUSED_EXISTS).format(refused=name)).fetchone()
         return row == (True,)
 
     def _refused_entities(self) -> list[tuple[str, str, str]]:
-        return self._execute(ALL_REFUSED, self._pipe, RETRIED).fetchall() if self._has_refused_table() else []
+        if not self._has_refused_table():
+            return []
+        refused = self._execute(statements.ALL_REFUSED, self._pipe, RETRIED).fetchall()
+        return [(unescaped(key) if self._is_narrow else key, *more) for key, *more in refused]
+
+    def _listed(self, entity_id: str) -> str:
+        """An id as `pulse_set_aside` has it."""
+        return escaped_id(entity_id) if self._is_narrow else entity_id
 
     def _create_refused_table(self, entity: Entity, reason: str) -> None:
         try:
             with self._transaction():
-                self._run(CREATE_REFUSED)
+                self._run(statements.CREATE_REFUSED)
         except psycopg.errors.InsufficientPrivilege:
             raise UserError(
                 f"an entity cannot be written: {reason}",
-                fix=f"Its batch waits for it: to store it in {REFUSED}, the role needs CREATE on the schema",
+                fix=f"Its batch waits for it: to store it in {statements.REFUSED}, the role needs CREATE on"
+                " the schema",
                 **self._where,
                 entity=entity.id,
             ) from None
 
     def _moved(self, updated: int) -> None:
-        if self._run(MOVE, updated, self._pipe, self.position.log, self.position.updated) != 1:
+        if self._run(statements.MOVE, updated, self._pipe, self.position.log, self.position.updated) != 1:
             raise self._overtaken()
 
     def _overtaken(self) -> Conflict:

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 import re
 from decimal import Decimal
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pulse_pipelines.domain import json_values
 
 ARRAY = "array"
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _JSON = ("json", "jsonb")
 _INTEGERS = ("int2", "int4", "int8")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
@@ -91,6 +93,21 @@ def key_text(key: str, kind: str) -> str | None:
 def stored_key(key: str, kind: str) -> str:
     """The id of the entity whose key in Postgres, cast to text, is this one: the inverse of `key_text`."""
     return base64.b64encode(bytes.fromhex(key.removeprefix("\\x"))).decode() if kind == "bytea" else key
+
+
+def escaped(content: str) -> str:
+    """JSON in ASCII: a database may have another encoding than UTF8, which lacks letters."""
+    return _NOT_ASCII.sub(lambda letters: json.dumps(letters[0])[1:-1], content)
+
+
+def escaped_id(key: str) -> str:
+    """An id in ASCII, another one for each."""
+    return key if key.isascii() and "\\" not in key else json.dumps(key)[1:-1]
+
+
+def unescaped(key: str) -> str:
+    """The inverse of `escaped_id`."""
+    return str(json.loads(f'"{key}"')) if "\\" in key else key
 
 
 def _written(value: Any, kind: str) -> str:

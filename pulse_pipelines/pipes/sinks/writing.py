@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from pulse_pipelines.pipes.sinks import answers
-from pulse_pipelines.pipes.sinks.answers import LeftOut
+from pulse_pipelines.pipes.sinks.answers import KeyTaken, LeftOut
 from pulse_pipelines.pipes.sinks.target import KEY, Target
 
 Row = Sequence[str | None]
@@ -24,13 +24,20 @@ COPY = "COPY pulse_rows ({columns}, {gone}, {number}) FROM STDIN"
 CLEAR = "TRUNCATE pulse_rows"
 DEFER = "SET CONSTRAINTS ALL DEFERRED"
 CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
+# In a column that ignores case, or has 1 and 1.0 as one number, the row of a key may be another entity's.
+SAME = 't.id::text COLLATE "C" = {}.id::text COLLATE "C"'
 UPSERT = """
-INSERT INTO {table} ({columns}) SELECT {columns} FROM pulse_rows WHERE NOT {gone} ON CONFLICT (id) DO {set}
+INSERT INTO {table} AS t ({columns}) SELECT {columns} FROM pulse_rows WHERE NOT {gone}
+ON CONFLICT (id) DO {set}
 """
-DELETE = "DELETE FROM {table} t USING pulse_rows r WHERE r.{gone} AND t.id = r.id"
-REMAINS = "SELECT FROM {table} t JOIN pulse_rows r ON t.id = r.id WHERE r.{gone} LIMIT 1"
+DELETE = "DELETE FROM {table} t USING pulse_rows r WHERE r.{gone} AND t.id = r.id AND {same}"
+REMAINS = "SELECT FROM {table} t JOIN pulse_rows r ON t.id = r.id AND {same} WHERE r.{gone} LIMIT 1"
 IS_MISSING = """
-SELECT FROM pulse_rows r WHERE NOT r.{gone} AND NOT EXISTS (SELECT FROM {table} t WHERE t.id = r.id) LIMIT 1
+SELECT FROM pulse_rows r
+WHERE NOT r.{gone} AND NOT EXISTS (SELECT FROM {table} t WHERE t.id = r.id AND {same}) LIMIT 1
+"""
+FOREIGN_ROWS = """
+SELECT FROM {table} t JOIN pulse_rows r ON t.id = r.id WHERE NOT r.{gone} AND NOT {same} LIMIT 1
 """
 DOUBLED = "SELECT unnest(array_agg({number})) FROM pulse_rows GROUP BY id HAVING count(*) > 1"
 # Of an index of a constraint the columns are in its key, of one over expressions among what it depends on.
@@ -46,7 +53,9 @@ REFERRED = "SELECT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND con
 OTHERS = """
 SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 """
-SAVE = "CREATE TEMP TABLE pulse_saved AS SELECT t.* FROM {table} t JOIN pulse_rows r ON t.id = r.id"
+SAVE = (
+    "CREATE TEMP TABLE pulse_saved AS SELECT t.* FROM {table} t JOIN pulse_rows r ON t.id = r.id AND {same}"
+)
 REMOVE = "DELETE FROM {table} t USING pulse_saved s WHERE t.id = s.id"
 RESTORE = """
 INSERT INTO {table} ({columns}{others}) OVERRIDING SYSTEM VALUE
@@ -54,15 +63,6 @@ SELECT {written}{saved} FROM pulse_saved s JOIN pulse_rows r ON s.id = r.id
 """
 DISCARD = "DROP TABLE pulse_saved"
 IS_DELETED, NUMBER = "_pulse_gone", "_pulse_number"
-REFUSALS = (
-    psycopg.DataError,
-    psycopg.IntegrityError,
-    psycopg.errors.CardinalityViolation,
-    psycopg.errors.RaiseException,  # a trigger's
-    psycopg.errors.InsufficientPrivilege,  # a policy's
-    LeftOut,
-)
-"""Errors that an entity of a batch is at fault for."""
 CONFLICTS = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
 """Errors of a row that may be written once another one is."""
 
@@ -73,8 +73,8 @@ class Outcome:
 
     upserted: int = 0
     deleted: int = 0
-    refused: dict[int, psycopg.Error | None] = field(default_factory=dict)
-    """Why rows were left out, by their place in the batch; None: another entity has the key."""
+    refused: dict[int, psycopg.Error] = field(default_factory=dict)
+    """Why rows were left out, by their place in the batch."""
 
 
 class Writer:
@@ -91,11 +91,15 @@ class Writer:
         columns = [column for column, _ in target.columns]
         others = [sql.Identifier(column) for column in columns if column != KEY]
         assigned = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others)
+        of_rows, of_excluded = (sql.SQL(SAME).format(sql.SQL(row)) for row in ("r", "EXCLUDED"))
         self._names = names | {
             "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
             "gone": sql.Identifier(IS_DELETED),
             "number": sql.Identifier(NUMBER),
-            "set": sql.SQL("UPDATE SET ") + assigned if others else sql.SQL("NOTHING"),
+            "same": of_rows,
+            "set": sql.SQL("UPDATE SET {} WHERE {}").format(assigned, of_excluded)
+            if others
+            else sql.SQL("NOTHING"),
         }
         self._run(ROWS)
 
@@ -113,7 +117,9 @@ class Writer:
                 outcome.deleted = self._delete(len(deletions))
                 outcome.upserted = self._upsert(len(rows) - len(deletions))
                 self._run(CHECK)
-        except REFUSALS:
+        except psycopg.Error as error:
+            if not answers.is_of_row(error):
+                raise
             outcome = Outcome()
         else:
             return outcome
@@ -125,7 +131,7 @@ class Writer:
             del outcome.refused[place]
         self._load(rows, deletions, readable)
         doubled = self._connection.execute(sql.SQL(DOUBLED).format(**self._names)).fetchall()
-        outcome.refused |= {place: None for (place,) in doubled}
+        outcome.refused |= {place: KeyTaken() for (place,) in doubled}
         places = [place for place in readable if place not in outcome.refused]
         outcome.deleted = self._divided(
             rows,
@@ -163,18 +169,25 @@ class Writer:
                     self._run(DEFER)
                     upserted = step(len(places))
                     self._run(CHECK)
-            except REFUSALS:
+            except psycopg.Error as error:
+                if not answers.is_of_row(error):
+                    raise
                 continue
             outcome.upserted += upserted
             return True
         return False
 
     def _upsert(self, count: int) -> int:
-        """Upsert rows of `pulse_rows`, except deletions. Raises LeftOut: some were not written."""
+        """Upsert rows of `pulse_rows`, except deletions.
+
+        Raises:
+            KeyTaken: rows of other entities have the key of some.
+            LeftOut: some were not written.
+        """
         upserted = self._run(UPSERT)
         # A trigger may also write another key; and of a key alone, a row that is there counts as not written.
         if (upserted != count and len(self._target.columns) > 1) or self._run(IS_MISSING):
-            raise LeftOut
+            raise KeyTaken if self._run(FOREIGN_ROWS) else LeftOut
         return upserted
 
     def _delete(self, count: int) -> int:
@@ -230,9 +243,9 @@ class Writer:
                 changed = step(len(places))
                 self._run(CHECK)
                 return changed
-        except REFUSALS as error:
-            if isinstance(error, psycopg.errors.InsufficientPrivilege) and not answers.is_of_policy(error):
-                raise  # the role's rights, which no entity is at fault for
+        except psycopg.Error as error:
+            if not answers.is_of_row(error):
+                raise
             if len(places) == 1:
                 outcome.refused[places[0]] = error
                 return 0

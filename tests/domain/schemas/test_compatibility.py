@@ -322,6 +322,17 @@ def test_an_incompatible_change_says_where_and_what(name: str) -> None:
     assert all(isinstance(entry, Incompatibility) and entry.__dict__ for entry in found)
 
 
+@pytest.mark.parametrize("wide", [lambda kind: kind, lambda kind: {"type": "array", "items": kind}])
+def test_a_column_that_is_called_like_a_renamed_one_keeps_its_integers(wide: Any) -> None:
+    """The digits that a double lacks would be taken for those of `id`."""
+    for name, kept in (("data_id", True), ("data_Context", True), ("id", False), ("data_x", False)):
+        old, new = (document(properties={name: wide(kind)}) for kind in (INTEGER, NUMBER))
+        reasons = [found.reason for found in incompatibilities(old, new)]
+        like = name.removeprefix("data_")
+        assert reasons == [f"it is called like that of a property {like!r}, and keeps its type"] * kept
+        assert incompatibilities(old, document(properties={name: wide(INTEGER), "more": NUMBER})) == []
+
+
 def test_definitions_that_refer_to_each_other_are_compared_wholly() -> None:
     """Neither is the same, although each would be if the other were."""
 
