@@ -4,8 +4,8 @@ pyiceberg collects every error of a document, and holds up all other threads mea
 takes ten seconds and a gigabyte. This check ends at the first error, and what it accepts costs pyiceberg what
 a real document of that size would. The check is not complete: members that it does not name may be anything.
 
-pyiceberg follows a column's id to that of the column around it, for ever where ids occur twice, and makes for
-each column a text of the names of all columns around it. So the columns of schemas are checked, too.
+pyiceberg follows a column's id to that of the column around it, without end where ids occur twice, and makes
+for each column a text of the names of all columns around it. So the columns of schemas are checked, too.
 """
 
 import re

@@ -9,6 +9,7 @@ from support.rest_catalog import OWN, Lake, Made, properties, snapshot
 
 from pulse_pipelines.lake import metadata, parsing
 from pulse_resources import object_store
+from pulse_resources.iceberg import document_weight
 
 MARK = "x" * 2 * parsing.SMALL
 
@@ -58,7 +59,7 @@ def test_so_is_a_large_request(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_transaction_is_weighed_as_a_whole(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = [own_lake.make() for _ in range(3)]
-    weight = parsing.weight(orjson.dumps(tables[0].answer["metadata"]))
+    weight = document_weight.weight(orjson.dumps(tables[0].answer["metadata"]))
     monkeypatch.setattr(parsing, "TOGETHER", 2.5 * weight)
 
     def commit(*chosen: Made) -> Any:

@@ -30,7 +30,7 @@ from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.manifests import Verdicts
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import UserError
-from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg import document_weight, table_metadata
 from pulse_resources.process import landlock
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import vended
@@ -411,7 +411,7 @@ def test_metadata_that_would_become_much_in_memory_is_refused(catalog: Api, two:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 2 * parsing.LARGEST
+    assert peak < 2 * document_weight.LARGEST
     again = {"name": "again", "metadata-location": table.metadata_location}
     refused = two.lake.client.post("/v1/namespaces/own/register", json=again)
     assert (refused.status_code, "is too large" in refused.text) == (400, True), refused.text
