@@ -73,7 +73,7 @@ def _cases() -> Mapping[str, Callable[[], object]]:
 
     def tick(name: str) -> None:
         context = dg.build_sensor_context(instance=instance, cursor=cursors.get(name))
-        result = sensors[name].evaluate_tick(context)  # type: ignore[union-attr]
+        result = sensors[name].evaluate_tick(context)
         cursors[name] = result.cursor or cursors.get(name)
 
     ticks = {f"tick of {name}": lambda name=name: tick(name) for name in SENSORS if name in sensors}

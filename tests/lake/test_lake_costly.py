@@ -3,16 +3,20 @@
 Processes that serve all tenants parse documents of this size themselves.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from pyiceberg.table.metadata import TableMetadata
 from support.counting import count_calls
-from test_lake_parsing import MIB, VIEW, memory, table
+from support.rest_catalog import VIEW
+from test_lake_parsing import MIB, memory, table
 
 from pulse_pipelines.lake import outline, parsing, updates
+from pulse_pipelines.lake.errors import Malformed
 from pulse_pipelines.query import snapshots
 from pulse_pipelines.sql import pruning
 
@@ -25,21 +29,22 @@ def column(
     return {"id": number, "name": name or f"c{number}", "required": True, "type": type_}
 
 
-def schema(*columns: dict[str, Any], number: int = 0, **more: Any) -> dict[str, Any]:
-    return {"type": "struct", "schema-id": number, "fields": list(columns)} | more
+def schema(*columns: dict[str, Any], number: int = 0, identifiers: Sequence[int] = ()) -> dict[str, Any]:
+    made = {"type": "struct", "schema-id": number, "fields": list(columns)}
+    return made | ({"identifier-field-ids": list(identifiers)} if identifiers else {})
 
 
 RING = schema(
     column(1, column(2, column(3)), name="a"),
     column(2, column(1, column(4)), name="b"),
-    **{"identifier-field-ids": [3]},
+    identifiers=[3],
 )
 """Column 2 is in column 1, and the other way round: whoever goes from 3 outwards never arrives."""
 ELEMENTS = schema({"id": 1, "name": "a", "type": {"type": "list", "element-id": 1, "element": "int"}})
 ENTRIES = schema(
     {"id": 1, "name": "a", "type": {"type": "map", "key-id": 2, "key": "int", "value-id": 2, "value": "int"}}
 )
-DOCUMENTS = {
+DOCUMENTS: dict[str, tuple[type[msgspec.Struct], Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "table": (outline.TABLE, lambda made: table() | {"schemas": [made]}),
     "table of version 1": (outline.TABLE, lambda made: table() | {"schema": made}),
     "new table": (outline.NEW_TABLE, lambda made: {"schema": made}),
@@ -60,7 +65,7 @@ def test_each_column_has_an_id_of_its_own(kind: str) -> None:
 
 
 def test_one_column_is_no_identifier_a_thousand_times() -> None:
-    repeated = schema(column(1), **{"identifier-field-ids": [1] * 1_000})
+    repeated = schema(column(1), identifiers=[1] * 1_000)
     with pytest.raises(ValueError, match="more columns than there are"):
         parsing.table(table() | {"schemas": [repeated]})
 
@@ -137,5 +142,5 @@ def test_a_commit_adds_few_schemas() -> None:
         for number in range(updates.MOST_ADDED + 1)
     ]
     updates.parsed({"updates": added[1:]})
-    with pytest.raises(updates.Malformed, match="adds 100 schemas"):
+    with pytest.raises(Malformed, match="adds 100 schemas"):
         updates.parsed({"updates": added})
