@@ -83,7 +83,7 @@ def _cases() -> Mapping[str, Callable[[], object]]:
         "`GET /v1/...`: view of a tenant": lambda: tenant_view.load_view(first.tenant_id),
         "reload: what is in no part": lambda: defs().get_repository_def(),
         "a batch: planned and settled in the ledger": settle,
-        "batches to go on with": attempts.open_batches,
+        "open batches": attempts.open_batches,
         "`pulse doctor`: Postgres": lambda: list(doctor.examine("postgres")),
         "checks of a dataset: its owners": lambda: registry.family_owners("dataset_1"),
         "`pulse tenant list`": registry.list_tenants,
