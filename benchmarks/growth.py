@@ -10,13 +10,18 @@ from unittest.mock import patch
 import dagster as dg
 
 from benchmarks.registered import Registry
-from pulse_pipelines.ingest import plan
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.ingest import attempts, plan
 from pulse_pipelines.ingest.plan import IngestStatus
+from pulse_pipelines.tables import ledger
+from pulse_pipelines.tables.ledger import RangeAccounting
+from pulse_resources import postgres
 from pulse_resources.local import processes, state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import load_settings
 
 TIMES = 3
+NEW_BATCH = "INSERT INTO ingest_batches (batch_id) VALUES ('new')"
 SENSORS = (
     "registry_changes",
     "alert_watch",
@@ -45,7 +50,7 @@ def measure(registry: Registry, of: str, count: int) -> Iterator[tuple[str, floa
 def _cases() -> Mapping[str, Callable[[], object]]:
     from pulse_pipelines import registry
     from pulse_pipelines.definitions import defs
-    from pulse_pipelines.monitoring import status
+    from pulse_pipelines.monitoring import doctor, status
     from pulse_pipelines.registry import tenant_view
     from pulse_pipelines.runtime import run_scope
 
@@ -53,10 +58,22 @@ def _cases() -> Mapping[str, Callable[[], object]]:
     sensors = {sensor.name: sensor for sensor in (defs().sensors or ())}
     first = registry.find_tenant("tenant_1")
     instance, cursors = dg.DagsterInstance.ephemeral(), dict[str, str | None]()
+    settled, accounting = OffsetRange(first.tenant_id, 1, 0, 1), RangeAccounting(1, 1, 0, 0)
+
+    def settle() -> None:
+        """Plan a batch of one event, and settle it, in a transaction that is rolled back."""
+        with (
+            postgres.tenant_transaction("pulse_pipeline", first.tenant_id) as connection,
+            connection.transaction(force_rollback=True),
+        ):
+            connection.execute(NEW_BATCH)
+            ledger.advance_planned(connection, settled, None, 0)
+            ledger.plan(connection, "new", settled)
+            ledger.settle(connection, "new", settled, accounting)
 
     def tick(name: str) -> None:
         context = dg.build_sensor_context(instance=instance, cursor=cursors.get(name))
-        result = sensors[name].evaluate_tick(context)  # type: ignore[union-attr]
+        result = sensors[name].evaluate_tick(context)
         cursors[name] = result.cursor or cursors.get(name)
 
     ticks = {f"tick of {name}": lambda name=name: tick(name) for name in SENSORS if name in sensors}
@@ -65,6 +82,9 @@ def _cases() -> Mapping[str, Callable[[], object]]:
         "`pulse status`, `/metrics`": status.gather,
         "`GET /v1/...`: view of a tenant": lambda: tenant_view.load_view(first.tenant_id),
         "reload: what is in no part": lambda: defs().get_repository_def(),
+        "a batch: planned and settled in the ledger": settle,
+        "open batches": attempts.open_batches,
+        "`pulse doctor`: Postgres": lambda: list(doctor.examine("postgres")),
         "checks of a dataset: its owners": lambda: registry.family_owners("dataset_1"),
         "`pulse tenant list`": registry.list_tenants,
     }

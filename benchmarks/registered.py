@@ -39,9 +39,11 @@ INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, state)
 SELECT tenant_id, slug, dataset_id, jsonb_build_object('pipe', slug, 'source', 'src', 'table', 'public.any',
     'dataset', slug), 'paused' FROM of_pipes
 """
+# Of one tenant, which has as many in force as it may have; the others were revoked.
 KEYS = """
-INSERT INTO api_keys (tenant_id, key_id, name, scopes, key_hash)
-SELECT tenant_id, 'key_' || i, 'any', '{collect}', '' FROM generate_series(%(first)s, %(last)s) i
+INSERT INTO api_keys (tenant_id, key_id, name, scopes, key_hash, revoked_at)
+SELECT tenant_id, 'key_' || i, 'any', '{collect}', '', CASE WHEN i > 1000 THEN now() END
+FROM generate_series(%(first)s, %(last)s) i
 CROSS JOIN (SELECT tenant_id FROM pdm_tenants ORDER BY slug LIMIT 1) t
 """
 # Of one tenant, in the last thirty days.

@@ -77,6 +77,21 @@ def count_declared_rows(content: bytes) -> tuple[int, int]:
     return rows, size
 
 
+def check_size(content: bytes, *, rows: int, unpacked: int) -> None:
+    """Check that a file declares no more rows, and no more bytes once it is unpacked; no row is decoded.
+
+    Raises:
+        ValueError: it has more, or as `count_declared_rows`.
+    """
+    all_rows = size = 0
+    for number, block in _blocks(content, _header(content)):
+        all_rows, size = all_rows + number, size + len(block)
+        if all_rows > rows:
+            raise ValueError(f"it has more than {rows:,} entries")
+        if size > unpacked:
+            raise ValueError(f"it becomes more than {unpacked:,} bytes")
+
+
 class _Header(NamedTuple):
     pairs: Mapping[str, bytes]
     codec: str

@@ -145,7 +145,7 @@ class Views:
         return None
 
     async def keys(self, tenant_id: UUID) -> Mapping[str, ApiKey]:
-        """The keys of a tenant by id, including those not in force."""
+        """The keys of a tenant by id that were in force when they were read."""
         tenant = await self._tenants.get(tenant_id, afresh=not self._listening)
         return tenant.view.keys if tenant else {}
 

@@ -45,14 +45,19 @@ def erase(progress: Callable[[str], None], tenant: Tenant, subject: Subject, era
         progress: called with the step and the table's name, before each.
 
     Raises:
-        Terminal: a table is beyond the limits; what was erased stays so.
+        Terminal: tables are beyond the limits; what was erased, from the others too, stays so.
     """
     if subject.existing is None:
         return
     outcomes_by_table = {entry["table"]: Outcome(**entry) for entry in erasure.steps.get(STEP, ())}
+    beyond: list[Terminal] = []
     for table in asking(tenant):
         progress(f"{STEP}, {table.shown}")
-        outcome = _process(tenant, table, subject, do="erase", erasure_id=erasure.erasure_id)
+        try:
+            outcome = _process(tenant, table, subject, do="erase", erasure_id=erasure.erasure_id)
+        except Terminal as error:
+            beyond.append(error)  # the tables after it are erased from all the same
+            continue
         before = outcomes_by_table.get(table.shown, Outcome(table.shown))
         for name in ("rows", "files", "snapshots", "objects"):
             setattr(outcome, name, getattr(before, name) + getattr(outcome, name))
@@ -60,6 +65,9 @@ def erase(progress: Callable[[str], None], tenant: Tenant, subject: Subject, era
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             entries = [asdict(each) for each in outcomes_by_table.values()]
             record.done(connection, tenant, erasure.erasure_id, STEP, entries)
+    if beyond:
+        messages = "; ".join(error.message for error in beyond)
+        raise Terminal(messages[:1_500], fix=beyond[0].fix, tenant=tenant.slug)
 
 
 def count(tenant: Tenant, subject: Subject) -> list[Outcome]:

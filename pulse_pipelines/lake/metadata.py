@@ -19,9 +19,10 @@ import pyarrow.fs as pafs
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import parsing
 from pulse_pipelines.lake.errors import Malformed
-from pulse_pipelines.lake.parsing import Document, TooLarge
+from pulse_pipelines.lake.parsing import Document
 from pulse_resources import object_store
 from pulse_resources.errors import PulseError, Terminal, UserError
+from pulse_resources.iceberg.document_weight import LARGEST, TooLarge, check_weight
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import vended
 from pulse_resources.store_keys.vended import Credentials, Mode
@@ -84,7 +85,7 @@ def read(tenant: Tenant, at: str, *, bypass_cache: bool = False) -> Metadata:
         try:
             with file_system(tenant, Mode.READ).open_input_file(object_store.key(at)) as source:
                 parsing.check_small(source.size())
-                content = source.read(parsing.LARGEST + 1)
+                content = source.read(LARGEST + 1)
         except FileNotFoundError:
             raise Terminal("the table's metadata file is gone", tenant=tenant.slug, location=at) from None
         try:
@@ -113,7 +114,7 @@ def write(tenant: Tenant, location: str, version: int, document: Mapping[str, An
     at = f"{location}/metadata/{version:05d}-{uuid.uuid4()}.metadata.json"
     content = orjson.dumps(document)
     try:
-        parsing.check_weight(content, parsing.WRITTEN)
+        check_weight(content, parsing.WRITTEN)
     except TooLarge:
         raise Malformed("the table's metadata is too large", fix="Expire snapshots first") from None
     with client(vended.credentials([location], Mode.WRITE)).open_output_stream(

@@ -7,12 +7,12 @@ from pulse_pipelines.lake import catalog, metadata, namespaces, parsing, paths, 
 from pulse_pipelines.lake.catalog import ROLE, Kind
 from pulse_pipelines.lake.errors import Malformed, NameTaken, no_table, no_view
 from pulse_pipelines.lake.metadata import Metadata
-from pulse_pipelines.lake.parsing import TooLarge
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Name
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Terminal
 from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg.document_weight import TooLarge
 
 DROP = """
 DELETE FROM iceberg_catalog.iceberg_tables

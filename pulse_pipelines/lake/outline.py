@@ -3,10 +3,13 @@
 pyiceberg collects every error of a document, and holds up all other threads meanwhile: a megabyte of `{},{},`
 takes ten seconds and a gigabyte. This check ends at the first error, and what it accepts costs pyiceberg what
 a real document of that size would. The check is not complete: members that it does not name may be anything.
+
+pyiceberg follows a column's id to that of the column around it, without end where ids occur twice, and makes
+for each column a text of the names of all columns around it. So the columns of schemas are checked, too.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -27,6 +30,8 @@ _Primitive = Annotated[
 """Each type that pyiceberg knows: of another it tells several errors a column."""
 _PATTERN = re.compile("`str` matching regex '.*'")
 _Default = str | int | float | bool | None
+_PATHS = 8 * 1024 * 1024
+"""Characters of the full names of all columns in a document: 100,000 columns of 80 each."""
 
 
 class _Field(_Outline):
@@ -53,6 +58,9 @@ class _Map(_Outline, tag_field="type", tag="map"):
     key: "_Primitive | _Struct | _List | _Map"
     value_id: int
     value: "_Primitive | _Struct | _List | _Map"
+
+
+_Type = str | _Struct | _List | _Map
 
 
 class _Schema(_Outline):
@@ -203,6 +211,46 @@ TABLE, VIEW, COMMIT, NEW_TABLE, NEW_VIEW = _Table, _View, _Commit, _NewTable, _N
 def check(document: Mapping[str, Any], outline: type[msgspec.Struct]) -> None:
     """Raise ValueError, at the first error, unless a document has an outline."""
     try:
-        msgspec.convert(document, outline, strict=False)
+        checked = msgspec.convert(document, outline, strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(_PATTERN.sub("a type of Iceberg", str(error))) from None
+    _check_columns(_schemas(checked))
+
+
+def _schemas(checked: msgspec.Struct) -> Iterator[_Schema]:
+    """All schemas of a document."""
+    for part in (checked, *(getattr(checked, "updates", None) or ())):
+        yield from getattr(part, "schemas", ())
+        if (schema := getattr(part, "schema", None)) is not None:
+            yield schema
+
+
+def _check_columns(schemas: Iterable[_Schema]) -> None:
+    characters = 0
+    for schema in schemas:
+        ids = set[int]()
+        for number, length in _columns(schema):
+            characters += length
+            if number in ids:
+                raise ValueError(f"two columns of a schema have the id {number}")
+            ids.add(number)
+            if characters > _PATHS:
+                raise ValueError(f"the names of its columns have more than {_PATHS:,} characters")
+        if len(schema.identifier_field_ids or ()) > len(ids):
+            raise ValueError("identifier-field-ids names more columns than there are")
+
+
+def _columns(schema: _Schema) -> Iterator[tuple[int, int]]:
+    """The id of each column of a schema, nested ones included, and the length of its full name."""
+    pending: list[tuple[int, int, _Type]] = [(each.id, len(each.name), each.type) for each in schema.fields]
+    while pending:
+        number, length, kind = pending.pop()
+        yield number, length
+        match kind:
+            case _Struct():
+                pending += [(each.id, length + 1 + len(each.name), each.type) for each in kind.fields]
+            case _List():
+                pending.append((kind.element_id, length + len(".element"), kind.element))
+            case _Map():
+                pending.append((kind.key_id, length + len(".key"), kind.key))
+                pending.append((kind.value_id, length + len(".value"), kind.value))

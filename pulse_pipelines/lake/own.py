@@ -6,17 +6,17 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import UnknownTransform
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, paths, updates
+from pulse_pipelines.lake import catalog, metadata, parsing, paths, updates
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.tables.orphan_files import Access
 from pulse_resources import iceberg
 from pulse_resources.errors import PulseError, Terminal
 from pulse_resources.iceberg import table_metadata
-from pulse_resources.iceberg.file_io import file_io_of
+from pulse_resources.iceberg.foreign_io import foreign_file_io
 from pulse_resources.iceberg.foreign_tables import ForeignTable
 from pulse_resources.iceberg.live_manifests import names_removed
 from pulse_resources.iceberg.table_metadata import Document
@@ -33,6 +33,10 @@ UNREADABLE = (
     ResolveError,
 )
 """Exceptions for which a table is left as it is: its metadata is damaged, or made to look so."""
+
+
+EXHAUSTED = (MemoryError, SystemError)
+"""Exceptions that mean that the memory of a process is exhausted: orjson tells by the second one."""
 
 
 class NotRewritten(Terminal):
@@ -78,8 +82,8 @@ def read_state(tenant: Tenant, entry: OwnTable) -> TableState:
     if table_metadata.folder(at) != entry.location or document["location"] != entry.location:
         raise Terminal("the table is in another folder")
     paths.check(tenant, document)
-    parsed = TableMetadataUtil.parse_obj(document)
-    table = Table(entry.row, parsed, at, file_io_of(lambda: by.store), NoopCatalog(iceberg.CATALOG))
+    file_io = foreign_file_io(by.store)
+    table = Table(entry.row, parsing.table(document), at, file_io, NoopCatalog(iceberg.CATALOG))
     return TableState(entry.row, document, table, by)
 
 

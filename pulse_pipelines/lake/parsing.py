@@ -21,15 +21,10 @@ from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from pulse_pipelines.lake import outline
-from pulse_resources.errors import PulseError, Terminal
+from pulse_resources.errors import PulseError
+from pulse_resources.iceberg.document_weight import check_weight
 
 Document = dict[str, Any]
-LARGEST = 20 * 1024 * 1024
-"""Bytes of a metadata file; 10,000 snapshots by Spark, 2,000 columns and ten schemas have 13 MB."""
-CONTAINERS = 120_000
-"""Objects and arrays of a metadata file; the same table has 50,000."""
-MARKS = 1_200_000
-"""Structural characters, those in texts too: one or two for each value. The same table has 890,000."""
 SMALL = 256 * 1024
 """Bytes that a process which serves others parses itself, in some twenty milliseconds."""
 TOGETHER = 2
@@ -44,10 +39,6 @@ _TABLE_LISTS: Mapping[str, type[BaseModel]] = {
     "partition-statistics": PartitionStatisticsFile,
 }
 _VIEW_LISTS: Mapping[str, type[BaseModel]] = {"versions": ViewVersion, "version-log": ViewHistoryEntry}
-
-
-class TooLarge(Terminal):
-    """A metadata file that would cost too much memory or time."""
 
 
 class Large(PulseError):  # noqa: N818 - reads as the fact it states
@@ -71,27 +62,6 @@ def check_small(size: int) -> None:
     """Raise Large if so many bytes are not to be parsed here."""
     if size > SMALL and _only_small.get():
         raise Large("this process parses nothing so large")
-
-
-def weight(content: bytes) -> float:
-    """How much JSON would become in memory, as a share of what is parsed; takes some 3 ms a megabyte."""
-    if len(content) > LARGEST:
-        return len(content) / LARGEST
-    containers = content.count(b"{") + content.count(b"[")
-    marks = containers + content.count(b",") + content.count(b":")
-    return max(len(content) / LARGEST, containers / CONTAINERS, marks / MARKS)
-
-
-def check_weight(content: bytes, share: float = 1) -> None:
-    """Raise TooLarge if JSON would become too much in memory.
-
-    Args:
-        share: of the limits.
-    """
-    if weight(content) > share:
-        raise TooLarge(
-            "the table's metadata file is too large", fix="Expire snapshots, or create the table again"
-        )
 
 
 def loads(content: bytes) -> Document:

@@ -4,6 +4,7 @@ pyiceberg applies the updates, which are adjusted first (`adjusted.py`).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeGuard
 
 import orjson
@@ -20,6 +21,9 @@ from pyiceberg.table.metadata import (
 )
 from pyiceberg.table.sorting import SortField
 from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
     AssertCreate,
     SetLocationUpdate,
     SetSnapshotRefUpdate,
@@ -52,8 +56,13 @@ NEWEST = 3
 _EMPTY: Mapping[int, type[TableMetadata]] = {1: TableMetadataV1, 2: TableMetadataV2, 3: TableMetadataV3}
 MOST = 10_000
 """Most updates in a commit."""
+MOST_ADDED = 100
+"""Most schemas, specs and sort orders that a commit adds: each is compared with all that there are."""
 MOST_LISTED_ERRORS = 1_000
 """Errors of a document up to which its answer names the first: pydantic lists all, and other threads wait."""
+_ADDED = (AddSchemaUpdate, AddPartitionSpecUpdate, AddSortOrderUpdate)
+_SHOWN = 100
+"""Characters of a column's name, and of its type, in an error."""
 _DEFAULTS = ("initial-default", "write-default")
 _WORDS = (
     ("Table UUID does not match", "UUID does not match"),
@@ -81,6 +90,8 @@ def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
         updates = _UPDATES.validate_python(body.get("updates", ()))
     except WRONG as error:
         raise wrong(error) from None
+    if sum(isinstance(update, _ADDED) for update in updates) > MOST_ADDED:
+        raise Malformed(f"a commit adds {MOST_ADDED} schemas, partition specs and sort orders at most")
     for update in updates:
         if isinstance(update, SetSnapshotRefUpdate) and not names.usable(update.ref_name):
             raise Malformed(f"{update.ref_name[:100]!r} is not a name for a branch or tag")
@@ -163,13 +174,19 @@ def _unfit(metadata: TableMetadata) -> set[str]:
         fields += spec.fields
     for order in metadata.sort_orders:
         fields += order.fields
+
+    @cache  # a struct of thousands of columns may be named thousands of times
+    def described(number: int) -> str:
+        return (
+            f"{str(schema.find_column_name(number))[:_SHOWN]}, now {str(schema.find_type(number))[:_SHOWN]},"
+        )
+
     return _name_conflicts(metadata) | {
-        f"{schema.find_column_name(field.source_id)}, now {kind}, is in a partition spec or sort order as"
-        f" {field.transform}"
+        f"{described(field.source_id)} is in a partition spec or sort order as {field.transform}"
         for field in fields
         if field.source_id in field_ids
         and not isinstance(field.transform, UnknownTransform)
-        and not field.transform.can_transform(kind := schema.find_type(field.source_id))
+        and not field.transform.can_transform(schema.find_type(field.source_id))
     }
 
 

@@ -75,6 +75,10 @@ def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
     namespaces.place_of(tenant, name.namespace)
     once.check(tenant)
     view_updates, requirements = _objects(body, "updates"), _objects(body, "requirements")
+    try:
+        outline.check({"updates": view_updates}, outline.COMMIT)
+    except updates.WRONG as error:
+        raise updates.wrong(error) from None
     with Written(tenant) as new:
         work = commit_files(_ViewCommit(tenant, once, [], name, view_updates, requirements, new))
         return new.hold(work.files[0])

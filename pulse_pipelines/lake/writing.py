@@ -25,6 +25,7 @@ from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.updates import Requirements, Updates
 from pulse_pipelines.tables.commit import Next, SwapLost, Work
 from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg.document_weight import weight
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class _CommitWeight:
     def add(self, content: bytes) -> None:
         self.size += len(content)
         parsing.check_small(self.size)
-        self.weight += parsing.weight(content)
+        self.weight += weight(content)
         if self.weight > parsing.TOGETHER:
             raise Malformed("the metadata of these tables is too large together", fix="Commit to fewer")
 

@@ -157,7 +157,10 @@ class Keeper:
         numbers["folders"] = purges.finish(self._tenant)
         numbers["folders"] += purges.remove_abandoned(self._tenant, self._min_age)
         skipped, outside = list[str](), list[str]()
-        for table in catalog.tenant_tables(self._tenant):
+        tables = catalog.tenant_tables(self._tenant)
+        for table in random.sample(
+            tables, len(tables)
+        ):  # what takes all the time is not always before others
             self._tell({"at": table.shown, "outside": outside})
             try:
                 numbers["tables"] += 1
@@ -173,7 +176,7 @@ class Keeper:
                         self._merging.append(table)
             except Outside as error:
                 outside.append(f"{table.shown}: {error}")
-            except (*own.UNREADABLE, MemoryError) as error:
+            except (*own.UNREADABLE, *own.EXHAUSTED) as error:
                 skipped.append(f"{table.shown}: {type(error).__name__}: {str(error)[:200]}")
         self._report = UpkeepReport(dict(numbers), skipped, outside)
         return self._report

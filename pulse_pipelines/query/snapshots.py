@@ -123,12 +123,15 @@ def store_errors_explained() -> Iterator[None]:
 
 
 def history(metadata: TableMetadata) -> Iterator[IcebergSnapshot]:
-    """The current snapshot and its ancestors that have not expired, newest first."""
+    """The current snapshot and its ancestors that have not expired, newest first.
+
+    Each occurs once: a table's engines may have written an ancestor of itself.
+    """
     available = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     following = metadata.current_snapshot_id
-    while following is not None and following in available:
-        yield available[following]
-        following = available[following].parent_snapshot_id
+    while following is not None and (snapshot := available.pop(following, None)) is not None:
+        yield snapshot
+        following = snapshot.parent_snapshot_id
 
 
 def by_id(metadata: TableMetadata, snapshot_id: int) -> IcebergSnapshot:

@@ -16,9 +16,10 @@ from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
-from pulse_resources.errors import Conflict, Forbidden, NotFound, UserError
+from pulse_resources.errors import Conflict, Forbidden, NotFound, QuotaExceeded, UserError
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
+from pulse_resources.settings import load_settings
 from pulse_resources.settings.service_settings import Role
 
 FIELDS = "key_id, name, scopes, key_hash, created_at, expires_at, revoked_at, last_used_at, issued_by"
@@ -27,6 +28,9 @@ INSERT INTO api_keys (tenant_id, key_id, name, scopes, key_hash, expires_at, iss
 VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING {FIELDS}
 """  # noqa: S608 - from a constant
 LIST = f"SELECT {FIELDS} FROM api_keys WHERE tenant_id = app_tenant() ORDER BY created_at, key_id"  # noqa: S608
+_IN_FORCE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
+IN_FORCE = f"SELECT {FIELDS} FROM api_keys WHERE tenant_id = app_tenant() AND {_IN_FORCE}"  # noqa: S608
+COUNT_IN_FORCE = f"SELECT count(*) FROM api_keys WHERE tenant_id = app_tenant() AND {_IN_FORCE}"  # noqa: S608
 FIND = f"SELECT {FIELDS} FROM api_keys WHERE key_id = %s AND tenant_id = app_tenant()"  # noqa: S608
 REVOKE = f"""
 WITH RECURSIVE taken AS (
@@ -79,6 +83,7 @@ def issue_key(
 
     Raises:
         UserError: no scope, or no usable name.
+        QuotaExceeded: the tenant has as many keys as it may have.
         Forbidden: a scope that the issuer lacks, or the issuer is not in force.
     """
     chosen = frozenset(scopes)
@@ -87,6 +92,7 @@ def issue_key(
     check_name("key", name)
     with _changing(tenant) as connection:
         by = _granting(connection, tenant, issuer, chosen)
+        _admit(connection, tenant)
         return _insert(
             connection, tenant, name, chosen, _earliest(expires_at, by.expires_at if by else None), issuer
         )
@@ -148,12 +154,24 @@ def _find(connection: postgres.Connection, tenant: Tenant, key_id: str) -> ApiKe
 def list_keys(tenant: Tenant) -> list[ApiKey]:
     """List the tenant's keys, the oldest first, including expired and revoked ones."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return load_keys(connection)
+        return [_stored(row) for row in connection.execute(LIST)]
 
 
-def load_keys(connection: postgres.Connection) -> list[ApiKey]:
-    """Read the keys of the session's tenant."""
-    return [_stored(row) for row in connection.execute(LIST)]
+def load_keys_in_force(connection: postgres.Connection) -> list[ApiKey]:
+    """Read the keys of the session's tenant that open something: the others only grow in number."""
+    return [_stored(row) for row in connection.execute(IN_FORCE)]
+
+
+def _admit(connection: postgres.Connection, tenant: Tenant, factor: int = 1) -> None:
+    """Admit one more key in this transaction, which holds the lock of the tenant's keys."""
+    limit = factor * load_settings().api.max_keys
+    ((count,),) = connection.execute(COUNT_IN_FORCE).fetchall()
+    if limit > 0 and count >= limit:
+        raise QuotaExceeded(
+            f"the tenant has {count:,} keys in force and may have {limit:,}",
+            fix="Revoke those that are not used, or have the operator set PULSE_API__MAX_KEYS",
+            tenant=tenant.slug,
+        )
 
 
 def rotate_key(tenant: Tenant, key_id: str, overlap_s: float, issuer: str | None = None) -> IssuedKey:
@@ -166,6 +184,7 @@ def rotate_key(tenant: Tenant, key_id: str, overlap_s: float, issuer: str | None
     Raises:
         NotFound: the tenant has no such key.
         Conflict: the key was revoked.
+        QuotaExceeded: the tenant has twice as many keys as it may issue: old ones stay in force for a while.
         Forbidden: the issuer has not all scopes of the key, or is not in force.
     """
     with _changing(tenant) as connection:
@@ -173,6 +192,7 @@ def rotate_key(tenant: Tenant, key_id: str, overlap_s: float, issuer: str | None
         if old.revoked_at is not None:
             raise Conflict("the key was revoked", fix="Issue a new one", tenant=tenant.slug, key=key_id)
         by = _granting(connection, tenant, issuer, old.scopes)
+        _admit(connection, tenant, factor=2)
         connection.execute(END_AFTER, [overlap_s, key_id])
         ends = _earliest(old.expires_at, by.expires_at) if by else None
         return _insert(connection, tenant, old.name, old.scopes, ends, issuer)

@@ -23,7 +23,7 @@ SELF = "SELECT tenant_id, slug FROM pdm_tenants WHERE tenant_id = %s"
 class TenantView:
     tenant: Tenant
     keys: Mapping[str, ApiKey]
-    """By key id."""
+    """Those in force, by key id."""
     datasets: tuple[Dataset, ...]
     limits: Limits
 
@@ -36,7 +36,7 @@ def load_view(tenant_id: UUID) -> TenantView | None:
             return None
         return TenantView(
             tenants[0],
-            {key.key_id: key for key in keys.load_keys(connection)},
+            {key.key_id: key for key in keys.load_keys_in_force(connection)},
             tuple(dataset_rows.read(connection, dataset_rows.OF_TENANT)),
             quotas.load_limits(connection),
         )
@@ -48,5 +48,5 @@ def load_lake_view(tenant_id: UUID) -> TenantView | None:
         tenants = postgres.select(connection, Tenant, SELF, [tenant_id])
         if not tenants:
             return None
-        by_id = {key.key_id: key for key in keys.load_keys(connection)}
+        by_id = {key.key_id: key for key in keys.load_keys_in_force(connection)}
         return TenantView(tenants[0], by_id, (), quotas.load_limits(connection))

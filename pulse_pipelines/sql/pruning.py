@@ -6,6 +6,7 @@ UUIDs, which it hashes otherwise; and it fails at truncated decimals. Rows would
 """
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,15 +26,15 @@ from pyiceberg.types import (
 
 from pulse_pipelines.sql import manifests
 
-_TIMESTAMPS = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
+_TIMESTAMPS = frozenset({TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType})
 
 
 def misjudges(metadata: TableMetadata) -> bool:
     """Whether a table is partitioned, or was, in a way that DuckDB never judges correctly."""
     return any(
-        (isinstance(field.transform, BucketTransform) and isinstance(kind, UUIDType))
-        or (isinstance(field.transform, TruncateTransform) and isinstance(kind, DecimalType))
-        for _, _, field, kind in _fields(metadata)
+        (isinstance(field.transform, BucketTransform) and UUIDType in kinds)
+        or (isinstance(field.transform, TruncateTransform) and DecimalType in kinds)
+        for _, _, field, kinds in _fields(metadata)
     )
 
 
@@ -41,8 +42,8 @@ def timestamp_fields(metadata: TableMetadata) -> list[tuple[int, int]]:
     """Partition fields that are days or months of timestamps: the ids of their specs, and their positions."""
     return [
         (spec_id, position)
-        for spec_id, position, field, kind in _fields(metadata)
-        if isinstance(field.transform, DayTransform | MonthTransform) and isinstance(kind, _TIMESTAMPS)
+        for spec_id, position, field, kinds in _fields(metadata)
+        if isinstance(field.transform, DayTransform | MonthTransform) and not kinds.isdisjoint(_TIMESTAMPS)
     ]
 
 
@@ -67,13 +68,18 @@ def begins_before_1970(
     )
 
 
-def _fields(metadata: TableMetadata) -> Iterator[tuple[int, int, PartitionField, IcebergType]]:
-    """Partition fields of all specs: the id of the spec, the position in it, the field, the source's type."""
+def _fields(metadata: TableMetadata) -> Iterator[tuple[int, int, PartitionField, set[type[IcebergType]]]]:
+    """Partition fields of all specs: the id of the spec, the position in it, the field, the source's types.
+
+    The schemas are read once, not for each field: both may be thousands.
+    """
+    kinds: dict[int, set[type[IcebergType]]] = defaultdict(set)
+    for schema in metadata.schemas:
+        for number in schema.field_ids:
+            kinds[number].add(type(schema.find_type(number)))
     for spec in metadata.partition_specs:
         for position, field in enumerate(spec.fields):
-            for schema in metadata.schemas:
-                if field.source_id in schema.field_ids:
-                    yield spec.spec_id, position, field, schema.find_type(field.source_id)
+            yield spec.spec_id, position, field, kinds.get(field.source_id, set())
 
 
 def _is_negative(manifest: Mapping[str, Any], position: int) -> bool:

@@ -16,9 +16,9 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
 from pulse_resources import iceberg
-from pulse_resources.errors import Terminal
+from pulse_resources.errors import FileGone, Terminal
 from pulse_resources.iceberg import table_metadata
-from pulse_resources.iceberg.file_io import file_io_of
+from pulse_resources.iceberg.foreign_io import foreign_file_io
 from pulse_resources.iceberg.manifest_list import REPLACED
 from pulse_resources.iceberg.table_metadata import Document
 
@@ -38,7 +38,7 @@ class ReachableFiles:
 
     def __init__(self, store: pafs.S3FileSystem | None = None, folder: str = "") -> None:
         self._store, self._folder = store, folder
-        self._io = file_io_of(lambda: store) if store else iceberg.file_io()
+        self._io = foreign_file_io(store) if store else iceberg.file_io()
         self._manifests: dict[str, tuple[ManifestFile, ...]] = {}
         self._data: dict[str, frozenset[str]] = {}
         self._documents: dict[str, Document | None] = {}
@@ -51,6 +51,7 @@ class ReachableFiles:
 
         Raises:
             FileNotFoundError: a file that the current metadata reaches is gone.
+            TooLarge: a metadata file of other writers would cost too much.
             Outside: other writers keep manifests elsewhere, or name a file by another scheme or with `..`.
             Terminal: they spell a path so that it cannot be compared with those of a listing.
         """
@@ -69,7 +70,7 @@ class ReachableFiles:
         if location not in self._documents:
             try:
                 self._documents[location] = table_metadata.read(location, self._store)
-            except Terminal:
+            except FileGone:
                 self._documents[location] = None
         return self._documents[location]
 

@@ -25,7 +25,7 @@ from pyiceberg.table.update.snapshot import _SnapshotProducer
 
 from pulse_resources import iceberg
 from pulse_resources.iceberg import TableName, table_metadata
-from pulse_resources.iceberg.file_io import file_io_of
+from pulse_resources.iceberg.foreign_io import foreign_file_io
 from pulse_resources.iceberg.live_manifests import LiveOnly, names_removed
 from pulse_resources.iceberg.overwrite import Overwrite, Replace
 from pulse_resources.iceberg.table_metadata import Document
@@ -61,7 +61,7 @@ class ForeignTable:
 
     @property
     def _io(self) -> PyArrowFileIO:
-        return file_io_of(lambda: self.store)
+        return foreign_file_io(self.store)
 
     def replaced(
         self,

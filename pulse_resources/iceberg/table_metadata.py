@@ -13,8 +13,12 @@ import pyarrow.fs as pafs
 
 from pulse_resources import object_store
 from pulse_resources.errors import FileGone
+from pulse_resources.iceberg.document_weight import LARGEST, check_weight
 
 Document = dict[str, Any]
+FOREIGN = 2
+"""Weight of a metadata file that other engines write, as a share of what is parsed elsewhere: it is read in a
+process of its own, which then takes two thirds of its memory, and may have grown beyond that limit."""
 _LOG = "metadata-log"
 
 
@@ -22,17 +26,21 @@ def read(location: str, store: pafs.S3FileSystem | None = None) -> Document:
     """Read a metadata file.
 
     Args:
-        store: a client with a key of its own; None: this process's.
+        store: a client with a key of its own, for a table that other engines write; None: this process's.
 
     Raises:
         Gone: it does not exist.
+        TooLarge: other engines wrote it, and it would cost too much memory or time.
         OSError: the object store failed.
     """
     try:
         with (store or object_store.file_system()).open_input_file(object_store.key(location)) as source:
-            document: Document = orjson.loads(source.read())
+            content = source.read(FOREIGN * LARGEST + 1) if store else source.read()
     except FileNotFoundError as error:
         raise FileGone("the table's metadata file is gone", location=location) from error
+    if store:
+        check_weight(content, FOREIGN)
+    document: Document = orjson.loads(content)
     return document
 
 

@@ -64,6 +64,8 @@ class ApiSettings(BaseModel):
     """Seconds for the broker to acknowledge before the response is 503."""
     max_unacknowledged_events: int = Field(default=100_000, ge=1)
     """Unacknowledged events; more are answered with 503 and Retry-After."""
+    max_keys: int = Field(default=1_000, ge=-1)
+    """Keys in force of a tenant, all of which are read again after each change of one; -1: no limit."""
     cache_seconds: float = Field(default=30.0, ge=0)
     """Seconds for which keys, schemas and limits are cached unless a change is announced."""
     access_log: bool = True

@@ -24,13 +24,14 @@ from support import objects
 from support.catalog import Guest
 from support.engines import duck
 from support.faults import AtPoint, often
-from support.forged import SNAPSHOT, Forger
+from support.forged import SNAPSHOT, Forger, put
 from support.here import ingest_here as ingest
 from support.http import Api
 from support.ingest import event
 from support.rest_catalog import OWN, Lake
 from typer.testing import CliRunner
 
+from chaos.harm import hostile
 from pulse_api import cli
 from pulse_pipelines import registry
 from pulse_pipelines.erasure import everywhere, own_process, own_tables, record
@@ -433,3 +434,26 @@ def test_names_are_known_by_field_ids(own_engine: RestCatalog) -> None:
         change.rename_column("email", "contact")
     known = names_of(own_engine.load_table(table.name()[-2:]).metadata)
     assert known[2] == {"email", "contact"}
+
+
+def test_a_table_beyond_the_limits_is_in_no_other_table_s_way(
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake
+) -> None:
+    """A footer that would become gigabytes ends the process of its table; the person goes from the rest."""
+    made = sorted((make(own_engine) for _ in range(3)), key=lambda table: table.name())
+    before, beyond, after = (own_engine.load_table(table.name()[-2:]) for table in made)
+    path, live = f"{beyond.location()}/data/footer.parquet", beyond.current_snapshot()
+    assert live
+    put(path, hostile.parquet())
+    forger = Forger(beyond)
+    listed = forger.manifest_list(*live.manifests(beyond.io), forger.manifest(path, rows=0))
+    assert own_lake.commit(beyond.name()[-1], *forger.updates(listed)).status_code == 200
+    code, said = run(writer, "--yes")
+    assert (code, f"own table own.{beyond.name()[-1]}: its process ended" in said.replace("\n", " ")) == (
+        1,
+        True,
+    )
+    assert [ids(own_engine, table) for table in (before, after)] == [[0, 3, 5]] * 2
+    own_engine.drop_table(beyond.name()[-2:])
+    code, done = run(writer, "--yes")
+    assert (code, {each["rows"] for each in done["datasets"][0]["own_tables"]}) == (0, {2}), done

@@ -5,10 +5,11 @@ from uuid import uuid4
 
 import orjson
 import pytest
-from support.rest_catalog import OWN, Lake, Made, properties, snapshot
+from support.rest_catalog import OWN, SCHEMA, VIEW, Lake, Made, properties, snapshot
 
 from pulse_pipelines.lake import metadata, parsing
 from pulse_resources import object_store
+from pulse_resources.iceberg import document_weight
 
 MARK = "x" * 2 * parsing.SMALL
 
@@ -58,7 +59,7 @@ def test_so_is_a_large_request(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_transaction_is_weighed_as_a_whole(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = [own_lake.make() for _ in range(3)]
-    weight = parsing.weight(orjson.dumps(tables[0].answer["metadata"]))
+    weight = document_weight.weight(orjson.dumps(tables[0].answer["metadata"]))
     monkeypatch.setattr(parsing, "TOGETHER", 2.5 * weight)
 
     def commit(*chosen: Made) -> Any:
@@ -75,3 +76,32 @@ def test_a_transaction_is_weighed_as_a_whole(own_lake: Lake, monkeypatch: pytest
     refused = commit(*tables)
     assert (refused.status_code, "too large together" in refused.text) == (400, True)
     assert commit(*tables[:2]).status_code == 204
+
+
+def test_columns_that_contain_each_other_are_refused(own_lake: Lake) -> None:
+    """pyiceberg would go round in a circle, and keep each step."""
+
+    def column(number: int, name: str, *members: dict[str, Any]) -> dict[str, Any]:
+        kind = {"type": "struct", "fields": list(members)} if members else "int"
+        return {"id": number, "name": name, "required": True, "type": kind}
+
+    ring = {
+        "type": "struct",
+        "schema-id": 1,
+        "identifier-field-ids": [3],
+        "fields": [
+            column(1, "a", column(2, "b", column(3, "c"))),
+            column(2, "d", column(1, "e", column(4, "f"))),
+        ],
+    }
+    made, added = own_lake.make(), [{"action": "add-schema", "schema": ring}]
+    view = {"name": "view_of_a_ring", "schema": SCHEMA | {"schema-id": 0}, "view-version": VIEW}
+    assert own_lake.client.post(f"{OWN}/views", json=view | {"properties": {}}).status_code == 200
+    for path, body in (
+        ("tables", {"name": "ring", "schema": ring}),
+        (f"tables/{made.name}", {"updates": added, "requirements": []}),
+        ("views", view | {"name": "ring", "schema": ring, "properties": {}}),
+        ("views/view_of_a_ring", {"updates": added, "requirements": []}),
+    ):
+        answer = own_lake.client.post(f"{OWN}/{path}", json=body)
+        assert (answer.status_code, "two columns of a schema have the id" in answer.text) == (400, True), path

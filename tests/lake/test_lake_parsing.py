@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from support.rest_catalog import SCHEMA, VIEW, snapshot
 
 from pulse_pipelines.lake import outline, parsing, updates
-from pulse_pipelines.lake.parsing import TooLarge
+from pulse_resources.iceberg.document_weight import TooLarge, check_weight
 
 MIB = 2**20
 AT = "s3://pulse/iceberg/pulse_x/_own/0123456789abcdef0123456789abcdef"
@@ -118,7 +118,7 @@ def test_what_is_no_object_is_no_document(content: bytes) -> None:
 def test_a_large_table_is_read_and_written() -> None:
     """Five thousand snapshots, a thousand columns, ten schemas; it is what pyiceberg makes of it."""
     content = orjson.dumps(table(5_000, 1_000, 10))
-    parsing.check_weight(content, parsing.WRITTEN)
+    check_weight(content, parsing.WRITTEN)
     with memory(20 * len(content)):  # of which 12 are address space that the parser does not touch
         document = parsing.loads(content)
     assert parsing.table(document) == TableMetadataUtil.parse_obj(document)

@@ -13,17 +13,19 @@ from pyiceberg.table import Table
 from support.catalog import Guest
 from support.engines import rest
 from support.faults import AtPoint
-from support.forged import Forger, put
+from support.forged import Forger, get, put
 from support.http import Api
 from support.maintenance import do, done, objects
 from support.rest_catalog import CREATION, OWN, SCHEMA, Lake
 
+from chaos.harm import hostile
 from chaos.surroundings import with_settings
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.lake import catalog as names, metadata, parsing, paths
+from pulse_pipelines.lake import catalog as names, metadata, paths
 from pulse_pipelines.maintenance import policy
 from pulse_pipelines.maintenance.own_tables import Keeper, UpkeepReport
 from pulse_resources import object_store
+from pulse_resources.iceberg import document_weight
 
 ASKS = {"pulse.upkeep": "true", "history.expire.max-snapshot-age-ms": "0"}
 
@@ -189,21 +191,31 @@ def test_a_path_that_leads_elsewhere_is_reported_beside_one_that_is_merely_odd(
 
 
 def test_a_bomb_is_named_and_hides_nothing(own_engine: RestCatalog, writer: Guest, own_lake: Lake) -> None:
-    """A manifest list that would take all memory: the tables beside it are looked after, and reported."""
-    made = sorted((plain(own_engine) for _ in range(3)), key=lambda table: table.name())
-    foreign, bomb, _ = made
+    """Files that would take all memory: the tables beside theirs are looked after, and reported."""
+    foreign, bomb, heavy, long, _ = (plain(own_engine) for _ in range(5))
     forger = Forger(foreign)
     updates = forger.updates(forger.manifest_list(forger.manifest("s3://elsewhere/x.parquet")))
     assert own_lake.commit(foreign.name()[-1], *updates).status_code == 200
     forger = Forger(bomb)
     updates = forger.updates(forger.bomb(2 * 1024**3))
     assert own_lake.commit(bomb.name()[-1], *updates).status_code == 200
+    forger = Forger(long)
+    listed = forger.manifest_list(forger.manifest(f"{long.location()}/data/x.parquet"), codec="deflate")
+    put(listed, hostile.repeated(get(listed), 220_000))
+    assert own_lake.commit(long.name()[-1], *forger.updates(listed)).status_code == 200
+    put(heavy.metadata_location, b'{"snapshots": [' + b"{}," * (20 * 2**20) + b"{}]}")
+    metadata.forget()
     (told,) = do(writer.owner, Task.OWN)
     assert (told.outcome, foreign.name()[-1] in str(told.detail)) == ("failed", True)
     own_engine.drop_table(foreign.name()[-2:])
     (told,) = do(writer.owner, Task.OWN)
-    assert (told.outcome, told.after["tables"]) == ("done", 2)
-    assert re.search(f"{bomb.name()[-1]}: .*a block of deflate becomes more than", str(told.detail)), told
+    assert (told.outcome, told.after["tables"]) == ("done", 4)
+    for table, why in (
+        (bomb, "a block of deflate becomes more than"),
+        (long, "has more than 200,000 entries"),
+        (heavy, "the table's metadata file is too large"),
+    ):
+        assert re.search(f"{table.name()[-1]}: [^;]*{why}", str(told.detail)), told
 
 
 def test_what_is_too_large_for_the_catalog_can_still_expire(
@@ -211,8 +223,9 @@ def test_what_is_too_large_for_the_catalog_can_still_expire(
 ) -> None:
     """Upkeep parses in a process of its own, whose memory is limited."""
     table = make(own_engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
+    size = len(get(own_engine.load_table(table.name()[-2:]).metadata_location))
     with monkeypatch.context() as small:
-        small.setattr(parsing, "LARGEST", 500)
+        small.setattr(document_weight, "LARGEST", int(size / 1.5))
         metadata.forget()
         assert own_lake.client.get(f"{OWN}/tables/{table.name()[-1]}").status_code >= 400
         kept = keep(writer)
@@ -306,3 +319,19 @@ def test_upkeep_opens_nothing_but_the_table_s_folder(
     assert bystander in objects(victim.location())
     own_engine.drop_table(victim.name()[-2:])
     own_engine.drop_table(table.name()[-2:])
+
+
+def test_a_snapshot_that_is_its_own_ancestor_expires_nothing_for_ever(
+    own_engine: RestCatalog, own_lake: Lake, writer: Guest
+) -> None:
+    """The current snapshot's parent is itself, and all history is young: upkeep would go round."""
+    table = plain(own_engine)
+    own_engine.load_table(table.name()[-2:]).transaction().set_properties(
+        {"pulse.upkeep": "true", "history.expire.max-snapshot-age-ms": str(10**13)}
+    ).commit_transaction()
+    forger = Forger(table)
+    added, current = forger.updates(forger.manifest_list())
+    added["snapshot"] |= {"parent-snapshot-id": added["snapshot"]["snapshot-id"]}
+    assert own_lake.commit(table.name()[-1], added, current).status_code == 200
+    (told,) = done(writer.owner, Task.OWN)
+    assert (told.after["asked"], told.after["snapshots"], told.detail) == (1, 0, None)

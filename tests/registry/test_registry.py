@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,10 +13,10 @@ import psycopg
 import pytest
 from pyiceberg.table import Table
 from support.here import ingest_here as ingest
-from support.ingest import SCHEMA, event, make_owner
+from support.ingest import SCHEMA, Owner, event, make_owner
 from typer.testing import CliRunner
 
-from chaos.surroundings import pulse, superuser
+from chaos.surroundings import pulse, superuser, with_settings
 from pulse_api import cli
 from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
@@ -25,7 +26,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import datasets, keys, quotas, tenant_view
 from pulse_pipelines.states import declared_states
 from pulse_resources import iceberg, kafka, object_store, postgres
-from pulse_resources.errors import AlreadyExists, NotFound, Transient, UserError
+from pulse_resources.errors import AlreadyExists, NotFound, QuotaExceeded, Transient, UserError
 from pulse_resources.settings import Settings
 from pulse_resources.settings.service_settings import Role
 
@@ -532,3 +533,34 @@ def test_a_read_names_its_tenant_beside_row_level_security(
 
     monkeypatch.setattr(postgres, "tenant_transaction", without_security)
     assert [read(tenant) for tenant in unlike] == seen
+
+
+def test_keys_that_open_nothing_are_not_read_for_a_request(new_owner: Callable[[], Owner]) -> None:
+    """They only grow in number, and each change of a key has all that are in force read again."""
+    tenant = new_owner().tenant
+    kept, revoked, ended = (keys.issue_key(tenant, name, [KeyScope.READ]).stored for name in ("a", "b", "c"))
+    later = keys.issue_key(tenant, "d", [KeyScope.READ], datetime.now(UTC) + timedelta(days=1)).stored
+    keys.revoke_key(tenant, revoked.key_id)
+    keys.rotate_key(tenant, ended.key_id, overlap_s=0)
+    for load in (tenant_view.load_view, tenant_view.load_lake_view):
+        view = load(tenant.tenant_id)
+        assert view
+        assert {kept.key_id, later.key_id} <= view.keys.keys()
+        assert not {revoked.key_id, ended.key_id} & view.keys.keys()
+    assert {revoked.key_id, ended.key_id} <= {key.key_id for key in keys.list_keys(tenant)}
+
+
+def test_a_tenant_has_so_many_keys_in_force(new_owner: Callable[[], Owner]) -> None:
+    tenant = new_owner().tenant
+    there = len(keys.list_keys(tenant))
+    with with_settings(API__MAX_KEYS=there + 2):
+        first, _ = (keys.issue_key(tenant, "a key", [KeyScope.READ]).stored for _ in range(2))
+        with pytest.raises(QuotaExceeded, match=f"has {there + 2} keys in force and may have {there + 2}"):
+            keys.issue_key(tenant, "one more", [KeyScope.READ])
+        for _ in range(there + 2):
+            keys.rotate_key(tenant, first.key_id, overlap_s=3_600)
+        with pytest.raises(QuotaExceeded, match=f"may have {2 * (there + 2)}"):
+            keys.rotate_key(tenant, first.key_id, overlap_s=3_600)
+        for key in keys.list_keys(tenant)[-there - 3 :]:
+            keys.revoke_key(tenant, key.key_id)
+        keys.issue_key(tenant, "one more", [KeyScope.READ])

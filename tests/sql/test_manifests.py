@@ -1,5 +1,6 @@
 """Manifests that engines of a tenant wrote are checked: DuckDB takes damage for the end of the file."""
 
+import threading
 import uuid
 import zlib
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
 
 from chaos.harm import hostile
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.sql import engine, manifests
 from pulse_pipelines.sql.manifests import Verdicts
 from pulse_resources import avro_files
@@ -146,6 +148,40 @@ def test_whole_manifests_are_checked_once(
     first[1] += 1
     with pytest.raises(ValueError, match="there is no manifest at"):
         manifests.check(database, files.listing(first, second), marks)
+
+
+class Fetching:
+    """Reads manifests, and notes how many are being read: each waits until so many are."""
+
+    def __init__(self, together: int) -> None:
+        self._barrier, self._lock = threading.Barrier(together), threading.Lock()
+        self._now = self.most = 0
+
+    def read(self, database: duckdb.DuckDBPyConnection, location: str, kind: str) -> bytes:
+        if kind != "manifest":
+            return Path(location).read_bytes()
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        self._barrier.wait(PATIENCE_S)
+        with self._lock:
+            self._now -= 1
+        return Path(location).read_bytes()
+
+
+@pytest.mark.parametrize("together", [1, manifests.AT_ONCE])
+def test_a_few_manifests_are_fetched_at_once(
+    database: duckdb.DuckDBPyConnection, files: Files, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """So many, or as many as have the permitted bytes; their order is that of the list."""
+    made, fetching = [files.manifest(f"m{n}") for n in range(2 * manifests.AT_ONCE)], Fetching(together)
+    listing = files.listing(*made)
+    expected = manifests.check(database, listing, ())
+    monkeypatch.setattr(manifests, "_read", fetching.read)
+    if together == 1:
+        monkeypatch.setattr(manifests, "AHEAD", made[0].manifest_length)
+    assert manifests.check(database, listing, ()) == expected
+    assert fetching.most == together
 
 
 def test_a_codec_that_duckdb_lacks_is_named(database: duckdb.DuckDBPyConnection, files: Files) -> None:

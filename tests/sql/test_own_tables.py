@@ -25,12 +25,12 @@ from chaos.harm import hostile
 from chaos.surroundings import superuser
 from pulse_api import cli
 from pulse_pipelines.lake import metadata, parsing
-from pulse_pipelines.sql import pinned, run
+from pulse_pipelines.sql import manifests, pinned, run
 from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.manifests import Verdicts
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import UserError
-from pulse_resources.iceberg import table_metadata
+from pulse_resources.iceberg import document_weight, table_metadata
 from pulse_resources.process import landlock
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import vended
@@ -411,7 +411,7 @@ def test_metadata_that_would_become_much_in_memory_is_refused(catalog: Api, two:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 2 * parsing.LARGEST
+    assert peak < 2 * document_weight.LARGEST
     again = {"name": "again", "metadata-location": table.metadata_location}
     refused = two.lake.client.post("/v1/namespaces/own/register", json=again)
     assert (refused.status_code, "is too large" in refused.text) == (400, True), refused.text
@@ -517,3 +517,27 @@ def test_large_files_of_ones_own_stay_within_the_limits(catalog: Api, two: Two) 
         cross = "SELECT list(a.id) FROM own.bomb a, own.bomb b"
         came_out = said(made, cross, store=store, views=[seen.view], limits=less(memory_bytes=64 * 2**20))
         assert "MiB of memory" in came_out or "ended" in came_out
+
+
+def test_manifests_are_fetched_together_within_the_limits(catalog: Api, two: Two, caller: Caller) -> None:
+    table = two.make(catalog, "many", MINE)
+    (task,) = table.scan().plan_files()
+    forger, number = Forger(table), 2 * manifests.AT_ONCE + 1
+    listed = forger.manifest_list(*(forger.manifest(task.file.file_path) for _ in range(number)))
+    assert two.lake.commit("many", *forger.updates(listed)).status_code == 200
+    answer = ask(caller, "SELECT count(*) AS n FROM own.many")
+    assert (answer.status_code, answer.json()["rows"]) == (200, [{"n": number}]), answer.text
+
+
+def test_a_snapshot_that_is_its_own_ancestor_has_an_end(catalog: Api, two: Two, caller: Caller) -> None:
+    """Whoever looks for an earlier moment follows the parents: in the API's process, for all tenants."""
+    forger = Forger(two.make(catalog, "ring", MINE))
+    added, current = forger.updates(forger.manifest_list())
+    added["snapshot"] |= {"parent-snapshot-id": added["snapshot"]["snapshot-id"]}
+    assert two.lake.commit("ring", added, current).status_code == 200
+    answer = ask(caller, "FROM own.ring", as_of="2026-01-01T00:00:00Z")
+    assert (answer.status_code, "history is kept since" in answer.json()["detail"]) == (404, True), (
+        answer.text
+    )
+    answer = ask(caller, "FROM own.ring", snapshots={"own.ring": 7})
+    assert (answer.status_code, "no such snapshot" in answer.json()["detail"]) == (404, True), answer.text

@@ -5,6 +5,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.avro.codecs import AvroCompressionCodec
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -70,12 +71,12 @@ class Forger:
                 writer.add_entry(ManifestEntry.from_args(**added | (gone if removed else {})))
         return writer.to_manifest_file()
 
-    def manifest_list(self, *manifests: ManifestFile) -> str:
+    def manifest_list(self, *manifests: ManifestFile, codec: AvroCompressionCodec = "null") -> str:
         """A manifest list in the table's folder."""
         at = f"{self.folder}/snap-{SNAPSHOT}-{uuid.uuid4()}.avro"
         number = self.table.metadata.last_sequence_number + 1
         output = iceberg.file_io().new_output(at)
-        with write_manifest_list(2, output, SNAPSHOT, None, number, "null") as writer:
+        with write_manifest_list(2, output, SNAPSHOT, None, number, codec) as writer:
             writer.add_manifests(list(manifests))
         return at
 

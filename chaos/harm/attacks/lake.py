@@ -1,6 +1,7 @@
 """Files of a tenant's own table, written by its key: small ones that become gigabytes, and large metadata."""
 
 import itertools
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -23,6 +24,7 @@ AT_ONCE = 8
 SNAPSHOTS, LARGE = 10_000, "00001-large.metadata.json"
 UNPACKED = 2 * 1024**3
 ENTRIES = 1_000_000
+FIELDS, SCHEMAS = 1_000, 1_500
 
 
 def _overwrite_metadata(tenant: Tenant) -> None:
@@ -113,6 +115,56 @@ async def _query(attacker: Attacker) -> None:
     await attacker.flood(wire.request("POST", "/v1/sql", attacker.key("lake:read"), body), AT_ONCE)
 
 
+def _create_table(tenant: Tenant) -> None:
+    external.create(tenant, load_settings().lake.linked_url)
+
+
+def _with_ring(tenant: Tenant) -> None:
+    """A table whose current snapshot is its own ancestor."""
+    table = _with_row(tenant)
+    document = orjson.loads(table.metadata.model_dump_json(exclude_none=True))
+    (snapshot,) = document["snapshots"]
+    snapshot["parent-snapshot-id"] = snapshot["snapshot-id"]
+    object_store.put(table.metadata_location, orjson.dumps(document))
+
+
+async def _query_earlier(attacker: Attacker) -> None:
+    """Ask for a moment before all snapshots."""
+    body = {"sql": f"SELECT sum(id) FROM {NAMESPACE}.{TABLE}", "as_of": "2020-01-01T00:00:00Z"}
+    await attacker.flood(wire.request("POST", "/v1/sql", attacker.key("lake:read"), body), AT_ONCE)
+
+
+def _partition(tenant: Tenant) -> None:
+    """A table whose 240 kB of metadata have a thousand partition fields, and more schemas."""
+    table = _with_row(tenant)
+    document = orjson.loads(table.metadata.model_dump_json(exclude_none=True))
+    (schema,) = document["schemas"]
+    fields = [
+        {"source-id": 1, "field-id": 1_000 + n, "transform": "identity", "name": f"p{n}"}
+        for n in range(FIELDS)
+    ]
+    document |= {
+        "schemas": [schema | {"schema-id": n} for n in range(SCHEMAS)],
+        "partition-specs": [*document["partition-specs"], {"spec-id": 1, "fields": fields}],
+    }
+    object_store.put(table.metadata_location, orjson.dumps(document))
+
+
+async def _create(attacker: Attacker) -> None:
+    """Create tables with two columns that contain each other."""
+
+    def column(number: int, *members: dict[str, Any]) -> dict[str, Any]:
+        kind = {"type": "struct", "fields": list(members)} if members else "int"
+        return {"id": number, "name": f"c{number}", "required": True, "type": kind}
+
+    fields = [column(1, column(2, column(3))), column(2, column(1, column(4)))]
+    schema = {"type": "struct", "identifier-field-ids": [3], "fields": fields}
+    tenant = registry.find_tenant(attacker.target.tenant)
+    at, body = f"/v1/namespaces/{NAMESPACE}/tables", {"name": "ring", "schema": schema}
+    request = wire.request("POST", at, engine_key(tenant), body)
+    await attacker.flood(request, AT_ONCE, port=load_settings().lake.port)
+
+
 async def _register(attacker: Attacker) -> None:
     """Register the metadata as another table, which the catalog has to read each time."""
     tenant = registry.find_tenant(attacker.target.tenant)
@@ -157,6 +209,27 @@ ATTACKS = (
         _query,
         may(422, 429, 503),
         prepare=_overwrite_manifest,
+    ),
+    Attack(
+        "a query of an earlier moment of a table whose snapshot is its own ancestor",
+        "lake:read, lake:write",
+        _query_earlier,
+        may(404, 429, 503),
+        prepare=_with_ring,
+    ),
+    Attack(
+        "a query of a table with 1,000 partition fields and 1,500 schemas",
+        "lake:read, lake:write",
+        _query,
+        may(200, 422, 429, 503),
+        prepare=_partition,
+    ),
+    Attack(
+        "tables created whose columns contain each other",
+        "lake:read, lake:write",
+        _create,
+        may(400, 429, 503),
+        prepare=_create_table,
     ),
     Attack(
         "a query of a table whose Parquet footer would become five gigabytes",

@@ -1,0 +1,146 @@
+"""Small documents of a tenant's engines that would cost much: time without end, or memory a thousandfold.
+
+Processes that serve all tenants parse documents of this size themselves.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+from pyiceberg.table.metadata import TableMetadata
+from support.counting import count_calls
+from support.rest_catalog import VIEW
+from test_lake_parsing import MIB, memory, table
+
+from pulse_pipelines.lake import outline, parsing, updates
+from pulse_pipelines.lake.errors import Malformed
+from pulse_pipelines.query import snapshots
+from pulse_pipelines.sql import pruning
+
+
+def column(
+    number: int, *members: dict[str, Any], name: str | None = None, kind: str = "int"
+) -> dict[str, Any]:
+    """A required column, with members a struct."""
+    type_ = {"type": "struct", "fields": list(members)} if members else kind
+    return {"id": number, "name": name or f"c{number}", "required": True, "type": type_}
+
+
+def schema(*columns: dict[str, Any], number: int = 0, identifiers: Sequence[int] = ()) -> dict[str, Any]:
+    made = {"type": "struct", "schema-id": number, "fields": list(columns)}
+    return made | ({"identifier-field-ids": list(identifiers)} if identifiers else {})
+
+
+RING = schema(
+    column(1, column(2, column(3)), name="a"),
+    column(2, column(1, column(4)), name="b"),
+    identifiers=[3],
+)
+"""Column 2 is in column 1, and the other way round: whoever goes from 3 outwards never arrives."""
+ELEMENTS = schema({"id": 1, "name": "a", "type": {"type": "list", "element-id": 1, "element": "int"}})
+ENTRIES = schema(
+    {"id": 1, "name": "a", "type": {"type": "map", "key-id": 2, "key": "int", "value-id": 2, "value": "int"}}
+)
+DOCUMENTS: dict[str, tuple[type[msgspec.Struct], Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "table": (outline.TABLE, lambda made: table() | {"schemas": [made]}),
+    "table of version 1": (outline.TABLE, lambda made: table() | {"schema": made}),
+    "new table": (outline.NEW_TABLE, lambda made: {"schema": made}),
+    "commit": (outline.COMMIT, lambda made: {"updates": [{"action": "add-schema", "schema": made}]}),
+    "new view": (outline.NEW_VIEW, lambda made: {"schema": made, "view-version": VIEW}),
+    "view": (outline.VIEW, lambda made: {"schemas": [made], "versions": [VIEW], "version-log": []}),
+}
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_each_column_has_an_id_of_its_own(kind: str) -> None:
+    """pyiceberg would go round in a circle, and keep each step."""
+    checked, of_schema = DOCUMENTS[kind]
+    outline.check(of_schema(schema(column(1, column(2)), column(3))), checked)
+    for wrong in (RING, ELEMENTS, ENTRIES):
+        with pytest.raises(ValueError, match=r"two columns of a schema have the id \d"):
+            outline.check(of_schema(wrong), checked)
+
+
+def test_one_column_is_no_identifier_a_thousand_times() -> None:
+    repeated = schema(column(1), identifiers=[1] * 1_000)
+    with pytest.raises(ValueError, match="more columns than there are"):
+        parsing.table(table() | {"schemas": [repeated]})
+
+
+def test_a_long_name_is_not_repeated_for_each_column_within() -> None:
+    """pyiceberg has the full name of each column: 600 MB of these 240 kB."""
+    members = [column(number) for number in range(2, 2_000)]
+    wide = schema(column(1, *members, name="n" * 128_000))
+    document = orjson.loads(orjson.dumps(table() | {"schemas": [wide]}))
+    with memory(4 * MIB), pytest.raises(ValueError, match="names of its columns have more than"):
+        parsing.table(document)
+
+
+def with_parents(parents: dict[int, int | None]) -> TableMetadata:
+    """A table whose snapshots have these parents; the last one is current."""
+    document = table(len(parents))
+    for made, (number, parent) in zip(document["snapshots"], parents.items(), strict=True):
+        made |= {"snapshot-id": number, "parent-snapshot-id": parent}
+    document |= {"current-snapshot-id": number, "snapshot-log": []}
+    document["refs"]["main"]["snapshot-id"] = number
+    return parsing.table(document)
+
+
+@pytest.mark.parametrize(
+    ("parents", "history"),
+    [
+        ({1: None, 2: 1, 3: 2}, [3, 2, 1]),
+        ({2: 1, 3: 2}, [3, 2]),
+        ({1: 1}, [1]),
+        ({1: 3, 2: 1, 3: 2}, [3, 2, 1]),
+        ({1: 2, 2: 1, 3: 2}, [3, 2, 1]),
+    ],
+)
+def test_a_snapshot_is_once_in_its_history(parents: dict[int, int | None], history: list[int]) -> None:
+    ancestors = islice(snapshots.history(with_parents(parents)), 10)
+    assert [snapshot.snapshot_id for snapshot in ancestors] == history
+
+
+def partitioned(fields: int, schemas: int = 1, members: int = 0) -> TableMetadata:
+    """A table with so many partition fields of a column, and schemas that have it."""
+    of_spec = [
+        {"source-id": 1, "field-id": 1_000 + n, "name": f"p{n}", "transform": f"bucket[{n + 1}]"}
+        for n in range(fields)
+    ]
+    inner = [column(2 + number) for number in range(members)]
+    made = [schema(column(1, *inner, kind="uuid"), number=number) for number in range(schemas)]
+    return parsing.table(table() | {"schemas": made, "partition-specs": [{"spec-id": 0, "fields": of_spec}]})
+
+
+def test_schemas_are_not_read_for_each_partition_field() -> None:
+    """Of 240 kB a query would compare two million pairs, in the API's process."""
+    small, twice = partitioned(50, schemas=50), partitioned(100, schemas=100)
+    assert count_calls(lambda: pruning.misjudges(twice)) < 3 * count_calls(lambda: pruning.misjudges(small))
+    before, after = (count_calls(lambda each=each: pruning.timestamp_fields(each)) for each in (small, twice))
+    assert after < 3 * before
+
+
+def test_a_struct_is_not_described_for_each_partition_field() -> None:
+    """Registered, of 250 kB a hundred megabytes of errors were made."""
+
+    def check(metadata: TableMetadata) -> int:
+        with pytest.raises(ValueError, match=r"now struct<.*is in a partition spec") as raised:
+            updates.check(metadata)
+        return len(str(raised.value))
+
+    small, twice = partitioned(50, members=50), partitioned(100, members=100)
+    assert max(check(small), check(twice)) < 300
+    assert count_calls(lambda: check(twice)) < 3 * count_calls(lambda: check(small))
+
+
+def test_a_commit_adds_few_schemas() -> None:
+    added = [
+        {"action": "add-schema", "schema": schema(column(1), number=number)}
+        for number in range(updates.MOST_ADDED + 1)
+    ]
+    updates.parsed({"updates": added[1:]})
+    with pytest.raises(Malformed, match="adds 100 schemas"):
+        updates.parsed({"updates": added})
