@@ -44,7 +44,7 @@ EVERYTHING = {
         *("version", "rights", "migrations", "connections", "clock"),
     },
     "kafka": {"address", "login", "advertised addresses", "replication", "rights", "topics"},
-    "object store": {"address", "rights", "clock", "vending"},
+    "object store": {"address", "rights", "clock", "mark", "vending"},
     "spark": {"address", "server", "job", "packages", "network"},
 }
 

@@ -21,7 +21,7 @@ from support.ingest import event, make_owner
 from chaos.surroundings import forget_connections
 from pulse_pipelines import registry
 from pulse_pipelines.maintenance import policy, run
-from pulse_pipelines.monitoring import issues
+from pulse_pipelines.monitoring import doctor, issues
 from pulse_pipelines.restore import findings, repair
 from pulse_pipelines.restore.findings import Kind
 from pulse_pipelines.tables import orphan_files, store_mark
@@ -149,6 +149,8 @@ def test_a_store_that_was_restored_or_is_new(stack: Settings, marked: None) -> N
     difference = store_mark.renew()
     assert difference is not None
     assert difference.sentence.startswith("the object store was restored: it is of ")
+    (mark,) = [finding for finding in doctor.examine("object store") if finding.check == "mark"]
+    assert (mark.ok, mark.found) == (False, difference.sentence)
     store_mark.object_store.delete([path])
     difference = store_mark.renew()
     assert difference is not None

@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import psycopg
+
 from pulse_pipelines.monitoring.doctor.finding import Finding, clock, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
+from pulse_pipelines.tables import store_mark
 from pulse_resources import object_store
 from pulse_resources.errors import PulseError, UserError, first_line
 from pulse_resources.settings import Settings
@@ -103,7 +107,16 @@ def check_object_store(settings: Settings) -> Iterator[Finding]:
         return
     yield Finding(STORE, "rights", True, f"may write, list, read and delete in {store.bucket}")
     yield clock(STORE, probe.modified)
+    with suppress(psycopg.Error):  # then Postgres is what is wrong
+        yield _mark()
     yield _vending(settings)
+
+
+def _mark() -> Finding:
+    """Check whether the bucket is of the same time as Postgres: one of them may have been restored."""
+    if (restored := store_mark.compare()) is not None:
+        return Finding(STORE, "mark", False, restored.sentence, store_mark.FIX)
+    return Finding(STORE, "mark", True, "of the same time as Postgres")
 
 
 def _vending(settings: Settings) -> Finding:
