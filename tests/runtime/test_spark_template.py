@@ -19,6 +19,8 @@ from pulse_resources import spark
 from pulse_resources.local.processes import table
 from pulse_resources.settings import Settings
 
+pytestmark = pytest.mark.spark
+
 DAEMON = """
 import os, sys
 from pathlib import Path
