@@ -59,8 +59,6 @@ from pulse_resources.local.services import INFRASTRUCTURE
 from pulse_resources.local.tls import Certificates, make
 from pulse_resources.settings import Settings, load_settings
 
-pytestmark = pytest.mark.spark
-
 HOSTILE = "p@:/%41#?'\" $\\+&=;,{}[]ü"
 SECRETS = {
     "POSTGRES__SUPERUSER_PASSWORD",

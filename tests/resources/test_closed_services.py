@@ -29,8 +29,6 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.settings.service_settings import KafkaSettings, PostgresSettings, SparkSettings
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.mark.parametrize(
     "stranger",

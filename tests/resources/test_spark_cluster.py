@@ -34,7 +34,7 @@ from pulse_resources.local.spark import DOWNLOAD
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.spark_catalog import EXTENSIONS
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = pytest.mark.slow
 DOCS = Path(__file__).parents[2] / "docs" / "own-services.md"
 LARGEST = "airline_ua"
 HALVES = 2

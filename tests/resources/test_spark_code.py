@@ -9,7 +9,7 @@ import pytest
 
 from pulse_resources import spark_code
 
-pytestmark = [pytest.mark.long, pytest.mark.spark]
+pytestmark = pytest.mark.long
 
 IMPORTED = """
 import sys

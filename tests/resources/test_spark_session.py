@@ -15,8 +15,6 @@ from pulse_resources import spark
 from pulse_resources.errors import Transient
 from pulse_resources.settings import Settings
 
-pytestmark = pytest.mark.spark
-
 
 def test_a_session_is_collected_while_the_lock_of_the_release_pool_is_held(stack: Settings) -> None:
     """As it happens when the collector runs while a result's release is submitted to the pool."""

@@ -26,8 +26,6 @@ from pulse_resources.local import state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings
 
-pytestmark = pytest.mark.spark
-
 DAEMON = """
 from pulse_pipelines.runtime import spark_daemon
 spark_daemon.CHECK_INTERVAL_S = 0.3

@@ -19,8 +19,6 @@ from pulse_resources import spark
 from pulse_resources.local.processes import table
 from pulse_resources.settings import Settings
 
-pytestmark = pytest.mark.spark
-
 DAEMON = """
 import os, sys
 from pathlib import Path

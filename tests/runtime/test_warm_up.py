@@ -6,8 +6,6 @@ from chaos.surroundings import with_settings
 from pulse_pipelines.runtime.warm_up import warm_up
 from pulse_resources.settings import Settings
 
-pytestmark = pytest.mark.spark
-
 
 def test_every_task_of_a_batch_has_run(stack: Settings) -> None:
     assert warm_up() == stack.spark.parallelism

@@ -1,4 +1,4 @@
-"""What Spark's tasks would do, done in the process of the tests, unless a test is marked `spark`.
+"""What Spark's tasks would do, done in the process of the tests: in rooms that are about what tasks do.
 
 Of what a small batch takes, two thirds are Spark's: to plan, to compile, and to hand tasks to its workers.
 Runs in processes of their own, as those that are killed, have their tasks on Spark.
@@ -30,6 +30,24 @@ def run_here(
     return list(frames.values(frames.frame(given, gives), gives)) if given else []
 
 
+ROOMS = frozenset(
+    {
+        "backfill",
+        "curated",
+        "entities",
+        "erasure",
+        "fidelity",
+        "ingest",
+        "maintenance",
+        "monitoring",
+        "moves",
+        "pipes",
+        "states",
+    }
+)
+"""Folders of tests whose tasks run here, but those of tests that are marked `spark`."""
+
+
 class _Place:
     """Where tasks run now."""
 
@@ -52,7 +70,7 @@ spark.run_tasks = run_in_place
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    _Place.here = item.get_closest_marker("spark") is None
+    _Place.here = item.path.parent.name in ROOMS and item.get_closest_marker("spark") is None
 
 
 @contextmanager
