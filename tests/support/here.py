@@ -45,7 +45,7 @@ ROOMS = frozenset(
         "states",
     }
 )
-"""Folders of tests whose tasks run here, but those of tests that are marked `spark`."""
+"""Folders of tests whose tasks run here, but those of tests that are marked `spark` or `slow`."""
 
 
 class _Place:
@@ -70,7 +70,8 @@ spark.run_tasks = run_in_place
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    _Place.here = item.path.parent.name in ROOMS and item.get_closest_marker("spark") is None
+    on_spark = any(item.get_closest_marker(name) for name in ("spark", "slow"))
+    _Place.here = item.path.parent.name in ROOMS and not on_spark
 
 
 @contextmanager
