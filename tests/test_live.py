@@ -35,7 +35,7 @@ from pulse_resources.settings import load_settings
 
 SETTINGS = {
     "PULSE_INGEST__FLUSH_SECONDS": "3",
-    "PULSE_CURATED__QUIET_SECONDS": "3",
+    "PULSE_CURATED__QUIET_SECONDS": "10",
     "PULSE_CURATED__ROLLUPS_DIR": str(Path(__file__).parent.parent / "docs" / "examples" / "rollups"),
 }
 DAYS = 2

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from pulse_resources.errors import UserError
@@ -115,10 +116,8 @@ def events(days: int | None, keep_dates: bool) -> list[Event]:
 
 
 def _flights(shift: timedelta, first: date) -> Iterator[Event]:
-    for row in read("flights.csv").to_pylist():
+    for row in _since(first, read("flights.csv")).to_pylist():
         day = date(row["year"], row["month"], row["day"])
-        if day < first:
-            continue
         # time_hour is the scheduled hour in UTC; the minute completes it.
         at = row["time_hour"].replace(tzinfo=UTC) + timedelta(minutes=row["minute"]) + shift
         name = f"{row['carrier']}-{row['flight']}-{row['origin']}-{day}-{row['sched_dep_time']}"
@@ -128,13 +127,18 @@ def _flights(shift: timedelta, first: date) -> Iterator[Event]:
 
 
 def _weather(shift: timedelta, first: date) -> Iterator[Event]:
-    for row in read("weather.csv").to_pylist():
-        if date(row["year"], row["month"], row["day"]) < first:
-            continue
+    for row in _since(first, read("weather.csv")).to_pylist():
         at = row["time_hour"].replace(tzinfo=UTC)
         name = f"{row['origin']}-{at:%Y-%m-%dT%H}"
         data = {key: row[key] for key in SCHEMAS["weather"]["properties"] if row[key] is not None}
         yield Event(OPERATOR, "weather", name, at + shift, True, data)
+
+
+def _since(first: date, table: pa.Table) -> pa.Table:
+    """Rows of this day and later ones; the whole year as Python objects takes seconds."""
+    year, month, day = (table.column(name) for name in ("year", "month", "day"))
+    days = pc.add(pc.multiply(pc.add(pc.multiply(year, 100), month), 100), day)
+    return table.filter(pc.greater_equal(days, (first.year * 100 + first.month) * 100 + first.day))
 
 
 def _airline(carrier: str) -> str:

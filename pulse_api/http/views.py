@@ -43,6 +43,10 @@ class CachedTenant:
 
     view: TenantView
 
+    def of(self, kind: DatasetKind) -> "ScopedValidator":
+        """Validator of the tenant's datasets of this kind."""
+        return self.of_entities if kind == DatasetKind.ENTITIES else self.of_events
+
     @cached_property
     def of_events(self) -> "ScopedValidator":
         elsewhere = frozenset(dataset.slug for dataset in self.view.datasets if dataset.of_entities)
@@ -143,6 +147,15 @@ class Views:
             if presented.opens(key, datetime.now(UTC)) and key:
                 return tenant, key
         return None
+
+    async def changed(self, cached: CachedTenant) -> CachedTenant | None:
+        """The tenant, read now, if its datasets are others than the cached ones; None: they are the same.
+
+        For records whose dataset is not known: another process may have made it, its notification still on
+        the way. Of a tenant one read runs at a time, which all who wait share.
+        """
+        now = await self._tenants.get(cached.view.tenant.tenant_id, afresh=True)
+        return now if now is not None and now.view.datasets != cached.view.datasets else None
 
     async def keys(self, tenant_id: UUID) -> Mapping[str, ApiKey]:
         """The keys of a tenant by id that were in force when they were read."""

@@ -3,7 +3,8 @@
 import uuid
 from datetime import UTC, datetime
 
-from support.ingest import Owner, ingest
+from support.here import ingest_here as ingest
+from support.ingest import Owner
 
 from pulse_api.demo import report, run
 from pulse_api.demo.source import OPERATOR, Event

@@ -81,6 +81,7 @@ def alert(page: Page) -> str:
     return shown.inner_text()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("path", "words", "way_on"),
     [

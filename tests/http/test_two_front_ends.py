@@ -12,6 +12,7 @@ from support.here import ingest_here as ingest
 from support.http import Api, Caller, sample
 
 from chaos.waiting import wait
+from pulse_api.http.views import Views
 
 pytestmark = pytest.mark.stack
 TIMES = 10
@@ -44,6 +45,29 @@ def test_a_dataset_takes_events_at_the_other_at_once(either: Pair) -> None:
         given = {"slug": slug, "schema_uri": made.json()["schema_uri"]}
         assert either.one.post("/v1/datasets", json=given).status_code == 201
         answer = either.other.post("/v1/collect", json=sample() | {"dataset": slug})
+        assert answer.status_code == 202, answer.text
+
+
+@pytest.mark.parametrize("kind", ["events", "entities"])
+def test_a_dataset_takes_records_at_the_other_before_it_is_announced(
+    kind: str, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was kept of the tenant: the news is on the way for as long as this test runs."""
+    assert pair.one.post("/v1/collect", json=sample()).status_code == 202  # now the tenant is kept
+    monkeypatch.setattr(Views, "forget", lambda *_: None)
+    slug = f"d{uuid.uuid4().hex[:8]}"
+    made = pair.other.post("/v1/schemas", json={"name": slug, "schema": {"type": "object"}})
+    given = {"slug": slug, "schema_uri": made.json()["schema_uri"], "kind": kind}
+    assert pair.other.post("/v1/datasets", json=given).status_code == 201
+    if kind == "events":
+        batch = [sample() | {"dataset": slug}, sample(), sample() | {"dataset": f"{slug}2"}]
+        answer = pair.one.post("/v1/collect", json=batch)
+        assert answer.status_code == 207, answer.text
+        assert answer.json()["accepted"] == 2
+        (refused,) = answer.json()["verdicts"]
+        assert (refused["index"], refused["reason"]) == (2, "unknown_dataset")
+    else:
+        answer = pair.one.post(f"/v1/datasets/{slug}/entities", json=[{"_id": "a"}])
         assert answer.status_code == 202, answer.text
 
 

@@ -60,12 +60,15 @@ def committing(source: Any, statement: str) -> Iterator[None]:
     source.execute("SELECT pg_reload_conf()")
 
     def commit() -> None:
-        with psycopg.connect(source.info.dsn, autocommit=True) as other:
+        with psycopg.connect(source.info.dsn, autocommit=True, application_name="unseen") as other:
             other.execute(statement)
 
     thread = Thread(target=commit)
     thread.start()
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    # Commits of others, as of the API, may wait too.
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'unseen'"
+    )
     wait(lambda: bool(source.execute(waits).fetchone() == (1,)), "no commit waits")
     try:
         yield

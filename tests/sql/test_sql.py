@@ -416,9 +416,8 @@ def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
                 )
                 assert "of-the-other" not in came_out
                 assert '"rows":[{' not in came_out, came_out
-    mine = next(task.file.file_path for task in table(lake.owner).scan().plan_files())
-    if "locks" in off:
-        with processes(off, port=port) as made:
+        mine = next(task.file.file_path for task in table(lake.owner).scan().plan_files())
+        if "locks" in off:
             came_out = said(
                 made, f"SELECT id FROM read_parquet('{mine}')", store=store, views=views(lake.owner)
             )

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import socket
 import threading
 import time
@@ -80,7 +81,10 @@ def api(stack: Settings) -> Iterator[Api]:
     """One server for all tests, which may ask for more at once than a tenant may."""
     with ExitStack() as until_the_end:
         with with_settings(
-            API__BURST_SECONDS=10, API__OTHER_REQUESTS_PER_SECOND=100, API__CHANGES_PER_SECOND=100
+            API__BURST_SECONDS=10,
+            API__OTHER_REQUESTS_PER_SECOND=100,
+            API__CHANGES_PER_SECOND=100,
+            SQL__READY=2,
         ):
             running = until_the_end.enter_context(served())
         yield running
@@ -104,10 +108,12 @@ class served:  # noqa: N801 - used as a context manager
         given = {"port": port, "health_port": 0} | self._given
         self._server = Server(self._app or create_app(), load_settings().api.model_copy(update=given))
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            assert self._thread.is_alive(), "the server did not start; the captured log says why"
-            time.sleep(0.02)
+        ready = os.environ.get("PULSE_SQL__READY", 0)
+        with with_settings(SQL__READY=ready):  # processes for queries take half of a start, and few tests ask
+            self._thread.start()
+            while not self._server.started:
+                assert self._thread.is_alive(), "the server did not start; the captured log says why"
+                time.sleep(0.02)
         return Api(f"http://127.0.0.1:{port}")
 
     def __exit__(self, *_: object) -> None:

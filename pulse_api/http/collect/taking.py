@@ -17,6 +17,7 @@ from pulse_api.http.collect.verdicts import Validation, Verdicts
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.telemetry import Carried
 from pulse_api.http.views import ScopedValidator
+from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.quota import COUNTED
 from pulse_resources.settings import load_settings
 
@@ -29,7 +30,7 @@ class Taking:
     """Intake of one request.
 
     Args:
-        scoped: validator of the datasets that the request may address.
+        kind: kind of the datasets that the request may address.
         describing: headers that say how its body is read (`split.describing`).
         records_per_month: the tenant's monthly quota for these records.
         carried: trace headers for its messages.
@@ -39,7 +40,7 @@ class Taking:
     here: AppState
     request: Request
     principal: Principal
-    scoped: ScopedValidator
+    kind: DatasetKind
     describing: Mapping[str, str]
     records_per_month: int
     carried: Carried | None
@@ -65,13 +66,25 @@ class Taking:
     async def _validate(self, holding: Holding) -> Verdicts:
         """Verdict of each event; the tenant's requests take turns."""
         content, encoding = await self._received(holding)
+        cached = self.principal.cached
+        verdicts = await self._validate_by(cached.of(self.kind), content, encoding, holding)
+        if verdicts.unknown_datasets and (now := await self.here.views.changed(cached)) is not None:
+            verdicts = await self._validate_by(now.of(self.kind), content, encoding, None)
+        return verdicts
+
+    async def _validate_by(
+        self, scoped: ScopedValidator, content: bytes, encoding: str | None, holding: Holding | None
+    ) -> Verdicts:
+        """Verdicts of this validator. Without a holding: again, so that nothing is counted twice."""
+        first = holding is not None
         if encoding is None and self.here.running.short(self._tenant_id, len(content)):
-            validation = await self._validate_in_loop(content)
+            validation = await self._validate_in_loop(scoped, content, counts=first)
         else:
-            validation = await self._validate_in_worker(content, encoding)
-            holding.add(0 if encoding is None else validation.size)
+            validation = await self._validate_in_worker(scoped, content, encoding, counts=first)
+            if holding is not None:
+                holding.add(0 if encoding is None else validation.size)
         while not validation.done:
-            await validation.validate_in_worker(self.scoped.validator)
+            await validation.validate_in_worker(scoped.validator)
         return validation.verdicts()
 
     async def _received(self, holding: Holding) -> tuple[bytes, str | None]:
@@ -86,13 +99,14 @@ class Taking:
         holding.add(len(content))
         return content, None
 
-    async def _validate_in_loop(self, content: bytes) -> Validation:
+    async def _validate_in_loop(self, scoped: ScopedValidator, content: bytes, *, counts: bool) -> Validation:
         """Validate all events but the expensive ones in the event loop."""
-        run, validator = partial(self.here.running.in_loop, self._tenant_id), self.scoped.validator
+        run, validator = partial(self.here.running.in_loop, self._tenant_id), scoped.validator
 
         def begin() -> Validation:
             items = items_of(content, self.describing)
-            self._count(len(items))
+            if counts:
+                self._count(len(items))
             validation = Validation(items)
             validation.go_on(validator)
             return validation
@@ -102,11 +116,14 @@ class Taking:
             await run(partial(validation.go_on, validator))
         return validation
 
-    async def _validate_in_worker(self, content: bytes, encoding: str | None) -> Validation:
+    async def _validate_in_worker(
+        self, scoped: ScopedValidator, content: bytes, encoding: str | None, *, counts: bool
+    ) -> Validation:
         """Validate all events but the expensive ones in a worker process."""
-        run, scope = partial(self.here.running.in_worker, self._tenant_id), self.scoped.packed_scope
+        run, scope = partial(self.here.running.in_worker, self._tenant_id), scoped.packed_scope
         validation = await run(large.begin, scope, content, encoding, self.describing)
-        self._count(validation.count)
+        if counts:
+            self._count(validation.count)
         while not validation.at_end:
             validation = await run(large.go_on, scope, validation)
         return validation

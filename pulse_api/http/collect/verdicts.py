@@ -47,6 +47,11 @@ class Verdicts:
     def accepted(self) -> int:
         return len(self.outgoing) - self.dead_lettered
 
+    @property
+    def unknown_datasets(self) -> bool:
+        """Whether an event was refused for a dataset that the tenant was not known to have."""
+        return any(entry["reason"] == Reason.UNKNOWN_DATASET for entry in self.notable)
+
     def document(self) -> bytes:
         """The body of the response."""
         members: dict[str, Any] = {

@@ -14,6 +14,7 @@ from pulse_api.http.collect.verdicts import Verdicts
 from pulse_api.http.origins import refuse_pages_of_others
 from pulse_api.http.problems import ProblemError, documented
 from pulse_api.http.routing import refuse_unknown_parameters, resource
+from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.reasons import Reason
 
@@ -134,7 +135,7 @@ async def collect(request: Request) -> Response:
         here=state,
         request=request,
         principal=principal,
-        scoped=principal.cached.of_events,
+        kind=DatasetKind.EVENTS,
         describing=describing(request.headers),
         records_per_month=principal.cached.view.limits.max_records_per_month,
         carried=telemetry.carried(request, PATH) if state.traced else None,

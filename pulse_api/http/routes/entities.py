@@ -2,12 +2,13 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response, Security
 
 from pulse_api.http import measures, telemetry
-from pulse_api.http.app_state import Kind, app_state
+from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import KEY, Principal, Reader, authenticate
 from pulse_api.http.collect import entities, parts
 from pulse_api.http.collect.split import JSON
@@ -17,6 +18,7 @@ from pulse_api.http.models import DatasetSlug, SubsetOf
 from pulse_api.http.problems import documented
 from pulse_api.http.routes.collect import Collected, answer
 from pulse_api.http.routing import refuse_unknown_parameters, resource
+from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.entities import CONTINUATION
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import UNLIMITED
@@ -80,7 +82,7 @@ async def push(request: Request, slug: DatasetSlug) -> Response:
     """
     principal = await authenticate(request, KeyScope.COLLECT)
     refuse_unknown_parameters(request, PATH)
-    _of_entities(principal, slug)
+    principal = await _of_entities(app_state(request), principal, slug)
     if (part := parts.part_of(request)) is None:
         return answer(await _verdicts(request, principal, slug), "entities")
     taking = await asyncio.to_thread(syncs.begin, principal.tenant, slug, part)
@@ -101,7 +103,7 @@ async def _verdicts(request: Request, principal: Principal, slug: str, *, publis
         here=state,
         request=request,
         principal=principal,
-        scoped=principal.cached.of_entities,
+        kind=DatasetKind.ENTITIES,
         describing=entities.describing(request.headers, slug),
         records_per_month=UNLIMITED,
         carried=telemetry.carried(request, PATH) if state.traced else None,
@@ -114,15 +116,19 @@ async def _verdicts(request: Request, principal: Principal, slug: str, *, publis
     return verdicts
 
 
-def _of_entities(principal: Principal, slug: str) -> None:
-    """Check the dataset's kind. Raises NotFound: no such dataset; Conflict: it is a dataset of events."""
+async def _of_entities(state: AppState, principal: Principal, slug: str) -> Principal:
+    """The caller, who has this dataset of entities. Raises NotFound: no such one; Conflict: of events."""
     by_slug = {dataset.slug: dataset for dataset in principal.cached.view.datasets}
+    if slug not in by_slug and (now := await state.views.changed(principal.cached)) is not None:
+        principal = replace(principal, cached=now)
+        by_slug = {dataset.slug: dataset for dataset in now.view.datasets}
     where = {"tenant": principal.tenant.slug, "dataset": slug}
     if (dataset := by_slug.get(slug)) is None:
         raise NotFound("no such dataset", fix=meant(slug, by_slug), **where)
     if not dataset.of_entities:
         fix = "Send events with POST /v1/collect, or create a dataset of the kind entities"
         raise Conflict("it is a dataset of events", fix=fix, **where)
+    return principal
 
 
 @router.get(
