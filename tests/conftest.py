@@ -21,7 +21,6 @@ os.environ.pop("COLUMNS", None)  # xdist gives its processes a width of 80, for 
 
 pytest_plugins = [
     "support.rewriting",
-    "support.here",
     "support.endings",
     "support.repeated",
     "support.times",

@@ -5,6 +5,7 @@ once and a new event type needs no restart. While notifications cannot be receiv
 from the cache.
 """
 
+import asyncio
 import logging
 import pickle
 import threading
@@ -22,7 +23,7 @@ from pulse_pipelines.domain.key import ApiKey, Credential
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
-from pulse_pipelines.registry.tenant_view import CHANGES, OPERATOR, TenantView, load_view
+from pulse_pipelines.registry.tenant_view import CHANGES, OPERATOR, TenantView, is_outdated, load_view
 from pulse_pipelines.validation.limits import event_limits
 from pulse_pipelines.validation.validator import Validator
 from pulse_resources.settings import load_settings
@@ -149,13 +150,14 @@ class Views:
         return None
 
     async def changed(self, cached: CachedTenant) -> CachedTenant | None:
-        """The tenant, read now, if its datasets are others than the cached ones; None: they are the same.
+        """The tenant, read now, if it created or deleted datasets since it was cached; None: it did not.
 
         For records whose dataset is not known: another process may have made it, its notification still on
-        the way. Of a tenant one read runs at a time, which all who wait share.
+        the way. Who sends unknown names without end costs a short query each.
         """
-        now = await self._tenants.get(cached.view.tenant.tenant_id, afresh=True)
-        return now if now is not None and now.view.datasets != cached.view.datasets else None
+        if not await asyncio.to_thread(is_outdated, cached.view):
+            return None
+        return await self._tenants.get(cached.view.tenant.tenant_id, afresh=True)
 
     async def keys(self, tenant_id: UUID) -> Mapping[str, ApiKey]:
         """The keys of a tenant by id that were in force when they were read."""

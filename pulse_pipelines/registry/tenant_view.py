@@ -17,6 +17,7 @@ CHANGES = "pulse_changes"
 OPERATOR = "operator"
 
 SELF = "SELECT tenant_id, slug FROM pdm_tenants WHERE tenant_id = %s"
+NEWEST = "SELECT count(*), max(created_at) FROM pdm_datasets WHERE tenant_id = %s"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ def load_view(tenant_id: UUID) -> TenantView | None:
             tuple(dataset_rows.read(connection, dataset_rows.OF_TENANT)),
             quotas.load_limits(connection),
         )
+
+
+def is_outdated(view: TenantView) -> bool:
+    """Whether the tenant has created or deleted datasets since the view was loaded, by one short query."""
+    with postgres.tenant_transaction("pulse_api", view.tenant.tenant_id) as connection:
+        newest = connection.execute(NEWEST, [view.tenant.tenant_id]).fetchone()
+    created = [dataset.created_at for dataset in view.datasets]
+    return newest != (len(created), max(created, default=None))
 
 
 def load_lake_view(tenant_id: UUID) -> TenantView | None:

@@ -539,7 +539,6 @@ def eager(monkeypatch: pytest.MonkeyPatch, zone: Zone) -> Zone:
     load_settings.cache_clear()
 
 
-@pytest.mark.spark
 def test_the_sensor_and_the_job(eager: Zone) -> None:
     from pulse_pipelines.definitions import defs
     from pulse_pipelines.defs.curated.sensor import curated_due

@@ -37,8 +37,6 @@ from pulse_resources.errors import Fenced
 from pulse_resources.local import processes
 from pulse_resources.settings import Settings, load_settings
 
-pytestmark = pytest.mark.spark
-
 EVENTS = (event("a", count=1), b"not json", event("b"), event("a", count=2), event("c", country=5))
 
 

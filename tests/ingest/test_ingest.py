@@ -22,8 +22,6 @@ from pulse_resources import iceberg, kafka, postgres
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
-pytestmark = pytest.mark.spark
-
 
 def test_a_valid_event_becomes_one_typed_row(owner: Owner) -> None:
     owner.send(event("a", amount=2.5, count=3, active=True, signup_at="2026-11-01T00:00:00+02:00", other=1))

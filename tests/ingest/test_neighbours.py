@@ -342,7 +342,6 @@ def test_a_damaged_manifest_is_a_finding_of_its_own_table(stack: object) -> None
     assert not any(outcomes[name].results[healthy.tenant.slug].problems for name in CHECKS)
 
 
-@pytest.mark.spark  # what tasks read here, this process would keep, and show
 @pytest.mark.parametrize("zones", [2], indirect=True)
 def test_nothing_is_computed_from_what_is_left_of_a_manifest(zones: list[Zone]) -> None:
     """Spark reads what it can of one that is cut off, and says nothing: the day would lack events."""

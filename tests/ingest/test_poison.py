@@ -15,8 +15,6 @@ from pulse_pipelines.monitoring import trace
 from pulse_pipelines.monitoring.trace import State
 from pulse_resources.process import faults
 
-pytestmark = pytest.mark.spark
-
 POISON = "p01s0n"
 
 

@@ -21,7 +21,7 @@ from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.registry import keys
 from pulse_resources import kafka, tracing
 
-pytestmark = [pytest.mark.usefixtures("stack"), pytest.mark.spark]
+pytestmark = pytest.mark.usefixtures("stack")
 
 TRACE, SENDER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 STAGES = ("drain_and_conform", "dedup_gate", "land", "settle", "route_dead_letters")

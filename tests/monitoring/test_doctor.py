@@ -25,8 +25,6 @@ from pulse_resources import kafka, object_store
 from pulse_resources.settings import Settings, setting_sources
 from pulse_resources.store_keys import vended, vending_accounts
 
-pytestmark = pytest.mark.spark
-
 
 def wrong(service: str) -> dict[str, Finding]:
     """What is wrong with a service, by check."""

@@ -36,8 +36,6 @@ from pulse_pipelines.pipes.run import run
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, NotFound, UserError
 
-pytestmark = pytest.mark.spark
-
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
 TABLE = """
 CREATE TABLE planes (
