@@ -58,7 +58,9 @@ class Restored:
     def sentence(self) -> str:
         """Which of the two was restored, and to when."""
         if self.damaged is not None:
-            return f"{self.damaged} holds no mark: whether Postgres or the object store was restored is unknown"
+            return (
+                f"{self.damaged} holds no mark: whether Postgres or the object store was restored is unknown"
+            )
         if self.postgres_at is None:
             return f"Postgres is new, and the object store is of {self.store_at:%Y-%m-%d %H:%M:%S} UTC"
         if self.store_at is None:
