@@ -92,7 +92,7 @@ def find_in(tenant: Tenant) -> Iterator[Finding]:
 
 
 def _since_backup(tenant: Tenant, datasets: Sequence[Dataset]) -> Iterator[Finding]:
-    """What is a difference after a restore alone: otherwise commits that failed, and drops, leave the same."""
+    """What is a difference after a restore alone: otherwise failed commits and drops leave the same."""
     yield from _unlanded(tenant, datasets)
     for behind in tenant_tables.find_behind(tenant):
         yield Finding(
@@ -184,11 +184,14 @@ def _fix(files: TableFiles, lost: Sequence[LostBatch]) -> str:
             "A log of entities cannot be rebuilt: put its files back from a backup, or delete the dataset, "
             "create it again and send its entities in full"
         )
-    beyond = lost_raw.days_of((batch for batch in lost if not batch.in_kafka), dataset)
-    if lacking := sorted(str(day) for day in beyond.intersection(files.days)):
+    beyond = lost_raw.batches_of((batch for batch in lost if not batch.in_kafka), dataset)
+    if lacking := [str(day) for day in files.days if day in beyond]:
+        rest = (
+            f"`pulse restore repair {tenant}` rebuilds the others; " if len(lacking) < len(files.days) else ""
+        )
         return (
-            f"`pulse restore repair {tenant}` rebuilds the others; {some_of(lacking)} cannot be rebuilt: raw "
-            "objects are gone, and the topic no longer holds their events"
+            f"{rest}{some_of(lacking)} cannot be rebuilt: raw objects are gone, and the topic no longer holds "
+            "their events: put the raw objects back from a backup first"
         )
     return f"`pulse restore repair {tenant}` repairs it" + (", from the raw zone" if files.days else "")
 

@@ -102,9 +102,14 @@ def _registered(tenant: Tenant) -> list[tuple[str, str, str, date, int, int]]:
         return connection.execute(PARTS, [tenant.tenant_id]).fetchall()
 
 
-def days_of(batches: Iterable[LostBatch], slug: str) -> frozenset[date]:
-    """Days of a dataset with raw objects that are gone."""
-    return frozenset(part.day for batch in batches for part in batch.parts if part.slug == slug)
+def batches_of(batches: Iterable[LostBatch], slug: str) -> dict[date, list[str]]:
+    """Days of a dataset with raw objects that are gone, each with the ids of their batches in order."""
+    days: dict[date, set[str]] = defaultdict(set)
+    for batch in batches:
+        for part in batch.parts:
+            if part.slug == slug:
+                days[part.day].add(batch.batch_id)
+    return {day: sorted(names) for day, names in days.items()}
 
 
 def _bounds(spans: Multirange[int]) -> Iterator[tuple[int, int]]:

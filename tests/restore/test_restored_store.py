@@ -183,10 +183,12 @@ def test_what_kafka_no_longer_holds_is_named(owner: Owner, monkeypatch: pytest.M
         future.result(PATIENCE_S)
     table, lost = found(owner)
     assert "2026-11-17 cannot be rebuilt: raw objects are gone, and the topic no longer holds" in table.fix
+    assert "rebuilds the others" not in table.fix
     assert lost.detail == f"2 events of batch {batch} (partition 0 from 0 to 2) are not in the raw zone"
     (step,) = repaired(owner, monkeypatch)
     assert str(step.day) == "2026-11-17"
     assert step.failed is not None
+    assert step.failed.startswith(f"raw objects of batch {batch} are gone: put them back from a backup")
     assert [finding.kind for finding in found(owner)] == [Kind.TABLE, Kind.RAW]
 
 
