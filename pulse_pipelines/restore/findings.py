@@ -83,8 +83,8 @@ def find_in(tenant: Tenant) -> Iterator[Finding]:
         yield from _of_table(tenant, dataset, lost)
     for batch in lost:
         yield _of_raw(tenant, batch)
-    for gone in tenant_tables.find_gone(tenant):
-        yield _of_gone(tenant, gone)
+    for lost_table in tenant_tables.find_lost_metadata(tenant):
+        yield _of_tenant_table(tenant, lost_table)
     for folder in _unknown_tables(tenant, datasets):
         yield _of_folder(tenant, folder, "It was created after the backup: create it again")
     if store_mark.compare() is not None:
@@ -117,14 +117,14 @@ def _of_folder(tenant: Tenant, folder: str, why: str) -> Finding:
     )
 
 
-def _of_gone(tenant: Tenant, gone: tenant_tables.Gone) -> Finding:
-    there = f", or `register` it with `overwrite` by {gone.newest}" if gone.newest else ""
+def _of_tenant_table(tenant: Tenant, lost: tenant_tables.LostMetadata) -> Finding:
+    register = f", or `register` it with `overwrite` by {lost.newest}" if lost.newest else ""
     return Finding(
         Kind.TENANT_TABLE,
         tenant.slug,
-        gone.table.shown,
-        f"its metadata, or its list of manifests, is gone: {gone.table.at}",
-        f"Put the files of its folder back from a backup{there}",
+        lost.table.shown,
+        f"its metadata, or its list of manifests, is gone: {lost.table.at}",
+        f"Put the files of its folder back from a backup{register}",
     )
 
 
@@ -186,12 +186,11 @@ def _fix(files: TableFiles, lost: Sequence[LostBatch]) -> str:
         )
     beyond = lost_raw.batches_of((batch for batch in lost if not batch.in_kafka), dataset)
     if lacking := [str(day) for day in files.days if day in beyond]:
-        rest = (
-            f"`pulse restore repair {tenant}` rebuilds the others; " if len(lacking) < len(files.days) else ""
-        )
+        is_all = len(lacking) == len(files.days)
+        others = "" if is_all else f"`pulse restore repair {tenant}` rebuilds the others; "
         return (
-            f"{rest}{some_of(lacking)} cannot be rebuilt: raw objects are gone, and the topic no longer holds "
-            "their events: put the raw objects back from a backup first"
+            f"{others}{some_of(lacking)} cannot be rebuilt: raw objects are gone, and the topic no longer "
+            "holds their events. Put the raw objects back from a backup first"
         )
     return f"`pulse restore repair {tenant}` repairs it" + (", from the raw zone" if files.days else "")
 

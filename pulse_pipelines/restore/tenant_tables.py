@@ -34,7 +34,7 @@ class Behind:
 
 
 @dataclass(frozen=True)
-class Gone:
+class LostMetadata:
     """A table whose current metadata, or its list of manifests, is not in its folder."""
 
     table: OwnTable
@@ -76,7 +76,7 @@ def _behind(tenant: Tenant, table: OwnTable) -> Behind | None:
     return None
 
 
-def find_gone(tenant: Tenant) -> list[Gone]:
+def find_lost_metadata(tenant: Tenant) -> list[LostMetadata]:
     """Tables of the tenant's own whose metadata the object store has lost, by name.
 
     Data files and manifests are not compared: their names are what a tenant wrote.
@@ -84,10 +84,10 @@ def find_gone(tenant: Tenant) -> list[Gone]:
     Raises:
         OSError: the object store failed.
     """
-    return [gone for table in catalog.tenant_tables(tenant) if (gone := _gone(tenant, table))]
+    return [lost for table in catalog.tenant_tables(tenant) if (lost := _lost_metadata(tenant, table))]
 
 
-def _gone(tenant: Tenant, table: OwnTable) -> Gone | None:
+def _lost_metadata(tenant: Tenant, table: OwnTable) -> LostMetadata | None:
     if not paths.is_location(tenant, table.location):
         return None
     store = metadata.file_system(tenant, Mode.READ)
@@ -95,15 +95,15 @@ def _gone(tenant: Tenant, table: OwnTable) -> Gone | None:
     if table.at in objects:
         document = _document(tenant, table.at)
         if document is None or _lists(document) <= objects:
-            return None  # what is damaged or too large is no loss of the store
+            return None  # the store has it, though it may be damaged or too large
     if table.at not in (now.at for now in tables_at(tenant, table.row)):
         return None  # an engine has committed meanwhile, and may have removed what it replaced
     versions = {path: version for path in objects if (version := table_metadata.version(path)) is not None}
     for path in sorted(versions.keys() - {table.at}, key=lambda path: versions[path], reverse=True)[:READ]:
         document = _document(tenant, path)
         if document is not None and document["location"] == table.location and _lists(document) <= objects:
-            return Gone(table, path)
-    return Gone(table, None)
+            return LostMetadata(table, path)
+    return LostMetadata(table, None)
 
 
 def _lists(document: Document) -> set[str]:

@@ -39,7 +39,7 @@ class _Row(NamedTuple):
 
 
 class _Object(NamedTuple):
-    """The mark in the object store; None: what the object holds is no mark."""
+    """The mark in the object store; None: the object holds something else."""
 
     mark: uuid.UUID | None
     marked_at: datetime | None
