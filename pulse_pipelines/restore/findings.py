@@ -36,7 +36,7 @@ class Kind(StrEnum):
     TABLE = "table"
     """Files of a dataset's table are gone."""
     RAW = "raw"
-    """Objects of the raw zone are gone."""
+    """Objects of the raw zone are gone, or were deleted and are there again."""
     TOPIC = "topic"
     """A topic does not hold what was not ingested yet."""
     TENANT_TABLE = "tenant_table"
@@ -83,6 +83,10 @@ def find_in(tenant: Tenant) -> Iterator[Finding]:
         yield from _of_table(tenant, dataset, lost)
     for batch in lost:
         yield _of_raw(tenant, batch)
+    if returned := lost_raw.find_returned(tenant):
+        detail = f"objects that retention or an erasure had deleted are there again: {len(returned):,}"
+        fix = f"`pulse restore repair {tenant.slug}` lets upkeep delete them, after `pulse restore accept`"
+        yield Finding(Kind.RAW, tenant.slug, None, detail, fix)
     for lost_table in tenant_tables.find_lost_metadata(tenant):
         yield _of_tenant_table(tenant, lost_table)
     for folder in _unknown_tables(tenant, datasets):

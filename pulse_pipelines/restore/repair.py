@@ -62,6 +62,10 @@ def repair(spark: SparkSession, tenant: Tenant, *, parallelism: int) -> Iterator
     Raises:
         OSError, psycopg.OperationalError: a service failed before the first step.
     """
+    if returned := lost_raw.find_returned(tenant):
+        lost_raw.delete_again(tenant, returned)
+        done = f"{len(returned):,} objects that had been deleted: upkeep deletes them again once it continues"
+        yield Repaired(tenant.slug, "raw zone", None, done)
     yield from _refill(spark, tenant)
     lost = lost_raw.find_lost(tenant)
     for dataset in list_datasets(tenant):

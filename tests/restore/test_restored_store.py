@@ -19,11 +19,12 @@ from chaos.waiting import PATIENCE_S
 from pulse_api.cli import app
 from pulse_pipelines.backfill import rebuild
 from pulse_pipelines.erasure.run import erase
+from pulse_pipelines.maintenance import raw_retention
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.restore import findings, raw_refill, repair
 from pulse_pipelines.restore.findings import Finding, Kind
 from pulse_pipelines.restore.repair import Repaired
-from pulse_pipelines.tables import orphan_files, store_mark
+from pulse_pipelines.tables import orphan_files, raw_zone, store_mark
 from pulse_resources import kafka, object_store, spark
 from pulse_resources.settings import load_settings
 
@@ -136,6 +137,27 @@ def test_events_that_came_before_the_repair_are_named(owner: Owner, monkeypatch:
     assert finding.detail == "events that could not land are dead letters: 1"
     command = f"`pulse dlq replay {owner.tenant.slug} --dataset orders --reason landing_failed`"
     assert command in finding.fix
+
+
+def test_raw_objects_of_erased_persons_are_deleted_again(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup is older than the erasure, so its bucket has the objects that the erasure rewrote."""
+    owner.send(event("a", country="DE"), event("b", country="FR"))
+    ingest(owner)
+    backup = {path: raw_zone.content(path) for path in objects(owner) if path.endswith(".gz")}
+    erase(owner.tenant, "orders", "country=DE", lambda _: None)
+    raw_retention.delete_removed(owner.tenant)
+    (deleted,) = backup.keys() - objects(owner)
+    object_store.put(deleted, backup[deleted])
+    (finding,) = found(owner)
+    assert finding.detail == "objects that retention or an erasure had deleted are there again: 1"
+    assert [step.failed for step in repaired(owner, monkeypatch)] == [None]
+    assert found(owner) == []
+    raw_retention.delete_removed(owner.tenant)
+    assert deleted not in objects(owner)
+    assert [row["id"] for row in owner.rows()] == ["b"]
+    balanced(owner)
 
 
 @pytest.mark.parametrize("lost", [".metadata.json", "/snap-"])
