@@ -85,7 +85,7 @@ def find_in(tenant: Tenant) -> Iterator[Finding]:
         yield _of_raw(tenant, batch)
     if returned := lost_raw.find_returned(tenant):
         detail = f"objects that retention or an erasure had deleted are there again: {len(returned):,}"
-        fix = f"`pulse restore repair {tenant.slug}` lets upkeep delete them, after `pulse restore accept`"
+        fix = f"`pulse restore repair {tenant.slug}` deletes them"
         yield Finding(Kind.RAW, tenant.slug, None, detail, fix)
     for lost_table in tenant_tables.find_lost_metadata(tenant):
         yield _of_tenant_table(tenant, lost_table)

@@ -20,6 +20,7 @@ from pulse_pipelines.backfill.run import backfill
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
+from pulse_pipelines.maintenance import raw_retention
 from pulse_pipelines.registry.datasets import list_datasets
 from pulse_pipelines.restore import lost_raw, raw_refill, table_files, tenant_tables
 from pulse_pipelines.restore.table_files import TableFiles, day_of
@@ -64,7 +65,8 @@ def repair(spark: SparkSession, tenant: Tenant, *, parallelism: int) -> Iterator
     """
     if returned := lost_raw.find_returned(tenant):
         lost_raw.delete_again(tenant, returned)
-        done = f"{len(returned):,} objects that had been deleted: upkeep deletes them again once it continues"
+        raw_retention.delete_removed(tenant)
+        done = f"objects that had been deleted, and were there again, deleted: {len(returned):,}"
         yield Repaired(tenant.slug, "raw zone", None, done)
     yield from _refill(spark, tenant)
     lost = lost_raw.find_lost(tenant)

@@ -154,7 +154,6 @@ def test_raw_objects_of_erased_persons_are_deleted_again(
     assert finding.detail == "objects that retention or an erasure had deleted are there again: 1"
     assert [step.failed for step in repaired(owner, monkeypatch)] == [None]
     assert found(owner) == []
-    raw_retention.delete_removed(owner.tenant)
     assert deleted not in objects(owner)
     assert [row["id"] for row in owner.rows()] == ["b"]
     balanced(owner)
