@@ -34,6 +34,8 @@ def meant(name: str, names: Iterable[str], otherwise: str | None = None) -> str 
 
 
 _OF_GRPC = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
+_OF_WORKER = re.compile(r"\ATraceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
+_WORKER = "An exception was thrown from the Python worker"
 
 
 def first_line(error: BaseException) -> str:
@@ -43,6 +45,10 @@ def first_line(error: BaseException) -> str:
     )  # librdkafka's
     if message.startswith("<_") and (details := _OF_GRPC.search(message)):
         message = details[1]
+    if message.lstrip().startswith(_WORKER):  # Spark's, with the traceback of a task
+        _, mark, last = message.rpartition("Traceback (most recent call last):")
+        if raised := _OF_WORKER.match(mark + last):
+            message = raised[1]
     return message.strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 

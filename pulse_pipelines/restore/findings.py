@@ -22,6 +22,10 @@ from pulse_resources.errors import Terminal, some_of
 from pulse_resources.settings import load_settings
 
 FORMER = "SELECT slug, dataset_id FROM deleted_datasets WHERE tenant_id = %s"
+UNLANDED = """
+SELECT dataset, count(*) FROM dead_letters
+WHERE tenant_id = %s AND resolution IS NULL AND reason = 'landing_failed' GROUP BY dataset
+"""
 
 
 class Kind(StrEnum):
@@ -32,11 +36,11 @@ class Kind(StrEnum):
     TABLE = "table"
     """Files of a dataset's table are gone."""
     RAW = "raw"
-    """Objects of the raw zone are gone."""
+    """Objects of the raw zone are gone, or were deleted and are there again."""
     TOPIC = "topic"
     """A topic does not hold what was not ingested yet."""
     TENANT_TABLE = "tenant_table"
-    """A table of a tenant's own has commits that the catalog does not know."""
+    """A table of a tenant's own has commits that the catalog does not know, or its metadata is gone."""
     UNKNOWN = "unknown"
     """Kafka or the object store holds data of a tenant, dataset or table that Postgres does not know."""
 
@@ -79,8 +83,22 @@ def find_in(tenant: Tenant) -> Iterator[Finding]:
         yield from _of_table(tenant, dataset, lost)
     for batch in lost:
         yield _of_raw(tenant, batch)
-    # Without a restore, such metadata is what a commit that failed has left.
-    for behind in tenant_tables.find_behind(tenant) if store_mark.compare() else ():
+    if returned := lost_raw.find_returned(tenant):
+        detail = f"objects that retention or an erasure had deleted are there again: {len(returned):,}"
+        fix = f"`pulse restore repair {tenant.slug}` deletes them"
+        yield Finding(Kind.RAW, tenant.slug, None, detail, fix)
+    for lost_table in tenant_tables.find_lost_metadata(tenant):
+        yield _of_tenant_table(tenant, lost_table)
+    for folder in _unknown_tables(tenant, datasets):
+        yield _of_folder(tenant, folder, "It was created after the backup: create it again")
+    if store_mark.compare() is not None:
+        yield from _since_backup(tenant, datasets)
+
+
+def _since_backup(tenant: Tenant, datasets: Sequence[Dataset]) -> Iterator[Finding]:
+    """What is a difference after a restore alone: otherwise failed commits and drops leave the same."""
+    yield from _unlanded(tenant, datasets)
+    for behind in tenant_tables.find_behind(tenant):
         yield Finding(
             Kind.TENANT_TABLE,
             tenant.slug,
@@ -88,13 +106,45 @@ def find_in(tenant: Tenant) -> Iterator[Finding]:
             f"commits in its folder that the catalog does not know: {behind.commits:,}",
             f"`pulse restore repair {tenant.slug}` makes the newest of them the current one",
         )
-    for folder in (*tenant_tables.unknown_folders(tenant), *_unkntenant_tables(tenant, datasets)):
+    for folder in tenant_tables.unknown_folders(tenant):
+        why = "It was dropped, which leaves its files, or created after the backup: then create it again"
+        yield _of_folder(tenant, folder, why)
+
+
+def _of_folder(tenant: Tenant, folder: str, why: str) -> Finding:
+    return Finding(
+        Kind.UNKNOWN,
+        tenant.slug,
+        None,
+        f"Postgres has no table in the folder {folder}",
+        f"{why}. Its files stay until they are deleted by hand",
+    )
+
+
+def _of_tenant_table(tenant: Tenant, lost: tenant_tables.LostMetadata) -> Finding:
+    register = f", or `register` it with `overwrite` by {lost.newest}" if lost.newest else ""
+    return Finding(
+        Kind.TENANT_TABLE,
+        tenant.slug,
+        lost.table.shown,
+        f"its metadata, or its list of manifests, is gone: {lost.table.at}",
+        f"Put the files of its folder back from a backup{register}",
+    )
+
+
+def _unlanded(tenant: Tenant, datasets: Sequence[Dataset]) -> Iterator[Finding]:
+    """Events that became dead letters because their dataset's table could not be read after the restore."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        rows: list[tuple[str, int]] = connection.execute(UNLANDED, [tenant.tenant_id]).fetchall()
+    counts = dict(rows)
+    for slug in (dataset.slug for dataset in datasets if dataset.slug in counts):
         yield Finding(
-            Kind.UNKNOWN,
+            Kind.TABLE,
             tenant.slug,
-            None,
-            f"Postgres has no table in the folder {folder}",
-            "It was created after the backup: create it again. Its files stay until they are deleted by hand",
+            slug,
+            f"events that could not land are dead letters: {counts[slug]:,}",
+            f"Once the table is repaired: `pulse dlq replay {tenant.slug} --dataset {slug} "
+            "--reason landing_failed`",
         )
 
 
@@ -138,11 +188,13 @@ def _fix(files: TableFiles, lost: Sequence[LostBatch]) -> str:
             "A log of entities cannot be rebuilt: put its files back from a backup, or delete the dataset, "
             "create it again and send its entities in full"
         )
-    beyond = lost_raw.days_of((batch for batch in lost if not batch.in_kafka), dataset)
-    if lacking := sorted(str(day) for day in beyond.intersection(files.days)):
+    beyond = lost_raw.batches_of((batch for batch in lost if not batch.in_kafka), dataset)
+    if lacking := [str(day) for day in files.days if day in beyond]:
+        is_all = len(lacking) == len(files.days)
+        others = "" if is_all else f"`pulse restore repair {tenant}` rebuilds the others; "
         return (
-            f"`pulse restore repair {tenant}` rebuilds the others; {some_of(lacking)} cannot be rebuilt: raw "
-            "objects are gone, and the topic no longer holds their events"
+            f"{others}{some_of(lacking)} cannot be rebuilt: raw objects are gone, and the topic no longer "
+            "holds their events. Put the raw objects back from a backup first"
         )
     return f"`pulse restore repair {tenant}` repairs it" + (", from the raw zone" if files.days else "")
 
@@ -161,7 +213,7 @@ def _of_raw(tenant: Tenant, batch: LostBatch) -> Finding:
     return Finding(Kind.RAW, tenant.slug, slugs, detail, fix)
 
 
-def _unkntenant_tables(tenant: Tenant, datasets: Sequence[Dataset]) -> Iterator[str]:
+def _unknown_tables(tenant: Tenant, datasets: Sequence[Dataset]) -> Iterator[str]:
     """Folders with data of datasets that Postgres neither has nor had.
 
     One without data is what a creation leaves that was refused.

@@ -1,7 +1,7 @@
 """Raw objects that the object store no longer holds, by batch, and whether Kafka can give them back."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -34,6 +34,12 @@ ORDER BY r.batch_id, r.partition, r.start_offset
 """
 POSITIONS = """
 SELECT partition, base_offset, topic_id FROM ingest_positions WHERE tenant_id = %s ORDER BY partition
+"""
+DELETED = """
+SELECT path FROM raw_objects WHERE tenant_id = %s GROUP BY path HAVING bool_and(deleted_at IS NOT NULL)
+"""
+DELETE_AGAIN = """
+UPDATE raw_objects SET deleted_at = NULL WHERE tenant_id = %s AND path = ANY(%s) AND removed_at IS NOT NULL
 """
 
 
@@ -102,9 +108,32 @@ def _registered(tenant: Tenant) -> list[tuple[str, str, str, date, int, int]]:
         return connection.execute(PARTS, [tenant.tenant_id]).fetchall()
 
 
-def days_of(batches: Iterable[LostBatch], slug: str) -> frozenset[date]:
-    """Days of a dataset with raw objects that are gone."""
-    return frozenset(part.day for batch in batches for part in batch.parts if part.slug == slug)
+def find_returned(tenant: Tenant) -> list[str]:
+    """Paths of raw objects that were deleted, by retention or an erasure, and that a backup brought again.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        deleted = {path for (path,) in connection.execute(DELETED, [tenant.tenant_id])}
+    folder = f"s3://{load_settings().object_store.bucket}/raw/{tenant.tenant_id.hex}"
+    return sorted(entry.path for entry in object_store.listed(folder) if entry.path in deleted)
+
+
+def delete_again(tenant: Tenant, paths: Sequence[str]) -> None:
+    """Enter objects of `find_returned` as removed, but not deleted, for `raw_retention.delete_removed`."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        connection.execute(DELETE_AGAIN, [tenant.tenant_id, list(paths)])
+
+
+def batches_of(batches: Iterable[LostBatch], slug: str) -> dict[date, list[str]]:
+    """Days of a dataset with raw objects that are gone, each with the ids of their batches in order."""
+    days: dict[date, set[str]] = defaultdict(set)
+    for batch in batches:
+        for part in batch.parts:
+            if part.slug == slug:
+                days[part.day].add(batch.batch_id)
+    return {day: sorted(names) for day, names in days.items()}
 
 
 def _bounds(spans: Multirange[int]) -> Iterator[tuple[int, int]]:

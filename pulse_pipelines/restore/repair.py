@@ -6,7 +6,7 @@ rebuilt from the raw zone. A table of a tenant's own is pointed at the newest me
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -20,6 +20,7 @@ from pulse_pipelines.backfill.run import backfill
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
+from pulse_pipelines.maintenance import raw_retention
 from pulse_pipelines.registry.datasets import list_datasets
 from pulse_pipelines.restore import lost_raw, raw_refill, table_files, tenant_tables
 from pulse_pipelines.restore.table_files import TableFiles, day_of
@@ -28,7 +29,7 @@ from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_properties
 from pulse_pipelines.tables.live_table import current_location
 from pulse_resources import iceberg
-from pulse_resources.errors import Conflict, PulseError, first_line
+from pulse_resources.errors import Conflict, PulseError, first_line, some_of
 from pulse_resources.iceberg import table_metadata
 from pulse_resources.settings import load_settings
 
@@ -62,10 +63,15 @@ def repair(spark: SparkSession, tenant: Tenant, *, parallelism: int) -> Iterator
     Raises:
         OSError, psycopg.OperationalError: a service failed before the first step.
     """
+    if returned := lost_raw.find_returned(tenant):
+        lost_raw.delete_again(tenant, returned)
+        raw_retention.delete_removed(tenant)
+        done = f"objects that had been deleted, and were there again, deleted: {len(returned):,}"
+        yield Repaired(tenant.slug, "raw zone", None, done)
     yield from _refill(spark, tenant)
     lost = lost_raw.find_lost(tenant)
     for dataset in list_datasets(tenant):
-        hopeless = lost_raw.days_of(lost, dataset.slug)
+        hopeless = lost_raw.batches_of(lost, dataset.slug)
         yield from _repair_dataset(spark, tenant, dataset, parallelism, hopeless)
     for table in tenant_tables.find_behind(tenant) if store_mark.compare() else ():
         yield _forward(tenant, table)
@@ -84,12 +90,17 @@ def _refill(spark: SparkSession, tenant: Tenant) -> Iterator[Repaired]:
 
 
 def _repair_dataset(
-    spark: SparkSession, tenant: Tenant, dataset: Dataset, parallelism: int, hopeless: frozenset[date]
+    spark: SparkSession,
+    tenant: Tenant,
+    dataset: Dataset,
+    parallelism: int,
+    hopeless: Mapping[date, Sequence[str]],
 ) -> Iterator[Repaired]:
     """Repair a dataset's table.
 
     Args:
-        hopeless: days that the raw zone cannot give; they stay as they are.
+        hopeless: days that the raw zone cannot give, with the batches whose raw objects are gone; they stay
+            as they are.
     """
     try:
         files = table_files.compare(tenant, dataset)
@@ -98,12 +109,19 @@ def _repair_dataset(
             return  # what its readers hold are places in this log
         if not files.is_current:
             with leases.rewriting(dataset.dataset_id, wait_seconds=WAIT_S):
-                commit(_Repoint(tenant, files, files.doubtful - hopeless))
+                commit(_Repoint(tenant, files, files.doubtful - hopeless.keys()))
             yield Repaired(tenant.slug, dataset.slug, None, "pointed at metadata that is there")
     except _ERRORS as error:
         yield Repaired(tenant.slug, dataset.slug, None, "the table's metadata", first_line(error))
         return
     for day in days:
+        if day in hopeless:
+            why = (
+                f"raw objects of batch {some_of(hopeless[day])} are gone: put them back from a backup, then "
+                "call it again"
+            )
+            yield Repaired(tenant.slug, dataset.slug, day, "rebuilt", why)
+            continue
         try:
             rebuilt = backfill(spark, tenant, dataset.slug, day, parallelism=parallelism)
         except _ERRORS as error:

@@ -1,4 +1,4 @@
-"""Tables of a tenant's own with commits that Postgres lost: their folder holds metadata of them.
+"""Tables of a tenant's own with commits that Postgres lost, or with metadata that the object store lost.
 
 An engine's metadata is written just before the catalog's pointer moves to it, so the newest that names the
 catalog's as an earlier one was current, unless the process died between the two. What a tenant wrote is read
@@ -31,6 +31,15 @@ class Behind:
     """Location of the newest metadata that follows the catalog's."""
     commits: int
     """Version numbers between the two."""
+
+
+@dataclass(frozen=True)
+class LostMetadata:
+    """A table whose current metadata, or its list of manifests, is not in its folder."""
+
+    table: OwnTable
+    newest: str | None
+    """Location of the newest metadata that is there with its list of manifests."""
 
 
 def tables_at(tenant: Tenant, row: tuple[str, str]) -> list[OwnTable]:
@@ -67,6 +76,45 @@ def _behind(tenant: Tenant, table: OwnTable) -> Behind | None:
     return None
 
 
+def find_lost_metadata(tenant: Tenant) -> list[LostMetadata]:
+    """Tables of the tenant's own whose metadata the object store has lost, by name.
+
+    Data files and manifests are not compared: their names are what a tenant wrote.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    return [lost for table in catalog.tenant_tables(tenant) if (lost := _lost_metadata(tenant, table))]
+
+
+def _lost_metadata(tenant: Tenant, table: OwnTable) -> LostMetadata | None:
+    if not paths.is_location(tenant, table.location):
+        return None
+    store = metadata.file_system(tenant, Mode.READ)
+    objects = {entry.path for entry in object_store.listed(f"{table.location}/metadata", store)}
+    if table.at in objects:
+        document = _document(tenant, table.at)
+        if document is None or _lists(document) <= objects:
+            return None  # the store has it, though it may be damaged or too large
+    if table.at not in (now.at for now in tables_at(tenant, table.row)):
+        return None  # an engine has committed meanwhile, and may have removed what it replaced
+    versions = {path: version for path in objects if (version := table_metadata.version(path)) is not None}
+    for path in sorted(versions.keys() - {table.at}, key=lambda path: versions[path], reverse=True)[:READ]:
+        document = _document(tenant, path)
+        if document is not None and document["location"] == table.location and _lists(document) <= objects:
+            return LostMetadata(table, path)
+    return LostMetadata(table, None)
+
+
+def _lists(document: Document) -> set[str]:
+    """Locations of the current snapshot's list of manifests; none if the table has no snapshot."""
+    return {
+        snapshot["manifest-list"]
+        for snapshot in document.get("snapshots", ())
+        if snapshot["snapshot-id"] == document.get("current-snapshot-id")
+    }
+
+
 def _document(tenant: Tenant, path: str) -> Document | None:
     try:
         document = parsing.loads(metadata.read(tenant, path, bypass_cache=True).content)
@@ -79,15 +127,10 @@ def _document(tenant: Tenant, path: str) -> Document | None:
 
 def _follows(document: Document, table: OwnTable, objects: set[str]) -> bool:
     """Whether metadata names the catalog's as an earlier one of the table, and its manifests are there."""
-    lists = {
-        snapshot["manifest-list"]
-        for snapshot in document.get("snapshots", ())
-        if snapshot["snapshot-id"] == document.get("current-snapshot-id")
-    }
     return (
         document["location"] == table.location
         and table.at in table_metadata.log(document)
-        and lists <= objects
+        and _lists(document) <= objects
     )
 
 

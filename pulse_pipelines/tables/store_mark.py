@@ -39,8 +39,10 @@ class _Row(NamedTuple):
 
 
 class _Object(NamedTuple):
-    mark: uuid.UUID
-    marked_at: datetime
+    """The mark in the object store; None: the object holds something else."""
+
+    mark: uuid.UUID | None
+    marked_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,16 @@ class Restored:
 
     postgres_at: datetime | None
     store_at: datetime | None
+    damaged: str | None = None
+    """The object store's mark, if it cannot be read: neither restore is known."""
 
     @property
     def sentence(self) -> str:
         """Which of the two was restored, and to when."""
+        if self.damaged is not None:
+            return (
+                f"{self.damaged} holds no mark: whether Postgres or the object store was restored is unknown"
+            )
         if self.postgres_at is None:
             return f"Postgres is new, and the object store is of {self.store_at:%Y-%m-%d %H:%M:%S} UTC"
         if self.store_at is None:
@@ -109,7 +117,7 @@ def _renew(*, accepted: bool) -> Restored | None:
         stored, mark = _read_object(), uuid.uuid4()
         if not accepted and (restored := _difference(_read_row(), stored)) is not None:
             return restored
-        previous = mark if stored is None else stored.mark
+        previous = stored.mark if stored is not None and stored.mark is not None else mark
         with postgres.transaction("pulse_pipeline") as connection:
             connection.execute(WRITE, {"mark": mark, "previous": previous})
         fail_point("store_mark.written")
@@ -125,7 +133,8 @@ def _difference(row: _Row | None, stored: _Object | None) -> Restored | None:
         return None
     if row is not None and stored is None and row.mark == row.previous:
         return None  # the process that wrote the first mark died before it wrote the object
-    return Restored(row and row.marked_at, stored and stored.marked_at)
+    damaged = _path() if stored is not None and stored.mark is None else None
+    return Restored(row and row.marked_at, stored and stored.marked_at, damaged)
 
 
 def _read_row() -> _Row | None:
@@ -134,13 +143,23 @@ def _read_row() -> _Row | None:
     return None if row is None else _Row(*row)
 
 
-def _read_object() -> _Object | None:
+def _content() -> bytes | None:
     try:
         with object_store.file_system().open_input_stream(object_store.key(_path())) as stream:
-            content = orjson.loads(stream.read())
+            return bytes(stream.read())
     except FileNotFoundError:
         return None
-    return _Object(uuid.UUID(content["mark"]), datetime.fromisoformat(content["marked_at"]))
+
+
+def _read_object() -> _Object | None:
+    if (content := _content()) is None:
+        return None
+    try:
+        values = orjson.loads(content)
+        mark, marked_at = uuid.UUID(values["mark"]), datetime.fromisoformat(values["marked_at"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return _Object(None, None)
+    return _Object(mark, marked_at) if marked_at.tzinfo is not None else _Object(None, None)
 
 
 def _path() -> str:

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
+from pyiceberg.catalog.rest import RestCatalog
 from support.backfill import balanced, move
+from support.catalog import Guest
 from support.entities import entity, make_entities
 from support.faults import AtPoint
 from support.here import ingest_here as ingest, run_here
@@ -16,11 +19,12 @@ from chaos.waiting import PATIENCE_S
 from pulse_api.cli import app
 from pulse_pipelines.backfill import rebuild
 from pulse_pipelines.erasure.run import erase
+from pulse_pipelines.maintenance import raw_retention
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.restore import findings, raw_refill, repair
 from pulse_pipelines.restore.findings import Finding, Kind
 from pulse_pipelines.restore.repair import Repaired
-from pulse_pipelines.tables import orphan_files
+from pulse_pipelines.tables import orphan_files, raw_zone, store_mark
 from pulse_resources import kafka, object_store, spark
 from pulse_resources.settings import load_settings
 
@@ -116,6 +120,78 @@ def test_erased_persons_do_not_come_back(owner: Owner, monkeypatch: pytest.Monke
     balanced(owner)
 
 
+def test_events_that_came_before_the_repair_are_named(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their day has no rows by the ledger, so no day that is rebuilt lands them."""
+    kept = objects(owner)
+    owner.send(of_day(17, "a"))
+    ingest(owner)
+    object_store.delete(objects(owner) - kept)
+    owner.send(of_day(18, "b"))
+    ingest(owner)
+    assert [letter["reason"] for letter in owner.dead_letters()] == ["landing_failed"]
+    assert [step.failed for step in repaired(owner, monkeypatch)] == [None] * 3
+    assert [row["id"] for row in owner.rows()] == ["a"]
+    assert found(owner) == []  # without a restore such letters are an alert's
+    monkeypatch.setattr(store_mark, "compare", lambda: store_mark.Restored(None, None, "mark"))
+    (finding,) = found(owner)
+    assert finding.detail == "events that could not land are dead letters: 1"
+    command = f"`pulse dlq replay {owner.tenant.slug} --dataset orders --reason landing_failed`"
+    assert command in finding.fix
+
+
+def test_raw_objects_of_erased_persons_are_deleted_again(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup is older than the erasure, so its bucket has the objects that the erasure rewrote."""
+    owner.send(event("a", country="DE"), event("b", country="FR"))
+    ingest(owner)
+    backup = {path: raw_zone.content(path) for path in objects(owner) if path.endswith(".gz")}
+    erase(owner.tenant, "orders", "country=DE", lambda _: None)
+    raw_retention.delete_removed(owner.tenant)
+    (deleted,) = backup.keys() - objects(owner)
+    object_store.put(deleted, backup[deleted])
+    (finding,) = found(owner)
+    assert finding.detail == "objects that retention or an erasure had deleted are there again: 1"
+    assert [step.failed for step in repaired(owner, monkeypatch)] == [None]
+    assert found(owner) == []
+    assert deleted not in objects(owner)
+    assert [row["id"] for row in owner.rows()] == ["b"]
+    balanced(owner)
+
+
+@pytest.mark.parametrize("lost", [".metadata.json", "/snap-"])
+def test_a_table_of_the_tenants_own_whose_metadata_is_gone_is_named(
+    writer: Guest, own_engine: RestCatalog, lost: str
+) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    table = own_engine.create_table("own.mail", rows.schema)
+    table.append(rows)
+    earlier, kept = table.metadata_location, objects(writer.owner)
+    table.append(rows)
+    location = table.metadata_location
+    assert found(writer.owner) == []
+    younger = objects(writer.owner) - kept
+    gone = [path for path in younger if lost in path.removeprefix(table.location())]
+    assert len(gone) == 1
+    object_store.delete(gone)
+    (finding,) = found(writer.owner)
+    assert (finding.kind, finding.subject) == (Kind.TENANT_TABLE, "own.mail")
+    assert finding.detail.endswith(f"is gone: {location}")
+    assert finding.fix.endswith(f"by {earlier}")
+    own_engine.purge_table("own.mail")
+
+
+def test_a_table_that_was_dropped_is_no_difference(writer: Guest, own_engine: RestCatalog) -> None:
+    """A drop leaves the files, as a restored catalog does not know those of a table that is younger."""
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    table = own_engine.create_table("own.mail", rows.schema)
+    table.append(rows)
+    own_engine.drop_table("own.mail")
+    assert found(writer.owner) == []
+    own_engine.register_table("own.mail", table.metadata_location)
+    own_engine.purge_table("own.mail")
+
+
 def test_what_kafka_no_longer_holds_is_named(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.send(of_day(17, "a"), of_day(17, "b"))
     batch = ingest(owner)
@@ -128,10 +204,12 @@ def test_what_kafka_no_longer_holds_is_named(owner: Owner, monkeypatch: pytest.M
         future.result(PATIENCE_S)
     table, lost = found(owner)
     assert "2026-11-17 cannot be rebuilt: raw objects are gone, and the topic no longer holds" in table.fix
+    assert "rebuilds the others" not in table.fix
     assert lost.detail == f"2 events of batch {batch} (partition 0 from 0 to 2) are not in the raw zone"
     (step,) = repaired(owner, monkeypatch)
     assert str(step.day) == "2026-11-17"
     assert step.failed is not None
+    assert step.failed.startswith(f"raw objects of batch {batch} are gone: put them back from a backup")
     assert [finding.kind for finding in found(owner)] == [Kind.TABLE, Kind.RAW]
 
 
