@@ -107,6 +107,10 @@ def _repair_dataset(
         days = files.days
         if dataset.of_entities and days:
             return  # what its readers hold are places in this log
+        if files.base is None and not hopeless.keys().isdisjoint(days):
+            why = "no metadata with its columns is there, and not all of its days can be rebuilt"
+            yield Repaired(tenant.slug, dataset.slug, None, "the table's metadata", why)
+            return
         if not files.is_current:
             with leases.rewriting(dataset.dataset_id, wait_seconds=WAIT_S):
                 commit(_Repoint(tenant, files, files.doubtful - hopeless.keys()))
@@ -180,10 +184,12 @@ class _Repoint(_OfTable):
         base = self.files.base
         if base is None:
             return _write_empty(self.tenant, self.files.dataset)
+        written = table_metadata.write_next(base.document, self.files.pointer, with_log=False)
         removed = [file for file in base.files.values() if day_of(file) in self.without]
-        if removed:
-            return iceberg.stage_replace(base.table, removed, [], {REPAIRED: "true"}).new
-        return table_metadata.write_next(base.document, self.files.pointer, with_log=False)
+        if not removed:
+            return written
+        table = iceberg.load_table(self.files.name, written)
+        return iceberg.stage_replace(table, removed, [], {REPAIRED: "true"}).new
 
 
 @dataclass

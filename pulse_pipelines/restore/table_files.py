@@ -12,6 +12,7 @@ from functools import cached_property
 
 import orjson
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -47,6 +48,7 @@ class Base:
 
     location: str
     document: Document
+    """With columns that a move added since."""
     table: Table
     files: Mapping[str, DataFile]
     """The data files of the current snapshot, by path."""
@@ -157,7 +159,8 @@ def _base(dataset: Dataset, name: iceberg.TableName, pointer: str, objects: froz
         try:
             document = table_metadata.read(location)
             table = iceberg.load_table(name, location)
-            if not _is_of(dataset, document, table):
+            fitted = _fitted(dataset, document)
+            if fitted is None:
                 continue
             files = live_table.live_files(table)
         except (FileGone, FileNotFoundError):
@@ -169,7 +172,8 @@ def _base(dataset: Dataset, name: iceberg.TableName, pointer: str, objects: froz
             for snapshot in table.metadata.snapshots
             if snapshot.snapshot_id != current and not _readable(table, snapshot, objects, manifests)
         )
-        return Base(location, document, table, files, frozenset(files.keys() - objects), unreadable)
+        missing = frozenset(files.keys() - objects)
+        return Base(location, fitted, table, files, missing, unreadable)
     return None
 
 
@@ -181,12 +185,31 @@ def _newest_first(pointer: str, objects: frozenset[str]) -> Iterator[str]:
     yield from sorted(versions.keys() - {pointer}, key=lambda path: (versions[path], path), reverse=True)
 
 
-def _is_of(dataset: Dataset, document: Document, table: Table) -> bool:
-    """Whether the metadata is this dataset's, with the columns that the dataset has now."""
-    columns = {(field["id"], field["name"]) for field in orjson.loads(dataset.table_schema)["fields"]}
-    fields = {(field.field_id, field.name) for field in table.schema().fields}
-    owner = document.get("properties", {}).get(iceberg.DATASET_PROPERTY)
-    return owner == str(dataset.dataset_id) and columns == fields
+def _fitted(dataset: Dataset, document: Document) -> Document | None:
+    """The document with the columns that the dataset has now; None: it cannot have them, or is not its own.
+
+    Columns that a move added since then are null in all rows. One that a move replaced would lose its values.
+    """
+    if document.get("properties", {}).get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
+        return None
+    schema, schemas = orjson.loads(dataset.table_schema), document["schemas"]
+    current = next(each for each in schemas if each["schema-id"] == document["current-schema-id"])
+    before, now = ([_column(field) for field in each["fields"]] for each in (current, schema))
+    if before == now:
+        return document
+    if any(column not in now for column in before):
+        return None
+    number = max(each["schema-id"] for each in schemas) + 1
+    last = max(document["last-column-id"], Schema.model_validate(schema).highest_field_id)
+    return document | {
+        "schemas": [*schemas, schema | {"schema-id": number}],
+        "current-schema-id": number,
+        "last-column-id": last,
+    }
+
+
+def _column(field: Document) -> tuple[int, str, object]:
+    return field["id"], field["name"], field["type"]
 
 
 def _readable(table: Table, snapshot: Snapshot, objects: frozenset[str], manifests: dict[str, bool]) -> bool:

@@ -81,22 +81,52 @@ def test_what_was_written_after_the_backup_comes_back(owner: Owner, monkeypatch:
     balanced(owner)
 
 
-def test_a_table_whose_metadata_is_gone_is_made_again(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dataset moved after the backup: no metadata file that is there has its columns."""
-    owner.send(of_day(17, "a"))
+@pytest.mark.parametrize(
+    ("moved", "newest", "rebuilt_from"),
+    [
+        pytest.param({"colour": {"type": "string"}}, "its metadata is gone, the newest", 17, id="added"),
+        pytest.param(
+            {"count": {"type": "number"}}, "no metadata of the table can be used", 16, id="replaced"
+        ),
+    ],
+)
+def test_a_table_whose_metadata_is_gone_since_before_a_move(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, moved: dict[str, Any], newest: str, rebuilt_from: int
+) -> None:
+    """Rows of a column that was replaced are only in the raw zone."""
+    owner.send(of_day(16, "a", count=1), of_day(17, "b", count=2))
     ingest(owner)
     kept = objects(owner)
-    move(owner, colour={"type": "string"})
-    owner.send(of_day(17, "b", colour="red"))
+    move(owner, **moved)
+    owner.send(of_day(17, "c", colour="red", count=3))
     ingest(owner)
     before = owner.rows()
     object_store.delete(objects(owner) - kept)
-    (table,) = [finding for finding in found(owner) if finding.kind is Kind.TABLE]
-    assert table.detail == "no metadata of the table can be used; days to be rebuilt: 1 (2026-11-17)"
-    assert [step.failed for step in repaired(owner, monkeypatch)] == [None] * 3
-    # As after any backfill, rows follow the newest version.
-    assert owner.rows() == [row | {"schema_version": 2} for row in before]
+    (lost,) = [finding for finding in found(owner) if finding.kind is Kind.TABLE]
+    assert lost.detail.startswith(newest)
+    assert {step.failed for step in repaired(owner, monkeypatch)} == {None}
+    # As after any backfill, rows of rebuilt days follow the newest version.
+    assert owner.rows() == [
+        row | {"schema_version": 2} if row["timestamp"].day >= rebuilt_from else row for row in before
+    ]
     balanced(owner)
+    assert found(owner) == []
+
+
+def test_a_table_that_would_begin_without_rows_it_cannot_rebuild_stays(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner.send(of_day(16, "a", count=1))
+    ingest(owner)
+    kept = objects(owner)
+    move(owner, count={"type": "number"})
+    pointer = location(owner)
+    object_store.delete({pointer, *(path for path in kept if "/raw/" in path)})
+    for future in kafka.admin().delete_records([TopicPartition(owner.tenant.topic, 0, 1)]).values():
+        future.result(PATIENCE_S)
+    (step,) = repaired(owner, monkeypatch)
+    assert step.failed == "no metadata with its columns is there, and not all of its days can be rebuilt"
+    assert location(owner) == pointer
 
 
 def test_erased_persons_do_not_come_back(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
