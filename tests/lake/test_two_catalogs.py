@@ -1,8 +1,5 @@
 """Two processes of the catalog: a commit at one is seen at the other, none is lost, none is made twice."""
 
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +11,12 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
 from support.catalog import Guest
 from support.engines import rest
-from support.http import Api
+from support.http import Api, service_process
 from support.rest_catalog import OWN, SCHEMA, Lake, properties
 
-from chaos.surroundings import TLS
-from chaos.waiting import PATIENCE_S, wait
+from chaos.waiting import wait
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys
-from pulse_resources.local import ports
 
 TIMES = 5
 LAKE = (KeyScope.LAKE_READ, KeyScope.LAKE_WRITE)
@@ -30,23 +25,8 @@ LAKE = (KeyScope.LAKE_READ, KeyScope.LAKE_WRITE)
 @pytest.fixture(scope="module")
 def another_catalog(catalog: Api) -> Iterator[Api]:
     """A process of its own."""
-    environment = {"PULSE_LAKE__PORT": str(ports.choose_any(())), "PULSE_LAKE__HEALTH_PORT": "0"}
-    url = f"http://127.0.0.1:{environment['PULSE_LAKE__PORT']}"
-    command = [sys.executable, "-m", "pulse_api.lake.server"]
-    with subprocess.Popen(command, env=os.environ | environment) as process:
-
-        def serves() -> bool:
-            assert process.poll() is None
-            try:
-                return httpx.get(f"{url}/healthz", timeout=PATIENCE_S, verify=TLS).status_code == 200
-            except httpx.TransportError:
-                return False
-
-        try:
-            wait(serves, "the catalog did not start")
-            yield Api(url)
-        finally:
-            process.terminate()
+    with service_process("pulse_api.lake.server", "LAKE") as (url, _):
+        yield Api(url)
 
 
 @pytest.fixture

@@ -4,11 +4,13 @@ import io
 import logging
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
@@ -25,6 +27,7 @@ from pulse_api.http.app import create_app
 from pulse_api.http.server import Server
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
 from pulse_pipelines.registry import keys
+from pulse_resources.local import ports
 from pulse_resources.settings import Settings, load_settings
 from support.ingest import Owner, make_owner
 
@@ -119,6 +122,37 @@ class served:  # noqa: N801 - used as a context manager
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join(PATIENCE_S)
+
+
+@contextmanager
+def service_process(
+    module: str, section: str, **variables: object
+) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """A process of a service, and its address.
+
+    Args:
+        module: which serves it, as `pulse_api.http.server`.
+        section: of its settings, as API.
+        variables: further settings of that section.
+    """
+    port = ports.choose_any(())
+    given = {"PORT": port, "HEALTH_PORT": 0} | variables
+    environment = {f"PULSE_{section}__{name}": str(value) for name, value in given.items()}
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen([sys.executable, "-m", module], env=os.environ | environment) as process:
+
+        def serves() -> bool:
+            assert process.poll() is None
+            try:
+                return httpx.get(f"{url}/healthz", timeout=PATIENCE_S, verify=TLS).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        try:
+            wait(serves, "the server did not start")
+            yield url, process
+        finally:
+            process.terminate()
 
 
 LogLine = Callable[[str], dict[str, Any]]

@@ -1,9 +1,7 @@
 """Rates that several API processes hold together: by counts of what gets through."""
 
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,7 +15,7 @@ import httpx
 import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
-from support.http import sample, served
+from support.http import sample, served, service_process
 from support.ingest import make_owner
 
 from chaos.surroundings import TLS, superuser, with_settings
@@ -33,7 +31,6 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import FASTEST, SLOWEST, Limits, part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys, quotas
-from pulse_resources.local import ports
 from pulse_resources.settings import Settings
 
 RATE = 60
@@ -229,25 +226,9 @@ def first(stack: Settings) -> Iterator[str]:
 @pytest.fixture
 def second(stack: Settings) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """An API process of its own, with its address."""
-    port = ports.choose_any(())
-    given = {"PORT": port, "HEALTH_PORT": 0, "RATE_LOOK_SECONDS": LOOK_S, "ACCESS_LOG": False}
-    environment = {f"PULSE_API__{name}": str(value) for name, value in given.items()}
-    command = [sys.executable, "-m", "pulse_api.http.server"]
-    url = f"http://127.0.0.1:{port}"
-    with subprocess.Popen(command, env=os.environ | environment) as process:
-
-        def serves() -> bool:
-            assert process.poll() is None
-            try:
-                return httpx.get(f"{url}/healthz", timeout=PATIENCE_S, verify=TLS).status_code == 200
-            except httpx.TransportError:
-                return False
-
-        try:
-            wait(serves, "the server did not start")
-            yield url, process
-        finally:
-            process.terminate()
+    variables = {"RATE_LOOK_SECONDS": LOOK_S, "ACCESS_LOG": False}
+    with service_process("pulse_api.http.server", "API", **variables) as made:
+        yield made
 
 
 def test_two_processes_hold_a_rate_together_and_one_that_is_killed_leaves_its_part(
