@@ -1,5 +1,6 @@
 """deploy/helm as helm renders it: `make helm`."""
 
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -244,12 +245,17 @@ def test_releases_stand_beside_each_other() -> None:
 
 
 @examples
-def test_notes_name_what_is_there(example: Path) -> None:
-    done = run_helm("install", "pulse", str(CHART), "--dry-run=client", "--values", str(example))
-    notes = done.stdout.partition("NOTES:")[2]
-    assert "pulse key operator create" in notes, done.stderr
-    there = {f"{m['kind'].lower()}/{m['metadata']['name']}" for m in render(example)}
+def test_notes_name_what_is_there(example: Path, tmp_path: Path) -> None:
+    """helm shows notes only beside a cluster: here they are a template of a copy."""
+    copy = Path(shutil.copytree(CHART, tmp_path / "pulse"))
+    notes_file = copy / "templates" / "NOTES.txt"
+    text = notes_file.read_text().replace("\n", "\n  ")
+    notes_file.rename(copy / "templates" / "notes.yaml").write_text(f"kind: Notes\ntext: |\n  {text}\n")
+    done = run_helm("template", "pulse", str(copy), "--values", str(example), "-s", "templates/notes.yaml")
+    notes = yaml.safe_load(done.stdout)["text"]
+    assert "pulse key operator create" in notes
+    present = {f"{m['kind'].lower()}/{m['metadata']['name']}" for m in render(example)}
     for short, kind in (("deploy/", "deployment/"), ("svc/", "service/"), ("statefulset/", "statefulset/")):
         names = {kind + word.removeprefix(short) for word in notes.split() if word.startswith(short)}
         assert names
-        assert names <= there
+        assert names <= present
