@@ -191,3 +191,15 @@ def test_versions_and_users_agree() -> None:
     session = re.search(r"session_id=([\w-]+)", str(COMPOSE["api"]["environment"]["PULSE_SPARK__REMOTE"]))
     assert session
     assert f"session_id={session[1]}\n" in HELPERS
+
+
+def test_the_page_has_the_secret_s_keys_and_real_values() -> None:
+    section = PAGE.partition("\n## Kubernetes\n")[2].partition("\n## ")[0]
+    listed = section.partition("`secret.env` has")[2].partition("\n\n")[0]
+    keys = {place["key"] for place in MINIMAL["secrets"].values()}
+    assert set(re.findall(r"`([\w-]+)`", listed)) - {"spark-token"} == keys - {"spark-token"}
+    rows = re.findall(r"^\| (`.*?`) \| ", section, re.MULTILINE)
+    for name in [name for row in rows for name in re.findall(r"`([^`]+)`", row)]:
+        value: Any = MINIMAL
+        for part in name.replace("<name>", "lake").split("."):
+            value = value[part]
