@@ -13,7 +13,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test test-times test-room test-room-down chromium test-fast test-slow rck trino conformance promtool docs lint format lock chaos harm hosts bench clean
+.PHONY: help setup demo up down status test test-times test-room test-room-down chromium test-fast test-slow rck trino conformance promtool docs lint format lock chaos harm hosts helm bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ harm: setup ## Attack it as tenants and strangers could, beside a neighbour (ARG
 
 hosts: setup ## Pulse over hosts made of namespaces, which go and come back (ARGS="-k gone" for a part)
 	$(BIN)/pytest -s -m slow tests/test_over_hosts.py $(ARGS)
+
+helm: setup ## The chart: build helm with Go (minutes, once), render it, judge manifests, run its services on hosts
+	@PYTHONPATH=tests $(BIN)/python -m support.helm
+	$(BIN)/pytest -m "slow or not slow" tests/deploy $(ARGS)
 
 bench: setup ## Compare Pulse with its peers and with the goals (ARGS=--help: what else is measured)
 	$(BIN)/python -m benchmarks $(or $(ARGS),throughput)

@@ -10,6 +10,7 @@ from pathlib import Path
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import NotFound, UserError
 from pulse_resources.home import pulse_home
+from pulse_resources.settings.setting_names import SOURCE
 
 
 def folder(tenant: Tenant) -> Path:
@@ -24,7 +25,7 @@ def file(tenant: Tenant, source: str) -> Path:
 
 def variable(tenant: Tenant, source: str) -> str:
     """The environment variable that may hold a source's address; it comes before the file."""
-    return f"PULSE_SOURCE__{tenant.slug.upper()}__{source.upper()}"
+    return f"{SOURCE}{tenant.slug.upper()}__{source.upper()}"
 
 
 def url(tenant: Tenant, source: str) -> str:

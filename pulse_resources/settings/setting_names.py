@@ -11,6 +11,8 @@ from pydantic.fields import FieldInfo
 from pulse_resources.errors import meant
 
 PREFIX, BETWEEN = "PULSE_", "__"
+SOURCE = "PULSE_SOURCE__"
+"""Variables that begin so hold addresses of tenants' sources, and are not settings."""
 LOCAL = "local"
 """Section of settings.json that belongs to `pulse up`."""
 _LINK = ("tcp://", "udp://")
@@ -36,7 +38,7 @@ def misspelt(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str | Non
     joined = {name.replace(BETWEEN, "_"): name for name in names}
     for variable_name in sorted(os.environ):
         name = variable_name.upper()
-        if not name.startswith(PREFIX):
+        if not name.startswith(PREFIX) or name.startswith(SOURCE):
             continue
         if BETWEEN not in name:
             if name in joined and not os.environ[variable_name].startswith(_LINK):

@@ -17,7 +17,7 @@ from pydantic import SecretStr, ValidationError
 
 from pulse_resources.errors import UserError
 from pulse_resources.local import java_tls
-from pulse_resources.settings import Settings
+from pulse_resources.settings import Settings, load_settings
 from pulse_resources.settings.service_settings import (
     KafkaSettings,
     ObjectStoreSettings,
@@ -162,3 +162,15 @@ def test_an_idle_connection_is_probed(stack: Settings, connect: Any) -> None:
     ):
         values = [transport.getsockopt(socket.IPPROTO_TCP, option) for option in options]
     assert values == [10, 5, 30_000]
+
+
+def test_the_address_of_a_source_is_no_misspelt_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PULSE_HOME", str(tmp_path))
+    monkeypatch.setenv("PULSE_SOURCE__ACME__SHOP", "postgres://shop.example.com/shop")
+    load_settings.cache_clear()
+    try:
+        load_settings()
+    finally:
+        load_settings.cache_clear()
