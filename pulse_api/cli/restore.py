@@ -56,9 +56,10 @@ def repair(tenant: TenantOrAll = None, as_json: AsJson = False) -> None:
     Example: pulse restore repair acme
     """
     steps: list[repairs.Repaired] = []
+    owners = _chosen(tenant)
     parallelism = settings.load_settings().spark.parallelism
     with interrupted.leaves(interrupted.REPAIR), spark.session() as session:
-        for owner in _chosen(tenant):
+        for owner in owners:
             for step in repairs.repair(session, owner, parallelism=parallelism):
                 steps.append(step)
                 about = " ".join(str(part) for part in (step.tenant, step.subject, step.day) if part)
