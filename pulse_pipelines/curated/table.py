@@ -100,14 +100,14 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
                 "another table has the name of the curated one", tenant=tenant.slug, table=".".join(name)
             )
     live = live_table.live_files(table)
-    removed = [file for file in live.values() if _day(file) in rows]
+    removed = [file for file in live.values() if file_metrics.day_of(file) in rows]
     if not removed and not filled:
         return Following(None)
     schema = _following(table, _target_columns(rollup, filled)) if filled else table.schema()
     added = [_write(table, schema, day, found) for day, found in filled.items()]
     written = tuple(file.file_path for file in added)
     if _manifests(table) >= MANIFESTS:  # enter every file again, in one manifest
-        added += [file for file in live.values() if _day(file) not in rows]
+        added += [file for file in live.values() if file_metrics.day_of(file) not in rows]
         removed = list(live.values())
     changed = schema if schema.schema_id != table.schema().schema_id else None
     summary = {"pulse.rollup": rollup.name}
@@ -179,7 +179,3 @@ def _write(table: Table, schema: Schema, day: date, rows: pa.Table) -> DataFile:
 def _manifests(table: Table) -> int:
     snapshot = table.current_snapshot()
     return len(snapshot.manifests(table.io)) if snapshot else 0
-
-
-def _day(file: DataFile) -> date:
-    return date.fromordinal(file_metrics.EPOCH.toordinal() + file.partition[0])

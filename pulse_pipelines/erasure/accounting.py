@@ -49,7 +49,7 @@ class Cleaned:
 
     @property
     def day(self) -> date:
-        return date.fromordinal(file_metrics.EPOCH.toordinal() + self.before.partition[0])
+        return file_metrics.day_of(self.before)
 
     @property
     def bytes(self) -> int:

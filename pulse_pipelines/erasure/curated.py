@@ -125,7 +125,7 @@ def stale_files(
     values = [dataset.dataset_id, rollup, erasure.erasure_id]
     fresh = {day for (day,) in connection.execute(COMPUTED, values)}
     stale = days_of(erasure) - fresh
-    return [file for file in live_table.live_files(table).values() if _day(file) in stale]
+    return [file for file in live_table.live_files(table).values() if file_metrics.day_of(file) in stale]
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,3 @@ def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) 
     reached = ReachableFiles().of(iceberg.load_table(name, cleaned.tables[0].new))
     orphans = (item.path for item in cleaned.listed if item.path not in reached)
     return len(cleaned.stale), object_store.delete(orphans)
-
-
-def _day(file: DataFile) -> date:
-    return date.fromordinal(file_metrics.EPOCH.toordinal() + file.partition[0])

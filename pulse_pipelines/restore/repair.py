@@ -23,9 +23,10 @@ from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.maintenance import raw_retention
 from pulse_pipelines.registry.datasets import list_datasets
 from pulse_pipelines.restore import lost_raw, raw_refill, table_files, tenant_tables
-from pulse_pipelines.restore.table_files import TableFiles, day_of
+from pulse_pipelines.restore.table_files import TableFiles
 from pulse_pipelines.tables import leases, store_mark
 from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
+from pulse_pipelines.tables.file_metrics import day_of
 from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_properties
 from pulse_pipelines.tables.live_table import current_location
 from pulse_resources import iceberg

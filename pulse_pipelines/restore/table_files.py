@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import live_table
+from pulse_pipelines.tables.file_metrics import day_of
 from pulse_pipelines.tables.live_table import current_location
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import FileGone
@@ -39,7 +40,6 @@ TRIES = 3
 """Comparisons of a table that changes meanwhile."""
 MARGIN = timedelta(hours=1)
 """How far the clocks of Postgres and of a table's writers may differ."""
-_EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,6 @@ class TableFiles:
         for file in self.base.files.values() if self.base else ():
             counts[day_of(file)] += file.record_count
         return counts
-
-
-def day_of(file: DataFile) -> date:
-    """The day of a data file's rows, from its partition."""
-    day = file.partition[0]
-    return day if isinstance(day, date) else _EPOCH + timedelta(days=day)
 
 
 def compare(tenant: Tenant, dataset: Dataset) -> TableFiles:

@@ -11,17 +11,16 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 import pyarrow as pa
 from pyiceberg.table import FileScanTask
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.domain.windows import EPOCH, end_of
+from pulse_pipelines.domain.windows import end_of
 from pulse_pipelines.registry.datasets import find_dataset
 from pulse_pipelines.states import state_keys, table_rows, window_buckets
-from pulse_pipelines.tables import arrow_columns, dataset_rows
+from pulse_pipelines.tables import arrow_columns, dataset_rows, file_metrics
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import FileGone
 from pulse_resources.process.faults import fail_point
@@ -158,7 +157,7 @@ def _newest_first(task: FileScanTask) -> tuple[int, str]:
 
 def _last_minute(task: FileScanTask) -> int:
     """The last minute of the file's day."""
-    return end_of(EPOCH.date() + timedelta(days=task.file.partition[0]))
+    return end_of(file_metrics.day_of(task.file))
 
 
 def _place(step: _Step) -> list[object]:

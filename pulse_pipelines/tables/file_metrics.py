@@ -6,7 +6,7 @@ in a batch, that is the larger part of writing them. A test compares the two.
 
 import struct
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, timedelta
 from functools import lru_cache
 
 import pyarrow.parquet as pq
@@ -28,6 +28,11 @@ _PACK = {
     "DOUBLE": struct.Struct("<d").pack,
     "BOOLEAN": struct.Struct("<?").pack,
 }
+
+
+def day_of(file: DataFile) -> date:
+    """The UTC day of a data file's rows, from its partition."""
+    return EPOCH + timedelta(days=file.partition[0])
 
 
 @lru_cache(maxsize=4096)

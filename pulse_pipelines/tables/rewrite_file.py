@@ -8,7 +8,6 @@ the erased rows.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,7 +52,7 @@ class RewrittenFile:
 
     def instead_of(self, before: DataFile) -> DataFile:
         """The manifest entry that replaces `before`, the entry of the source."""
-        day = file_metrics.EPOCH + timedelta(days=before.partition[0])
+        day = file_metrics.day_of(before)
         return file_metrics.data_file(self.path, day, self.rows, self.bytes, self.metrics)
 
 
