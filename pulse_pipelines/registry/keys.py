@@ -166,7 +166,7 @@ def _admit(connection: postgres.Connection, tenant: Tenant, factor: int = 1) -> 
     """Admit one more key in this transaction, which holds the lock of the tenant's keys."""
     limit = factor * load_settings().api.max_keys
     ((count,),) = connection.execute(COUNT_IN_FORCE).fetchall()
-    if limit > 0 and count >= limit:
+    if limit >= 0 and count >= limit:
         raise QuotaExceeded(
             f"the tenant has {count:,} keys in force and may have {limit:,}",
             fix="Revoke those that are not used, or have the operator set PULSE_API__MAX_KEYS",

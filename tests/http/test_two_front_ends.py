@@ -1,5 +1,6 @@
 """Two processes of the API: what one of them did, the other knows; neither needs to be the same one again."""
 
+import asyncio
 import threading
 import uuid
 from collections.abc import Iterator
@@ -10,13 +11,16 @@ import httpx
 import pytest
 from support.here import ingest_here as ingest
 from support.http import Api, Caller, sample
+from support.ingest import Owner
 
 from chaos.waiting import wait
-from pulse_api.http.views import Views
+from pulse_api.http.views import CachedTenant, Views
+from pulse_pipelines import registry
+from pulse_pipelines.registry.tenant_view import load_view
 
 pytestmark = pytest.mark.stack
 TIMES = 10
-ENDLESS = "SELECT count(*) AS n FROM range(1000000000) a, range(1000000000) b"
+ENDLESS = "SELECT sum(a.range * b.range) AS n FROM range(1000000) a, range(1000000) b"
 
 
 class Pair(NamedTuple):
@@ -69,6 +73,27 @@ def test_a_dataset_takes_records_at_the_other_before_it_is_announced(
     else:
         answer = pair.one.post(f"/v1/datasets/{slug}/entities", json=[{"_id": "a"}])
         assert answer.status_code == 202, answer.text
+
+
+def test_a_tenant_is_read_again_only_if_its_datasets_have_changed(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends unknown names without end must not have all datasets read each time."""
+    tenant, views = owner.tenant, Views()
+    view = load_view(tenant.tenant_id)
+    assert view is not None
+    cached = CachedTenant(view)
+
+    async def get(tenant_id: uuid.UUID, *, afresh: bool) -> str:
+        assert (tenant_id, afresh) == (tenant.tenant_id, True)
+        return "read again"
+
+    monkeypatch.setattr(views._tenants, "get", get)
+    assert asyncio.run(views.changed(cached)) is None
+    registry.create_dataset(tenant, "others", view.datasets[0].schema_uri)
+    assert asyncio.run(views.changed(cached)) == "read again"
+    registry.delete_dataset(tenant, "others")
+    assert asyncio.run(views.changed(cached)) is None
 
 
 def test_a_key_opens_the_other_at_once_and_once_it_is_revoked_does_not(either: Pair) -> None:

@@ -564,3 +564,5 @@ def test_a_tenant_has_so_many_keys_in_force(new_owner: Callable[[], Owner]) -> N
         for key in keys.list_keys(tenant)[-there - 3 :]:
             keys.revoke_key(tenant, key.key_id)
         keys.issue_key(tenant, "one more", [KeyScope.READ])
+    with with_settings(API__MAX_KEYS=0), pytest.raises(QuotaExceeded, match="may have 0"):
+        keys.issue_key(tenant, "one more", [KeyScope.READ])

@@ -18,10 +18,8 @@ from pulse_pipelines.tables import store_mark
     "and launches the job `upkeep` when one does. What a run would do now: `pulse upkeep --plan`.",
 )
 def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    if unfinished(context.instance, upkeep):
-        return dg.SkipReason("the run before it has not ended")
-    if (restored := store_mark.compare()) is not None:
-        return dg.SkipReason(f"{restored.sentence}: see `pulse restore`")
+    if (why := _reason_to_wait(context.instance)) is not None:
+        return dg.SkipReason(why)
     task_counts = Counter(need.task for need in needs(recent=True, patient=True))
     if not task_counts:
         return dg.SkipReason("no table needs upkeep")
@@ -37,11 +35,17 @@ def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.Ski
     "Skips until the run before it has ended.",
 )
 def upkeep_daily(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    if unfinished(context.instance, upkeep):
-        return dg.SkipReason("the run before it has not ended")
-    if (restored := store_mark.compare()) is not None:
-        return dg.SkipReason(f"{restored.sentence}: see `pulse restore`")
+    if (why := _reason_to_wait(context.instance)) is not None:
+        return dg.SkipReason(why)
     return dg.RunRequest(run_config=_config(recent=False))
+
+
+def _reason_to_wait(instance: dg.DagsterInstance) -> str | None:
+    """Why no run may begin now; None: one may."""
+    if unfinished(instance, upkeep):
+        return "the run before it has not ended"
+    restored = store_mark.compare()
+    return None if restored is None else f"{restored.sentence}: see `pulse restore`"
 
 
 def _config(*, recent: bool) -> dict[str, object]:
