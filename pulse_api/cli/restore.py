@@ -95,7 +95,7 @@ def accept(
             _show(rest)
         if not sys.stdin.isatty():
             fix = "Repair them with `pulse restore repair`, or give them up with --yes"
-            raise UserError(f"{counted(len(rest), 'difference')} remain", fix=fix)
+            raise UserError(f"differences that remain: {len(rest):,}", fix=fix)
         typer.confirm("Give up what differs, permanently?", abort=True, err=True)
     store_mark.accept()
     if as_json:
@@ -111,7 +111,7 @@ def _chosen(tenant: str | None) -> list[Tenant]:
 def _find(tenant: str | None) -> "list[findings.Finding]":
     chosen = _chosen(tenant)
     with working("comparing") as begins:
-        differences = list(findings.find([]))
+        differences = list(findings.find_restored())
         for number, owner in enumerate(chosen, 1):
             begins(f"comparing {owner.slug} ({number} of {len(chosen)})")
             differences.extend(findings.find_in(owner))

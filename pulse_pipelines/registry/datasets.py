@@ -13,13 +13,12 @@ from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.schemas import find_schema
-from pulse_pipelines.tables import dataset_rows
-from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_properties, table_schema
+from pulse_pipelines.tables import dataset_rows, live_table
+from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import AlreadyExists, Conflict, NotFound, Transient, meant
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
-from pulse_resources.settings import load_settings
 
 INSERT_DATASET = """
 INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema, on_invalid, kind)
@@ -81,7 +80,6 @@ def create_dataset(
     """
     check_slug("dataset", slug)
     shown = check_name("dataset", name or slug)
-    bucket = load_settings().object_store.bucket
     try:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             schema = find_schema(connection, tenant, schema_uri)
@@ -90,13 +88,8 @@ def create_dataset(
                 entities.check_schema(check_document(schema.document))
             quotas.admit_dataset(connection, tenant, kind)
             dataset_id = uuid.uuid4()
-            metadata, written = iceberg.write_new_table(
-                tenant.table_location(bucket, slug, dataset_id),
-                table_schema(declared, kind),
-                PARTITIONED_BY_DAY,
-                table_properties(kind)
-                | {"pulse.tenant": tenant.slug, iceberg.DATASET_PROPERTY: str(dataset_id)},
-            )
+            fields = table_schema(declared, kind)
+            metadata, written = live_table.write_first(tenant, slug, dataset_id, fields, kind)
             values = [dataset_id, tenant.tenant_id, slug, shown, schema_uri, written.model_dump_json()]
             connection.execute(INSERT_DATASET, [*values, on_invalid.value, kind.value])
             connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema_uri])

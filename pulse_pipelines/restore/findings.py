@@ -54,36 +54,32 @@ class Finding:
     fix: str
 
 
-def find(tenants: Sequence[Tenant]) -> Iterator[Finding]:
-    """Compare Postgres, the object store and Kafka.
+def find_restored() -> Iterator[Finding]:
+    """The finding that Postgres or the object store was restored. Raises as `store_mark.compare`."""
+    if (restored := store_mark.compare()) is not None:
+        fix = "Once everything below is repaired or given up: `pulse restore accept`"
+        yield Finding(Kind.RESTORED, None, None, restored.sentence, fix)
 
-    Args:
-        tenants: whose data is compared.
+
+def find_in(tenant: Tenant) -> Iterator[Finding]:
+    """The differences in one tenant's data.
 
     Raises:
         OSError: the object store failed.
         Transient, KafkaException: the broker does not answer.
         psycopg.OperationalError: Postgres failed.
     """
-    if (restored := store_mark.compare()) is not None:
-        fix = "Once everything below is repaired or given up: `pulse restore accept`"
-        yield Finding(Kind.RESTORED, None, None, restored.sentence, fix)
-    for tenant in tenants:
-        yield from find_in(tenant)
-
-
-def find_in(tenant: Tenant) -> Iterator[Finding]:
-    """The findings of one tenant. Raises as `find`."""
     for alarm in plan.ingest_status([tenant.tenant_id]).alarms:
         subject = f"partition {alarm.partition} of {tenant.topic}"
         yield Finding(Kind.TOPIC, tenant.slug, subject, alarm.problem, alarm.fix)
     datasets = list_datasets(tenant)
-    lost = lost_raw.find_lost(tenant)
+    objects = lost_raw.list_objects(tenant)
+    lost = lost_raw.find_lost(tenant, objects)
     for dataset in datasets:
         yield from _of_table(tenant, dataset, lost)
     for batch in lost:
         yield _of_raw(tenant, batch)
-    if returned := lost_raw.find_returned(tenant):
+    if returned := lost_raw.find_returned(tenant, objects):
         detail = f"objects that retention or an erasure had deleted are there again: {len(returned):,}"
         fix = f"`pulse restore repair {tenant.slug}` deletes them"
         yield Finding(Kind.RAW, tenant.slug, None, detail, fix)

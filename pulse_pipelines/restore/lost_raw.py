@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 from psycopg.types.multirange import Multirange
 
@@ -42,6 +43,9 @@ DELETE_AGAIN = """
 UPDATE raw_objects SET deleted_at = NULL WHERE tenant_id = %s AND path = ANY(%s) AND removed_at IS NOT NULL
 """
 
+RegisteredPart = tuple[str, str, str, date, int, int]
+"""Batch, path, slug, day, events, and where the part ends in its object, in bytes."""
+
 
 @dataclass(frozen=True)
 class LostPart:
@@ -68,16 +72,29 @@ class LostBatch:
     """Whether the topic still holds all offsets of the ranges."""
 
 
-def find_lost(tenant: Tenant) -> list[LostBatch]:
+@dataclass(frozen=True)
+class RawObjects:
+    """Parts of a tenant's raw zone that are registered, and the objects that were there after that."""
+
+    registered: Sequence[RegisteredPart]
+    sizes: Mapping[str, int]
+    """Bytes of the objects, by path."""
+
+
+def list_objects(tenant: Tenant) -> RawObjects:
+    """Read what is registered, then list the objects. Raises OSError: the object store failed."""
+    registered = _registered(tenant)
+    folder = f"s3://{load_settings().object_store.bucket}/raw/{tenant.tenant_id.hex}"
+    return RawObjects(registered, {entry.path: entry.bytes for entry in object_store.listed(folder)})
+
+
+def find_lost(tenant: Tenant, objects: RawObjects) -> list[LostBatch]:
     """Batches of which raw objects are gone, or shorter than registered, by batch id.
 
     Raises:
         Transient: the broker does not answer.
-        OSError: the object store failed.
     """
-    registered = _registered(tenant)
-    folder = f"s3://{load_settings().object_store.bucket}/raw/{tenant.tenant_id.hex}"
-    sizes = {entry.path: entry.bytes for entry in object_store.listed(folder)}
+    registered, sizes = objects.registered, objects.sizes
     lost: dict[str, list[LostPart]] = defaultdict(list)
     if all(sizes.get(path, 0) >= end for _, path, *_, end in registered):
         return []
@@ -86,38 +103,34 @@ def find_lost(tenant: Tenant) -> list[LostBatch]:
         if sizes.get(path, 0) < end:
             lost[batch].append(LostPart(path, slug, day, events))
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        rows = connection.execute(RANGES, [tenant.tenant_id, list(lost)]).fetchall()
+        rows: dict[str, list[Any]] = defaultdict(list)
+        for name, *row in connection.execute(RANGES, [tenant.tenant_id, list(lost)]):
+            rows[name].append(row)
         bases = {partition: base for partition, base, _ in connection.execute(POSITIONS, [tenant.tenant_id])}
     starts = _starts(tenant, bases)
     batches = []
     for batch, of_batch in sorted(lost.items()):
         ranges, excluded, lines = list[OffsetRange](), list[OffsetRange](), 0
-        for name, partition, first, end, drained, spans in rows:
-            if name == batch:
-                ranges.append(OffsetRange(tenant.tenant_id, partition, first, end))
-                omitted = [OffsetRange(tenant.tenant_id, partition, *bounds) for bounds in _bounds(spans)]
-                excluded.extend(omitted)
-                lines += drained - sum(span.length for span in omitted)
+        for partition, first, end, drained, spans in rows[batch]:
+            ranges.append(OffsetRange(tenant.tenant_id, partition, first, end))
+            omitted = [OffsetRange(tenant.tenant_id, partition, *bounds) for bounds in _bounds(spans)]
+            excluded.extend(omitted)
+            lines += drained - sum(span.length for span in omitted)
         in_kafka = bool(ranges) and all(r.start >= starts.get(r.partition, r.end) for r in ranges)
         batches.append(LostBatch(batch, tuple(of_batch), tuple(ranges), tuple(excluded), lines, in_kafka))
     return batches
 
 
-def _registered(tenant: Tenant) -> list[tuple[str, str, str, date, int, int]]:
+def _registered(tenant: Tenant) -> list[RegisteredPart]:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         return connection.execute(PARTS, [tenant.tenant_id]).fetchall()
 
 
-def find_returned(tenant: Tenant) -> list[str]:
-    """Paths of raw objects that were deleted, by retention or an erasure, and that a backup brought again.
-
-    Raises:
-        OSError: the object store failed.
-    """
+def find_returned(tenant: Tenant, objects: RawObjects) -> list[str]:
+    """Paths of raw objects that were deleted, by retention or an erasure, and that a backup brought again."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         deleted = {path for (path,) in connection.execute(DELETED, [tenant.tenant_id])}
-    folder = f"s3://{load_settings().object_store.bucket}/raw/{tenant.tenant_id.hex}"
-    return sorted(entry.path for entry in object_store.listed(folder) if entry.path in deleted)
+    return sorted(objects.sizes.keys() & deleted)
 
 
 def delete_again(tenant: Tenant, paths: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ each day of its events. Erased events are left out. Data files of the table are 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from pyspark.sql.connect.session import SparkSession
@@ -25,7 +25,7 @@ from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.restore import lost_raw
 from pulse_pipelines.restore.lost_raw import LostBatch
 from pulse_pipelines.tables import dataset_rows, raw_zone
-from pulse_pipelines.tables.parquet_files import token
+from pulse_pipelines.tables.parquet_files import position, token
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.tables.written_files import RawPart
 from pulse_resources import postgres
@@ -67,52 +67,40 @@ class RefillTask:
 
 @dataclass(frozen=True)
 class Refilled:
-    batch_id: str
-    parts: tuple[RawPart, ...] = field(default=())
+    parts: tuple[RawPart, ...]
 
 
-def refill(spark: SparkSession, tenant: Tenant, batches: Sequence[LostBatch]) -> int:
-    """Write the raw objects of batches again and register them; returns the number of lines.
-
-    Each batch is registered in a transaction of its own; a repeated call continues.
+def refill(spark: SparkSession, tenant: Tenant, batch: LostBatch) -> int:
+    """Write the raw objects of a batch again and register them; returns the number of lines.
 
     Args:
-        batches: whose offsets the topic still holds.
+        batch: whose offsets the topic still holds.
 
     Raises:
-        Terminal: the topic gives another number of events than the batch drained; that batch is unchanged.
-        PySparkException: a task failed: Kafka, the object store or Spark.
+        Terminal: the topic gives another number of events than the batch drained; nothing was changed.
+        PySparkException: the task failed: Kafka, the object store or Spark.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         datasets = tuple(dataset_rows.read(connection, "d.tenant_id = %s", [tenant.tenant_id]))
         positions = connection.execute(lost_raw.POSITIONS, [tenant.tenant_id]).fetchall()
-        letters = {
-            batch.batch_id: _letters(connection, tenant, batch.batch_id, datasets) for batch in batches
-        }
+        letters = _letters(connection, tenant, batch.batch_id, datasets)
     bases = {partition: base for partition, base, _ in positions}
     topic_id = next((topic for *_, topic in positions if topic), None)
     scope = Scope(tenant, datasets, topic_id, bases)
-    tasks = [
-        RefillTask(batch.batch_id, scope, batch.ranges, batch.excluded, letters[batch.batch_id])
-        for batch in batches
-    ]
-    with noted("Nothing was changed: repeat it once the cause is removed", tenant=tenant.slug):
-        refilled: list[Refilled] = run_tasks(spark, tasks, refill_task, [Refilled])
-    parts = {result.batch_id: result.parts for result in refilled}
-    lines = 0
-    for batch in batches:
-        count = sum(part.events for part in parts[batch.batch_id])
-        if count != batch.lines:
-            raise Terminal(
-                f"the topic gives {count:,} events, and the batch had {batch.lines:,}",
-                fix="Put its raw objects back from a backup",
-                tenant=tenant.slug,
-                batch=batch.batch_id,
-            )
-        fail_point("restore.before_register")
-        _register(tenant.tenant_id, batch, parts[batch.batch_id])
-        lines += count
-    return lines
+    task = RefillTask(batch.batch_id, scope, batch.ranges, batch.excluded, letters)
+    where = {"tenant": tenant.slug, "batch": batch.batch_id}
+    with noted("Nothing was changed: repeat it once the cause is removed", **where):
+        (refilled,) = run_tasks(spark, [task], refill_task, [Refilled])
+    count = sum(part.events for part in refilled.parts)
+    if count != batch.lines:
+        raise Terminal(
+            f"the topic gives {count:,} events, and the batch had {batch.lines:,}",
+            fix="Put its raw objects back from a backup",
+            **where,
+        )
+    fail_point("restore.before_register")
+    _register(tenant.tenant_id, batch, refilled.parts)
+    return count
 
 
 def _letters(
@@ -141,7 +129,10 @@ def _register(tenant_id: UUID, batch: LostBatch, parts: Sequence[RawPart]) -> No
 def refill_task(task: RefillTask) -> Iterator[Refilled]:
     """Write the raw objects of a batch in a Spark task; yields one result."""
     settings = load_settings()
-    letters = {(letter.partition, letter.offset): letter for letter in task.letters}
+    letters = {position(letter.partition, letter.offset): letter for letter in task.letters}
+    excluded = {
+        position(span.partition, offset) for span in task.excluded for offset in range(span.start, span.end)
+    }
     counts = {r.partition: PartitionCount() for r in task.ranges}
     stem, bucket = f"{task.batch_id}-{token()}", settings.object_store.bucket
     with BatchFiles(
@@ -150,9 +141,10 @@ def refill_task(task: RefillTask) -> Iterator[Refilled]:
         for messages in read(task.scope, task.ranges, counts, settings.ingest.chunk_rows):
             accepted = list[Message]()
             for message in messages:
-                if any(_within(message, span) for span in task.excluded):
+                place = position(message.partition, message.offset)
+                if place in excluded:
                     continue
-                letter = letters.get((message.partition, message.offset))
+                letter = letters.get(place)
                 if letter is None:
                     accepted.append(message)
                 else:
@@ -160,11 +152,7 @@ def refill_task(task: RefillTask) -> Iterator[Refilled]:
             _add_landed(files, task, accepted)
             if files.buffered_bytes >= settings.ingest.buffer_bytes:
                 files.flush()
-    yield Refilled(task.batch_id, tuple(files.raw))
-
-
-def _within(message: Message, span: OffsetRange) -> bool:
-    return message.partition == span.partition and span.start <= message.offset < span.end
+    yield Refilled(tuple(files.raw))
 
 
 def _line(message: Message, is_decoded: bool) -> bytes:

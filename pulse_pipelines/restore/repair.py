@@ -19,20 +19,20 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.backfill.run import backfill
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import catalog
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.maintenance import raw_retention
 from pulse_pipelines.registry.datasets import list_datasets
 from pulse_pipelines.restore import lost_raw, raw_refill, table_files, tenant_tables
+from pulse_pipelines.restore.lost_raw import LostBatch
 from pulse_pipelines.restore.table_files import TableFiles
-from pulse_pipelines.tables import leases, store_mark
+from pulse_pipelines.tables import leases, live_table, store_mark
 from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.file_metrics import day_of
-from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_properties
 from pulse_pipelines.tables.live_table import current_location
 from pulse_resources import iceberg
 from pulse_resources.errors import Conflict, PulseError, first_line, some_of
 from pulse_resources.iceberg import table_metadata
-from pulse_resources.settings import load_settings
 
 REPAIRED = "pulse.repaired"
 """Snapshot property of a commit that removed rows of days which are rebuilt next."""
@@ -64,13 +64,14 @@ def repair(spark: SparkSession, tenant: Tenant, *, parallelism: int) -> Iterator
     Raises:
         OSError, psycopg.OperationalError: a service failed before the first step.
     """
-    if returned := lost_raw.find_returned(tenant):
+    objects = lost_raw.list_objects(tenant)
+    if returned := lost_raw.find_returned(tenant, objects):
         lost_raw.delete_again(tenant, returned)
         raw_retention.delete_removed(tenant)
         done = f"objects that had been deleted, and were there again, deleted: {len(returned):,}"
         yield Repaired(tenant.slug, "raw zone", None, done)
-    yield from _refill(spark, tenant)
-    lost = lost_raw.find_lost(tenant)
+    yield from _refill(spark, tenant, lost_raw.find_lost(tenant, objects))
+    lost = lost_raw.find_lost(tenant, lost_raw.list_objects(tenant))
     for dataset in list_datasets(tenant):
         hopeless = lost_raw.batches_of(lost, dataset.slug)
         yield from _repair_dataset(spark, tenant, dataset, parallelism, hopeless)
@@ -78,11 +79,10 @@ def repair(spark: SparkSession, tenant: Tenant, *, parallelism: int) -> Iterator
         yield _forward(tenant, table)
 
 
-def _refill(spark: SparkSession, tenant: Tenant) -> Iterator[Repaired]:
-    batches = [batch for batch in lost_raw.find_lost(tenant) if batch.in_kafka]
-    for batch in batches:
+def _refill(spark: SparkSession, tenant: Tenant, lost: Sequence[LostBatch]) -> Iterator[Repaired]:
+    for batch in (batch for batch in lost if batch.in_kafka):
         try:
-            lines = raw_refill.refill(spark, tenant, [batch])
+            lines = raw_refill.refill(spark, tenant, batch)
         except _ERRORS as error:
             yield Repaired(tenant.slug, "raw zone", None, f"batch {batch.batch_id}", first_line(error))
             continue
@@ -151,7 +151,7 @@ class _OfTable(Change[Work]):
     files: TableFiles
 
     def stage(self, lost: SwapLost | None) -> Work | None:
-        name = (self.tenant.namespace, self.files.dataset.slug)
+        name = self.files.name
         if lost is not None or current_location(self.tenant.tenant_id, name) != self.files.pointer:
             raise Conflict(
                 "the table has changed meanwhile",
@@ -209,12 +209,8 @@ class _Forget(_OfTable):
 def _write_empty(tenant: Tenant, dataset: Dataset) -> str:
     """Write metadata of the dataset's table without rows, with its field ids; returns its location."""
     schema = Schema.model_validate_json(dataset.table_schema)
-    location, renumbered = iceberg.write_new_table(
-        tenant.table_location(load_settings().object_store.bucket, dataset.slug, dataset.dataset_id),
-        schema,
-        PARTITIONED_BY_DAY,
-        table_properties(dataset.kind)
-        | {"pulse.tenant": tenant.slug, iceberg.DATASET_PROPERTY: str(dataset.dataset_id)},
+    location, renumbered = live_table.write_first(
+        tenant, dataset.slug, dataset.dataset_id, schema, dataset.kind
     )
     document = table_metadata.read(location)
     numbered = orjson.loads(dataset.table_schema) | {"schema-id": renumbered.schema_id}
@@ -251,6 +247,4 @@ class _Forward(Change[Work]):
         return Work([Next(self.table.row, self.table.at, self.newest)])
 
     def was_committed(self, work: Work) -> bool:
-        return all(
-            table.at != self.table.at for table in tenant_tables.tables_at(self.tenant, self.table.row)
-        )
+        return catalog.find(self.tenant, self.table.namespace, self.table.name) != self.table.at

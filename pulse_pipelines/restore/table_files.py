@@ -5,7 +5,7 @@ metadata file whose manifests are all there is the base from which the table can
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -149,7 +149,8 @@ def _compare(tenant: Tenant, dataset: Dataset) -> TableFiles:
 
 
 def _base(dataset: Dataset, name: iceberg.TableName, pointer: str, objects: frozenset[str]) -> Base | None:
-    for location in _newest_first(pointer, objects):
+    ordered = table_metadata.newest_first(objects)
+    for location in sorted(ordered, key=lambda location: location != pointer):  # the catalog's before others
         try:
             document = table_metadata.read(location)
             table = iceberg.load_table(name, location)
@@ -169,14 +170,6 @@ def _base(dataset: Dataset, name: iceberg.TableName, pointer: str, objects: froz
         missing = frozenset(files.keys() - objects)
         return Base(location, fitted, table, files, missing, unreadable)
     return None
-
-
-def _newest_first(pointer: str, objects: frozenset[str]) -> Iterator[str]:
-    """The catalog's metadata file, then the others that the folder holds."""
-    versions = {path: version for path in objects if (version := table_metadata.version(path)) is not None}
-    if pointer in versions:
-        yield pointer
-    yield from sorted(versions.keys() - {pointer}, key=lambda path: (versions[path], path), reverse=True)
 
 
 def _fitted(dataset: Dataset, document: Document) -> Document | None:

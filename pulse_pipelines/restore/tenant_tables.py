@@ -42,11 +42,6 @@ class LostMetadata:
     """Location of the newest metadata that is there with its list of manifests."""
 
 
-def tables_at(tenant: Tenant, row: tuple[str, str]) -> list[OwnTable]:
-    """The tenant's table with this key in the catalog, as it is now; none if it was dropped."""
-    return [table for table in catalog.tenant_tables(tenant) if table.row == row]
-
-
 def find_behind(tenant: Tenant) -> list[Behind]:
     """Tables of the tenant's own that lack commits which their folders hold, by name.
 
@@ -62,16 +57,11 @@ def _behind(tenant: Tenant, table: OwnTable) -> Behind | None:
     current = table_metadata.version(table.at)
     if current is None or not paths.is_location(tenant, table.location):
         return None
-    store = metadata.file_system(tenant, Mode.READ)
-    objects = {entry.path for entry in object_store.listed(f"{table.location}/metadata", store)}
-    later = [
-        (version, path)
-        for path in objects
-        if (version := table_metadata.version(path)) is not None and version > current
-    ]
-    for version, path in sorted(later, reverse=True)[:READ]:
-        document = _document(tenant, path)
-        if document is not None and _follows(document, table, objects):
+    for path, document in _whole_documents(tenant, table, _listed(tenant, table)):
+        version = table_metadata.version(path) or 0
+        if version <= current:
+            break
+        if table.at in table_metadata.log(document):
             return Behind(table, path, version - current)
     return None
 
@@ -90,20 +80,29 @@ def find_lost_metadata(tenant: Tenant) -> list[LostMetadata]:
 def _lost_metadata(tenant: Tenant, table: OwnTable) -> LostMetadata | None:
     if not paths.is_location(tenant, table.location):
         return None
-    store = metadata.file_system(tenant, Mode.READ)
-    objects = {entry.path for entry in object_store.listed(f"{table.location}/metadata", store)}
+    objects = _listed(tenant, table)
     if table.at in objects:
         document = _document(tenant, table.at)
         if document is None or _lists(document) <= objects:
             return None  # the store has it, though it may be damaged or too large
-    if table.at not in (now.at for now in tables_at(tenant, table.row)):
+    if catalog.find(tenant, table.namespace, table.name) != table.at:
         return None  # an engine has committed meanwhile, and may have removed what it replaced
-    versions = {path: version for path in objects if (version := table_metadata.version(path)) is not None}
-    for path in sorted(versions.keys() - {table.at}, key=lambda path: versions[path], reverse=True)[:READ]:
+    others = _whole_documents(tenant, table, objects - {table.at})
+    return LostMetadata(table, next((path for path, _ in others), None))
+
+
+def _listed(tenant: Tenant, table: OwnTable) -> set[str]:
+    """Paths of the objects in the folder of the table's metadata."""
+    store = metadata.file_system(tenant, Mode.READ)
+    return {entry.path for entry in object_store.listed(f"{table.location}/metadata", store)}
+
+
+def _whole_documents(tenant: Tenant, table: OwnTable, objects: set[str]) -> Iterator[tuple[str, Document]]:
+    """The newest metadata files of a table whose lists of manifests are there, and what they hold."""
+    for path in table_metadata.newest_first(objects)[:READ]:
         document = _document(tenant, path)
         if document is not None and document["location"] == table.location and _lists(document) <= objects:
-            return LostMetadata(table, path)
-    return LostMetadata(table, None)
+            yield path, document
 
 
 def _lists(document: Document) -> set[str]:
@@ -123,15 +122,6 @@ def _document(tenant: Tenant, path: str) -> Document | None:
     except (*own.UNREADABLE, ValueError, TypeError, KeyError):
         return None
     return document
-
-
-def _follows(document: Document, table: OwnTable, objects: set[str]) -> bool:
-    """Whether metadata names the catalog's as an earlier one of the table, and its manifests are there."""
-    return (
-        document["location"] == table.location
-        and table.at in table_metadata.log(document)
-        and _lists(document) <= objects
-    )
 
 
 def unknown_folders(tenant: Tenant) -> Iterator[str]:

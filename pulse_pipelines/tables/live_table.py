@@ -8,13 +8,16 @@ from uuid import UUID
 
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_properties
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Terminal
 from pulse_resources.iceberg import readable
+from pulse_resources.settings import load_settings
 
 _Made = TypeVar("_Made")
 
@@ -47,6 +50,26 @@ def of_current(use: Callable[[Table], _Made], tenant: Tenant, dataset: Dataset) 
         return use(table)
 
     return readable.as_it_is(read, read_location(), read_location, str)
+
+
+def write_first(tenant: Tenant, slug: str, dataset_id: UUID, schema: Schema, kind: str) -> tuple[str, Schema]:
+    """Write metadata of a dataset's table without rows, which no pointer names yet.
+
+    Args:
+        kind: of the dataset.
+
+    Returns:
+        Its location, and the schema with the field ids assigned by the table.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    return iceberg.write_new_table(
+        tenant.table_location(load_settings().object_store.bucket, slug, dataset_id),
+        schema,
+        PARTITIONED_BY_DAY,
+        table_properties(kind) | {"pulse.tenant": tenant.slug, iceberg.DATASET_PROPERTY: str(dataset_id)},
+    )
 
 
 def live_files(table: Table) -> dict[str, DataFile]:

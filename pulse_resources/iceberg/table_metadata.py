@@ -5,7 +5,7 @@ history seems to begin there), or at a cost that grows with history.
 """
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import orjson
@@ -54,6 +54,12 @@ def version(location: str) -> int | None:
     name = location.rpartition("/")[2]
     number = name.partition("-")[0]
     return int(number) if name.endswith(".metadata.json") and number.isdigit() else None
+
+
+def newest_first(paths: Iterable[str]) -> list[str]:
+    """The metadata files among these paths, those of the highest version first."""
+    versions = {path: number for path in paths if (number := version(path)) is not None}
+    return sorted(versions, key=lambda path: (versions[path], path), reverse=True)
 
 
 def log(document: Document) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import dagster as dg
 import psycopg
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from support.ingest import event, make_owner
 
 from chaos.surroundings import forget_connections
 from pulse_pipelines import registry
+from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_needed
 from pulse_pipelines.maintenance import policy, run
 from pulse_pipelines.monitoring import doctor, issues
 from pulse_pipelines.restore import findings, repair
@@ -151,6 +153,14 @@ def test_a_store_that_was_restored_or_is_new(stack: Settings, marked: None) -> N
     assert difference.sentence.startswith("the object store was restored: it is of ")
     (mark,) = [finding for finding in doctor.examine("object store") if finding.check == "mark"]
     assert (mark.ok, mark.found) == (False, difference.sentence)
+    with dg.instance_for_test() as instance:
+        triggers = (
+            upkeep_needed(dg.build_sensor_context(instance=instance)),
+            upkeep_daily(dg.build_schedule_context(instance=instance)),
+        )
+    for skipped in triggers:
+        assert isinstance(skipped, dg.SkipReason)
+        assert skipped.skip_message == f"{difference.sentence}: see `pulse restore`"
     store_mark.object_store.delete([path])
     difference = store_mark.renew()
     assert difference is not None

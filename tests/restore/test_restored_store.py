@@ -1,5 +1,6 @@
 """An object store that lost what was written after its backup: Kafka and the ledger give it back, exactly."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from chaos.waiting import PATIENCE_S
 from pulse_api.cli import app
+from pulse_pipelines import registry
 from pulse_pipelines.backfill import rebuild
 from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.maintenance import raw_retention
@@ -27,6 +29,14 @@ from pulse_pipelines.restore.repair import Repaired
 from pulse_pipelines.tables import orphan_files, raw_zone, store_mark
 from pulse_resources import kafka, object_store, spark
 from pulse_resources.settings import load_settings
+
+
+@pytest.fixture
+def owner(owner: Owner) -> Iterator[Owner]:
+    """Its datasets are deleted after the test: it leaves some without files, and others look at all."""
+    yield owner
+    for dataset in registry.list_datasets(owner.tenant):
+        registry.delete_dataset(owner.tenant, dataset.slug)
 
 
 def of_day(day: int, event_id: str, **data: Any) -> bytes:
