@@ -146,7 +146,7 @@ def follow_move(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) 
 
 def _follow(owner: Tenant, move: "moves.Move", as_json: bool) -> None:
     ended = moving.follow(owner, move)
-    if ended.state == moves.State.DONE:
+    if ended.state == moves.MoveState.DONE:
         _show_moved(owner, registry.find_dataset(owner, move.slug), as_json)
         return
     if as_json:

@@ -18,7 +18,7 @@ from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.requests import MAX_LETTERS, State
+from pulse_pipelines.domain.requests import MAX_LETTERS, LetterState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import UserError
 
@@ -59,7 +59,7 @@ def list_letters(
     reason: Why = None,
     since: Since = None,
     until: Until = None,
-    state: Annotated[State, typer.Option(help="Only dead letters in this state.")] = State.OPEN,
+    state: Annotated[LetterState, typer.Option(help="Only dead letters in this state.")] = LetterState.OPEN,
     limit: Annotated[
         int, typer.Option(min=1, max=MAX_LETTERS, help="Maximum number of dead letters to show.")
     ] = 50,
@@ -105,7 +105,7 @@ def summarize(
     dataset: Dataset = None,
     since: Since = None,
     until: Until = None,
-    state: Annotated[State, typer.Option(help="Only dead letters in this state.")] = State.OPEN,
+    state: Annotated[LetterState, typer.Option(help="Only dead letters in this state.")] = LetterState.OPEN,
     as_json: AsJson = False,
 ) -> None:
     """Count a tenant's dead letters by reason, the most frequent first.

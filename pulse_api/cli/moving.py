@@ -33,7 +33,7 @@ def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
 
 
 def _doing(move: "moves.Move") -> str:
-    if move.state == moves.State.RUNNING:
+    if move.state == moves.MoveState.RUNNING:
         return "rewriting files" if move.files else "starting"
     return f"attempt {move.attempt} follows" if move.attempt > 1 else "waiting for its run"
 

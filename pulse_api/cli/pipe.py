@@ -14,7 +14,7 @@ from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_ta
 from pulse_api.cli.sync import OUTCOME, outcome
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.manifest.document import load
@@ -115,12 +115,12 @@ def _awaited(read_outcome: "Callable[[], Ended | None]") -> "Ended":
 
 def _check_sync(owner: Tenant, sync: "syncs.Sync") -> None:
     """Raises typer.Exit: a person has to decide about the sync, or some of its rows are lost."""
-    if sync.state == State.HELD:
+    if sync.state == SyncState.HELD:
         remark(f"It deletes nothing until a person decides: {sync.reason}")
         sync_named = f"{owner.slug} {sync.dataset} {sync.sync_id}"
         remark(f"Decide with: pulse sync commit {sync_named}, or pulse sync rollback {sync_named}")
         raise typer.Exit(HELD)
-    if sync.state == State.FAILED:
+    if sync.state == SyncState.FAILED:
         remark(
             f"The rows that it sent land, nothing is deleted, and the next run reads the rest: {sync.reason}"
         )

@@ -23,7 +23,7 @@ from pulse_pipelines import pipes
 from pulse_pipelines.ask import local
 from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.pipes import Definition, PostgresTable, Transform
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities.syncs import Sync
 from pulse_pipelines.pipes import addresses
@@ -84,7 +84,7 @@ class TableLine:
     def balanced(self) -> bool:
         last = self.runs[-1]
         counts = {"written": last.created + last.changed, "deleted": last.deleted}
-        ended = all(run.state == State.DONE and not run.refused for run in self.runs)
+        ended = all(run.state == SyncState.DONE and not run.refused for run in self.runs)
         return ended and counts == self.expected and not self.differing
 
     @property

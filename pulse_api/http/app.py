@@ -3,24 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pulse_api.console import HOME, pages
-from pulse_api.http import problems, telemetry
+from pulse_api.http import openapi, problems, telemetry
 from pulse_api.http.app_state import AppState
 from pulse_api.http.fast_path import FastPath
 from pulse_api.http.mcp import Mcp
 from pulse_api.http.middleware import Envelope
 from pulse_api.http.origins import Origins
-from pulse_api.http.problems import Problem
 from pulse_api.http.routes import (
     ask,
     collect,
@@ -98,9 +95,10 @@ def create_app() -> FastAPI:
         lifespan=_lifespan,
         openapi_url="/openapi.json",
         redirect_slashes=False,
+        generate_unique_id_function=openapi.operation_id,
         telemetry=telemetry.config(collect.PATH),
     )
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     app.router.routes.insert(0, Route("/openapi.json", _document, include_in_schema=False))
     app.router.routes[:0] = [Route("/", _welcome, include_in_schema=False), *pages.ROUTES]
     for router in ROUTERS:
@@ -110,7 +108,7 @@ def create_app() -> FastAPI:
         Route("/mcp", app.state.mcp, include_in_schema=False)
     )  # it refuses methods itself
     problems.install(app)
-    app.add_middleware(FastPath, path=collect.PATH, endpoint=collect.collect)
+    app.add_middleware(FastPath, path=collect.PATH, endpoint=collect.collect_events)
     app.add_middleware(Origins, settings=settings, path=collect.PATH)
     app.add_middleware(Envelope, max_body_bytes=settings.max_body_bytes, log=settings.access_log)
     return app
@@ -136,16 +134,3 @@ async def _document(request: Request) -> Response:
     if not hasattr(state, "openapi"):
         state.openapi = orjson.dumps(request.app.openapi())
     return Response(state.openapi, media_type="application/json")
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
-        )
-        components = document.setdefault("components", {}).setdefault("schemas", {})
-        components["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        for unused in ("HTTPValidationError", "ValidationError"):
-            components.pop(unused, None)
-        app.openapi_schema = document
-    return app.openapi_schema

@@ -15,7 +15,7 @@ from pulse_pipelines.ask import meaning, record, samples
 from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.curated import tables
 from pulse_pipelines.dead_letters import Filter
-from pulse_pipelines.domain.requests import State
+from pulse_pipelines.domain.requests import LetterState
 from pulse_pipelines.domain.tenant import LATEST, Tenant
 from pulse_pipelines.monitoring import checks, trace
 from pulse_pipelines.monitoring.dataset_states import DatasetState, dataset_states
@@ -146,7 +146,7 @@ async def letters(session: Session, arguments: DeadLetterArguments) -> Answer:
         dead_letters.list_dead_letters,
         session.tenant,
         Filter(arguments.dataset),
-        state=State.OPEN,
+        state=LetterState.OPEN,
         limit=arguments.limit,
         after=arguments.cursor,
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import orjson
 
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.requests import MAX_LETTERS, State
+from pulse_pipelines.domain.requests import MAX_LETTERS, LetterState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound, UserError
@@ -63,12 +63,12 @@ ORDER BY settled_at DESC, partition DESC, event_offset DESC LIMIT %(limit)s
 
 
 _STATES = {
-    State.OPEN: "resolution IS NULL",
-    State.REPLAYED: "resolution = 'replayed'",
-    State.DISCARDED: "resolution = 'discarded'",
-    State.LANDED: "resolution = 'landed'",
-    State.ERASED: "resolution = 'erased'",
-    State.ALL: "true",
+    LetterState.OPEN: "resolution IS NULL",
+    LetterState.REPLAYED: "resolution = 'replayed'",
+    LetterState.DISCARDED: "resolution = 'discarded'",
+    LetterState.LANDED: "resolution = 'landed'",
+    LetterState.ERASED: "resolution = 'erased'",
+    LetterState.ALL: "true",
 }
 
 
@@ -188,7 +188,7 @@ def list_dead_letters(
     tenant: Tenant,
     where: Filter | None = None,
     *,
-    state: State = State.OPEN,
+    state: LetterState = LetterState.OPEN,
     limit: int = 100,
     after: str | None = None,
 ) -> Page:
@@ -233,7 +233,7 @@ class ReasonCount:
 
 
 def summary(
-    tenant: Tenant, where: Filter | None = None, *, state: State = State.OPEN
+    tenant: Tenant, where: Filter | None = None, *, state: LetterState = LetterState.OPEN
 ) -> tuple[ReasonCount, ...]:
     """Count the tenant's dead letters by reason, the most frequent first."""
     values = (where or Filter()).values()
@@ -260,7 +260,7 @@ class LetterGroup:
 
 
 def groups(
-    tenant: Tenant, where: Filter | None = None, *, state: State = State.OPEN, limit: int = 100
+    tenant: Tenant, where: Filter | None = None, *, state: LetterState = LetterState.OPEN, limit: int = 100
 ) -> tuple[LetterGroup, ...]:
     """Group the tenant's dead letters by dataset, reason and place, the largest group first."""
     values = (where or Filter()).values() | {"limit": limit}

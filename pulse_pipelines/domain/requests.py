@@ -10,7 +10,7 @@ MAX_LETTERS = 1_000
 """Maximum dead letters of a page, and of a request by ids."""
 
 
-class State(StrEnum):
+class LetterState(StrEnum):
     """States of a dead letter, and ALL for filters."""
 
     OPEN = "open"

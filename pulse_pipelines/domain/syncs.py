@@ -11,7 +11,7 @@ from enum import StrEnum
 from pulse_resources.errors import UserError
 
 
-class State(StrEnum):
+class SyncState(StrEnum):
     """The state of a sync."""
 
     OPEN = "open"

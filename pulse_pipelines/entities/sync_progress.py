@@ -12,7 +12,7 @@ from uuid import UUID
 import numpy as np
 from psycopg.types.json import Jsonb
 
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.parquet_files import Positions, position
@@ -80,7 +80,7 @@ class Unfinished(NamedTuple):
     sync_id: int
     dataset_id: UUID
     is_full: bool
-    state: State
+    state: SyncState
     starts: Positions
     """By partition, as `parquet_files.position`; partitions that were added later begin with the sync."""
     ends: Positions | None
@@ -161,7 +161,7 @@ def unfinished(
     query = UNFINISHED.format(whose="tenant_id" if dataset_id is None else "dataset_id")
     rows = connection.execute(query + ("FOR UPDATE" if lock else ""), [dataset_id or tenant_id])
     return [
-        Unfinished(number, owner, is_full, State(state), _packed(starts), ends and _packed(ends))
+        Unfinished(number, owner, is_full, SyncState(state), _packed(starts), ends and _packed(ends))
         for number, owner, is_full, state, starts, ends in rows
     ]
 
@@ -169,7 +169,7 @@ def unfinished(
 def failed_lately(connection: postgres.Connection, tenant_id: UUID) -> list[Unfinished]:
     """Select the latest failed runs of the tenant's pipes: their events are counted, and delete nothing."""
     return [
-        Unfinished(number, owner, False, State(state), _packed(starts), _packed(ends))
+        Unfinished(number, owner, False, SyncState(state), _packed(starts), _packed(ends))
         for number, owner, state, starts, ends in connection.execute(FAILED_LATELY, [tenant_id])
     ]
 

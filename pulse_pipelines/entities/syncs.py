@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from pulse_pipelines.domain.syncs import Part, State
+from pulse_pipelines.domain.syncs import Part, SyncState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import sync_progress
 from pulse_pipelines.entities.sync_progress import Counts
@@ -72,7 +72,7 @@ class Sync:
     dataset: str
     sequence_id: str
     is_full: bool
-    state: State
+    state: SyncState
     parts: int
     created: int
     changed: int
@@ -100,14 +100,14 @@ def begin(tenant: Tenant, slug: str, part: Part) -> Taking:
         row = connection.execute(LATEST, [dataset_id, part.sequence_id]).fetchone()
         number, state, before, parts, is_full = row or (0, "", None, 0, part.is_full)
         if row is not None and before == part.request_id and is_full == part.is_full:
-            if parts and (not part.is_first or state == State.OPEN):
+            if parts and (not part.is_first or state == SyncState.OPEN):
                 return Taking(dataset_id, seed, number, part, repeated=True)
-            if part.is_first and state == State.OPEN:
+            if part.is_first and state == SyncState.OPEN:
                 return Taking(dataset_id, seed, number, part, repeated=False)
         if part.is_first:
             number = open_sync(connection, tenant, dataset_id, part)
-        elif row is None or state != State.OPEN or before != part.previous_request_id or not parts:
-            raise _broken(tenant, slug, part, "no such sync is open" if state != State.OPEN else
+        elif row is None or state != SyncState.OPEN or before != part.previous_request_id or not parts:
+            raise _broken(tenant, slug, part, "no such sync is open" if state != SyncState.OPEN else
                           f"the part before is {before!r}")  # fmt: skip
         elif is_full != part.is_full:
             raise _broken(tenant, slug, part, f"the sync began with is_full={str(is_full).lower()}")
@@ -182,7 +182,7 @@ def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         dataset_id, _ = _dataset(connection, tenant, slug)
-        state = State.DELETING if commit else State.ROLLED_BACK
+        state = SyncState.DELETING if commit else SyncState.ROLLED_BACK
         values = {"sync": sync_id, "state": state, "dataset": dataset_id}
         if connection.execute(DECIDE, values).rowcount != 1:
             raise Conflict(

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import deletion_by_sync
-from pulse_pipelines.domain.syncs import State, approval_reason
+from pulse_pipelines.domain.syncs import SyncState, approval_reason
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import heads, sync_progress
 from pulse_pipelines.entities.heads import Heads
@@ -140,13 +140,13 @@ def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
             share, nameless, before = facts
             absent = find_absent(connection, tenant, dataset, sync_id)
         absent = _without_erased(absent, tenant, dataset)
-        state, reason = State.DELETING, None
-        if before == State.SENT:
+        state, reason = SyncState.DELETING, None
+        if before == SyncState.SENT:
             count = len(absent.numbers)
             reason = approval_reason(absent.entities, count, absent.sync_ids, nameless, share)
-            state = State.HELD if reason else State.DELETING if count else State.DONE
+            state = SyncState.HELD if reason else SyncState.DELETING if count else SyncState.DONE
         fail_point("deletions.before_decide")
-        if not _decide(tenant, sync_id, before, state, reason, absent) or state is not State.DELETING:
+        if not _decide(tenant, sync_id, before, state, reason, absent) or state is not SyncState.DELETING:
             return 0
         fail_point("deletions.before_publish")
         with spans.work("send deletions", tenant=tenant.slug, dataset=dataset.slug, sync=sync_id) as tell:
@@ -161,7 +161,7 @@ def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
 
 
 def _decide(
-    tenant: Tenant, sync_id: int, before: str, state: State, reason: str | None, absent: Absent
+    tenant: Tenant, sync_id: int, before: str, state: SyncState, reason: str | None, absent: Absent
 ) -> bool:
     """Record the decision; False if the sync has changed since it was read."""
     values = {

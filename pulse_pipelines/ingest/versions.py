@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import heads, index_entries, index_runs, sync_progress
 from pulse_pipelines.entities.heads import NOWHERE, Append, Counters, Heads, Log, Places
 from pulse_pipelines.entities.index_entries import Index, Indexed
@@ -183,7 +183,7 @@ def _resolve_deletions(
     rows, places = refused
     arrived_since = {}
     for sync in sync_progress.unfinished(connection, dataset_id=dataset.dataset_id):
-        if sync.state is State.DELETING:
+        if sync.state is SyncState.DELETING:
             since = zip(rows, sync.since(places), strict=True)
             names = [row[2] for row, is_since in since if is_since and row[2] is not None]
             late = Digests.of(names, dataset.claim_seed)

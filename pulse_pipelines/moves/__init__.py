@@ -5,6 +5,6 @@ which imports Spark: code that only requests moves does not need it.
 """
 
 from pulse_pipelines.moves.ask import ask
-from pulse_pipelines.moves.record import Move, State, find, of_dataset
+from pulse_pipelines.moves.record import Move, MoveState, find, of_dataset
 
-__all__ = ["Move", "State", "ask", "find", "of_dataset"]
+__all__ = ["Move", "MoveState", "ask", "find", "of_dataset"]

@@ -69,7 +69,7 @@ WHERE tenant_id = %s AND move_id = %s AND attempt = %s AND state IN ('planned', 
 """
 
 
-class State(StrEnum):
+class MoveState(StrEnum):
     """State of a move."""
 
     PLANNED = "planned"
@@ -102,7 +102,7 @@ class Move:
 
     @property
     def ended(self) -> bool:
-        return self.state in (State.DONE, State.FAILED)
+        return self.state in (MoveState.DONE, MoveState.FAILED)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.entities.syncs import Sync
@@ -14,7 +14,7 @@ from pulse_pipelines.pipes.sinks.deliveries import Delivery
 from pulse_resources import postgres
 from pulse_resources.errors import Terminal
 
-UNDER_WAY = (State.OPEN, State.SENT, State.DELETING)
+UNDER_WAY = (SyncState.OPEN, SyncState.SENT, SyncState.DELETING)
 LAST_DAY = """
 SELECT tenant_id, pipe, sum(created)::bigint, sum(changed)::bigint, sum(unchanged)::bigint,
     sum(deleted)::bigint, sum(refused)::bigint

@@ -42,7 +42,7 @@ class Encoder(ABC):
 
 
 class _Json(Encoder):
-    """`{"query_id": …, "snapshots": {…}, "columns": [{"name": …, "type": …}], "rows": [[…], …]}`."""
+    """`{"query_id": …, "snapshots": {…}, "columns": [{"name": …, "type": …}], "rows": [{…}, …]}`."""
 
     def __init__(self, schema: pa.Schema, about: Mapping[str, object], text: Text) -> None:
         columns = [{"name": field.name, "type": str(field.type)} for field in schema]

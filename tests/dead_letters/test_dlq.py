@@ -20,7 +20,7 @@ from pulse_api.cli import dlq as command
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import DeadLetterOutcome, Verdict, verdicts
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.domain.requests import State
+from pulse_pipelines.domain.requests import LetterState
 from pulse_pipelines.registry import keys
 
 pytestmark = pytest.mark.usefixtures("stack")
@@ -249,5 +249,5 @@ def test_who_may(http: httpx.Client, read_only: Owner) -> None:
     assert http.get(URL, headers=key(other)).json()["dead_letters"] == []
     assert http.get(f"{URL}/summary", headers=key(other)).json()["total"] == 0
     assert http.get(f"{URL}/0-0", headers=key(other)).status_code == 404
-    found = dead_letters.list_dead_letters(read_only.tenant, state=State.OPEN).letters
+    found = dead_letters.list_dead_letters(read_only.tenant, state=LetterState.OPEN).letters
     assert len(found) == 2

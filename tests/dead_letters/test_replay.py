@@ -21,7 +21,7 @@ from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter, Result, discard, replay, selection
 from pulse_pipelines.dead_letters.letters import Cursor
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.requests import State
+from pulse_pipelines.domain.requests import LetterState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import kafka, postgres
@@ -140,7 +140,7 @@ def test_reasons_are_counted(kept: Owner) -> None:
     counts = {"schema_violation": 2, "undecodable": 2, "unknown_dataset": 2, "unrepresentable": 1}
     assert {entry.reason: entry.count for entry in found} == counts
     assert all(entry.oldest <= entry.newest for entry in found)
-    assert dead_letters.summary(kept.tenant, state=State.REPLAYED) == ()
+    assert dead_letters.summary(kept.tenant, state=LetterState.REPLAYED) == ()
 
 
 def test_one_is_found_with_its_bytes(kept: Owner) -> None:
@@ -181,7 +181,7 @@ def test_bad_filters_are_the_callers_mistake(kept: Owner) -> None:
 
 def test_another_tenant_sees_and_changes_nothing(kept: Owner) -> None:
     other = make_owner()
-    assert listed(other, state=State.ALL) == []
+    assert listed(other, state=LetterState.ALL) == []
     assert dead_letters.summary(other.tenant) == ()
     with pytest.raises(NotFound):
         dead_letters.find_dead_letter(other.tenant, "0-0")
@@ -229,7 +229,7 @@ def test_a_replay_after_the_fix_lands_exactly_once() -> None:
     assert (row["id"], row["count"]) == ("a", 7)
     assert balanced(owner) == (2, 0, 1), "the dead letter still accounts for its offset"
     assert listed(owner) == []
-    (letter,) = dead_letters.list_dead_letters(owner.tenant, state=State.REPLAYED).letters
+    (letter,) = dead_letters.list_dead_letters(owner.tenant, state=LetterState.REPLAYED).letters
     assert letter.resolved_at is not None
     assert outcomes(replay(owner.tenant, ["0-0"])) == {"0-0": "already_replayed"}
     assert outcomes(discard(owner.tenant, ["0-0"])) == {"0-0": "already_replayed"}
@@ -243,7 +243,7 @@ def test_what_landed_meanwhile_is_a_duplicate_and_not_published() -> None:
     ingest(owner)
     assert outcomes(replay(owner.tenant, ALL)) == {"0-0": "duplicate"}
     assert len(messages(owner)) == 2
-    assert listed(owner, state=State.REPLAYED) == ["0-0"]
+    assert listed(owner, state=LetterState.REPLAYED) == ["0-0"]
     assert balanced(owner) == (1, 0, 1)
 
 
@@ -448,7 +448,7 @@ def test_discarded_letters_stay_but_are_not_open(stack: Settings) -> None:
         "0-2": "discarded",
     }
     assert listed(owner) == ["0-1"]
-    assert listed(owner, state=State.DISCARDED) == ["0-2", "0-0"]
+    assert listed(owner, state=LetterState.DISCARDED) == ["0-2", "0-0"]
     assert outcomes(replay(owner.tenant, ["0-0"])) == {"0-0": "already_discarded"}
     assert dead_letters.find_dead_letter(owner.tenant, "0-0").payload == b"0"
     assert balanced(owner) == (1, 0, 3)

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 
 from pulse_api.demo.operations import TableLine
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities.syncs import Sync
 
 AT = datetime(2026, 11, 25, tzinfo=UTC)
-FIRST = Sync(1, "planes", "a", True, State.DONE, 1, 9, 0, 0, 0, 0, 9, 0, None, AT, AT, AT)
+FIRST = Sync(1, "planes", "a", True, SyncState.DONE, 1, 9, 0, 0, 0, 0, 9, 0, None, AT, AT, AT)
 SECOND = replace(FIRST, sync_id=2, created=1, changed=2, unchanged=4, deleted=3)
 LINE = TableLine("planes", 7, (FIRST, SECOND), {"written": 3, "deleted": 3}, 0)
 
@@ -31,7 +31,8 @@ def test_a_table_is_balanced_when_all_was_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"changed": 1}, {"deleted": 2}, {"refused": 1}, {"state": State.HELD}, {"state": State.FAILED}]
+    "wrong",
+    [{"changed": 1}, {"deleted": 2}, {"refused": 1}, {"state": SyncState.HELD}, {"state": SyncState.FAILED}],
 )
 def test_it_is_not_when_a_run_found_something_else(wrong: dict[str, object]) -> None:
     assert not replace(LINE, runs=(FIRST, replace(SECOND, **wrong))).balanced

@@ -12,7 +12,7 @@ from support.pipes import make_pipe
 
 from chaos.surroundings import superuser
 from pulse_pipelines import pipes
-from pulse_pipelines.domain.syncs import Part, State
+from pulse_pipelines.domain.syncs import Part, SyncState
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.entities.syncs import Sync
 from pulse_pipelines.erasure import run as erasure
@@ -92,12 +92,12 @@ def test_what_a_full_sync_did_not_bring_is_deleted_once(owner: Owner) -> None:
     settle(owner)
     assert latest(owner) == {"DE": DE[1], "FR": {"people": 69}, "ES": None}
     found = newest(owner)
-    assert (found.state, found.parts) == (State.DONE, 3)
+    assert (found.state, found.parts) == (SyncState.DONE, 3)
     assert (found.created, found.changed, found.unchanged, found.deleted) == (0, 1, 1, 1)
     before = len(pages(owner))
     bring(owner, [DE, ("FR", {"people": 69})], name="again")
     settle(owner)
-    assert (newest(owner).state, len(pages(owner))) == (State.DONE, before)
+    assert (newest(owner).state, len(pages(owner))) == (SyncState.DONE, before)
     sound(owner)
 
 
@@ -106,11 +106,11 @@ def test_an_entity_that_becomes_a_dead_letter_beside_its_deletion_stays(owner: O
     ingest(owner)
     bring(owner, [DE])
     ingest(owner)
-    assert newest(owner).state == State.DELETING, "its deletions are on their way"
+    assert newest(owner).state == SyncState.DELETING, "its deletions are on their way"
     push(owner, ("FR", {"people": "many"}))
     settle(owner)
     assert latest(owner) == {"DE": DE[1], "FR": FR[1], "ES": None}
-    assert (newest(owner).state, newest(owner).deleted) == (State.DONE, 1)
+    assert (newest(owner).state, newest(owner).deleted) == (SyncState.DONE, 1)
     sound(owner)
 
 
@@ -120,20 +120,23 @@ def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner
     ingest(owner)
     bring(owner, [ES], full=False)
     settle(owner)
-    assert newest(owner).state == State.DONE
+    assert newest(owner).state == SyncState.DONE
     bring(owner, [DE], name="half", last=False)
     settle(owner)
-    assert newest(owner).state == State.OPEN
+    assert newest(owner).state == SyncState.OPEN
     bring(owner, [DE, ES], name="next")
     settle(owner)
     assert latest(owner) == {"DE": DE[1], "FR": None, "ES": ES[1]}
-    assert [each.state for each in syncs.list_syncs(owner.tenant, SLUG)][:2] == [State.DONE, State.SUPERSEDED]
+    assert [each.state for each in syncs.list_syncs(owner.tenant, SLUG)][:2] == [
+        SyncState.DONE,
+        SyncState.SUPERSEDED,
+    ]
 
 
 def test_one_whose_sender_has_gone_ends_and_keeps_nothing(owner: Owner) -> None:
     bring(owner, [], name="gone", last=False, refused=("ES",))
     assert sync_deletions.send_of(owner.tenant) == 0
-    assert newest(owner).state == State.OPEN
+    assert newest(owner).state == SyncState.OPEN
     with superuser() as connection:
         of_tenant = [owner.tenant.tenant_id]
         assert len(connection.execute(KEPT, of_tenant).fetchall()) == 1
@@ -141,7 +144,10 @@ def test_one_whose_sender_has_gone_ends_and_keeps_nothing(owner: Owner) -> None:
         assert owner.tenant in sync_deletions.due()
         assert sync_deletions.send_of(owner.tenant) == 0
         assert connection.execute(KEPT, of_tenant).fetchall() == []
-    assert (newest(owner).state, newest(owner).reason) == (State.FAILED, "no part of it came for 24 hours")
+    assert (newest(owner).state, newest(owner).reason) == (
+        SyncState.FAILED,
+        "no part of it came for 24 hours",
+    )
     assert owner.tenant not in sync_deletions.due()
     with pytest.raises(Conflict, match="no such sync is open"):
         syncs.begin(owner.tenant, SLUG, Part("gone", "1", "0", True, False, True))
@@ -175,10 +181,10 @@ def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
     bring(owner, [DE, ("FR", {"people": "many"})], refused=("ES",))
     settle(owner)
     assert latest(owner) == {"DE": DE[1], "FR": FR[1], "ES": ES[1]}
-    assert (newest(owner).state, newest(owner).refused) == (State.DONE, 2)
+    assert (newest(owner).state, newest(owner).refused) == (SyncState.DONE, 2)
     bring(owner, [DE], name="nameless", refused=(None,))
     settle(owner)
-    assert newest(owner).state == State.HELD
+    assert newest(owner).state == SyncState.HELD
     assert "refused without an _id" in str(newest(owner).reason)
 
 
@@ -211,7 +217,7 @@ def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) ->
     bring(owner, [DE])
     settle(owner)
     found = newest(owner)
-    assert (found.state, found.absent, found.entities) == (State.HELD, 2, 3)
+    assert (found.state, found.absent, found.entities) == (SyncState.HELD, 2, 3)
     assert found.reason == "it would delete 2 of 3 entities, and 40% is the most"
     (issue,) = [
         each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
@@ -222,7 +228,7 @@ def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) ->
     syncs.decide(owner.tenant, SLUG, found.sync_id, commit=commit)
     settle(owner)
     assert (newest(owner).state, None in latest(owner).values()) == (
-        (State.DONE, True) if commit else (State.ROLLED_BACK, False)
+        (SyncState.DONE, True) if commit else (SyncState.ROLLED_BACK, False)
     )
     with pytest.raises(Conflict, match="no sync with this number is held"):
         syncs.decide(owner.tenant, SLUG, found.sync_id, commit=True)
@@ -238,12 +244,12 @@ def test_an_erased_entity_is_not_absent(owner: Owner) -> None:
     erasure.erase(owner.tenant, SLUG, "event_id=FR")
     bring(owner, [DE])
     settle(owner)
-    assert (newest(owner).state, newest(owner).reason, newest(owner).deleted) == (State.DONE, None, 0)
+    assert (newest(owner).state, newest(owner).reason, newest(owner).deleted) == (SyncState.DONE, None, 0)
     push(owner, FR, ("FR", {"people": 69}), ("IT", {"people": 59}))
     ingest(owner)
     bring(owner, [DE, ("FR", {"people": 69})], name="next")
     settle(owner)
-    assert newest(owner).state == State.DONE
+    assert newest(owner).state == SyncState.DONE
     assert latest(owner) == {"DE": DE[1], "FR": {"people": 69}, "IT": None}
     sound(owner)
 
@@ -263,7 +269,7 @@ def test_a_run_that_dies_between_leaves_the_deletions_to_the_next(owner: Owner, 
     bring(owner, [DE])
     batch = plan_batch([owner])
     start_attempt(batch, PULSE_FAIL_POINT="sync.after_note").killed()
-    assert newest(owner).state == State.SENT
+    assert newest(owner).state == SyncState.SENT
     following = next_attempt(batch)
 
     def die() -> None:
@@ -271,11 +277,11 @@ def test_a_run_that_dies_between_leaves_the_deletions_to_the_next(owner: Owner, 
 
     at("deletions.after_publish", die)  # published, and nobody knows
     run_batch(batch, following)
-    assert newest(owner).state == State.DELETING
+    assert newest(owner).state == SyncState.DELETING
     sync_deletions.send_of(owner.tenant)  # again
     settle(owner)
     assert as_model(pages(owner)) == [DE, FR, ("FR", None)]
-    assert (newest(owner).state, newest(owner).deleted) == (State.DONE, 1)
+    assert (newest(owner).state, newest(owner).deleted) == (SyncState.DONE, 1)
     sound(owner)
 
 
@@ -324,7 +330,7 @@ def test_any_sequence_of_pushes_syncs_and_crashes_gives_the_states_of_the_model(
         with faults.at(point or "nowhere", Dying()):
             settle_somehow(owner)
         apply(log, sent, how)
-        if how == "full" and newest(owner).state == State.HELD:
+        if how == "full" and newest(owner).state == SyncState.HELD:
             assert not sent
             syncs.decide(owner.tenant, SLUG, newest(owner).sync_id, commit=True)
             settle_somehow(owner)
@@ -332,7 +338,7 @@ def test_any_sequence_of_pushes_syncs_and_crashes_gives_the_states_of_the_model(
         for key, state in as_model(pages(owner)):
             found.setdefault(key, []).append(state)
         assert found == log, (number, how, point)
-        assert how == "push" or newest(owner).state == (State.OPEN if how == "half" else State.DONE)
+        assert how == "push" or newest(owner).state == (SyncState.OPEN if how == "half" else SyncState.DONE)
     sound(owner)
 
 
@@ -377,7 +383,7 @@ def test_what_a_run_of_a_pipe_sent_before_it_failed_is_counted_and_deletes_nothi
         settle(owner)
         assert connection.execute(kept, [owner.tenant.tenant_id]).fetchall() == [(0,)]
     found = newest(owner)
-    assert (found.state, found.created, found.unchanged) == (State.FAILED, 1, 1)
+    assert (found.state, found.created, found.unchanged) == (SyncState.FAILED, 1, 1)
     push(owner, ("e", {}))
     settle(owner)
     assert pipes.last_day(owner.tenant)[owner.tenant.tenant_id, SLUG] == pipes.LastDay(created=1, unchanged=1)

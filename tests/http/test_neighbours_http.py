@@ -18,7 +18,7 @@ from support.http import Api, Caller, sample, served
 from chaos.sources import SOURCE, known_as
 from chaos.surroundings import TLS, with_settings
 from chaos.waiting import PATIENCE_S
-from pulse_api.http import app, views
+from pulse_api.http import openapi, views
 from pulse_api.http.routes import summary
 from pulse_api.http.workers import Workers
 from pulse_pipelines.domain.key import KeyScope
@@ -267,6 +267,6 @@ def test_a_body_is_read_up_to_its_limit(caller: Caller, path: str, most: int) ->
 def test_nobody_waits_for_the_document_to_be_made(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes a second of the event loop, and needs no key: it is there before the first request."""
     with served() as fresh:
-        monkeypatch.setattr(app, "get_openapi", None)
+        monkeypatch.setattr(openapi, "get_openapi", None)
         assert httpx.get(f"{fresh.url}/openapi.json", timeout=PATIENCE_S, verify=TLS).status_code == 200
         assert httpx.patch(f"{fresh.url}/v1/datasets", verify=TLS).status_code == 405

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -84,6 +85,34 @@ def test_the_document_is_enough_for_a_client() -> None:
     assert len(set(names)) == len(names)
     problem = document["components"]["schemas"]["Problem"]
     assert {"type", "title", "status", "detail", "request_id"} <= problem["properties"].keys()
+
+
+def test_generators_make_names_and_types_that_a_person_would() -> None:
+    """A generated function is called like its operation, and a type like its component."""
+    document = create_app().openapi()
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    assert not [
+        o["operationId"] for o in operations if not re.fullmatch(r"[a-z]+(_[a-z]+)+", o["operationId"])
+    ]
+    assert not [o["operationId"] for o in operations if "_v1_" in o["operationId"]]
+    assert not [name for name in document["components"]["schemas"] if not re.fullmatch(r"[A-Za-z]+", name)]
+    assert document["servers"][0]["url"] == "/"
+    body = document["paths"]["/v1/collect"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["schema"]["anyOf"][0] == {"$ref": "#/components/schemas/Event"}
+    assert not list(closed_objects(document, "")), "an object without members of its own permits any"
+
+
+def closed_objects(part: object, place: str) -> Iterator[str]:
+    """Places of schemas of objects for which a generator makes a type that permits no member."""
+    if isinstance(part, dict):
+        if part.get("type") == "object" and not {"properties", "additionalProperties"} & part.keys():
+            yield place
+        for name, member in part.items():
+            if name not in ("example", "examples"):
+                yield from closed_objects(member, f"{place}/{name}")
+    elif isinstance(part, list):
+        for index, member in enumerate(part):
+            yield from closed_objects(member, f"{place}/{index}")
 
 
 def test_what_takes_a_body_says_what_becomes_of_a_wrong_one() -> None:

@@ -12,7 +12,7 @@ from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.monitoring import trace
-from pulse_pipelines.monitoring.trace import State
+from pulse_pipelines.monitoring.trace import FateState
 from pulse_resources.process import faults
 
 POISON = "p01s0n"
@@ -56,7 +56,7 @@ def test_the_others_land_and_it_becomes_a_dead_letter(
     )
     assert letter["published_at"] is not None
     assert other["reason"] == Reason.SCHEMA_VIOLATION, "judged as ever"
-    assert trace.by_id(owner.tenant, "bad").state is State.DEAD_LETTERED
+    assert trace.by_id(owner.tenant, "bad").state is FateState.DEAD_LETTERED
     assert balanced(neighbour) == (2, 0, 0)
 
 

@@ -34,7 +34,7 @@ from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter
 from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.requests import State
+from pulse_pipelines.domain.requests import LetterState
 from pulse_pipelines.ingest import attempts, dedup, drain, staging
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.registry import intake, quotas
@@ -68,7 +68,7 @@ def landed(owner: Owner) -> str:
 
 def aside(owner: Owner) -> list[str]:
     """Event ids that wait for room, by position."""
-    page = dead_letters.list_dead_letters(owner.tenant, OVER, state=State.OPEN)
+    page = dead_letters.list_dead_letters(owner.tenant, OVER, state=LetterState.OPEN)
     return [str(letter.event_id) for letter in reversed(page.letters)]
 
 

@@ -93,7 +93,7 @@ def test_a_version_for_each_change_and_none_for_what_is_unchanged(owner: Owner) 
     assert {name: checks.run(name, owner.tenant, SLUG).problems for name in checks.TABLE_CHECKS} == {
         name: [] for name in checks.TABLE_CHECKS
     }
-    assert [fate.state for fate in trace.by_id(owner.tenant, "DE").fates] == [trace.State.LANDED]
+    assert [fate.state for fate in trace.by_id(owner.tenant, "DE").fates] == [trace.FateState.LANDED]
     before = owner.rows(SLUG)
     send(owner, second[2:])  # all of it unchanged: no row, no snapshot
     there = location(owner)

@@ -20,7 +20,7 @@ from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import Filter
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.monitoring import trace
-from pulse_pipelines.monitoring.trace import Fate, State, Trace, rows, topic
+from pulse_pipelines.monitoring.trace import Fate, FateState, Trace, rows, topic
 from pulse_pipelines.query.snapshots import snapshots
 from pulse_pipelines.tables import live_table
 from pulse_resources.errors import NotFound, Transient
@@ -40,15 +40,15 @@ def of_place(owner: Owner, offset: int) -> Fate:
 def test_an_event_waits_is_in_a_batch_and_lands(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     waits = of_id(owner, "a")
-    assert (waits.state, waits.settled) == (State.WAITING, False)
+    assert (waits.state, waits.settled) == (FateState.WAITING, False)
     assert (waits.fates[0].dataset, waits.fates[0].place) == ("orders", (0, 0))
-    assert of_place(owner, 1).state is State.WAITING
+    assert of_place(owner, 1).state is FateState.WAITING
     batch = plan_batch([owner])
     for fate in (of_id(owner, "b").fates[0], of_place(owner, 1)):
-        assert (fate.state, fate.batch_id) == (State.IN_BATCH, batch)
+        assert (fate.state, fate.batch_id) == (FateState.IN_BATCH, batch)
     run_batch(batch)
     landed = of_id(owner, "b")
-    assert (landed.state, landed.settled) == (State.LANDED, True)
+    assert (landed.state, landed.settled) == (FateState.LANDED, True)
     assert landed.fates == (of_place(owner, 1),), "by its id and by its place"
     (fate,) = landed.fates
     (snapshot,) = snapshots(owner.tenant, "orders")
@@ -63,12 +63,12 @@ def test_a_copy_names_the_event_that_landed(owner: Owner) -> None:
     owner.send(event("a"), event("a", amount=2))
     ingest(owner)
     owner.send(event("b"), event("a", amount=3))
-    assert of_id(owner, "a").state is State.LANDED, "though a copy waits"
+    assert of_id(owner, "a").state is FateState.LANDED, "though a copy waits"
     assert not of_id(owner, "a").settled
     ingest(owner)
     for offset in (1, 3):
         copy = of_place(owner, offset)
-        assert (copy.state, copy.copy_of, copy.event_id) == (State.DUPLICATE, "0-0", "a")
+        assert (copy.state, copy.copy_of, copy.event_id) == (FateState.DUPLICATE, "0-0", "a")
         assert copy.row == of_place(owner, 0).row
     assert [fate.place for fate in of_id(owner, "a").fates] == [(0, 0)]
 
@@ -77,21 +77,21 @@ def test_a_dead_letter_is_open_replayed_and_discarded(owner: Owner) -> None:
     owner.send(event("bad", count="many"), event("late", dataset="visits"), b"no json")
     ingest(owner)
     letter = of_id(owner, "bad").fates[0]
-    assert letter.state is State.DEAD_LETTERED
+    assert letter.state is FateState.DEAD_LETTERED
     assert letter.dead_letter is not None
     assert (letter.dead_letter.reason, letter.dead_letter.pointer) == ("schema_violation", "/data/count")
     assert of_place(owner, 0) == letter
     assert of_place(owner, 2).dead_letter is not None, "which has no id"
     dead_letters.discard(owner.tenant, ["0-0"])
-    assert of_id(owner, "bad").state is State.DISCARDED
+    assert of_id(owner, "bad").state is FateState.DISCARDED
     uri = registry.find_dataset(owner.tenant, "orders").schema_uri
     registry.create_dataset(owner.tenant, "visits", uri)
     dead_letters.replay(owner.tenant, Filter(dataset="visits"))
     on_its_way = of_id(owner, "late")
-    assert [fate.state for fate in on_its_way.fates] == [State.WAITING, State.REPLAYED]
+    assert [fate.state for fate in on_its_way.fates] == [FateState.WAITING, FateState.REPLAYED]
     assert not on_its_way.settled
     ingest(owner)
-    assert [fate.state for fate in of_id(owner, "late").fates] == [State.LANDED, State.REPLAYED]
+    assert [fate.state for fate in of_id(owner, "late").fates] == [FateState.LANDED, FateState.REPLAYED]
 
 
 def test_a_day_that_was_rebuilt_says_so_and_by_what(owner: Owner) -> None:
@@ -112,13 +112,13 @@ def test_an_erased_event_is_known_by_its_place(owner: Owner) -> None:
     ingest(owner)
     for event_id in ("a", "b"):
         erasure.erase(owner.tenant, "orders", f"event_id={event_id}")
-    assert of_place(owner, 0).state is State.ERASED
+    assert of_place(owner, 0).state is FateState.ERASED
     assert of_place(owner, 0).erasure_id
-    assert of_id(owner, "a").state is State.ERASED, "its claim is left"
-    assert of_place(owner, 1).state is State.ERASED
+    assert of_id(owner, "a").state is FateState.ERASED, "its claim is left"
+    assert of_place(owner, 1).state is FateState.ERASED
     with pytest.raises(NotFound):
         of_id(owner, "b")
-    assert of_id(owner, "c").state is State.LANDED
+    assert of_id(owner, "c").state is FateState.LANDED
 
 
 def test_an_id_in_several_datasets_is_told_of_each(owner: Owner) -> None:
@@ -140,14 +140,14 @@ def test_what_was_left_out_is_said(owner: Owner, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rows, "MAX_FILES", 1)
     assert of_id(owner, "z-3").fates[0].row is not None, "the latest is looked at first"
     hidden = of_id(owner, "b-0")
-    assert (hidden.state, hidden.fates[0].row) == (State.LANDED, None)
+    assert (hidden.state, hidden.fates[0].row) == (FateState.LANDED, None)
     assert "the latest 1 of " in hidden.looked_at[0]
     assert of_id(owner, "b-0", day=DAY).fates[0].detail.endswith("that was not looked at")
     assert "of another day" in of_id(owner, "b-0", day=DAY - timedelta(days=1)).fates[0].detail
     assert of_place(owner, 0).row is not None, "by its place the right file is known"
     monkeypatch.setattr(topic, "MAX_MESSAGES", 1)
     owner.send(event("first"), event("last"))
-    assert of_id(owner, "last").state is State.WAITING
+    assert of_id(owner, "last").state is FateState.WAITING
     with pytest.raises(NotFound, match="the latest 1 of 2 events that are not settled"):
         of_id(owner, "first")
 
@@ -155,7 +155,7 @@ def test_what_was_left_out_is_said(owner: Owner, monkeypatch: pytest.MonkeyPatch
 def test_an_event_that_settles_during_the_look_is_found(owner: Owner, at: AtPoint) -> None:
     owner.send(event("a"))
     done = at("trace.after_topic", lambda: ingest(owner))
-    assert of_id(owner, "a").state is State.LANDED
+    assert of_id(owner, "a").state is FateState.LANDED
     assert done
 
 
@@ -164,7 +164,7 @@ def test_what_settled_is_told_while_the_topic_is_gone(owner: Owner) -> None:
     ingest(owner)
     delete_topic(owner)
     found = of_id(owner, "a")
-    assert found.state is State.LANDED
+    assert found.state is FateState.LANDED
     assert "nothing of the topic" in found.looked_at[0]
     with pytest.raises(Transient):
         of_id(owner, "b")

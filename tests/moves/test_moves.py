@@ -20,7 +20,7 @@ from pulse_pipelines import moves, registry
 from pulse_pipelines.maintenance import rewrite
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_pipelines.moves import Move, State, record
+from pulse_pipelines.moves import Move, MoveState, record
 from pulse_pipelines.moves.record import Attempt
 from pulse_pipelines.moves.run import attempt
 from pulse_pipelines.tables import rewrite_file
@@ -93,13 +93,13 @@ def test_a_move_is_at_once_or_a_run(owner: Owner, instance: dg.DagsterInstance) 
     assert moves.of_dataset(owner.tenant, "orders") == []
     move = moves.ask(owner.tenant, "orders", publish(owner, BOTH))
     assert isinstance(move, Move)
-    assert (move.state, move.files) == (State.PLANNED, None)
+    assert (move.state, move.files) == (MoveState.PLANNED, None)
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 2, "it is as it was"
     files = len(live_files(owner))
     (request,) = asked(owner, instance)
     assert run(request, instance).success
     done = now(owner, move)
-    assert (done.state, done.files, done.files_done, done.error) == (State.DONE, files, files, None)
+    assert (done.state, done.files, done.files_done, done.error) == (MoveState.DONE, files, files, None)
     assert done.run_id
     assert registry.find_dataset(owner.tenant, "orders").schema_uri == move.schema_uri
     assert {type(value) for _, value in rows(owner)} == {float}
@@ -142,7 +142,7 @@ def test_what_lands_meanwhile_is_moved_along(owner: Owner, at: AtPoint) -> None:
 
     move = ask(owner)
     at("move.staged", land_more)
-    assert take(owner, move).state == State.DONE
+    assert take(owner, move).state == MoveState.DONE
     owner.send(sale("d", n=4.5))
     ingest(owner)
     assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.5)]
@@ -178,7 +178,7 @@ def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance
     forked(take_alone, owner, move.move_id, PULSE_FAIL_POINT=point).killed()
     after = registry.current_table(owner.tenant, "orders")
     assert (after != before, after.dataset.schema_uri == move.schema_uri) == (moved, moved)
-    assert now(owner, move).state == (State.DONE if moved else State.RUNNING)
+    assert now(owner, move).state == (MoveState.DONE if moved else MoveState.RUNNING)
     assert rows(owner) == [("a", 1), ("b", 2)]
     assert asked(owner, instance) == [], "it waits a while"
     ready(owner)
@@ -188,7 +188,7 @@ def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance
     else:
         assert "the run died" in (now(owner, move).error or "")
         assert [request.run_key for request in requests] == [f"{move.move_id}:2"]
-        assert take(owner, move, 2).state == State.DONE
+        assert take(owner, move, 2).state == MoveState.DONE
     owner.send(sale("d", n=4.5))
     ingest(owner)
     assert rows(owner) == [("a", 1.0), ("b", 2.0), ("d", 4.5)]
@@ -203,10 +203,10 @@ def test_a_move_that_hangs_ends_itself_and_is_followed_by_another(
     patience = {"PULSE_FAIL_POINT": "hang:move.rewritten", "PULSE_INGEST__ATTEMPT_SECONDS": "60"}
     forked(take_alone, owner, move.move_id, **patience).killed()
     stood = now(owner, move)
-    assert (stood.state, stood.files_done) == (State.RUNNING, stood.files), "it came as far as the point"
+    assert (stood.state, stood.files_done) == (MoveState.RUNNING, stood.files), "it came as far as the point"
     assert asked(owner, instance) == []
     ready(owner)
-    assert take(owner, move, 2).state == State.DONE
+    assert take(owner, move, 2).state == MoveState.DONE
     check_whole(owner)
 
 
@@ -221,7 +221,7 @@ def test_an_attempt_that_wakes_up_too_late_is_fenced(owner: Owner, at: AtPoint) 
     with pytest.raises(Fenced):
         take(owner, move)
     ready(owner)
-    assert take(owner, move, 2).state == State.DONE
+    assert take(owner, move, 2).state == MoveState.DONE
     check_whole(owner)
 
 
@@ -235,7 +235,7 @@ def test_an_attempt_is_one_processs(owner: Owner, at: AtPoint) -> None:
         refused.append(str(caught.value))
 
     at("move.owned", take_again)
-    assert take(owner, move).state == State.DONE
+    assert take(owner, move).state == MoveState.DONE
     assert refused
 
 
@@ -260,7 +260,7 @@ def test_a_dataset_that_is_deleted_ends_it(
     (request,) = asked(owner, instance)
     assert run(request, instance).success
     ended = now(owner, move)
-    assert ended.state == State.FAILED
+    assert ended.state == MoveState.FAILED
     found = "another one has its slug" if (point, again) == ("move.owned", True) else "no such dataset"
     assert found in (ended.error or "")
     assert asked(owner, instance) == []
@@ -279,10 +279,10 @@ def test_a_file_that_cannot_be_read_ends_it(
     with without_object(live_files(owner)[0], content):
         assert not run(request, instance, raise_on_error=False).success
     ended = now(owner, move)
-    assert ended.state == State.FAILED
+    assert ended.state == MoveState.FAILED
     assert "a file of the table is" in (ended.error or "")
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
-    assert take(owner, ask_again(owner, move)).state == State.DONE
+    assert take(owner, ask_again(owner, move)).state == MoveState.DONE
     check_whole(owner)
 
 
@@ -303,13 +303,13 @@ def test_what_fails_for_a_while_is_tried_again_and_not_for_ever(
     (request,) = asked(owner, instance)
     assert not run(request, instance, raise_on_error=False).success
     waiting = now(owner, move)
-    assert (waiting.state, waiting.attempt) == (State.PLANNED, 2)
+    assert (waiting.state, waiting.attempt) == (MoveState.PLANNED, 2)
     assert "the store is away" in (waiting.error or "")
     last = f"UPDATE dataset_moves SET attempt = {record.MAX_ATTEMPTS} WHERE {{mine}}"
     with harmed(owner, "dataset_moves", last):
         with pytest.raises(Exception, match="the store is away"):
             take(owner, move, record.MAX_ATTEMPTS)
-        assert now(owner, move).state == State.FAILED
+        assert now(owner, move).state == MoveState.FAILED
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
 
 
@@ -325,7 +325,7 @@ def test_a_run_that_vanished_before_it_began_is_followed_by_another(
     ready(owner)
     (request,) = asked(owner, instance)
     assert run(request, instance).success
-    assert now(owner, move).state == State.DONE
+    assert now(owner, move).state == MoveState.DONE
 
 
 def replace_config(request: dg.RunRequest, **config: Any) -> dg.RunRequest:
@@ -345,7 +345,7 @@ def test_a_move_of_another_tenant_is_not_found(owner: Owner) -> None:
     assert moves.of_dataset(other, "orders") == []
     with pytest.raises(Fenced):
         take(Owner(other), move)
-    assert now(owner, move).state == State.PLANNED
+    assert now(owner, move).state == MoveState.PLANNED
     take(owner, move)
 
 

@@ -18,7 +18,7 @@ from chaos.surroundings import PULSE
 from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli
 from pulse_pipelines import moves, registry
-from pulse_pipelines.moves import Move, State
+from pulse_pipelines.moves import Move, MoveState
 from pulse_pipelines.moves.record import Attempt
 from pulse_pipelines.moves.run import attempt
 
@@ -120,5 +120,5 @@ def test_an_interrupt_leaves_it_going(owner: Owner) -> None:
     assert following.returncode == 130, said
     assert f"Follow it with: pulse dataset follow {slug} orders" in said[1]
     (move,) = moves.of_dataset(owner.tenant, "orders")
-    assert move.state == State.PLANNED
+    assert move.state == MoveState.PLANNED
     attempt(spark, owner.tenant, move.move_id, 1)

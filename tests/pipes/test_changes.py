@@ -15,7 +15,7 @@ from support.pipes import bring, settle
 from chaos.sources import SOURCE, capturing, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import reading, slots
@@ -156,7 +156,7 @@ def test_a_slot_that_is_not_the_one_is_loud(owner: Owner, source: Any) -> None:
     source.execute("INSERT INTO planes VALUES (1, 'N2', 1, NULL)")
     bring(owner)
     assert same(owner, source)
-    assert syncs.list_syncs(owner.tenant, "planes")[0].state == State.DONE
+    assert syncs.list_syncs(owner.tenant, "planes")[0].state == SyncState.DONE
 
 
 @pytest.mark.slow

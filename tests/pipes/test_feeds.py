@@ -22,7 +22,7 @@ from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes.feeds import pages as feeds
 from pulse_pipelines.registry import keys
@@ -84,12 +84,12 @@ def test_one_pulse_follows_another(owner: Owner, api: Api) -> None:
             "DE": {"name": "Germany", "people": 83},
             "FR": {"name": "France", "area": 1.5, "tags": ["a"]},
         }
-        assert (bring(owner).rows, counts(owner)[0]) == (0, State.DONE)
+        assert (bring(owner).rows, counts(owner)[0]) == (0, SyncState.DONE)
         theirs.send(entity("DE", name="Germany", people=84), entity("FR", _deleted=True))
         ingest(theirs)
         again = bring(owner)
         assert (again.is_full, again.rows) == (False, 2)
-        assert counts(owner) == (State.DONE, 0, 1, 0, 1)
+        assert counts(owner) == (SyncState.DONE, 0, 1, 0, 1)
         assert latest(owner) == {"DE": {"name": "Germany", "people": 84}}
         pipe = pipes.find(owner.tenant, "planes")
         assert key not in json.dumps(pipe.document, default=str)
@@ -106,7 +106,7 @@ def test_a_feed_whose_log_begins_anew_is_read_whole_and_what_is_gone_is_deleted(
         bring(owner)
         service.generation, service.log = 2, service.log[:2]
         assert bring(owner).is_full
-        assert counts(owner) == (State.DONE, 0, 0, 2, 1)
+        assert counts(owner) == (SyncState.DONE, 0, 0, 2, 1)
         assert sorted(latest(owner)) == ["A", "B"]
         service.add("D", x=1)
         assert not bring(owner).is_full
@@ -260,4 +260,4 @@ def test_a_feed_that_says_versions_and_does_not_go_on_fails(owner: Owner) -> Non
         pipes.create(owner.tenant, definition(PIPE))
         with pytest.raises(Exception, match="does not continue"):
             bring(owner)
-    assert counts(owner)[0] == State.FAILED
+    assert counts(owner)[0] == SyncState.FAILED

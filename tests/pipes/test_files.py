@@ -20,7 +20,7 @@ from chaos.sources import SOURCE, Folder, known_as
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import fence
@@ -80,11 +80,11 @@ def test_rows_of_files_are_entities_and_stay_what_the_files_are(owner: Owner, fo
     }
     folder.write("a/planes-1.ndjson", lines({"tail": "N1", "seats": 190}))
     bring(owner)
-    assert counts(owner) == (State.DONE, 0, 1, 1, 1)
+    assert counts(owner) == (SyncState.DONE, 0, 1, 1, 1)
     assert sorted(latest(owner)) == ["N1", "N3"]
     folder.write("a/planes-3.ndjson", lines({"tail": "N4"}))
     bring(owner)
-    assert counts(owner) == (State.DONE, 1, 0, 2, 0)
+    assert counts(owner) == (SyncState.DONE, 1, 0, 2, 0)
     assert reconcile_tenant(owner.tenant).balanced
 
 
@@ -95,7 +95,7 @@ def test_a_listing_that_has_not_changed_sends_and_deletes_nothing(owner: Owner, 
     watch_one(pipes.find(owner.tenant, "planes"))
     again = bring(owner)
     assert (again.rows, again.is_full, again.position) == (0, False, first.position)
-    assert counts(owner) == (State.DONE, 0, 0, 0, 0)
+    assert counts(owner) == (SyncState.DONE, 0, 0, 0, 0)
     assert sorted(latest(owner)) == ["N1"]
     pipes.reset(owner.tenant, "planes")
     assert bring(owner).rows == 1
@@ -124,7 +124,7 @@ def test_what_is_missing_halfway_deletes_nothing(
             Exception, match="listed file is gone" if gone == "half" else "file changed since"
         ):
             bring(owner)
-        assert counts(owner)[0] == State.FAILED
+        assert counts(owner)[0] == SyncState.FAILED
     settle(owner)
     assert sorted(latest(owner)) == ["N1", "N2"]
     assert pipes.find(owner.tenant, "planes").error
@@ -164,7 +164,7 @@ def test_what_is_no_row_is_a_dead_letter_and_nothing_is_deleted_meanwhile(
     ]
     assert {each["dataset"] for each in letters} == {"planes"}
     assert len(letters) == 5
-    assert counts(owner)[0] == State.HELD, "N2 may be one of those"
+    assert counts(owner)[0] == SyncState.HELD, "N2 may be one of those"
     assert sorted(latest(owner)) == ["N1", "N2"]
     assert reconcile_tenant(owner.tenant).balanced
 
@@ -336,7 +336,7 @@ def test_a_file_at_a_web_address_is_read_while_it_is_the_one_that_was_listed(own
                 bring(owner)
         settle(owner)
         assert "N1" in latest(owner), "a run that failed deletes nothing"
-        assert counts(owner)[0] == State.FAILED
+        assert counts(owner)[0] == SyncState.FAILED
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from support.pipes import settle
 
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import indexes, syncs
 from pulse_pipelines.pipes.run import Sent, run
 from pulse_pipelines.pipes.transforms import columns, hops, sources
@@ -130,7 +130,7 @@ def test_after_any_changes_and_deaths_the_result_is_that_of_a_whole_computation(
                 run(spark(), owner.tenant, name, 2)
             if chance.random() < 0.5:
                 some_changes(1)
-            if syncs.list_syncs(owner.tenant, name)[0].state == State.SENT:
+            if syncs.list_syncs(owner.tenant, name)[0].state == SyncState.SENT:
                 settle(owner)
         sent = bring(owner, name)
         assert latest(owner, name) == whole(owner, name), step
@@ -230,7 +230,7 @@ def test_what_cannot_be_gone_on_with_or_is_much_is_computed_whole(
     pipes.reset(owner.tenant, "alone")
     assert bring(owner, "alone").is_full
     (held, *_) = syncs.list_syncs(owner.tenant, "alone")
-    assert held.state == State.HELD
+    assert held.state == SyncState.HELD
     assert change(1), "what is held has not been deleted"
     assert computes(owner, "alone").startswith("all this time: deletions are open")
     syncs.decide(owner.tenant, "alone", syncs.list_syncs(owner.tenant, "alone")[0].sync_id, commit=True)

@@ -24,7 +24,7 @@ from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.defs.pipes.places import WAY, place_tags, waiting_others, way_of
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes import watch
 from pulse_pipelines.pipes.run import Sent, run
@@ -110,14 +110,14 @@ def test_a_feed_read_from_its_start_gives_way_and_is_gone_on_with_as_one_sync(ow
         first = take_turn(owner, hostile)
         assert (first.is_full, first.rows, first.more) == (True, 4, True), "two pages were whole"
         settle(owner)
-        assert counts(owner)[0] == State.OPEN
+        assert counts(owner)[0] == SyncState.OPEN
         assert latest(owner) == set("ABCD")
         assert [pipe.name for pipe in pipes.due() if pipe.tenant == owner.tenant] == ["planes"]
         second = run(spark(), owner.tenant, "planes", 2)
         assert (second.is_full, second.rows, second.more) == (True, 3, False)
         assert second.sync_id == first.sync_id
         settle(owner)
-        assert counts(owner) == (State.DONE, 7, 0, 0, 0)
+        assert counts(owner) == (SyncState.DONE, 7, 0, 0, 0)
         assert not [pipe for pipe in pipes.due() if pipe.tenant == owner.tenant]
 
         service.generation, service.log = 2, service.log[:5]  # all anew, and two are gone
@@ -128,7 +128,7 @@ def test_a_feed_read_from_its_start_gives_way_and_is_gone_on_with_as_one_sync(ow
         assert latest(owner) == set("ABCDEFG"), "nothing is deleted before all is read"
         assert run(spark(), owner.tenant, "planes", 2).rows == 3
         settle(owner)
-        assert counts(owner) == (State.DONE, 0, 0, 5, 2)
+        assert counts(owner) == (SyncState.DONE, 0, 0, 5, 2)
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_a_feed_gives_way_after_its_last_whole_page_and_without_one_it_fails(own
         hostile.keeps_waiting_at = hostile.asked + 3  # the first only asks whether it goes on
         assert take_turn(owner, hostile).rows == 2
         settle(owner)
-        assert (counts(owner)[0], latest(owner)) == (State.DONE, set("ABC"))
+        assert (counts(owner)[0], latest(owner)) == (SyncState.DONE, set("ABC"))
         after = pipes.find(owner.tenant, "planes").lag_seconds
         assert (after or 0) > (behind or 0) > 0, "it is as far behind as before"
         hostile.keeps_waiting_at = hostile.asked + 2
@@ -176,7 +176,7 @@ def test_one_run_alone_goes_beyond_its_turn_that_cannot_go_on_later(owner: Owner
             take_turn(owner, hostile)
         assert {"rows", "seconds"} <= set(error.value.where)
         settle(owner)
-        assert counts(owner)[0] == State.FAILED
+        assert counts(owner)[0] == SyncState.FAILED
         hostile.is_endless = False
         with turns():
             once_alone(owner)

@@ -25,7 +25,7 @@ from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.pipes.sensor import PIPE as PIPE_TAG, pipes_due
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.ingest import attempts, sync_deletions
 from pulse_pipelines.monitoring.issues import Kind, find_issues
@@ -65,14 +65,14 @@ def test_a_table_becomes_entities_and_stays_what_the_source_is(owner: Owner, sou
     pipe = pipes.create(owner.tenant, definition(PIPE))
     assert (pipe.position, pipe.settled_at) == (None, None)
     assert bring(owner).rows == 50
-    assert counts(owner) == (State.DONE, 50, 0, 0, 0)
+    assert counts(owner) == (SyncState.DONE, 50, 0, 0, 0)
     assert latest(owner)["N7"].items() >= {"tail": "N7", "seats": 7, "price": "1.75"}.items()
     source.execute(
         "UPDATE planes SET seats = 0 WHERE tail = 'N1'; DELETE FROM planes WHERE tail IN ('N2', 'N3')"
     )
     source.execute("INSERT INTO planes VALUES ('new', 1)")
     bring(owner)
-    assert counts(owner) == (State.DONE, 1, 1, 47, 2)
+    assert counts(owner) == (SyncState.DONE, 1, 1, 47, 2)
     rows = source.execute("SELECT tail, seats FROM planes").fetchall()
     assert {key: content.get("seats") for key, content in latest(owner).items()} == dict(rows)
     assert pipes.find(owner.tenant, "planes").settled_at is not None
@@ -169,12 +169,12 @@ def test_an_incremental_pipe_goes_on_from_what_has_settled(owner: Owner, source:
     source.execute("UPDATE planes SET seats = -1, changed = '2025-12-31 22:30Z' WHERE tail = 'N2'")
     source.execute("INSERT INTO planes VALUES ('new', 1, 1, '2026-02-01')")
     assert not bring(owner).is_full
-    assert counts(owner) == (State.DONE, 1, 1, 6, 0)
+    assert counts(owner) == (SyncState.DONE, 1, 1, 6, 0)
     assert (latest(owner)["N1"]["seats"], latest(owner)["N2"]["seats"]) == (-1, 2), "one is too old"
     assert "N9" in latest(owner), "deletions are seen by full runs alone"
     pipes.reset(owner.tenant, "planes")
     assert bring(owner).is_full
-    assert counts(owner) == (State.DONE, 0, 1, 8, 1)
+    assert counts(owner) == (SyncState.DONE, 0, 1, 8, 1)
     pipes.delete(owner.tenant, "planes")
     assert pipes.create(owner.tenant, definition(said)).position is None, "another one of this name"
     assert bring(owner).is_full
@@ -204,10 +204,10 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
     assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "planes")
     ingest(owner)  # what was sent
     assert sync_deletions.send_of(owner.tenant) == 0
-    assert counts(owner) == (State.FAILED, 1, 0, 18, 0), "what settled is counted, though the run failed"
+    assert counts(owner) == (SyncState.FAILED, 1, 0, 18, 0), "what settled is counted, though the run failed"
     assert len(latest(owner)) == 21
     bring(owner)
-    assert (counts(owner), len(latest(owner))) == ((State.DONE, 0, 0, 19, 2), 19)
+    assert (counts(owner), len(latest(owner))) == ((SyncState.DONE, 0, 0, 19, 2), 19)
     day = pipes.last_day(owner.tenant)[owner.tenant.tenant_id, "planes"]
     assert day == pipes.LastDay(created=21, unchanged=18 + 19, deleted=2)
 

@@ -20,7 +20,7 @@ from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.erasure import run as erasure
@@ -73,7 +73,7 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 def counts(owner: Owner) -> tuple[str, int, int, int]:
-    """State, new, unchanged and refused of the last run; nothing of events is changed or deleted."""
+    """SyncState, new, unchanged and refused of the last run; nothing of events is changed or deleted."""
     each = syncs.list_syncs(owner.tenant, "sales")[0]
     assert (each.is_full, each.changed, each.deleted) == (False, 0, 0)
     return each.state, each.created, each.unchanged, each.refused
@@ -93,17 +93,17 @@ def test_rows_that_are_appended_become_events_each_once(owner: Owner, source: An
         ["amount", "number", "shop"],
     )
     assert bring(owner, "sales").rows == 50
-    assert counts(owner) == (State.DONE, 50, 0, 0)
+    assert counts(owner) == (SyncState.DONE, 50, 0, 0)
     (seventh,) = (row for row in owner.rows("sales") if row["id"] == "7")
     assert seventh["timestamp"] == datetime(2026, 3, 1, 7, tzinfo=UTC)
     assert (seventh["number"], seventh["amount"], seventh["shop"]) == (7, "1.75", "a")
     assert (seventh["_extra"], "sold_at" in seventh) == (None, False)
     assert pipes.find(owner.tenant, "sales").position == "50"
     assert bring(owner, "sales").rows == 4
-    assert counts(owner) == (State.DONE, 0, 4, 0)
+    assert counts(owner) == (SyncState.DONE, 0, 4, 0)
     sell(source, 51, 60)
     assert bring(owner, "sales").rows == 14
-    assert counts(owner) == (State.DONE, 10, 4, 0)
+    assert counts(owner) == (SyncState.DONE, 10, 4, 0)
     assert ids(owner) == numbers(1, 60)
     day = pipes.last_day(owner.tenant)[owner.tenant.tenant_id, "sales"]
     assert day == pipes.LastDay(created=60, unchanged=8)
@@ -118,10 +118,10 @@ def test_what_is_deleted_or_changed_in_the_source_stays_as_it_came(owner: Owner,
     bring(owner, "sales")
     source.execute("DELETE FROM sales WHERE number > 5; UPDATE sales SET shop = 'b' WHERE number = 1")
     sent = bring(owner, "sales")
-    assert (sent.rows, sent.is_full, counts(owner)) == (5, True, (State.DONE, 0, 5, 0))
+    assert (sent.rows, sent.is_full, counts(owner)) == (5, True, (SyncState.DONE, 0, 5, 0))
     source.execute("DELETE FROM sales")
     bring(owner, "sales")
-    assert counts(owner) == (State.DONE, 0, 0, 0)
+    assert counts(owner) == (SyncState.DONE, 0, 0, 0)
     assert sync_deletions.syncs_awaiting_approval() == [
         each for each in sync_deletions.syncs_awaiting_approval() if each.tenant != owner.tenant.slug
     ]
@@ -130,7 +130,7 @@ def test_what_is_deleted_or_changed_in_the_source_stays_as_it_came(owner: Owner,
     pipes.reset(owner.tenant, "sales")
     sell(source, 20, 21)
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 1, 1, 0), numbers(1, 21))
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 1, 1, 0), numbers(1, 21))
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_late_rows_come_within_the_overlap_and_by_a_reset(owner: Owner, source: 
     assert ids(owner) == ["1", *numbers(3, 10)], "the other one is before the overlap"
     pipes.reset(owner.tenant, "sales")
     assert bring(owner, "sales").is_full
-    assert (counts(owner), ids(owner)) == ((State.DONE, 1, 9, 0), numbers(1, 10))
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 1, 9, 0), numbers(1, 10))
 
 
 def test_a_row_without_a_time_is_a_dead_letter_that_says_why(owner: Owner, source: Any) -> None:
@@ -156,7 +156,7 @@ def test_a_row_without_a_time_is_a_dead_letter_that_says_why(owner: Owner, sourc
     )
     pipes.create(owner.tenant, definition(PIPE))
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 2, 0, 5), ["1", "2"])
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 2, 0, 5), ["1", "2"])
     letters = {json.loads(each["payload"])["event_id"]: each for each in owner.dead_letters()}
     assert sorted(letters) == numbers(3, 7)
     assert {(each["dataset"], each["reason"], each["pointer"]) for each in letters.values()} == {
@@ -175,11 +175,11 @@ def test_an_infinite_cursor_does_not_end_the_pipe(owner: Owner, source: Any) -> 
     said = PIPE | {"mode": "incremental", "cursor": "sold_at", "overlap": "1 minute"}
     pipes.create(owner.tenant, definition(said))
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 3, 0, 2), numbers(1, 3))
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 3, 0, 2), numbers(1, 3))
     assert pipes.find(owner.tenant, "sales").position == "2026-03-01 03:00:00+00"
     sell(source, 6, 7)
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 2, 1, 2), ["1", "2", "3", "6", "7"])
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 2, 1, 2), ["1", "2", "3", "6", "7"])
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_the_position_settles_with_the_rows(owner: Owner, source: Any, point: st
     assert pipes.find(owner.tenant, "sales").position == ("20" if landed else None)
     run_batch(batch, next_attempt(batch))
     assert pipes.find(owner.tenant, "sales").position == "20"
-    assert counts(owner) == (State.DONE, 20, 0, 0)
+    assert counts(owner) == (SyncState.DONE, 20, 0, 0)
     sell(source, 21, 22)
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 2, 4, 0), numbers(1, 22))
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 2, 4, 0), numbers(1, 22))
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -279,7 +279,7 @@ def test_claims_of_what_a_pipe_brings_never_expire(owner: Owner, source: Any, de
     if deleted:
         pipes.create(owner.tenant, definition(PIPE))
     bring(owner, "sales", full=True)
-    assert (counts(owner), ids(owner)) == ((State.DONE, 0, 10, 0), numbers(1, 10))
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 0, 10, 0), numbers(1, 10))
     assert reconcile_tenant(owner.tenant).balanced
 
 
@@ -293,7 +293,7 @@ def test_an_event_that_was_erased_is_not_brought_again(owner: Owner, source: Any
         (claims,) = (each for each in receipt["remains"] if each["where"].startswith("claims"))
         assert (claims["until"], "a pipe may send" in claims["why"]) == (None, True)
         bring(owner, "sales", full=True)
-    assert (counts(owner), ids(owner)) == ((State.DONE, 0, 5, 0), ["1", "2", "4", "5"])
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 0, 5, 0), ["1", "2", "4", "5"])
 
 
 def order(event_id: str) -> bytes:
@@ -315,12 +315,12 @@ def test_lines_of_files_become_events_each_once(owner: Owner, folder: Folder) ->
     pipes.create(owner.tenant, definition(FILES | {"path": "*.ndjson"}))
     assert registry.find_dataset(owner.tenant, "sales").kind == DatasetKind.EVENTS
     bring(owner, "sales")
-    assert counts(owner) == (State.DONE, 2, 0, 0)
+    assert counts(owner) == (SyncState.DONE, 2, 0, 0)
     assert bring(owner, "sales").rows == 0, "no file has changed"
     bad = [{"number": 5}, sale(6, sold_at=None), sale(7, sold_at=1773900000), sale(8, sold_at="yesterday")]
     folder.write("2.ndjson", lines(sale(2), sale(3, sold_at="2026-03-03"), sale(4), *bad))
     bring(owner, "sales")
-    assert counts(owner) == (State.DONE, 2, 3, 4)
+    assert counts(owner) == (SyncState.DONE, 2, 3, 4)
     folder.remove("1.ndjson")
     bring(owner, "sales")
     found = {row["id"]: row for row in owner.rows("sales")}
@@ -355,12 +355,12 @@ def test_rows_of_parquet_files_become_events(owner: Owner, folder: Folder) -> No
     pipes.create(owner.tenant, definition(FILES | {"path": "*.parquet"}))
     assert sorted(registry.find_dataset(owner.tenant, "sales").schema["properties"]) == ["number", "shop"]
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 2, 0, 1), ["1", "2"])
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 2, 0, 1), ["1", "2"])
     assert {row["timestamp"] for row in owner.rows("sales")} == {at.replace(tzinfo=UTC)}
     zoned = pa.array([at] * 3, pa.timestamp("ms", "Europe/Berlin"))
     write("2.parquet", number=pa.array([2, 3, 4]), sold_at=zoned, shop=["b"] * 3)
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 2, 3, 1), numbers(1, 4))
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 2, 3, 1), numbers(1, 4))
     write("2.parquet", number=number, shop=["c"] * 3)
     with pytest.raises(UserError, match="the file has no column sold_at, which is the events' timestamp"):
         bring(owner, "sales")
@@ -421,7 +421,7 @@ def test_a_dataset_of_a_pipe_of_events_is_deleted_after_it(owner: Owner, source:
     registry.delete_dataset(owner.tenant, "sales")
     pipes.create(owner.tenant, definition(PIPE))
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 3, 0, 0), numbers(1, 3))
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 3, 0, 0), numbers(1, 3))
 
 
 @pytest.mark.slow
@@ -430,9 +430,9 @@ def test_what_is_beyond_the_quota_is_set_aside_and_comes_once(owner: Owner, sour
     pipes.create(owner.tenant, definition(PIPE))
     with with_settings(LIMITS__MAX_RECORDS_PER_MONTH=4):
         bring(owner, "sales")
-        assert counts(owner) == (State.DONE, 4, 0, 6)
+        assert counts(owner) == (SyncState.DONE, 4, 0, 6)
     bring(owner, "sales")
-    assert (counts(owner), ids(owner)) == ((State.DONE, 6, 4, 0), numbers(1, 10))
+    assert (counts(owner), ids(owner)) == ((SyncState.DONE, 6, 4, 0), numbers(1, 10))
 
 
 def test_a_definition_without_a_timestamp_is_what_it_was() -> None:

@@ -26,7 +26,7 @@ from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes import web
@@ -97,7 +97,7 @@ def test_what_is_there_and_what_changes_comes_to_the_service(owner: Owner, other
     assert not deliver(owner.tenant, "out").is_full
     settle(other)
     assert latest(other) == latest(owner) == {"C": {"people": 4}}
-    assert states(other) == [(True, State.DONE, 1), (False, State.DONE, 1)]
+    assert states(other) == [(True, SyncState.DONE, 1), (False, SyncState.DONE, 1)]
     deliver(owner.tenant, "out")
     assert len(states(other)) == 2, "nothing is new"
     found = pipes.find(owner.tenant, "out")
@@ -118,7 +118,7 @@ def test_a_run_that_is_killed_is_gone_on_with_in_its_chain(
     assert latest(other) == latest(owner)
     log = as_model(pages(other))
     assert len(log) == len({str(each) for each in log}) == 4, "no version comes twice"
-    assert {state for _, state, _ in states(other)} == {State.DONE}
+    assert {state for _, state, _ in states(other)} == {SyncState.DONE}
     assert [is_full for is_full, _, _ in states(other)].count(True) == 1
 
 
@@ -154,7 +154,7 @@ def test_a_delivery_gives_way_between_requests_and_is_gone_on_with(
     deliver(owner.tenant, "out")
     settle(other)
     assert latest(other) == latest(owner)
-    assert states(other) == [(True, State.DONE, 3)], "one chain"
+    assert states(other) == [(True, SyncState.DONE, 3)], "one chain"
     assert not [pipe for pipe in pipes.due() if pipe.tenant == owner.tenant]
 
 
@@ -181,10 +181,10 @@ def test_a_chain_that_somebody_breaks_begins_anew(owner: Owner, other: Owner, at
     settle(other)
     assert latest(other) == latest(owner)
     assert [state for _, state, _ in states(other)] == [
-        State.DONE,
-        State.SUPERSEDED,
-        State.SUPERSEDED,
-        State.DONE,
+        SyncState.DONE,
+        SyncState.SUPERSEDED,
+        SyncState.SUPERSEDED,
+        SyncState.DONE,
     ]
 
 

@@ -15,7 +15,7 @@ from support.pipes import bring, settle
 from chaos.surroundings import superuser
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.pipes.run import run
@@ -80,7 +80,7 @@ def test_a_result_becomes_entities_and_follows_its_sources(owner: Owner) -> None
     pipes.create(owner.tenant, definition(PIPE))
     syncs.allow(owner.tenant, "fleet", 1)
     sent = bring(owner, "fleet")
-    assert (sent.rows, sent.is_full, counts(owner)) == (4, True, (State.DONE, 4, 0, 0, 0))
+    assert (sent.rows, sent.is_full, counts(owner)) == (4, True, (SyncState.DONE, 4, 0, 0, 0))
     assert latest(owner) == {
         "N1": {"plane": "AA", "airline": "American", "seats": 8, "area": "1.50"},
         "N2": {"plane": "??"},
@@ -89,7 +89,7 @@ def test_a_result_becomes_entities_and_follows_its_sources(owner: Owner) -> None
     }
     push(owner, airline("AA", name="AA Inc"), plane("N2", _deleted=True), plane("N4", name="BB"))
     sent = bring(owner, "fleet")
-    assert (sent.rows, sent.is_full, counts(owner)) == (3, False, (State.DONE, 0, 2, 0, 1))
+    assert (sent.rows, sent.is_full, counts(owner)) == (3, False, (SyncState.DONE, 0, 2, 0, 1))
     assert str(pipes.find(owner.tenant, "fleet").computes).endswith("found by the index of planes by name")
     assert latest(owner)["N1"]["airline"] == "AA Inc"
     assert latest(owner)["N4"] == {"plane": "BB"}
@@ -102,10 +102,10 @@ def test_where_no_source_has_changed_nothing_is_read_nor_deleted(owner: Owner) -
     bring(owner, "fleet")
     assert re.match(r"planes \d+-1, airlines \d+-0 of ", str(pipes.find(owner.tenant, "fleet").position))
     again = bring(owner, "fleet")
-    assert (again.rows, again.is_full, counts(owner)) == (0, False, (State.DONE, 0, 0, 0, 0))
+    assert (again.rows, again.is_full, counts(owner)) == (0, False, (SyncState.DONE, 0, 0, 0, 0))
     assert set(latest(owner)) == {"N1"}
     assert bring(owner, "fleet", full=True).is_full
-    assert counts(owner) == (State.DONE, 0, 0, 1, 0)
+    assert counts(owner) == (SyncState.DONE, 0, 0, 1, 0)
     with superuser() as connection:
         connection.execute(
             "UPDATE entity_logs SET generation = generation + 1 WHERE dataset_id = %s",
@@ -137,12 +137,12 @@ def test_events_are_joined_with_entities_and_counted(owner: Owner) -> None:
     assert bring(owner, "sold").rows == 0, "nothing has changed"
     push(owner, event("d"), event("e", country="IT"))
     bring(owner, "sold")
-    assert counts(owner, "sold") == (State.DONE, 1, 1, 1, 0)
+    assert counts(owner, "sold") == (SyncState.DONE, 1, 1, 1, 0)
     receipt = erase(owner.tenant, "orders", "country=FR")
     (copy,) = (each for each in receipt["remains"] if "sold" in each["where"])
     assert "the transform sold" in copy["where"]
     bring(owner, "sold")
-    assert counts(owner, "sold") == (State.DONE, 0, 0, 2, 1)
+    assert counts(owner, "sold") == (SyncState.DONE, 0, 0, 2, 1)
     assert {key: row["orders"] for key, row in latest(owner, "sold").items()} == {"DE": 3, "IT": 1}
 
 
@@ -160,7 +160,7 @@ def test_a_row_without_an_id_or_with_that_of_another_sends_nothing(owner: Owner)
         bring(owner, "fleet")
     settle(owner)
     assert pages(owner, slug="fleet") == []
-    assert counts(owner)[0] == State.FAILED
+    assert counts(owner)[0] == SyncState.FAILED
     pipes.delete(owner.tenant, "fleet")
     wrong = "SELECT id, cast(coalesce(name, 'secret') AS int) AS n FROM planes"
     pipes.create(owner.tenant, definition(PIPE | {"transform": wrong}))
@@ -239,7 +239,7 @@ def test_after_any_changes_the_result_is_that_of_plain_python(owner: Owner, at: 
             with pytest.raises(ConnectionError):
                 run(spark(), owner.tenant, "fleet", 2, full=True)
         bring(owner, "fleet")
-        if syncs.list_syncs(owner.tenant, "fleet")[0].state == State.HELD:  # it brings nothing at all
+        if syncs.list_syncs(owner.tenant, "fleet")[0].state == SyncState.HELD:  # it brings nothing at all
             syncs.decide(
                 owner.tenant, "fleet", syncs.list_syncs(owner.tenant, "fleet")[0].sync_id, commit=True
             )

@@ -103,7 +103,7 @@ class MeaningInfo(BaseModel):
     response_model=AnswerInfo,
     responses=documented(400, 401, 403, 404, 413, 422, 429, 501, 503),
 )
-async def ask(request: Request, principal: LakeReader, body: NewQuestion) -> Response:
+async def ask_question(request: Request, principal: LakeReader, body: NewQuestion) -> Response:
     """Rows that answer a question in plain language, with the query that gave them.
 
     The embedded grammar answers what it understands as a whole. 422 of the type `not-understood` says what it
@@ -124,7 +124,7 @@ async def ask(request: Request, principal: LakeReader, body: NewQuestion) -> Res
 
 
 @records.get("", summary="List questions", responses=documented(401, 403, 422, 429, 503))
-def questions(
+def list_questions(
     principal: LakeReader,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of questions.")] = 100,
 ) -> QuestionList:
@@ -138,7 +138,7 @@ def questions(
     summary="Get what a dataset's columns mean",
     responses=documented(401, 403, 404, 422, 429, 503),
 )
-def get(principal: LakeReader, slug: DatasetSlug) -> MeaningInfo:
+def get_meaning(principal: LakeReader, slug: DatasetSlug) -> MeaningInfo:
     """Measures, dimensions, units and synonyms of a dataset, by its schema, and the rollups of its days.
 
     It is complete with none of them given in the schema, and follows the version that the dataset follows.

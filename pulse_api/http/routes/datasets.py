@@ -98,7 +98,7 @@ def _info(tenant: Tenant, dataset: Dataset) -> DatasetInfo:
     summary="Create a dataset",
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
-async def create(request: Request, principal: Manager, body: NewDataset) -> DatasetInfo:
+async def create_dataset(request: Request, principal: Manager, body: NewDataset) -> DatasetInfo:
     """Create a dataset with its Iceberg table, partitioned by the day of the events' timestamp."""
     tenant = principal.tenant
     arguments = (body.slug, body.schema_uri, body.name, body.on_invalid, body.kind)
@@ -107,20 +107,20 @@ async def create(request: Request, principal: Manager, body: NewDataset) -> Data
 
 
 @router.get("", summary="List datasets", responses=documented(401, 403, 429, 503))
-def list_all(principal: Reader) -> DatasetList:
+def list_datasets(principal: Reader) -> DatasetList:
     """The tenant's datasets by slug."""
     tenant = principal.tenant
     return DatasetList(datasets=[_info(tenant, dataset) for dataset in registry.list_datasets(tenant)])
 
 
 @router.get("/{slug}", summary="Get a dataset", responses=documented(401, 403, 404, 422, 429, 503))
-def get(principal: Reader, slug: DatasetSlug) -> DatasetInfo:
+def get_dataset(principal: Reader, slug: DatasetSlug) -> DatasetInfo:
     """One dataset; a slug that only another tenant has is not found."""
     return _info(principal.tenant, registry.find_dataset(principal.tenant, slug))
 
 
 @router.delete("/{slug}", summary="Delete a dataset", responses=documented(401, 403, 404, 409, 422, 429, 503))
-async def delete(request: Request, principal: Manager, slug: DatasetSlug) -> Deleted:
+async def delete_dataset(request: Request, principal: Manager, slug: DatasetSlug) -> Deleted:
     """Delete a dataset and its table from the catalog; every file stays.
 
     Events in flight to it become dead letters.
@@ -149,7 +149,7 @@ async def delete(request: Request, principal: Manager, slug: DatasetSlug) -> Del
         }
     },
 )
-async def move(
+async def move_dataset(
     request: Request, principal: Manager, slug: DatasetSlug, body: Move
 ) -> DatasetInfo | JSONResponse:
     """Move a dataset to a newer version of its schema, and its table with it, in one transaction.

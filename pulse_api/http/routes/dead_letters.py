@@ -17,7 +17,7 @@ from pulse_api.http.routing import resource
 from pulse_pipelines import dead_letters
 from pulse_pipelines.dead_letters import DeadLetter, DeadLetterOutcome, Result
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.requests import MAX_LETTERS, State
+from pulse_pipelines.domain.requests import MAX_LETTERS, LetterState
 
 router = resource("dead letters", "/v1/dead-letters")
 
@@ -25,7 +25,9 @@ BYTES = "application/octet-stream"
 
 
 class _Query(LetterFilter):
-    state: State = Field(default=State.OPEN, strict=False, description="Only dead letters in this state.")
+    state: LetterState = Field(
+        default=LetterState.OPEN, strict=False, description="Only dead letters in this state."
+    )
 
 
 class ListQuery(_Query):
@@ -46,7 +48,7 @@ class DeadLetterInfo(BaseModel):
     received_at: datetime
     set_aside_at: datetime
     batch_id: str
-    state: State
+    state: LetterState
     resolved_at: datetime | None = Field(description="When it was replayed or discarded.")
 
 
@@ -127,7 +129,7 @@ def _state(letter: DeadLetter) -> dict[str, Any]:
         "received_at": letter.received_at,
         "set_aside_at": letter.settled_at,
         "batch_id": letter.batch_id,
-        "state": State(letter.resolution or State.OPEN),
+        "state": LetterState(letter.resolution or LetterState.OPEN),
         "resolved_at": letter.resolved_at,
     }
 
@@ -159,7 +161,7 @@ def _resolved(result: Result) -> Resolved:
 
 
 @router.get("", summary="List dead letters", responses=documented(401, 403, 404, 422, 429, 503))
-def list_all(principal: Reader, query: Annotated[ListQuery, Query()]) -> DeadLetterPage:
+def list_dead_letters(principal: Reader, query: Annotated[ListQuery, Query()]) -> DeadLetterPage:
     """The tenant's dead letters, the latest first, without their bytes."""
     page = dead_letters.list_dead_letters(
         principal.tenant, query.filter(), state=query.state, limit=query.limit, after=query.cursor
@@ -168,7 +170,7 @@ def list_all(principal: Reader, query: Annotated[ListQuery, Query()]) -> DeadLet
 
 
 @router.get("/summary", summary="Count dead letters", responses=documented(401, 403, 422, 429, 503))
-def summary(principal: Reader, query: Annotated[_Query, Query()]) -> Summary:
+def summarize_dead_letters(principal: Reader, query: Annotated[_Query, Query()]) -> Summary:
     """How many dead letters there are, by reason."""
     counts = dead_letters.summary(principal.tenant, query.filter(), state=query.state)
     return Summary(
@@ -177,7 +179,7 @@ def summary(principal: Reader, query: Annotated[_Query, Query()]) -> Summary:
 
 
 @router.get("/groups", summary="Group dead letters", responses=documented(401, 403, 422, 429, 503))
-def groups(principal: Reader, query: Annotated[GroupQuery, Query()]) -> GroupList:
+def group_dead_letters(principal: Reader, query: Annotated[GroupQuery, Query()]) -> GroupList:
     """Dead letters by dataset, reason and place, with an example. A filter of all three selects a group."""
     as_of = datetime.now(UTC)
     grouped = dead_letters.groups(principal.tenant, query.filter(), state=query.state, limit=query.limit)
@@ -192,7 +194,7 @@ def groups(principal: Reader, query: Annotated[GroupQuery, Query()]) -> GroupLis
     responses=documented(401, 403, 404, 406, 422, 429, 503)
     | {200: {"content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}},
 )
-def get(principal: Reader, letter_id: str, request: Request) -> Response | OpenedDeadLetter:
+def get_dead_letter(principal: Reader, letter_id: str, request: Request) -> Response | OpenedDeadLetter:
     """One dead letter with the event that it is, as JSON or, by Accept, as its original bytes alone."""
     media_type = negotiation.chosen(request, ("application/json", BYTES))
     letter, payload = dead_letters.find_dead_letter(principal.tenant, letter_id)
@@ -211,7 +213,7 @@ def get(principal: Reader, letter_id: str, request: Request) -> Response | Opene
     summary="Replay dead letters",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-async def replay(request: Request, principal: Manager, body: Replayed) -> Resolved:
+async def replay_dead_letters(request: Request, principal: Manager, body: Replayed) -> Resolved:
     """Publish open dead letters again that could land by the datasets as they are now.
 
     They pass the same gate as every event, so nothing lands twice, however often this is repeated. Those that
@@ -227,6 +229,6 @@ async def replay(request: Request, principal: Manager, body: Replayed) -> Resolv
     summary="Discard dead letters",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-def discard(principal: Manager, body: Chosen) -> Resolved:
+def discard_dead_letters(principal: Manager, body: Chosen) -> Resolved:
     """Close open dead letters without replaying them; their bytes stay."""
     return _resolved(dead_letters.discard(principal.tenant, **body.choice()))

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query, Request, Response, Security
 
@@ -15,6 +15,7 @@ from pulse_api.http.collect.split import JSON
 from pulse_api.http.collect.taking import Taking
 from pulse_api.http.collect.verdicts import Verdicts
 from pulse_api.http.models import DatasetSlug, SubsetOf
+from pulse_api.http.openapi import NDJSON, one_or_more
 from pulse_api.http.problems import documented
 from pulse_api.http.routes.collect import Collected, answer
 from pulse_api.http.routing import refuse_unknown_parameters, resource
@@ -29,29 +30,18 @@ from pulse_resources.errors import Conflict, NotFound, meant
 
 router = resource("entities", "/v1/datasets/{slug}", Kind.PREVIEW)
 PATH = "/v1/datasets/{slug}/entities"
-LINES = "application/x-ndjson"
 NEXT = "Pulse-Since"
 """Header with the start of the next page."""
 DEFAULT_LIMIT = 1_000
 TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 
-ENTITY: dict[str, Any] = {
-    "type": "object",
-    "required": ["_id"],
-    "properties": {
-        "_id": {"type": "string", "minLength": 1, "maxLength": 512},
-        "_deleted": {"type": ["boolean", "null"], "description": "The entity is gone; nothing else is read."},
-    },
-    "description": "The other properties follow the dataset's schema; those that begin with _ are left out.",
-    "example": {"_id": "DE", "name": "Germany", "capital": "Berlin"},
-}
 BODY = {
     "required": True,
     "description": "One entity, an array of them, or one per line (NDJSON); optionally compressed with gzip "
     "or zstd (Content-Encoding).",
     "content": {
-        JSON: {"schema": {"anyOf": [ENTITY, {"type": "array", "items": ENTITY, "minItems": 1}]}},
-        LINES: {"schema": {"type": "string", "description": "One entity per line."}},
+        JSON: {"schema": one_or_more("Entity")},
+        NDJSON: {"schema": {"type": "string", "description": "One entity per line."}},
     },
 }
 
@@ -71,7 +61,7 @@ BODY = {
         422: documented(422)[422] | {"description": "Every entity was refused, as `verdicts` says."},
     },
 )  # fmt: skip
-async def push(request: Request, slug: DatasetSlug) -> Response:
+async def push_entities(request: Request, slug: DatasetSlug) -> Response:
     """Push entities: new, changed and deleted ones become versions of the log; unchanged ones are counted.
 
     In a verdict, `event_id` is the entity's `_id`. Pushing them again, as after 503, changes nothing.
@@ -138,7 +128,7 @@ async def _of_entities(state: AppState, principal: Principal, slug: str) -> Prin
     responses={
         200: {
             "description": "Versions in the order of `_updated`, one a line; none: there are no more yet.",
-            "content": {LINES: {"schema": {"type": "string"}}},
+            "content": {NDJSON: {"schema": {"type": "string"}}},
             "headers": {
                 NEXT: {"description": "`since` of the next page.", "schema": {"type": "string"}},
             },
@@ -146,7 +136,7 @@ async def _of_entities(state: AppState, principal: Principal, slug: str) -> Prin
         **documented(401, 403, 404, 409, 422, 429, 503),
     },
 )
-async def read(
+async def read_entities(
     request: Request,
     principal: Reader,
     slug: DatasetSlug,
@@ -181,4 +171,4 @@ async def read(
     headers = {NEXT: page.following, "Vary": "Accept-Encoding"}
     if packed:
         headers["Content-Encoding"] = "gzip"
-    return Response(page.lines, media_type=LINES, headers=headers)
+    return Response(page.lines, media_type=NDJSON, headers=headers)

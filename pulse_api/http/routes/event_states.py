@@ -131,7 +131,7 @@ class NewState(Body):
     windows: NewWindows | None = Field(default=None, description="Windows to keep; null removes them.")
 
 
-class Dropped(BaseModel):
+class StateDropped(BaseModel):
     dropped: str = Field(description="The column that was the key.")
 
 
@@ -146,7 +146,7 @@ def described(state: DeclaredState) -> StateInfo:
     summary="Read the state",
     responses=documented(401, 403, 404, 409, 422, 429, 503),
 )
-def page(
+def list_states(
     principal: Reader,
     slug: DatasetSlug,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
@@ -164,7 +164,7 @@ def page(
     summary="Read one key's state",
     responses=documented(401, 403, 404, 409, 422, 429, 503),
 )
-def one(
+def get_state(
     principal: Reader,
     slug: DatasetSlug,
     key: Key,
@@ -186,7 +186,7 @@ def one(
     summary="Declare the state",
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
-async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: NewState) -> StateInfo:
+async def declare_state(request: Request, principal: Manager, slug: DatasetSlug, new: NewState) -> StateInfo:
     """It is built from the table as it is; batches then keep it.
 
     Where `complete` is false, the table is large: `pulse state declare` builds to the end.
@@ -208,10 +208,10 @@ def built(tenant: Tenant, slug: str, latest_by: str, max_keys: int, windows: Win
 
 
 @router.delete("/state", summary="Drop the state", responses=documented(401, 403, 404, 409, 422, 429, 503))
-async def drop(request: Request, principal: Manager, slug: DatasetSlug) -> Dropped:
+async def drop_state(request: Request, principal: Manager, slug: DatasetSlug) -> StateDropped:
     """The events stay in the table; the state can be declared again."""
     tenant = principal.tenant
-    return Dropped(
+    return StateDropped(
         dropped=await app_state(request).change(tenant.tenant_id, declared_states.drop, tenant, slug)
     )
 

@@ -17,7 +17,7 @@ from pulse_api.http.routes.dead_letters import DeadLetterInfo, described
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.event import MAX_ID_BYTES
 from pulse_pipelines.monitoring import trace
-from pulse_pipelines.monitoring.trace import Fate, State, Trace
+from pulse_pipelines.monitoring.trace import Fate, FateState, Trace
 
 
 class _AnyText(PathConvertor):
@@ -61,7 +61,7 @@ class RowInfo(BaseModel):
 class FateInfo(BaseModel):
     """What became of one event with this id; what is not known is null."""
 
-    state: State
+    state: FateState
     detail: str = Field(examples=["it landed: a row of orders, day 2026-11-19"])
     dataset: str | None
     partition: int | None
@@ -79,7 +79,7 @@ class FateInfo(BaseModel):
 
 class EventInfo(BaseModel):
     event_id: str | None = Field(description="null: it is not known of an offset, such as one that waits.")
-    state: State = Field(description="State of the first of the fates.")
+    state: FateState = Field(description="State of the first of the fates.")
     settled: bool = Field(description="Whether everything is settled; ask again while it is false.")
     fates: list[FateInfo] = Field(description="A row comes first, then what is on its way, then the others.")
     looked_at: list[str] = Field(description="What was searched, if not everything was.")
@@ -90,7 +90,7 @@ class EventInfo(BaseModel):
     summary="Get what became of an event",
     responses=documented(401, 403, 404, 422, 429, 503),
 )
-async def get(
+async def get_event(
     request: Request,
     principal: Reader,
     event_id: EventId,
@@ -116,7 +116,7 @@ async def get(
     summary="Get what became of an offset",
     responses=documented(401, 403, 404, 422, 429, 503),
 )
-async def get_by_offset(
+async def get_event_by_offset(
     request: Request,
     principal: Reader,
     partition: Annotated[int, Path(ge=0, lt=2**31, description="Partition of the tenant's topic.")],

@@ -35,7 +35,7 @@ class FreshnessPage(BaseModel):
 
 
 @router.get("", summary="Get the freshness of datasets", responses=documented(401, 403, 422, 429, 503))
-def freshness(
+def get_freshness(
     principal: Reader,
     limit: Annotated[int, Query(ge=1, le=MAX_DATASETS, description="Maximum number of datasets.")] = 50,
     after: Annotated[Slug | None, Query(description="Only datasets whose slug comes after this one.")] = None,

@@ -15,13 +15,13 @@ class Health(BaseModel):
 
 
 @router.get("/healthz", summary="Liveness")
-async def healthz() -> Health:
+async def get_liveness() -> Health:
     """The process answers; says nothing of what is behind it."""
     return Health(status="ok")
 
 
 @router.get("/readyz", summary="Readiness", responses=documented(503))
-async def readyz(request: Request) -> Health:
+async def get_readiness(request: Request) -> Health:
     """Postgres and Kafka answer; they are asked once a second, however often this is."""
     if (missing := await app_state(request).readiness.missing()) is not None:
         raise ProblemError(503, "unavailable", f"{missing} does not answer", headers={"Retry-After": "1"})

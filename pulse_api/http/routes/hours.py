@@ -39,7 +39,7 @@ class HoursPage(BaseModel):
 
 
 @router.get("", summary="Get events by hour", responses=documented(401, 403, 422, 429, 503))
-def hours(
+def get_hours(
     principal: Reader,
     limit: Annotated[int, Query(ge=1, le=MAX_DATASETS, description="Maximum number of datasets.")] = 50,
     after: Annotated[Slug | None, Query(description="Only datasets whose slug comes after this one.")] = None,

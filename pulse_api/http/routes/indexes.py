@@ -46,7 +46,7 @@ class NewIndex(Body):
     expression: str = Field(min_length=1, max_length=MAX_LENGTH, examples=["lower(continent)"])
 
 
-class Dropped(BaseModel):
+class IndexDropped(BaseModel):
     dropped: str = Field(description="The index's expression.")
 
 
@@ -56,7 +56,7 @@ def described(index: DeclaredIndex) -> IndexInfo:
 
 
 @router.get("/indexes", summary="List indexes", responses=documented(401, 403, 404, 409, 422, 429, 503))
-def list_all(principal: Reader, slug: DatasetSlug) -> IndexList:
+def list_indexes(principal: Reader, slug: DatasetSlug) -> IndexList:
     """The indexes of a dataset of entities, by expression."""
     return IndexList(indexes=[described(index) for index in indexes.list_indexes(principal.tenant, slug)])
 
@@ -67,7 +67,7 @@ def list_all(principal: Reader, slug: DatasetSlug) -> IndexList:
     summary="Declare an index",
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
-async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: NewIndex) -> IndexInfo:
+async def declare_index(request: Request, principal: Manager, slug: DatasetSlug, new: NewIndex) -> IndexInfo:
     """Declare an index. It is built from the log; batches then keep it up to date.
 
     If `behind` is not 0, repeat the request to continue the build.
@@ -88,9 +88,11 @@ def built(tenant: Tenant, slug: str, expression: str) -> DeclaredIndex:
 @router.delete(
     "/indexes/{index_id}", summary="Drop an index", responses=documented(401, 403, 404, 409, 422, 429, 503)
 )
-async def drop(request: Request, principal: Manager, slug: DatasetSlug, index_id: IndexNumber) -> Dropped:
+async def drop_index(
+    request: Request, principal: Manager, slug: DatasetSlug, index_id: IndexNumber
+) -> IndexDropped:
     """Subsets by it can no longer be read, until it is declared again; a reader's `since` stays valid."""
     tenant = principal.tenant
-    return Dropped(
+    return IndexDropped(
         dropped=await app_state(request).change(tenant.tenant_id, indexes.drop, tenant, slug, index_id)
     )

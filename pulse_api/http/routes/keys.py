@@ -90,7 +90,7 @@ def expiry(days: int | None) -> datetime | None:
 @router.post(
     "", status_code=201, summary="Issue a key", responses=documented(400, 401, 403, 413, 422, 429, 503)
 )
-def create(principal: Manager, body: NewKey) -> NewKeyInfo:
+def create_key(principal: Manager, body: NewKey) -> NewKeyInfo:
     """Issue a key of this tenant; the answer is the only place where it is ever shown.
 
     It has no scope that the key which asks has not, and ends no later. Revoking that one revokes this one.
@@ -100,13 +100,13 @@ def create(principal: Manager, body: NewKey) -> NewKeyInfo:
 
 
 @router.get("", summary="List keys", responses=documented(401, 403, 429, 503))
-def list_all(principal: Manager) -> KeyList:
+def list_keys(principal: Manager) -> KeyList:
     """The tenant's keys, those out of force too; never the keys themselves."""
     return KeyList(keys=[info(key) for key in keys.list_keys(principal.tenant)])
 
 
 @router.get("/current", summary="Get the key that asks", responses=documented(401, 403, 429, 503))
-async def current(request: Request, principal: Reader) -> CurrentKey:
+async def get_current_key(request: Request, principal: Reader) -> CurrentKey:
     """The tenant and the scopes of the key that this request presents, and when it expires."""
     tenant = principal.tenant
     key = (await app_state(request).views.keys(tenant.tenant_id)).get(principal.key_id)
@@ -121,7 +121,7 @@ async def current(request: Request, principal: Reader) -> CurrentKey:
     summary="Rotate a key",
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
-def rotate(principal: Manager, key_id: KeyId, body: Rotate) -> NewKeyInfo:
+def rotate_key(principal: Manager, key_id: KeyId, body: Rotate) -> NewKeyInfo:
     """Issue a key with the same name and scopes; the old one ends after the overlap.
 
     The new one is of the issuing of the key that asks, which has all these scopes itself, and ends no later
@@ -131,7 +131,7 @@ def rotate(principal: Manager, key_id: KeyId, body: Rotate) -> NewKeyInfo:
 
 
 @router.delete("/{key_id}", summary="Revoke a key", responses=documented(401, 403, 404, 409, 422, 429, 503))
-def revoke(principal: Manager, key_id: KeyId) -> RevokedInfo:
+def revoke_key(principal: Manager, key_id: KeyId) -> RevokedInfo:
     """End a key, and every key that came of it, at once and for good; safe to repeat."""
     done = keys.revoke_key(principal.tenant, key_id, principal.key_id)
     return RevokedInfo(revoked_with_it=list(done.with_it), **info(done.key).model_dump())

@@ -24,7 +24,7 @@ class Connection(BaseModel):
 
 
 @router.get("/connect", summary="Get how engines connect", responses=documented(401, 403, 429, 503))
-def connect(principal: LakeReader) -> Connection:
+def get_connection(principal: LakeReader) -> Connection:
     """Text to paste into DuckDB, PyIceberg, Spark and Trino, to read the tenant's tables.
 
     It holds no key: issue one with the scope `lake:read` for each engine.

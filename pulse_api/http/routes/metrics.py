@@ -24,7 +24,7 @@ async def _scraper(request: Request) -> None:
     response_class=Response,
     responses=documented(401, 429, 503) | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def metrics() -> Response:
+def get_metrics() -> Response:
     """Everything that Pulse measures, in Prometheus' text format.
 
     It names all tenants, so it needs an operator's key, unless the setting `api.open_metrics` is on.

@@ -9,7 +9,7 @@ from pulse_api.http.models import DatasetSlug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import moves
-from pulse_pipelines.moves import Move, State
+from pulse_pipelines.moves import Move, MoveState
 from pulse_pipelines.registry import find_dataset
 from pulse_resources.errors import NotFound
 
@@ -23,7 +23,7 @@ class MoveInfo(BaseModel):
     dataset: str
     from_schema_uri: str
     schema_uri: str = Field(description="The schema version that the dataset moves to.")
-    state: State
+    state: MoveState
     attempt: int = Field(description="A run that died or failed is followed by another attempt.")
     files: int | None = Field(description="Data files to be written again; null: not known yet.")
     files_written: int
@@ -44,7 +44,7 @@ def described(move: Move) -> MoveInfo:
         dataset=move.slug,
         from_schema_uri=move.from_uri,
         schema_uri=move.schema_uri,
-        state=State(move.state),
+        state=MoveState(move.state),
         attempt=move.attempt,
         files=move.files,
         files_written=move.files_done,
@@ -61,7 +61,7 @@ def location(move: Move) -> str:
 
 
 @router.get("/{slug}/moves", summary="List moves", responses=documented(401, 403, 404, 422, 429, 503))
-def list_all(principal: Reader, slug: DatasetSlug) -> MoveList:
+def list_moves(principal: Reader, slug: DatasetSlug) -> MoveList:
     """Moves of the dataset that a run carried out, or is to: the latest first, at most 100."""
     find_dataset(principal.tenant, slug)
     return MoveList(moves=[described(move) for move in moves.of_dataset(principal.tenant, slug)])
@@ -70,7 +70,7 @@ def list_all(principal: Reader, slug: DatasetSlug) -> MoveList:
 @router.get(
     "/{slug}/moves/{move_id}", summary="Get a move", responses=documented(401, 403, 404, 422, 429, 503)
 )
-def get(principal: Reader, slug: DatasetSlug, move_id: str) -> MoveInfo:
+def get_move(principal: Reader, slug: DatasetSlug, move_id: str) -> MoveInfo:
     """One move: how far it is, and what came of it."""
     move = moves.find(principal.tenant, move_id)
     if move.slug != slug:

@@ -179,7 +179,7 @@ class PipeDeleted(BaseModel):
     summary="Create a pipe",
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
-async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
+async def create_pipe(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
     """Create a pipe. If its dataset does not exist, create it with a schema derived from the source.
 
     With `from` and `to` it copies a dataset of entities to a sink: a table of Postgres, or a service by HTTP.
@@ -192,13 +192,13 @@ async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInf
 
 
 @router.get("", summary="List pipes", responses=documented(401, 403, 429, 503))
-def list_all(principal: Reader) -> PipeList:
+def list_pipes(principal: Reader) -> PipeList:
     """The tenant's pipes by name."""
     return PipeList(pipes=[_info(pipe) for pipe in pipes.list_pipes(principal.tenant)])
 
 
 @router.get("/{pipe}", summary="Get a pipe", responses=documented(401, 403, 404, 422, 429, 503))
-def get(principal: Reader, pipe: PipeName) -> PipeDetails:
+def get_pipe(principal: Reader, pipe: PipeName) -> PipeDetails:
     """One pipe, with its lag and the results of its last runs."""
     tenant = principal.tenant
     details = pipes.find(tenant, pipe)
@@ -220,35 +220,35 @@ def get(principal: Reader, pipe: PipeName) -> PipeDetails:
     summary="Run a pipe",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-def run(principal: Manager, pipe: PipeName, body: Wish) -> PipeInfo:
+def run_pipe(principal: Manager, pipe: PipeName, body: Wish) -> PipeInfo:
     """Request a run, paused or not: it starts as soon as a place is free."""
     pipes.ask(principal.tenant, pipe, full=body.full)
     return _described(principal.tenant, pipe)
 
 
 @router.post("/{pipe}/pause", summary="Pause a pipe", responses=documented(401, 403, 404, 422, 429, 503))
-def pause(principal: Manager, pipe: PipeName) -> PipeInfo:
+def pause_pipe(principal: Manager, pipe: PipeName) -> PipeInfo:
     """Pause the schedule; requested runs still start."""
     pipes.pause(principal.tenant, pipe, paused=True)
     return _described(principal.tenant, pipe)
 
 
 @router.post("/{pipe}/resume", summary="Resume a pipe", responses=documented(401, 403, 404, 422, 429, 503))
-def resume(principal: Manager, pipe: PipeName) -> PipeInfo:
+def resume_pipe(principal: Manager, pipe: PipeName) -> PipeInfo:
     """Resume the schedule of a paused pipe."""
     pipes.pause(principal.tenant, pipe, paused=False)
     return _described(principal.tenant, pipe)
 
 
 @router.post("/{pipe}/reset", summary="Reset a pipe", responses=documented(401, 403, 404, 422, 429, 503))
-def reset(principal: Manager, pipe: PipeName) -> PipeInfo:
+def reset_pipe(principal: Manager, pipe: PipeName) -> PipeInfo:
     """Make the next run read all rows, and delete missing entities; events stay."""
     pipes.reset(principal.tenant, pipe)
     return _described(principal.tenant, pipe)
 
 
 @router.delete("/{pipe}", summary="Delete a pipe", responses=documented(401, 403, 404, 409, 422, 429, 503))
-async def delete(
+async def delete_pipe(
     request: Request,
     principal: Manager,
     pipe: PipeName,

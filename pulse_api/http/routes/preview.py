@@ -11,6 +11,7 @@ from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Reader
 from pulse_api.http.models import DatasetSlug, Moment, SnapshotId, SubsetOf
 from pulse_api.http.negotiation import chosen
+from pulse_api.http.openapi import OPEN_OBJECT
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
@@ -27,7 +28,7 @@ MAX_SNAPSHOTS = 10_000
 ROWS: dict[str, Any] = {
     "type": "object",
     "required": ["rows"],
-    "properties": {"rows": {"type": "array", "items": {"type": "object"}}},
+    "properties": {"rows": {"type": "array", "items": OPEN_OBJECT}},
 }
 _TEXT = "A header, then a line per row (RFC 4180); nested values are JSON text."
 ANSWER: dict[int | str, dict[str, Any]] = {
@@ -64,7 +65,7 @@ class SnapshotList(BaseModel):
     response_class=Response,
     responses=ANSWER | documented(401, 403, 404, 406, 422, 429, 503),
 )
-async def preview(
+async def preview_rows(
     request: Request,
     principal: Reader,
     slug: DatasetSlug,
@@ -119,7 +120,7 @@ def read_content(
     summary="List a dataset's snapshots",
     responses=documented(401, 403, 404, 422, 429, 503),
 )
-def snapshots(
+def list_snapshots(
     principal: Reader,
     slug: DatasetSlug,
     limit: Annotated[

@@ -169,7 +169,7 @@ def _whole(version: PublishedSchema) -> Schema:
         **documented(400, 401, 403, 413, 422, 429, 503),
     },
 )
-async def publish(request: Request, principal: Manager, body: Published, response: Response) -> Schema:
+async def publish_schema(request: Request, principal: Manager, body: Published, response: Response) -> Schema:
     """Publish a JSON Schema, or its shorthand, as the next version of `name`.
 
     Versions are immutable. References outside the document are refused, and so are patterns that need
@@ -188,7 +188,7 @@ async def publish(request: Request, principal: Manager, body: Published, respons
     summary="Check a schema",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-async def check(
+async def check_schema(
     request: Request,
     principal: Reader,
     body: Published,
@@ -220,7 +220,7 @@ async def check(
     summary="Try a schema on a day's events",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-async def try_on_day(
+async def try_schema(
     request: Request,
     principal: Reader,
     body: Published,
@@ -243,7 +243,7 @@ async def try_on_day(
 
 
 @router.get("", summary="List schema versions", responses=documented(401, 403, 429, 503))
-def list_all(principal: Reader) -> SchemaList:
+def list_schemas(principal: Reader) -> SchemaList:
     """Every version of every schema of the tenant, by name and version."""
     schemas = registry.list_schemas(principal.tenant)
     return SchemaList(schemas=[SchemaVersion.model_validate(_version(schema)) for schema in schemas])
@@ -252,7 +252,7 @@ def list_all(principal: Reader) -> SchemaList:
 @router.get(
     "/{name}/{version}", summary="Get a schema version", responses=documented(401, 403, 404, 422, 429, 503)
 )
-def get(
+def get_schema(
     principal: Reader,
     name: Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$")],
     version: Annotated[int, Path(ge=1, le=999_999_999)],

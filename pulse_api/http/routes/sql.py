@@ -14,6 +14,7 @@ from pulse_api.http.collect.held import Holding
 from pulse_api.http.leaving import unless_disconnected
 from pulse_api.http.models import Body, Moment, SnapshotId
 from pulse_api.http.negotiation import chosen
+from pulse_api.http.openapi import OPEN_OBJECT
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.lake.names import LONGEST
@@ -36,6 +37,14 @@ ID_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
 QueryId = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 TableName = Annotated[str, StringConstraints(min_length=1, max_length=2 * LONGEST + 1)]
 
+_COLUMN = {
+    "type": "object",
+    "required": ["name", "type"],
+    "properties": {
+        "name": {"type": "string"},
+        "type": {"type": "string", "description": "Arrow's name of it."},
+    },
+}
 RESULT: dict[str, Any] = {
     "type": "object",
     "required": ["query_id", "snapshots", "columns", "rows"],
@@ -46,8 +55,8 @@ RESULT: dict[str, Any] = {
             "description": "What each table was read at, by its name; null: it had no rows yet.",
             "additionalProperties": {"type": ["string", "null"]},
         },
-        "columns": {"type": "array", "items": {"type": "object"}},
-        "rows": {"type": "array", "items": {"type": "object"}},
+        "columns": {"type": "array", "items": _COLUMN},
+        "rows": {"type": "array", "items": OPEN_OBJECT},
     },
 }
 ANSWER: dict[int | str, dict[str, Any]] = {
@@ -120,7 +129,7 @@ class _HeldResponse(Response):
     response_class=Response,
     responses=ANSWER | documented(400, 401, 403, 404, 406, 409, 413, 422, 429, 501, 503),
 )
-async def query(request: Request, principal: LakeReader, body: NewQuery) -> Response:
+async def run_query(request: Request, principal: LakeReader, body: NewQuery) -> Response:
     """Rows of one SELECT over the tenant's tables, as JSON, CSV, Arrow or Parquet by the header Accept.
 
     All of them are read as they are at one moment. A table that only another tenant has is not found. One
@@ -156,7 +165,7 @@ async def _run_query(state: AppState, query_request: QueryRequest) -> Result:
 
 
 @records.get("", summary="List queries", responses=documented(401, 403, 422, 429, 503))
-def queries(
+def list_queries(
     principal: LakeReader,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of queries.")] = 100,
     running: Annotated[bool, Query(description="Only running queries.")] = False,
@@ -167,7 +176,7 @@ def queries(
 
 
 @records.delete("/{query_id}", summary="Cancel a query", responses=documented(401, 403, 404, 422, 429, 503))
-def cancel(
+def cancel_query(
     request: Request,
     principal: LakeReader,
     query_id: Annotated[str, Path(pattern=ID_PATTERN, description="Of the query.")],

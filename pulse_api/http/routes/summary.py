@@ -46,7 +46,7 @@ class SummaryInfo(BaseModel):
     response_model=SummaryInfo,
     responses=documented(401, 403, 404, 422, 429, 503),
 )
-def summary(
+def get_summary(
     principal: Reader,
     slug: DatasetSlug,
     rollup: Annotated[

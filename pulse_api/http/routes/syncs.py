@@ -10,7 +10,7 @@ from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.models import Body, DatasetSlug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
-from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.entities.syncs import Sync
 
@@ -24,7 +24,7 @@ class SyncInfo(BaseModel):
     sync_id: int
     sequence_id: str
     is_full: bool
-    state: State
+    state: SyncState
     parts: int = Field(description="Number of parts that were accepted.")
     created: int = Field(description="Entities that were created; events that are new.")
     changed: int
@@ -55,7 +55,7 @@ def described(sync: Sync) -> SyncInfo:
 
 
 @router.get("/syncs", summary="List syncs", responses=documented(401, 403, 404, 422, 429, 503))
-def list_all(principal: Reader, slug: DatasetSlug) -> SyncList:
+def list_syncs(principal: Reader, slug: DatasetSlug) -> SyncList:
     """The syncs of a dataset, the latest first, at most 100; of one of events they are runs of its pipe."""
     return SyncList(syncs=[described(sync) for sync in syncs.list_syncs(principal.tenant, slug)])
 
@@ -65,7 +65,7 @@ def list_all(principal: Reader, slug: DatasetSlug) -> SyncList:
     summary="Limit what a full sync deletes",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-def limit(principal: Manager, slug: DatasetSlug, allowed: Allowed) -> Allowed:
+def limit_deletions(principal: Manager, slug: DatasetSlug, allowed: Allowed) -> Allowed:
     """A full sync that would delete more is held until a person decides; 0.2 unless set."""
     syncs.allow(principal.tenant, slug, allowed.deletes_most)
     return allowed
@@ -77,7 +77,7 @@ def limit(principal: Manager, slug: DatasetSlug, allowed: Allowed) -> Allowed:
     summary="Let a held sync delete",
     responses=documented(401, 403, 404, 409, 422, 429, 503),
 )
-def commit(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
+def commit_sync(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
     """Let a held sync delete the entities missing from it, except those sent since it started."""
     return described(syncs.decide(principal.tenant, slug, sync_id, commit=True))
 
@@ -87,6 +87,6 @@ def commit(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncIn
     summary="Let a held sync delete nothing",
     responses=documented(401, 403, 404, 409, 422, 429, 503),
 )
-def rollback(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
+def rollback_sync(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
     """What it brought stays."""
     return described(syncs.decide(principal.tenant, slug, sync_id, commit=False))

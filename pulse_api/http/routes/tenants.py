@@ -97,13 +97,13 @@ def _info(tenant: Tenant) -> TenantInfo:
 @router.post(
     "", status_code=201, summary="Create a tenant", responses=documented(400, 401, 409, 413, 422, 429, 503)
 )
-def create(operator: Operator, body: NewTenant) -> TenantInfo:
+def create_tenant(operator: Operator, body: NewTenant) -> TenantInfo:
     """Register a tenant and create its topics."""
     return _info(registry.create_tenant(body.slug, body.name))
 
 
 @router.get("", summary="List tenants", responses=documented(401, 429, 503))
-def list_all(operator: Operator) -> TenantList:
+def list_tenants(operator: Operator) -> TenantList:
     """All tenants by slug."""
     return TenantList(tenants=[_info(tenant) for tenant in registry.list_tenants()])
 
@@ -114,7 +114,7 @@ def list_all(operator: Operator) -> TenantList:
     summary="Issue a key of a tenant",
     responses=documented(400, 401, 404, 413, 422, 429, 503),
 )
-def create_key(operator: Operator, tenant: TenantSlug, body: NewKey) -> NewKeyInfo:
+def create_tenant_key(operator: Operator, tenant: TenantSlug, body: NewKey) -> NewKeyInfo:
     """Issue a key; the answer is the only place where it is ever shown."""
     owner = registry.find_tenant(tenant)
     return issued(keys.issue_key(owner, body.name, body.scopes, expiry(body.expires_in_days)))

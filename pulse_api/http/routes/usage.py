@@ -64,7 +64,7 @@ def limit_info(limits: Limits) -> LimitInfo:
 
 
 @router.get("", summary="Usage and limits", responses=documented(401, 403, 429, 503))
-def usage(principal: Reader) -> UsageInfo:
+def get_usage(principal: Reader) -> UsageInfo:
     """What the tenant has and used per month, what it may, and what is left of it."""
     usage = quotas.find_usage(principal.tenant)
     most, records = usage.limits.max_datasets, usage.limits.max_records_per_month

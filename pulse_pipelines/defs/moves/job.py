@@ -7,7 +7,7 @@ from pydantic import Field
 from pulse_pipelines import registry
 from pulse_pipelines.defs.resources import Catalog, ObjectStore, Postgres
 from pulse_pipelines.ingest import priority
-from pulse_pipelines.moves import State
+from pulse_pipelines.moves import MoveState
 from pulse_pipelines.moves.run import attempt
 
 
@@ -41,7 +41,7 @@ def move_dataset(
         run_id=context.run_id,
         progress=lambda written, total: context.log.info("%s of %s files are written", written, total),
     )
-    if move.state == State.FAILED:
+    if move.state == MoveState.FAILED:
         context.log.warning("nothing was moved: %s", move.error)
     context.add_output_metadata(
         {

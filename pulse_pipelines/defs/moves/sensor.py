@@ -10,7 +10,7 @@ import dagster as dg
 from pulse_pipelines.defs.launches import vanished
 from pulse_pipelines.defs.moves.job import move
 from pulse_pipelines.defs.tags import tenant_tags
-from pulse_pipelines.moves import State, record
+from pulse_pipelines.moves import MoveState, record
 from pulse_pipelines.moves.record import Attempt, Open
 from pulse_resources.errors import Fenced
 
@@ -39,7 +39,7 @@ def dataset_moves(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest
 
 def _run_requests(moves: list[Open]) -> Iterator[dg.RunRequest]:
     for open_move in moves:
-        if open_move.move.state == State.PLANNED and open_move.ready:
+        if open_move.move.state == MoveState.PLANNED and open_move.ready:
             tenant, planned = open_move.tenant.slug, open_move.move
             yield dg.RunRequest(
                 run_key=run_key(open_move),
@@ -65,7 +65,7 @@ def run_config(tenant: str, move_id: str, attempt: int) -> dict[str, object]:
 
 def _give_up_dead_attempt(context: dg.SensorEvaluationContext, open_move: Open) -> None:
     why = None
-    if open_move.move.state == State.RUNNING:
+    if open_move.move.state == MoveState.RUNNING:
         if not record.is_leased(open_move.move.move_id):
             why = "the run died"
     elif open_move.ready:

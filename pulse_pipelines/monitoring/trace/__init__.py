@@ -4,7 +4,7 @@ The topic, Postgres (ledger, claims, dead letters) and the tables are searched i
 with a limit on the bytes read; the result names what was left out.
 """
 
-from pulse_pipelines.monitoring.trace.fate import Fate, Row, State, Trace
+from pulse_pipelines.monitoring.trace.fate import Fate, FateState, Row, Trace
 from pulse_pipelines.monitoring.trace.look import by_id, by_place
 
-__all__ = ["Fate", "Row", "State", "Trace", "by_id", "by_place"]
+__all__ = ["Fate", "FateState", "Row", "Trace", "by_id", "by_place"]

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pulse_pipelines.dead_letters import DeadLetter
 
 
-class State(StrEnum):
+class FateState(StrEnum):
     """State of an event, by precedence: of several events with one id, the first state is the id's."""
 
     LANDED = "landed"
@@ -31,14 +31,14 @@ class State(StrEnum):
 
 
 OF_LETTER = {
-    None: State.DEAD_LETTERED,
-    "replayed": State.REPLAYED,
-    "discarded": State.DISCARDED,
-    "landed": State.LANDED,
-    "erased": State.ERASED,
+    None: FateState.DEAD_LETTERED,
+    "replayed": FateState.REPLAYED,
+    "discarded": FateState.DISCARDED,
+    "landed": FateState.LANDED,
+    "erased": FateState.ERASED,
 }
 """State of an event by the resolution of its dead letter."""
-ON_ITS_WAY = frozenset({State.WAITING, State.IN_BATCH})
+ON_ITS_WAY = frozenset({FateState.WAITING, FateState.IN_BATCH})
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Row:
 class Fate:
     """Fate of one event; unknown fields are None."""
 
-    state: State
+    state: FateState
     detail: str
     """The state as a sentence for people."""
     dataset: str | None = None
@@ -104,7 +104,7 @@ class Trace:
     """Sources that were read, and what was left out."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> FateState:
         return self.fates[0].state
 
     @property
@@ -115,7 +115,7 @@ class Trace:
 
 def ordered(fates: list[Fate]) -> tuple[Fate, ...]:
     """Sort fates by state, then latest first."""
-    states = list(State)
+    states = list(FateState)
     latest = sorted(fates, key=lambda fate: fate.place or (-1, -1), reverse=True)
     return tuple(sorted(latest, key=lambda fate: states.index(fate.state)))
 
@@ -125,10 +125,10 @@ def of_letter(letter: DeadLetter) -> Fate:
     state = OF_LETTER[letter.resolution]
     why = f"{letter.reason}{f' at {letter.pointer}' if letter.pointer else ''}: {letter.detail}"
     became = {
-        State.DEAD_LETTERED: "it is a dead letter",
-        State.REPLAYED: "it was a dead letter and was replayed",
-        State.DISCARDED: "it was a dead letter and was discarded",
-        State.ERASED: "it was a dead letter, and was erased",
+        FateState.DEAD_LETTERED: "it is a dead letter",
+        FateState.REPLAYED: "it was a dead letter and was replayed",
+        FateState.DISCARDED: "it was a dead letter and was discarded",
+        FateState.ERASED: "it was a dead letter, and was erased",
     }[state]
     return Fate(
         state=state,

@@ -13,7 +13,7 @@ from pulse_pipelines.dead_letters import DeadLetter
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring.trace import ledger, rows, topic
-from pulse_pipelines.monitoring.trace.fate import Fate, Row, State, Trace, of_letter, ordered
+from pulse_pipelines.monitoring.trace.fate import Fate, FateState, Row, Trace, of_letter, ordered
 from pulse_pipelines.monitoring.trace.ledger import Place
 from pulse_pipelines.monitoring.trace.rows import FoundRow, Search
 from pulse_pipelines.query.snapshots import store_errors_explained
@@ -119,7 +119,7 @@ def _find_waiting(tenant: Tenant, event_id: str, dataset: str | None, omissions:
 
 def _waiting(partition: int, offset: int, message: Message | None = None, dataset: str | None = None) -> Fate:
     return Fate(
-        state=State.WAITING,
+        state=FateState.WAITING,
         detail="accepted: it waits in the topic for the next batch",
         dataset=dataset,
         event_id=_id(message),
@@ -133,7 +133,7 @@ def _in_batch(
     place: Place, partition: int, offset: int, message: Message | None = None, dataset: str | None = None
 ) -> Fate:
     return Fate(
-        state=State.IN_BATCH,
+        state=FateState.IN_BATCH,
         detail=f"accepted: batch {place.batch_id} has it and is not settled",
         dataset=dataset,
         event_id=_id(message),
@@ -151,11 +151,12 @@ def _planned(tenant: Tenant, place: Place, partition: int, offset: int, omission
     where = (partition, offset, None, place.batch_id, place.settled_at)
     if place.absent:
         if place.batch_id.startswith(LOSS):
-            return Fate(State.LOST, "the topic no longer held it: its loss was accepted", None, None, *where)
-        return Fate(State.NO_MESSAGE, "there is no event at this offset", None, None, *where)
+            detail = "the topic no longer held it: its loss was accepted"
+            return Fate(FateState.LOST, detail, None, None, *where)
+        return Fate(FateState.NO_MESSAGE, "there is no event at this offset", None, None, *where)
     if place.erasure_id:
         detail = f"it landed, and erasure {place.erasure_id} removed it"
-        return Fate(State.ERASED, detail, None, None, *where, erasure_id=place.erasure_id)
+        return Fate(FateState.ERASED, detail, None, None, *where, erasure_id=place.erasure_id)
     try:
         letter, _ = dead_letters.find_dead_letter(tenant, f"{partition}-{offset}")
     except NotFound:
@@ -189,10 +190,10 @@ def _landed(
     elif day is not None:
         detail = "it landed; its row is of another day"
     elif ledger.erased_from(tenant, dataset.dataset_id):
-        return Fate(State.ERASED, "it landed, and an erasure removed it", dataset.slug, event_id)
+        return Fate(FateState.ERASED, "it landed, and an erasure removed it", dataset.slug, event_id)
     else:
         detail = "it landed, and its row is gone: somebody else removed it from the table"
-    return Fate(State.LANDED, detail, dataset.slug, event_id)
+    return Fate(FateState.LANDED, detail, dataset.slug, event_id)
 
 
 def _say(search: Search, dataset: Dataset, omissions: list[str]) -> None:
@@ -217,7 +218,7 @@ def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
     )
     detail = f"it landed: a row of {dataset.slug}, day {row.day}"
     return Fate(
-        state=State.LANDED,
+        state=FateState.LANDED,
         detail=detail,
         dataset=dataset.slug,
         event_id=row.event_id,
@@ -239,7 +240,7 @@ def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, omissi
     named = original is not None and original.offset is not None
     other = f"{original.partition}-{original.offset}" if original and named else None
     return Fate(
-        state=State.DUPLICATE,
+        state=FateState.DUPLICATE,
         detail=f"a copy: the event at {other} has its id, and landed"
         if other
         else "a copy of an event that landed",
@@ -281,7 +282,7 @@ def _row_at(
                 return replace(_of_row(tenant, dataset, search.row), dead_letter=letter)
             _say(search, dataset, omissions)
     return Fate(
-        state=State.LANDED,
+        state=FateState.LANDED,
         detail="it landed; its row is not in a table of today: was its dataset deleted?",
         partition=partition,
         offset=offset,
