@@ -1,20 +1,21 @@
 """docs/open-lake.md is executed, after what `pulse lake connect` prints."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.catalog import Guest
+from support.docs import DOCS
 from support.engines import duck, rest
 from support.http import Api
 
 from chaos.waiting import PATIENCE_S
 
-PAGE = (Path(__file__).parents[2] / "docs" / "open-lake.md").read_text()
+PAGE = (DOCS / "open-lake.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -73,3 +74,15 @@ def test_what_the_page_writes_is_there(
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip() == "1"
     assert not rest(catalog, guest).namespace_exists("reports")
+
+
+def test_the_notebook_runs(catalog: Api, guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CATALOG", catalog.url), ("TENANT", guest.tenant.slug), ("KEY", guest.key.text)):
+        monkeypatch.setenv(name, value)
+    notebook = json.loads((DOCS / "examples" / "lake.ipynb").read_text())
+    variables: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), variables)  # noqa: S102
+    assert variables["orders"].num_rows == 6
+    assert [orders for _, orders in variables["by_day"]] == [6]
