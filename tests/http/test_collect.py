@@ -433,6 +433,31 @@ def test_a_broken_encoding_is_said(caller: Caller, body: bytes, encoding: str, s
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+def in_blocks(*, ended: bool = True) -> bytes:
+    """Lines of whole events, each flushed by the compressor; without its end every block is still whole."""
+    writer = zstandard.ZstdCompressor().compressobj()
+    lines = [orjson.dumps(sample()) + b"\n" for _ in range(3)]
+    blocks = [writer.compress(line) + writer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) for line in lines]
+    return b"".join(blocks) + (writer.flush() if ended else b"")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        in_blocks(ended=False),
+        in_blocks() + in_blocks(ended=False),
+        zstandard.ZstdCompressor(write_checksum=True).compress(orjson.dumps(sample()) + b"\n")[:-4],
+    ],
+    ids=["between two blocks", "in the second frame", "before the checksum"],
+)
+def test_a_body_without_its_end_is_refused_whole(caller: Caller, body: bytes) -> None:
+    lines = {"content_encoding": "zstd", "content_type": "application/x-ndjson"}
+    assert caller.collect(in_blocks() + in_blocks(), **lines).json()["accepted"] == 6
+    answer = caller.collect(body, **lines)
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:pulse:problem:malformed")
+    assert "it ends too early" in answer.json()["detail"] or "zstd decompress error" in answer.json()["detail"]
+
+
 def test_a_body_beyond_the_limit_is_not_read(caller: Caller) -> None:
     answer = caller.collect(b" " * (load_settings().api.max_body_bytes + 1))
     assert (answer.status_code, answer.json()["type"]) == (413, "urn:pulse:problem:too-large")
