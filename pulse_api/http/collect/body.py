@@ -19,7 +19,7 @@ ZSTD_WINDOW = 8 * 1024 * 1024
 """Maximum window size of a zstd decoder, by RFC 9659; larger windows are refused."""
 _ZSTD_END = b"\xff" * 64
 _ZSTD_END_FRAME = zstandard.ZstdCompressor(write_checksum=True).compress(_ZSTD_END)
-"""Follows a body: the decoder reports no missing end, but within an unfinished frame this is no frame."""
+"""Follows a body: the decoder reports no missing end, but reads this as data of an unfinished frame."""
 FREE_BYTES = 2 * 1024 * 1024
 """Decompressed size that is always permitted, whatever the compression ratio."""
 _FORM = "application/x-www-form-urlencoded"
