@@ -198,6 +198,29 @@ def test_a_part_that_is_sent_again_takes_nothing_back(caller: Caller) -> None:
     ]
 
 
+def test_a_part_is_empty_however_its_request_is_framed(caller: Caller) -> None:
+    """Clients that stream send chunks, also of nothing."""
+    bodies: dict[str, dict[str, Any]] = {
+        "length 0": {"content": b""},
+        "chunks": {"content": iter([])},
+        "lines": {"content": iter([b"\n"]), "headers": {"content-type": "application/x-ndjson"}},
+        "array": {"json": []},
+        "gzip": {"content": gzip.compress(b""), "headers": {"content-encoding": "gzip"}},
+    }
+    for name, body in bodies.items():
+        said = {"sequence_id": name, "is_full": True}
+        first = caller.http.post(PATH, params=said | {"request_id": 1, "is_first": True}, json=[{"_id": "1"}])
+        chain = {"request_id": 2, "previous_request_id": 1, "is_last": True}
+        answer = caller.http.post(PATH, params=said | chain, **body)
+        assert (first.status_code, answer.status_code, answer.json()["accepted"]) == (202, 202, 0), name
+    assert caller.http.post(PATH, json=[]).status_code == 400, "it is not a part"
+    states = {
+        each["sequence_id"]: each["parts"]
+        for each in caller.http.get(f"/v1/datasets/{SLUG}/syncs").json()["syncs"]
+    }
+    assert states == dict.fromkeys(bodies, 2)
+
+
 def test_a_full_sync_of_several_requests(caller: Caller) -> None:
     def part(request: str, after: str | None = None, *, last: bool = False, **given: Any) -> httpx.Response:
         said = {"sequence_id": "s", "request_id": request, "is_full": True, "is_first": after is None}
