@@ -24,7 +24,7 @@ WHERE dataset_id = %s AND sequence_id = %s ORDER BY sync_id DESC LIMIT 1
 """
 SUPERSEDE = """
 UPDATE entity_syncs SET state = 'superseded', ended_at = now()
-WHERE dataset_id = %s AND is_full AND state IN ('open', 'sent', 'held')
+WHERE dataset_id = %s AND sync_id < %s AND is_full AND state IN ('open', 'sent', 'held')
 """
 BEGIN = """
 INSERT INTO entity_syncs (tenant_id, dataset_id, is_full, sequence_id, request_id, starts)
@@ -115,17 +115,16 @@ def begin(tenant: Tenant, slug: str, part: Part) -> Taking:
 
 
 def open_sync(connection: postgres.Connection, tenant: Tenant, dataset_id: UUID, part: Part) -> int:
-    """Begin a sync where the topic ends now; a full one takes the place of those that have not ended.
-
-    Raises:
-        Transient: the broker does not answer.
-    """
-    if part.is_full:
-        connection.execute(SUPERSEDE, [dataset_id])
+    """Begin a sync where the topic ends now. Raises Transient: the broker does not answer."""
     starts = sync_progress.as_json(sync_progress.ends_of(tenant, connection))
     values = [tenant.tenant_id, dataset_id, part.is_full, part.sequence_id, part.request_id, starts]
     ((number,),) = connection.execute(BEGIN, values).fetchall()
     return int(number)
+
+
+def supersede(connection: postgres.Connection, dataset_id: UUID, sync_id: int) -> None:
+    """End the full syncs before this full one that have not ended. A part that is refused ends none."""
+    connection.execute(SUPERSEDE, [dataset_id, sync_id])
 
 
 def finish(tenant: Tenant, slug: str, taking: Taking, refused: Sequence[str | None]) -> None:
@@ -154,6 +153,8 @@ def finish(tenant: Tenant, slug: str, taking: Taking, refused: Sequence[str | No
         fail_point("sync.before_take")
         if connection.execute(TAKE, values).rowcount != 1:
             raise _broken(tenant, slug, part, "another request was faster, or the sync ended meanwhile")
+        if part.is_first and part.is_full:
+            supersede(connection, taking.dataset_id, taking.sync_id)
         if refused:
             counts = Counts(refused=len(refused), nameless=len(refused) - len(names))
             sync_progress.count(connection, taking.sync_id, counts)

@@ -192,6 +192,8 @@ def _begin(pipe: Pipe, plan: ReadPlan) -> int:
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
         begun = progress.open_sync(connection, pipe.name) if plan.continues else None
         sync_id = begun[0] if begun else taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
+        if is_full and not begun:
+            taken.supersede(connection, pipe.dataset_id, sync_id)
         connection.execute(OF_PIPE, [pipe.name, plan.as_of, sync_id])
     return sync_id
 

@@ -29,6 +29,7 @@ from pulse_api.http.collect import publisher
 from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.running import SHORT_BYTES
 from pulse_api.http.measures import IN_FLIGHT
+from pulse_client.encoding import cloudevent_id
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
@@ -363,7 +364,7 @@ def test_what_is_no_cloudevent_is_refused_alone(caller: Caller) -> None:
     }
     odd = [
         *([7], "text", {}, cloud(specversion="0.3"), cloud(id=""), cloud(source=None), cloud(type=7)),
-        *(cloud(id=name, data_base64=text) for name, text in hidden.items()),
+        *(cloud(id=name, data=None, data_base64=text) for name, text in hidden.items()),
     ]
     headers = {"content_type": "application/cloudevents-batch+json"}
     answer = caller.collect(json.dumps([cloud(), *odd, cloud(id="last")]).encode(), **headers)
@@ -383,7 +384,9 @@ def test_deeper_than_anybody_writes(caller: Caller, shape: str) -> None:
         headers = {"content-type": "application/cloudevents+json"}
     if shape == "base64":
         suspicious = nested(1_010).replace("DE", "9" * 30)
-        body = json.dumps(cloud(data_base64=base64.b64encode(suspicious.encode()).decode())).encode()
+        body = json.dumps(
+            cloud(data=None, data_base64=base64.b64encode(suspicious.encode()).decode())
+        ).encode()
     answer = caller.collect(body, **headers)
     assert answer.status_code == 422, answer.text[:500]
     assert [verdict["reason"] for verdict in answer.json()["verdicts"]] == ["too_deep"]
@@ -431,6 +434,33 @@ def test_a_broken_encoding_is_said(caller: Caller, body: bytes, encoding: str, s
     answer = caller.collect(body, content_encoding=encoding)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def in_blocks(*, ended: bool = True) -> bytes:
+    """Lines of whole events, each flushed by the compressor; without its end every block is still whole."""
+    writer = zstandard.ZstdCompressor().compressobj()
+    lines = [orjson.dumps(sample()) + b"\n" for _ in range(3)]
+    blocks = [writer.compress(line) + writer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) for line in lines]
+    return b"".join(blocks) + (writer.flush() if ended else b"")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        in_blocks(ended=False),
+        in_blocks() + in_blocks(ended=False),
+        zstandard.ZstdCompressor(write_checksum=True).compress(orjson.dumps(sample()) + b"\n")[:-4],
+    ],
+    ids=["between two blocks", "in the second frame", "before the checksum"],
+)
+def test_a_body_without_its_end_is_refused_whole(caller: Caller, body: bytes) -> None:
+    lines = {"content_encoding": "zstd", "content_type": "application/x-ndjson"}
+    assert caller.collect(in_blocks() + in_blocks(), **lines).json()["accepted"] == 6
+    answer = caller.collect(body, **lines)
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:pulse:problem:malformed")
+    assert (
+        "it ends too early" in answer.json()["detail"] or "zstd decompress error" in answer.json()["detail"]
+    )
 
 
 def test_a_body_beyond_the_limit_is_not_read(caller: Caller) -> None:
@@ -569,9 +599,37 @@ def test_a_header_with_two_values_is_refused(caller: Caller) -> None:
     assert (answer.status_code, "ce-id" in answer.json()["detail"]) == (400, True), answer.text
 
 
+def test_each_source_and_id_of_cloudevents_is_another_event(caller: Caller) -> None:
+    """A source may have a fragment, and an id any character: `/a#b` + `c` is not `/a` + `b#c`."""
+    names = ("b#c", "b%23c", "b%2523c", "b%20c")
+    pairs = [("/a#b", "c"), *(("/a", name) for name in names)]
+    batch = json.dumps([cloud(source=source, id=name) for source, name in pairs]).encode()
+    assert caller.collect(batch, content_type="application/cloudevents-batch+json").json()["accepted"] == len(
+        pairs
+    )
+    ingest(caller.owner)
+    ids = {cloudevent_id(*pair) for pair in pairs}
+    assert {row["id"] for row in caller.owner.rows()} == ids
+    assert ids == {"/a#b#c", "/a#b%23c", "/a#b%2523c", "/a#b%252523c", "/a#b%20c"}
+
+
+def test_a_cloudevent_with_data_twice_is_refused(caller: Caller) -> None:
+    both = cloud(data_base64=base64.b64encode(b'{"country": "FR"}').decode())
+    for changes, status in (
+        ({}, 400),
+        ({"data": {}}, 400),
+        ({"data": None}, 202),
+        ({"data_base64": None}, 202),
+    ):
+        body = json.dumps(both | changes).encode()
+        answer = caller.collect(body, content_type="application/cloudevents+json")
+        assert answer.status_code == status, answer.text
+        assert status == 202 or "this has both" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"specversion": "0.3"}, {"id": ""}, {"source": None}, {"type": 7}, {"data_base64": "é"}],
+    [{"specversion": "0.3"}, {"id": ""}, {"source": None}, {"type": 7}, {"data": None, "data_base64": "é"}],
 )
 def test_what_is_no_cloudevent_is_said(caller: Caller, change: dict[str, Any]) -> None:
     body = json.dumps(cloud(**change)).encode()

@@ -198,6 +198,49 @@ def test_a_part_that_is_sent_again_takes_nothing_back(caller: Caller) -> None:
     ]
 
 
+def test_a_part_is_empty_however_its_request_is_framed(caller: Caller) -> None:
+    """Clients that stream send chunks, also of nothing."""
+    bodies: dict[str, dict[str, Any]] = {
+        "length 0": {"content": b""},
+        "chunks": {"content": iter([])},
+        "lines": {"content": iter([b"\n"]), "headers": {"content-type": "application/x-ndjson"}},
+        "array": {"json": []},
+        "gzip": {"content": gzip.compress(b""), "headers": {"content-encoding": "gzip"}},
+    }
+    for name, body in bodies.items():
+        said = {"sequence_id": name, "is_full": True}
+        first = caller.http.post(PATH, params=said | {"request_id": 1, "is_first": True}, json=[{"_id": "1"}])
+        chain = {"request_id": 2, "previous_request_id": 1, "is_last": True}
+        answer = caller.http.post(PATH, params=said | chain, **body)
+        assert (first.status_code, answer.status_code, answer.json()["accepted"]) == (202, 202, 0), name
+    assert caller.http.post(PATH, json=[]).status_code == 400, "it is not a part"
+    states = {
+        each["sequence_id"]: each["parts"]
+        for each in caller.http.get(f"/v1/datasets/{SLUG}/syncs").json()["syncs"]
+    }
+    assert states == dict.fromkeys(bodies, 2)
+
+
+def test_a_refused_first_part_overtakes_no_other_sync(caller: Caller) -> None:
+    """What was not accepted has no effect: the sync before it still deletes."""
+    alone = {"request_id": 1, "is_full": True, "is_first": True, "is_last": True}
+    caller.http.post(PATH, json=[{"_id": str(n)} for n in range(10)])
+    ingest(caller.owner)
+    nine = [{"_id": str(n)} for n in range(9)]
+    assert caller.http.post(PATH, params=alone | {"sequence_id": "good"}, json=nine).status_code == 202
+    for body, status in ((b"{", 400), (b'{"_id": "1", "name": 5}', 422)):
+        answer = caller.http.post(PATH, params=alone | {"sequence_id": "bad"}, content=body)
+        assert answer.status_code == status, answer.text
+    ingest(caller.owner)
+    ingest(caller.owner)  # what it deletes
+    states = {
+        each["sequence_id"]: each["state"] for each in caller.http.get(f"{PATH[:-8]}syncs").json()["syncs"]
+    }
+    assert states == {"good": "done", "bad": "open"}
+    assert [each["_id"] for each in lines(caller.http.get(PATH)) if each["_deleted"]] == ["9"]
+    assert caller.http.post(PATH, params=alone | {"sequence_id": "bad"}, json=nine).status_code == 202
+
+
 def test_a_full_sync_of_several_requests(caller: Caller) -> None:
     def part(request: str, after: str | None = None, *, last: bool = False, **given: Any) -> httpx.Response:
         said = {"sequence_id": "s", "request_id": request, "is_full": True, "is_first": after is None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -70,13 +71,20 @@ def encode(event: Event, index: int = 0) -> EncodedEvent | Verdict:
     event_id = str(document.get("event_id"))
     if "specversion" in document:
         media_type = CLOUDEVENTS
-        event_id = f"{document.get('source')}#{document['id']}"
+        event_id = cloudevent_id(str(document.get("source")), str(document["id"]))
     try:
         return EncodedEvent(index, _ENCODER.encode(document).encode(), event_id, media_type)
     except RecursionError:
         return _refused(index, _sendable(event_id), _UNDECODABLE, "the event is nested too deeply")
     except (TypeError, ValueError) as error:
         return _unwritable(index, _sendable(event_id), document, error)
+
+
+def cloudevent_id(source: str, name: str) -> str:
+    """The event id that Pulse gives a CloudEvent: a `#` of its id is `%23`, since a source may have one."""
+    if re.search("#|%2[35]", name):
+        name = name.replace("%", "%25").replace("#", "%23")
+    return f"{source}#{name}"
 
 
 def new_event_id() -> str:

@@ -17,6 +17,9 @@ GZIP_PIECE = 16 * 1024
 """Input bytes per call of a decoder: bytes beyond the end of a member are copied with each call."""
 ZSTD_WINDOW = 8 * 1024 * 1024
 """Maximum window size of a zstd decoder, by RFC 9659; larger windows are refused."""
+_ZSTD_END = b"\xff" * 64
+_ZSTD_END_FRAME = zstandard.ZstdCompressor(write_checksum=True).compress(_ZSTD_END)
+"""Follows a body: the decoder reports no missing end, but reads this as data of an unfinished frame."""
 FREE_BYTES = 2 * 1024 * 1024
 """Decompressed size that is always permitted, whatever the compression ratio."""
 _FORM = "application/x-www-form-urlencoded"
@@ -121,11 +124,13 @@ def _gunzip(body: bytes, limits: ApiSettings) -> bytes:
 def _unzstd(body: bytes, limits: ApiSettings) -> bytes:
     most = _most(body, limits)
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-    reader = decompressor.stream_reader(body, read_across_frames=True)
-    content = reader.read(most + 1)
-    if len(content) > most:
+    reader = decompressor.stream_reader(body + _ZSTD_END_FRAME, read_across_frames=True)
+    content = reader.read(most + len(_ZSTD_END) + 1)
+    if len(content) > most + len(_ZSTD_END):
         raise _inflated(most, limits)
-    return content
+    if not content.endswith(_ZSTD_END):
+        raise EOFError("it ends too early")
+    return content[: -len(_ZSTD_END)]
 
 
 def _most(body: bytes, limits: ApiSettings) -> int:

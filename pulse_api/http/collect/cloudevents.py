@@ -1,6 +1,6 @@
 """CloudEvents 1.0 as events: structured, batched and binary HTTP mode.
 
-source + "#" + id   event_id (together they are unique, by the specification)
+source + "#" + id   event_id (together they are unique, by the specification; see `event_id`)
 dataset             an extension attribute; without it the last part of `type`
 time                timestamp; without it the moment of arrival
 data                data; must be a JSON object
@@ -30,6 +30,7 @@ REQUIRED = ("id", "source", "type")
 _PLACED = frozenset({"id", "dataset", "time", "data", "data_base64", "specversion", "datacontenttype"})
 _BODY = ("data", "data_base64")
 _TRACEPARENT_PARTS = 4
+_AMBIGUOUS = re.compile("#|%2[35]")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _HEADER = "Percent-encode the value's UTF-8, once: café is caf%C3%A9"
@@ -85,8 +86,11 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
     for name in REQUIRED:
         if not isinstance(cloud.get(name), str) or not cloud[name]:
             raise ProblemError(400, "malformed", f"a CloudEvent needs the attribute {name}", fix=_EXPECTED)
+    if all(cloud.get(name) is not None for name in _BODY):
+        detail = "a CloudEvent has data or data_base64, and this has both"
+        raise ProblemError(400, "malformed", detail, fix="Send the data once")
     event: dict[str, Any] = {
-        "event_id": f"{cloud['source']}#{cloud['id']}",
+        "event_id": event_id(cloud["source"], cloud["id"]),
         "dataset": cloud["type"].rpartition(".")[2],
         "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
         "data": _data(cloud, max_values),
@@ -101,17 +105,25 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
     return event
 
 
+def event_id(source: str, name: str) -> str:
+    """The event id of a CloudEvent, another one for each pair: a source may have `#`, so an id has none."""
+    if _AMBIGUOUS.search(name):
+        name = name.replace("%", "%25").replace("#", "%23")
+    return f"{source}#{name}"
+
+
 def identity(cloud: Any) -> dict[str, Any] | None:
     """The event id of what is not a valid CloudEvent, as a member of an event; None if it has none."""
     if not isinstance(cloud, dict):
         return None
     source, name = cloud.get("source"), cloud.get("id")
-    is_complete = isinstance(source, str) and isinstance(name, str) and source and name
-    return {"event_id": f"{source}#{name}"} if is_complete else None
+    if not (isinstance(source, str) and isinstance(name, str) and source and name):
+        return None
+    return {"event_id": event_id(source, name)}
 
 
 def _data(cloud: Mapping[str, Any], max_values: int) -> Any:
-    if "data_base64" not in cloud:
+    if cloud.get("data_base64") is None:
         return cloud.get("data")
     content = b""
     if (charset := foreign(str(cloud.get("datacontenttype", "")))) is not None:

@@ -35,6 +35,7 @@ class Taking:
         records_per_month: the tenant's monthly quota for these records.
         carried: trace headers for its messages.
         publishes: False: all of it was published before, so that what has come since must stay.
+        may_be_empty: the body may hold nothing, however its request is framed.
     """
 
     here: AppState
@@ -45,6 +46,7 @@ class Taking:
     records_per_month: int
     carried: Carried | None
     publishes: bool = True
+    may_be_empty: bool = False
 
     async def verdicts(self) -> Verdicts:
         """Verdict of each event; accepted and dead-lettered events are published.
@@ -66,6 +68,8 @@ class Taking:
     async def _validate(self, holding: Holding) -> Verdicts:
         """Verdict of each event; the tenant's requests take turns."""
         content, encoding = await self._received(holding)
+        if self.may_be_empty and content.strip() in (b"", b"[]"):
+            return Verdicts()
         cached = self.principal.cached
         verdicts = await self._validate_by(cached.of(self.kind), content, encoding, holding)
         if verdicts.unknown_datasets and (now := await self.here.views.changed(cached)) is not None:

@@ -67,8 +67,8 @@ async def push_entities(request: Request, slug: DatasetSlug) -> Response:
     In a verdict, `event_id` is the entity's `_id`. Pushing them again, as after 503, changes nothing.
 
     With `sequence_id` and `request_id` it is a part of a sync, which has to follow the previous part (else
-    409). A part may be empty: a request without a body. A part that was answered with 4xx or 503 was not
-    accepted.
+    409). A part may be empty: a request without a body, or with `[]`. A part that was answered with 4xx or
+    503 was not accepted.
     """
     principal = await authenticate(request, KeyScope.COLLECT)
     refuse_unknown_parameters(request, PATH)
@@ -76,17 +76,16 @@ async def push_entities(request: Request, slug: DatasetSlug) -> Response:
     if (part := parts.part_of(request)) is None:
         return answer(await _verdicts(request, principal, slug), "entities")
     taking = await asyncio.to_thread(syncs.begin, principal.tenant, slug, part)
-    empty = request.headers.get("content-length") == "0"
-    verdicts = (
-        Verdicts() if empty else await _verdicts(request, principal, slug, publishes=not taking.repeated)
-    )
+    verdicts = await _verdicts(request, principal, slug, taking)
     if verdicts.outgoing or not verdicts.refused:
         refused = [each["event_id"] for each in verdicts.notable if each["status"] == "refused"]
         await asyncio.to_thread(syncs.finish, principal.tenant, slug, taking, refused)
     return answer(verdicts, "entities")
 
 
-async def _verdicts(request: Request, principal: Principal, slug: str, *, publishes: bool = True) -> Verdicts:
+async def _verdicts(
+    request: Request, principal: Principal, slug: str, part: syncs.Taking | None = None
+) -> Verdicts:
     """Verdicts on the entities of a request, once the broker has acknowledged the accepted ones."""
     state = app_state(request)
     taking = Taking(
@@ -97,7 +96,8 @@ async def _verdicts(request: Request, principal: Principal, slug: str, *, publis
         describing=entities.describing(request.headers, slug),
         records_per_month=UNLIMITED,
         carried=telemetry.carried(request, PATH) if state.traced else None,
-        publishes=publishes,
+        publishes=part is None or not part.repeated,
+        may_be_empty=part is not None,
     )
     verdicts = await taking.verdicts()
     verdicts.notable = entities.translated(verdicts.notable)
