@@ -175,7 +175,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # trailers are no headers: nobody reads them, and there may be millions
+        if self._in_head:  # millions of trailers may follow the body; no endpoint reads one
             super().on_header(name, value)
 
     @override
