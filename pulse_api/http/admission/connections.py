@@ -145,16 +145,20 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         self._hand_on()
         self._received += len(data)
+        if (problem := self._excess()) is not None:
+            self._connections.refused(self)
+            self._refuse(problem)
+
+    def _excess(self) -> ProblemError | None:
+        """The problem of a request that has had too many bytes; None: it has not."""
         if self._in_head and self._received > MAX_HEAD_BYTES:
-            self._refuse(refusals.head_too_large(MAX_HEAD_BYTES))
-        elif self._received - self._of_body > MAX_FRAMING_BYTES:
-            self._refuse(refusals.framing_too_large(MAX_FRAMING_BYTES))
-        elif self._received > self._most:
-            self._refuse(
-                ProblemError(
-                    413, "too-large", f"the body is larger than {self._limits.max_body_bytes:,} bytes"
-                )
-            )
+            return refusals.head_too_large(MAX_HEAD_BYTES)
+        if self._received - self._of_body > MAX_FRAMING_BYTES:
+            return refusals.framing_too_large(MAX_FRAMING_BYTES)
+        if self._received > self._most:
+            detail = f"the body is larger than {self._limits.max_body_bytes:,} bytes"
+            return ProblemError(413, "too-large", detail)
+        return None
 
     @override
     def send_400_response(self, msg: str) -> None:
