@@ -52,8 +52,8 @@ MEMORY = 1024**3
 """Limit of the process, beyond what it has when it begins."""
 SECONDS, LEAST_SECONDS = 600.0, 60.0
 """Time of a tenant, at most and at least."""
-PURGE, TIDY, MERGE = 0.05, 0.45, 0.35
-"""Parts of this time, the first one twice; so the process ends by itself before it is killed."""
+PURGE, TIDY, MERGE, ALL = 0.05, 0.45, 0.35, 0.9
+"""Parts of this time, the first one twice; the process ends by itself before it is killed."""
 _HOUR_MS = 3_600_000
 
 
@@ -112,7 +112,7 @@ def main(tenant: Tenant, seconds: float) -> None:
     """Look after a tenant's own tables in this process, with limits; prints what was done as JSON."""
     limit_memory(MEMORY)
     keeper = Keeper(tenant, _tell, seconds)
-    for part in (keeper.tidy, keeper.merge):
+    for part in (keeper.tidy, keeper.merge, keeper.purge):
         _tell(asdict(part()))
 
 
@@ -147,7 +147,8 @@ class Keeper:
         tell: Callable[[Mapping[str, object]], None] = lambda report: None,
         seconds: float = SECONDS,
     ) -> None:
-        self._tenant, self._tell, self._seconds = tenant, tell, seconds
+        self._tenant, self._tell = tenant, tell
+        self._seconds, self._began = seconds, time.monotonic()
         self._settings = load_settings().upkeep
         self._min_age = timedelta(hours=self._settings.own_orphan_hours)
         self._numbers = Counter({"tables": 0, "asked": 0, "snapshots": 0, "objects": 0})
@@ -158,7 +159,8 @@ class Keeper:
     def keep(self) -> UpkeepReport:
         """All of it. Raises as `tidy`."""
         self.tidy()
-        return self.merge()
+        self.merge()
+        return self.purge()
 
     def tidy(self) -> UpkeepReport:
         """Finish removals of folders, check all tables, and expire and sweep those that ask for it.
@@ -203,6 +205,12 @@ class Keeper:
         merge = partial(self._merge, budget=merge_own.Budget(until=time.monotonic() + seconds))
         for table, longest in own_turns.take_turns(self._merging, merge, seconds):
             self._left.append(f"{table.shown}: not merged: {_unfinished(longest)}")
+        return self._report()
+
+    def purge(self) -> UpkeepReport:
+        """Go on with removals of large folders for what is left of the time."""
+        seconds = self._began + self._seconds * ALL - time.monotonic()
+        self._numbers["folders"] += purges.finish(self._tenant, seconds)
         return self._report()
 
     def _merge(self, table: OwnTable, budget: merge_own.Budget) -> None:
