@@ -59,7 +59,7 @@ def client(
         )
 
 
-def _begin_anew() -> None:
+def _forget_parent() -> None:
     """Drop what a forked process has of its parent's: connections, and a lock that another thread held."""
     global _making
     _making = threading.Lock()
@@ -67,4 +67,4 @@ def _begin_anew() -> None:
     _session.cache_clear()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_forget_parent)
