@@ -4,7 +4,9 @@ So a wrong location in a catalog row never exposes another tenant's file. Metada
 the most recently used are cached.
 """
 
+import math
 import threading
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -137,19 +139,36 @@ def remove(tenant: Tenant, written: Metadata) -> None:
         object_store.delete([written.at], vended.credentials([written.location], Mode.WRITE))
 
 
-def remove_all(tenant: Tenant, location: str) -> None:
+def remove_all(tenant: Tenant, location: str, until: float = math.inf) -> bool:
     """Remove all files below the folder of a table of the tenant's own, with a key that opens nothing else.
 
     Metadata is removed last: a partly removed table can be registered, and dropped again.
+
+    Args:
+        until: moment, by `time.monotonic`, after which no more than a request's worth of files is removed.
+
+    Returns:
+        Whether all are removed.
 
     Raises:
         Transient, Terminal: the object store issues no key.
         OSError: the object store failed; some files may be left.
     """
-    key = vended.credentials([location], Mode.WRITE)
-    files = [file.path for file in object_store.listed(location, client(key))]
-    for last in (False, True):
-        object_store.delete((path for path in files if path.endswith(".metadata.json") is last), key)
+    key, last = vended.credentials([location], Mode.WRITE), list[str]()
+    for number, page in enumerate(object_store.pages(location, key)):
+        if number and time.monotonic() > until:
+            return False
+        object_store.delete((path for path in page if not _is_metadata(path)), key)
+        last += filter(_is_metadata, page)
+    for start in range(0, len(last), object_store.DELETES):
+        if start and time.monotonic() > until:
+            return False
+        object_store.delete(last[start : start + object_store.DELETES], key)
+    return True
+
+
+def _is_metadata(path: str) -> bool:
+    return path.endswith(".metadata.json")
 
 
 def forget() -> None:

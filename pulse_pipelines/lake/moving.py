@@ -1,5 +1,7 @@
 """Registering, renaming and dropping a tenant's own tables and views."""
 
+import time
+
 import psycopg
 
 from pulse_pipelines.domain.tenant import Tenant
@@ -14,6 +16,8 @@ from pulse_resources.errors import Terminal
 from pulse_resources.iceberg import table_metadata
 from pulse_resources.iceberg.document_weight import TooLarge
 
+PURGE_S = 1.0
+"""Time for the files of a dropped table, some thousands; upkeep removes the rest. Others wait meanwhile."""
 DROP = """
 DELETE FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesce(iceberg_type, 'TABLE') = %s
@@ -62,7 +66,7 @@ def register(
 
 
 def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = False) -> None:
-    """Drop a table or view; with `purge` also its files.
+    """Drop a table or view; with `purge` also its files, those of a large table at the next upkeep.
 
     Raises:
         NoSuchTable, NoSuchView: there is none of this name.
@@ -82,7 +86,7 @@ def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = Fa
         if purge:
             purges.record(connection, location)
     if purge:
-        purges.remove(tenant, location)
+        purges.remove(tenant, location, time.monotonic() + PURGE_S)
 
 
 def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None:

@@ -2,9 +2,10 @@
 
 A folder is recorded before its first file is removed, and stays recorded: `room.admit` no longer enters
 a table in it. So a writer that comes late gets an error, and not a table whose files are gone; and whatever a
-process left when it died, upkeep removes.
+process left when it died, or had no time for, upkeep removes.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import timedelta
@@ -30,25 +31,39 @@ def record(connection: postgres.Connection, location: str) -> None:
     connection.execute(RECORD, [location])
 
 
-def remove(tenant: Tenant, location: str) -> None:
-    """Remove the files of a recorded folder. Raises as `metadata.remove_all`."""
+def remove(tenant: Tenant, location: str, until: float) -> bool:
+    """Remove the files of a recorded folder, as `metadata.remove_all` does; returns whether it is done.
+
+    Raises:
+        as `metadata.remove_all`.
+    """
     fail_point("lake.purge")
-    metadata.remove_all(tenant, location)
+    if not metadata.remove_all(tenant, location, until):
+        return False
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
         connection.execute(DONE, [location])
+    return True
 
 
-def finish(tenant: Tenant) -> int:
-    """Remove what removals that failed, or died, have left; returns the number of folders."""
+def finish(tenant: Tenant, seconds: float) -> int:
+    """Remove what removals that failed, died, or had no more time, have left; returns the number of folders.
+
+    Args:
+        seconds: for all of them.
+    """
+    until = time.monotonic() + seconds
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
         folders = [location for (location,) in connection.execute(UNFINISHED).fetchall()]
-    for location in folders:
-        remove(tenant, location)
-    return len(folders)
+    count = 0
+    for number, location in enumerate(folders):
+        if number and time.monotonic() > until:
+            break
+        count += remove(tenant, location, until)
+    return count
 
 
-def remove_abandoned(tenant: Tenant, min_age: timedelta) -> int:
-    """Remove folders that never were a table's; returns their number.
+def remove_abandoned(tenant: Tenant, min_age: timedelta, seconds: float) -> int:
+    """Remove folders that never were a table's, as far as the time goes; returns their number.
 
     These are folders of no table, with no metadata file that was committed: a client that staged a table
     wrote data only; a process that died left the first metadata file alone. All their files are at least
@@ -57,9 +72,11 @@ def remove_abandoned(tenant: Tenant, min_age: timedelta) -> int:
     Raises:
         as `metadata.remove_all`.
     """
-    newest = object_store.store_time() - min_age
+    newest, until = object_store.store_time() - min_age, time.monotonic() + seconds
     count = 0
     for location, files in _folders(tenant).items():
+        if time.monotonic() > until:
+            break
         if _never_entered(files) and all(file.modified <= newest for file in files):
             with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
                 locks.wait(connection, Lock.LAKE, tenant.tenant_id)  # as `room.admit` takes it
@@ -67,8 +84,7 @@ def remove_abandoned(tenant: Tenant, min_age: timedelta) -> int:
                 if unused:
                     record(connection, location)
             if unused:
-                remove(tenant, location)
-                count += 1
+                count += remove(tenant, location, until)
     return count
 
 

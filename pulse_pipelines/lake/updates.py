@@ -25,6 +25,7 @@ from pyiceberg.table.update import (
     AddSchemaUpdate,
     AddSortOrderUpdate,
     AssertCreate,
+    RemoveSnapshotRefUpdate,
     SetLocationUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
@@ -58,8 +59,11 @@ MOST = 10_000
 """Most updates in a commit."""
 MOST_ADDED = 100
 """Most schemas, specs and sort orders that a commit adds: each is compared with all that there are."""
+MOST_REFS = 1_000_000
+"""Changes of branches and tags in a commit, times how many there are: each change copies them all."""
 MOST_LISTED_ERRORS = 1_000
 """Errors of a document up to which its answer names the first: pydantic lists all, and other threads wait."""
+_REFS = (SetSnapshotRefUpdate, RemoveSnapshotRefUpdate)
 _ADDED = (AddSchemaUpdate, AddPartitionSpecUpdate, AddSortOrderUpdate)
 _SHOWN = 100
 """Characters of a column's name, and of its type, in an error."""
@@ -136,6 +140,12 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
     Raises:
         Malformed: the updates do not fit the table.
     """
+    changes = sum(isinstance(update, _REFS) for update in updates)
+    if changes * (changes + len(current.refs if current else ())) > MOST_REFS:
+        raise Malformed(
+            f"{changes:,} changes of branches and tags are too many for a commit to this table",
+            fix="Change fewer at a time",
+        )
     try:
         base = _upgraded(current, [update.format_version for update in updates if _upgrades(update)])
         ids = TableIds(current)

@@ -4,6 +4,7 @@ The check: every file that a snapshot names is in the tenant's folder. Then snap
 own properties of the table where it has them, orphans go, and small files are merged (`merge_own`). All of
 it reads what the tenant's engines wrote, so it is done by a key of the table's folder alone, and in a
 process whose memory and time are limited: files that are made to exhaust it end that tenant's upkeep only.
+Tables take turns (`own_turns`), and so do tenants: each has its share of what is left of the run.
 Merging decodes data, so it comes last, and the process says before it what it has found. A table whose
 files cannot be read, or are spelled in a way that cannot be compared, is left as it is.
 
@@ -11,13 +12,14 @@ An engine writes its files before it asks the catalog to commit them, and Pulse 
 so only orphans of more than `upkeep.own_orphan_hours` are removed.
 """
 
-import random
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +31,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata, own, purges
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.lake.own import NotRewritten
-from pulse_pipelines.maintenance import merge_own, state
+from pulse_pipelines.maintenance import merge_own, own_turns, state
 from pulse_pipelines.maintenance.expire_snapshots import beyond
 from pulse_pipelines.maintenance.history import Done, Skipped
 from pulse_pipelines.sql.confinement import last_words, limit_memory
@@ -46,13 +48,20 @@ ASKS = "pulse.upkeep"
 MERGES = "pulse.upkeep.merge"
 """Table property by which it asks for upkeep without merges: `false`."""
 MAX_AGE, MIN_SNAPSHOTS = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
-MEMORY, SECONDS = 1024**3, 600
-"""Limits of the process, beyond what it has when it begins."""
+MEMORY = 1024**3
+"""Limit of the process, beyond what it has when it begins."""
+SECONDS, LEAST_SECONDS = 600.0, 60.0
+"""Time of a tenant, at most and at least."""
+PURGE, TIDY, MERGE, ALL = 0.05, 0.45, 0.35, 0.9
+"""Parts of this time, the first one twice; the process ends by itself before it is killed."""
 _HOUR_MS = 3_600_000
 
 
-def keep(tenant: Tenant, done: Done) -> None:
+def keep(tenant: Tenant, done: Done, seconds: float) -> None:
     """Look after the own tables of a tenant, in a process of its own.
+
+    Args:
+        seconds: the tenant's share of the time of a run.
 
     Raises:
         Terminal: a table names files outside of the tenant's folder; or the process failed, or exceeded its
@@ -61,22 +70,22 @@ def keep(tenant: Tenant, done: Done) -> None:
     """
     try:
         with leases.rewriting(tenant.tenant_id, of="tenant"):
-            _keep(tenant, done)
+            _keep(tenant, done, min(SECONDS, max(LEAST_SECONDS, seconds)))
     except Transient as error:
         raise Skipped(error.message, fix=error.fix, **error.where) from None
 
 
-def _keep(tenant: Tenant, done: Done) -> None:
-    command = [sys.executable, "-m", __name__, str(tenant.tenant_id), tenant.slug]
+def _keep(tenant: Tenant, done: Done, seconds: float) -> None:
+    command = [sys.executable, "-m", __name__, str(tenant.tenant_id), tenant.slug, str(seconds)]
     failed: str | None = None
     try:
-        ended = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
+        ended = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
         output = ended.stdout
         if ended.returncode:
             why = last_words(ended.stderr)
             failed = f"upkeep of own tables ended with {ended.returncode}: {why[:500]}"
     except subprocess.TimeoutExpired as error:
-        output, failed = error.stdout or b"", f"upkeep of own tables took more than {SECONDS} s"
+        output, failed = error.stdout or b"", f"upkeep of own tables took more than {seconds:.0f} s"
     outcome = _last_report(output)
     done.after = outcome["numbers"]
     if outside := printable("; ".join(outcome["outside"])[:1_500]):
@@ -99,11 +108,11 @@ def _last_report(output: bytes) -> dict[str, Any]:
     return outcome
 
 
-def main(tenant: Tenant) -> None:
+def main(tenant: Tenant, seconds: float) -> None:
     """Look after a tenant's own tables in this process, with limits; prints what was done as JSON."""
     limit_memory(MEMORY)
-    keeper = Keeper(tenant, _tell)
-    for part in (keeper.tidy, keeper.merge):
+    keeper = Keeper(tenant, _tell, seconds)
+    for part in (keeper.tidy, keeper.merge, keeper.purge):
         _tell(asdict(part()))
 
 
@@ -129,22 +138,29 @@ class Keeper:
 
     Args:
         tell: called with the table that is looked at, and with each finding of files outside, as they come.
+        seconds: for all tables.
     """
 
     def __init__(
-        self, tenant: Tenant, tell: Callable[[Mapping[str, object]], None] = lambda report: None
+        self,
+        tenant: Tenant,
+        tell: Callable[[Mapping[str, object]], None] = lambda report: None,
+        seconds: float = SECONDS,
     ) -> None:
         self._tenant, self._tell = tenant, tell
+        self._seconds, self._began = seconds, time.monotonic()
         self._settings = load_settings().upkeep
         self._min_age = timedelta(hours=self._settings.own_orphan_hours)
-        self._report = UpkeepReport({}, [], [])
+        self._numbers = Counter({"tables": 0, "asked": 0, "snapshots": 0, "objects": 0})
+        self._left, self._outside = list[str](), list[str]()
         self._merging: list[OwnTable] = []
         """Tables that asked for upkeep, had it, and are merged."""
 
     def keep(self) -> UpkeepReport:
         """All of it. Raises as `tidy`."""
         self.tidy()
-        return self.merge()
+        self.merge()
+        return self.purge()
 
     def tidy(self) -> UpkeepReport:
         """Finish removals of folders, check all tables, and expire and sweep those that ask for it.
@@ -153,49 +169,64 @@ class Keeper:
             OSError: the object store failed.
             Transient: it issues no key.
         """
-        numbers = Counter({"tables": 0, "asked": 0, "snapshots": 0, "objects": 0})
-        numbers["folders"] = purges.finish(self._tenant)
-        numbers["folders"] += purges.remove_abandoned(self._tenant, self._min_age)
-        skipped, outside = list[str](), list[str]()
+        numbers = self._numbers
+        seconds = self._seconds * PURGE
+        numbers["folders"] = purges.finish(self._tenant, seconds)
+        numbers["folders"] += purges.remove_abandoned(self._tenant, self._min_age, seconds)
         tables = catalog.tenant_tables(self._tenant)
-        random.shuffle(tables)  # what takes all the time is not always before others
-        for table in tables:
-            self._tell({"at": table.shown, "outside": outside})
-            try:
-                numbers["tables"] += 1
-                if (stray := self._stray(table)) is not None:
-                    outside.append(f"{table.shown}: {stray[:200]}")
-                elif (
-                    own.property_of(document := own.read_state(self._tenant, table).document, ASKS) == "true"
-                ):
-                    numbers["asked"] += 1
-                    numbers["snapshots"] += self._expire(table)
-                    numbers["objects"] += self._remove_orphans(table)
-                    if own.property_of(document, MERGES) != "false":
-                        self._merging.append(table)
-            except Outside as error:
-                outside.append(f"{table.shown}: {error}")
-            except (*own.UNREADABLE, *own.EXHAUSTED) as error:
-                skipped.append(f"{table.shown}: {type(error).__name__}: {str(error)[:200]}")
-        self._report = UpkeepReport(dict(numbers), skipped, outside)
-        return self._report
+        for table, longest in own_turns.take_turns(tables, self._tidy, self._seconds * TIDY):
+            self._left.append(f"{table.shown}: {_unfinished(longest)}")
+        numbers["tables"] = len(tables)
+        return self._report()
+
+    def _tidy(self, table: OwnTable) -> None:
+        """Check a table, expire its snapshots and sweep it; again, where a turn before did not finish."""
+        self._tell({"at": table.shown, "outside": self._outside})
+        try:
+            if (stray := self._stray(table)) is not None:
+                self._outside.append(f"{table.shown}: {stray[:200]}")
+                return
+            document = own.read_state(self._tenant, table).document
+            if own.property_of(document, ASKS) == "true":
+                self._numbers["snapshots"] += self._expire(table)
+                self._numbers["objects"] += self._remove_orphans(table)
+                self._numbers["asked"] += 1
+                if own.property_of(document, MERGES) != "false":
+                    self._merging.append(table)
+        except Outside as error:
+            self._outside.append(f"{table.shown}: {error}")
+        except (*own.UNREADABLE, *own.EXHAUSTED) as error:
+            self._left.append(f"{table.shown}: {type(error).__name__}: {str(error)[:200]}")
 
     def merge(self) -> UpkeepReport:
         """Merge small files of the tables that were tidied, in any order: none is always the last one."""
-        budget, merged, into = merge_own.Budget(), 0, 0
-        for table in random.sample(self._merging, len(self._merging)):
-            self._tell({"at": table.shown})
-            try:
-                done = merge_own.merge(self._tenant, table, budget)
-                merged, into = merged + done.files, into + done.into
-                skipped = [f"{count} files not merged: {why}" for why, count in done.skipped.items()]
-            except NotRewritten as error:
-                skipped = [f"not merged: {error.message}"]
-            except merge_own.UNREADABLE as error:
-                skipped = [f"not merged: {type(error).__name__}: {str(error)[:200]}"]
-            self._report.left.extend(f"{table.shown}: {why}" for why in skipped)
-        self._report.numbers.update(merged=merged, merged_into=into)
-        return self._report
+        self._numbers.update(merged=0, merged_into=0)
+        seconds = self._seconds * MERGE
+        merge = partial(self._merge, budget=merge_own.Budget(until=time.monotonic() + seconds))
+        for table, longest in own_turns.take_turns(self._merging, merge, seconds):
+            self._left.append(f"{table.shown}: not merged: {_unfinished(longest)}")
+        return self._report()
+
+    def purge(self) -> UpkeepReport:
+        """Go on with removals of large folders for what is left of the time."""
+        seconds = self._began + self._seconds * ALL - time.monotonic()
+        self._numbers["folders"] += purges.finish(self._tenant, seconds)
+        return self._report()
+
+    def _merge(self, table: OwnTable, budget: merge_own.Budget) -> None:
+        self._tell({"at": table.shown})
+        try:
+            done = merge_own.merge(self._tenant, table, budget)
+            self._numbers.update(merged=done.files, merged_into=done.into)
+            skipped = [f"{count} files not merged: {why}" for why, count in done.skipped.items()]
+        except NotRewritten as error:
+            skipped = [f"not merged: {error.message}"]
+        except merge_own.UNREADABLE as error:
+            skipped = [f"not merged: {type(error).__name__}: {str(error)[:200]}"]
+        self._left.extend(f"{table.shown}: {why}" for why in skipped)
+
+    def _report(self) -> UpkeepReport:
+        return UpkeepReport(dict(self._numbers), self._left, self._outside)
 
     def _stray(self, table: OwnTable) -> str | None:
         """A file outside of the tenant's folder that a snapshot of the table names."""
@@ -220,6 +251,10 @@ class Keeper:
 
         # What earlier metadata files reach is not kept: the tenant said how much of the history it wants.
         return orphan_files.remove(self._tenant, current, objects, by_log=False, by=by).objects
+
+
+def _unfinished(longest: float) -> str:
+    return f"it takes more than {longest:.0f} s" if longest else "the time was over before its turn"
 
 
 @dataclass
@@ -261,4 +296,4 @@ def wishes(metadata: TableMetadata, settings: UpkeepSettings) -> UpkeepSettings:
 
 
 if __name__ == "__main__":
-    main(Tenant(UUID(sys.argv[1]), sys.argv[2]))
+    main(Tenant(UUID(sys.argv[1]), sys.argv[2]), float(sys.argv[3]))

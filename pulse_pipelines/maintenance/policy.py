@@ -4,6 +4,7 @@ No table is opened. The ledger says what landed; `upkeep_days` and `upkeep_table
 left. The difference is what has accumulated since.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -89,7 +90,7 @@ class Need:
     task: Task
     reason: str
     weight: int
-    """Amount that has accumulated: larger ones go first."""
+    """Amount that has accumulated, or seconds since it was done last: larger ones go first."""
     day: date | None = None
     since: datetime | None = None
     """When it was done last."""
@@ -269,18 +270,26 @@ def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
 
 def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
     """Tasks that a tenant's raw zone, claims and own tables need."""
+
+    def wait(since: datetime | None) -> int:
+        return int((tenant.now - since).total_seconds()) if since else sys.maxsize
+
     owner, pause = Tenant(tenant.tenant_id, tenant.tenant), timedelta(hours=settings.sweep_hours)
     swept, retained = tenant.swept_at, tenant.retained_at
     if tenant.last_at and (swept is None or (tenant.last_at > swept and tenant.now - swept >= pause)):
         since = f"{swept:%Y-%m-%d %H:%M}" if swept else "it was made"
-        yield Need(owner, None, None, Task.RAW, f"not searched for orphans since {since}", 0, since=swept)
+        yield Need(
+            owner, None, None, Task.RAW, f"not searched for orphans since {since}", wait(swept), since=swept
+        )
     limits = {"raw objects": settings.raw_days, "claims": settings.claim_days}
     limited = [f"{what} for {days} days" for what, days in limits.items() if days >= 0]
     if limited and (retained is None or tenant.now - retained >= pause):
-        yield Need(owner, None, None, Task.RETENTION, f"keeps {' and '.join(limited)}", 0)
+        yield Need(owner, None, None, Task.RETENTION, f"keeps {' and '.join(limited)}", wait(retained))
     if tenant.own and (tenant.own_at is None or tenant.now - tenant.own_at >= pause):
         since = f"{tenant.own_at:%Y-%m-%d %H:%M}" if tenant.own_at else "the first one was made"
-        yield Need(owner, None, None, Task.OWN, f"own tables not looked after since {since}", 0)
+        yield Need(
+            owner, None, None, Task.OWN, f"own tables not looked after since {since}", wait(tenant.own_at)
+        )
 
 
 def by_table(needs: Iterable[Need]) -> list[list[Need]]:

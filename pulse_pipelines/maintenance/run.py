@@ -1,13 +1,13 @@
 """Maintenance runs: carry out needed tasks, table by table, within a time budget.
 
-Tasks that do not fit come first in the next run. A table whose lease another rewrite holds is left to the
-next run. A failure of one table does not delay the others.
+Tasks that do not fit come first in the next run: what has accumulated, or waited, most goes first. A table
+whose lease another rewrite holds is left to the next run. A failure of one table does not delay the others.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from uuid import UUID
 
@@ -45,6 +45,16 @@ Session = Callable[[], SparkSession]
 """Returns the Spark session; called only by tasks that use it."""
 
 
+@dataclass(frozen=True)
+class RunTime:
+    """Time of a run."""
+
+    until: float
+    """No task begins after it; by `time.monotonic`."""
+    share_s: float
+    """What is left, divided among the tenants whose own tables have not had their turn."""
+
+
 def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds: float) -> Iterator[Done]:
     """Carry out the tasks in the order given; yields each one when it ends.
 
@@ -60,17 +70,25 @@ def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds:
     store_mark.check()
     until = time.monotonic() + seconds
     pause = GiveWay()
-    for together in by_table(needs):
+    tables = by_table(needs)
+    pending = sum(_lake_tasks(together) for together in tables)
+    for together in tables:
         pause()
-        if time.monotonic() > until:
+        if (remaining := until - time.monotonic()) < 0:
             return
-        for done in _run_table(session, together, run_id, until):
+        run_time = RunTime(until, remaining / max(1, pending))
+        pending -= _lake_tasks(together)
+        for done in _run_table(session, together, run_id, run_time):
             yield done
             if done.outcome == "failed":
                 outages.check(session() if done.task in OF_SPARK else None)
 
 
-def _run_table(session: Session, needs: list[Need], run_id: str | None, until: float) -> Iterator[Done]:
+def _lake_tasks(needs: list[Need]) -> int:
+    return sum(need.task is Task.OWN for need in needs)
+
+
+def _run_table(session: Session, needs: list[Need], run_id: str | None, run_time: RunTime) -> Iterator[Done]:
     """Run the tasks of one table, or of one tenant; skipped while another rewrite holds the lease."""
     dataset_id = needs[0].dataset_id
     lease = nullcontext() if dataset_id is None else leases.rewriting(dataset_id)
@@ -78,7 +96,7 @@ def _run_table(session: Session, needs: list[Need], run_id: str | None, until: f
     try:
         with lease:
             began = True
-            yield from _run_tasks(session, needs, dataset_id, run_id, until)
+            yield from _run_tasks(session, needs, dataset_id, run_id, run_time)
     except Exception as error:  # raised outside a task: failures of tasks are recorded by then
         if isinstance(error, Transient) and not began:
             yield replace(_done(needs[0], run_id), outcome="skipped", detail=error.message)
@@ -87,7 +105,7 @@ def _run_table(session: Session, needs: list[Need], run_id: str | None, until: f
 
 
 def _run_tasks(
-    session: Session, needs: list[Need], dataset_id: UUID | None, run_id: str | None, until: float
+    session: Session, needs: list[Need], dataset_id: UUID | None, run_id: str | None, run_time: RunTime
 ) -> Iterator[Done]:
     """Run the tasks of one table, whose lease is held, or of one tenant."""
     tenant = needs[0].tenant
@@ -97,13 +115,13 @@ def _run_tasks(
     order = list(Task)
     changed = orphans_removed = False
     for need in sorted(needs, key=lambda n: (n.failures, order.index(n.task), str(n.day))):
-        if time.monotonic() > until:
+        if time.monotonic() > run_time.until:
             break
         done = _done(need, run_id)
         try:
             with history.recorded(tenant, dataset_id, done):
                 if dataset is None:
-                    _of_tenant(need, done)
+                    _of_tenant(need, done, run_time)
                 else:
                     _of_table(session, need, dataset, done)
         except Exception as error:
@@ -148,7 +166,7 @@ def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> Non
             _remove_orphans(session, tenant, dataset, done)
 
 
-def _of_tenant(need: Need, done: Done) -> None:
+def _of_tenant(need: Need, done: Done, run_time: RunTime) -> None:
     began = state.database_time()
     match need.task:
         case Task.RAW:
@@ -158,7 +176,7 @@ def _of_tenant(need: Need, done: Done) -> None:
             retention.retain(need.tenant, done)
             state.save_tenant(need.tenant, retained=began)
         case Task.OWN:
-            own_tables.keep(need.tenant, done)
+            own_tables.keep(need.tenant, done, run_time.share_s)
             state.save_tenant(need.tenant, own=began)
 
 

@@ -101,6 +101,25 @@ def listed(prefix: str, store: pafs.S3FileSystem | None = None) -> Iterator[Obje
             yield Object(f"s3://{info.path}", info.size, info.mtime or datetime.max.replace(tzinfo=UTC))
 
 
+def pages(prefix: str, key: StoreKey) -> Iterator[list[str]]:
+    """Paths of all objects under a prefix, in parts of `DELETES`, each listed when it is asked for.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError  # a quarter of a second
+
+    bucket, _, name = prefix.removeprefix("s3://").partition("/")
+    listing = s3(key).get_paginator("list_objects_v2")
+    try:
+        for page in listing.paginate(
+            Bucket=bucket, Prefix=f"{name}/", PaginationConfig={"PageSize": DELETES}
+        ):
+            yield [f"s3://{bucket}/{each['Key']}" for each in page.get("Contents", ())]
+    except (BotoCoreError, ClientError) as error:
+        raise OSError(f"cannot list objects: {error}") from error
+
+
 def folders(prefix: str, store: pafs.S3FileSystem | None = None) -> list[str]:
     """Locations of the folders directly below a prefix, sorted. Raises OSError: the object store failed."""
     selector = pafs.FileSelector(key(prefix), allow_not_found=True)

@@ -1,12 +1,23 @@
 """botocore's client of an S3 store, for what Arrow's cannot do: deletions, and reading what was listed."""
 
 import os
-from functools import lru_cache
+import threading
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 MAX_CLIENTS = 64
-"""Clients per process: making one takes 60 to 120 ms."""
+"""Clients per process."""
+_making = threading.Lock()
+"""A session makes one client at a time."""
+
+
+@cache
+def _session() -> Any:
+    """What makes all clients of this process: it has read botocore's description of S3, 12 MB, once."""
+    from botocore.session import Session  # a quarter of a second
+
+    return Session()
 
 
 @lru_cache(MAX_CLIENTS)
@@ -27,25 +38,33 @@ def client(
     Raises:
         botocore.exceptions.BotoCoreError, ValueError: the address is malformed.
     """
-    from botocore.config import Config  # a quarter of a second
-    from botocore.session import Session
+    from botocore.config import Config
 
-    return Session().create_client(
-        "s3",
-        region_name=region,
-        endpoint_url=endpoint,
-        verify=str(ca_file) if ca_file else True,
-        aws_access_key_id=access_key,
-        aws_secret_access_key=secret_key,
-        aws_session_token=session_token,
-        config=Config(
-            connect_timeout=10,
-            read_timeout=60,
-            retries={"total_max_attempts": 5},
-            proxies={},
-            s3={"addressing_style": "path" if endpoint else "auto"},
-        ),
-    )
+    with _making:
+        return _session().create_client(
+            "s3",
+            region_name=region,
+            endpoint_url=endpoint,
+            verify=str(ca_file) if ca_file else True,
+            aws_access_key_id=access_key,
+            aws_secret_access_key=secret_key,
+            aws_session_token=session_token,
+            config=Config(
+                connect_timeout=10,
+                read_timeout=60,
+                retries={"total_max_attempts": 5},
+                proxies={},
+                s3={"addressing_style": "path" if endpoint else "auto"},
+            ),
+        )
 
 
-os.register_at_fork(after_in_child=client.cache_clear)  # connections stay the parent's
+def _forget_parent() -> None:
+    """Drop what a forked process has of its parent's: connections, and a lock that another thread held."""
+    global _making
+    _making = threading.Lock()
+    client.cache_clear()
+    _session.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

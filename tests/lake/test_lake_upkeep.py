@@ -21,7 +21,7 @@ from support.rest_catalog import CREATION, OWN, SCHEMA, Lake
 from chaos.harm import hostile
 from chaos.surroundings import with_settings
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.lake import catalog as names, metadata, paths
+from pulse_pipelines.lake import catalog as names, metadata, moving, paths, purges
 from pulse_pipelines.maintenance import policy
 from pulse_pipelines.maintenance.own_tables import Keeper, UpkeepReport
 from pulse_resources import object_store
@@ -268,6 +268,28 @@ def test_a_purge_that_died_is_finished(
     assert keep(writer).numbers["folders"] == 1
     assert not objects(table.location())
     assert keep(writer).numbers["folders"] == 0
+
+
+def test_a_drop_waits_for_some_files_and_upkeep_removes_the_others(
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of all tenants take turns: none removes a hundred thousand files meanwhile."""
+    table = make(own_engine)
+    for number in range(10):
+        put(f"{table.location()}/data/{number}.metadata.json", b"{}")
+    before, name = objects(table.location()), table.name()[-1]
+    with monkeypatch.context() as small:
+        small.setattr(object_store, "DELETES", 3)
+        small.setattr(moving, "PURGE_S", 0.0)
+        assert own_lake.client.delete(f"{OWN}/tables/{name}?purgeRequested=true").status_code == 204
+        left = objects(table.location())
+        assert before > left
+        assert len(before - left) <= 3
+        assert not names.find(writer.tenant, ("own",), name)
+        assert purges.finish(writer.tenant, 0.0) == 0
+        assert left > objects(table.location()), "each time a little"
+    assert keep(writer).numbers["folders"] == 1
+    assert not objects(table.location())
 
 
 def test_what_never_was_a_table_goes_and_what_was_one_stays(

@@ -13,6 +13,8 @@ from chaos.harm.wire import Link
 HEADS = 1_005
 READERS = 200
 PIPELINED = 64
+PIECES = 1_000_000
+CHUNKS, TRAILERS = b"1\r\n \r\n" * PIECES, b"0\r\n" + b"a:\r\n" * PIECES
 SMALL = 4_096
 """Receive buffer of a slow reader, in bytes."""
 
@@ -82,6 +84,21 @@ async def _unknown_keys(attacker: Attacker) -> None:
     await attacker.flood(requests(), 40)
 
 
+async def _tiny_chunks(attacker: Attacker) -> None:
+    await _send_without_end(attacker, CHUNKS, attacker.key("collect"))
+
+
+async def _trailers(attacker: Attacker) -> None:
+    await _send_without_end(attacker, TRAILERS)
+
+
+async def _send_without_end(attacker: Attacker, body: bytes, key: str | None = None) -> None:
+    """Send such a chunked body over eight connections."""
+    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
+    head = f"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n{authorization}Transfer-Encoding: chunked\r\n\r\n"
+    await attacker.flood(head.encode() + body, 8, keep=False)
+
+
 async def _large_headers(attacker: Attacker) -> None:
     def requests() -> Iterator[bytes]:
         while True:
@@ -99,6 +116,8 @@ ATTACKS = (
         may(408, 503, "refused", "closed", "open"),
     ),
     Attack(f"{READERS} who read no answer", "none", _slow_readers, may("open")),
+    Attack("a million chunks of a byte", "collect", _tiny_chunks, may(413, 429, 503, "closed")),
+    Attack("a million trailers", "none", _trailers, may(401, 413, 429, 503, "closed")),
     Attack("a connection for each request", "read", _churn, may(200, 429, 503, "closed")),
     Attack(
         f"{PIPELINED} requests at once per connection", "read", _pipelined, may(200, 400, 429, 503, "closed")

@@ -5,14 +5,14 @@ uvicorn's own protocol has no timeout for the end of a head or a body, or for a 
 
 import asyncio
 import math
-import os
 from collections import Counter
 from typing import Any
 
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pulse_api.http import measures, problems
+from pulse_api.http import measures
+from pulse_api.http.admission import refusals
 from pulse_api.http.admission.addresses import RecentActivity, address_of
 from pulse_api.http.problems import ProblemError
 from pulse_resources.settings.api_settings import ApiSettings
@@ -22,6 +22,8 @@ CHECK_INTERVAL_S = 1.0
 CLOSING_S = 5.0
 """Seconds for the last bytes to a peer before its connection is cut."""
 MAX_HEAD_BYTES = 64 * 1024
+MAX_FRAMING_BYTES = 512 * 1024
+"""Maximum bytes of a request that are not its body: head, sizes of chunks, trailers. Chunks cost time."""
 MAX_PIPELINED = 16
 """Pipelined requests that may wait on one connection."""
 REFUSED = frozenset({401, 403, 413, 429})
@@ -54,10 +56,10 @@ class Connections:
         """Count a connection; beyond a limit it is not counted, and the problem is returned."""
         address = address_of(host)
         if len(self._open) >= self._most:
-            return _busy("connections", f"there are {self._most:,} connections already")
+            return refusals.busy("connections", f"there are {self._most:,} connections already")
         if self._by_address[address] >= self._most_per_address:
             detail = f"there are {self._most_per_address:,} connections from this address already"
-            return _busy("connections-of-address", detail)
+            return refusals.busy("connections-of-address", detail)
         self._open[connection] = address
         self._by_address[address] += 1
         if self._counts_addresses:
@@ -107,7 +109,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._most = 2 * self._limits.max_body_bytes + MAX_HEAD_BYTES
         """Maximum bytes of one request with all framing, whether or not the app reads them."""
         self._in_head, self._in_body = True, False
-        self._received = self._refused = 0
+        self._received = self._of_body = self._refused = 0
+        self._pieces: list[bytes] = []
+        """Chunks of the body that are not handed on yet."""
         self._resting = False
         self._early: list[bytes] = []
         """Bytes that came after the pause began, before the transport stopped reading."""
@@ -139,21 +143,28 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.pause_reading()
             return
         super().data_received(data)
+        self._hand_on()
         self._received += len(data)
+        if (problem := self._excess()) is not None:
+            self._connections.refused(self)
+            self._refuse(problem)
+
+    def _excess(self) -> ProblemError | None:
+        """The problem of a request that has had too many bytes; None: it has not."""
         if self._in_head and self._received > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large())
-        elif self._received > self._most:
-            self._refuse(
-                ProblemError(
-                    413, "too-large", f"the body is larger than {self._limits.max_body_bytes:,} bytes"
-                )
-            )
+            return refusals.head_too_large(MAX_HEAD_BYTES)
+        if self._received - self._of_body > MAX_FRAMING_BYTES:
+            return refusals.framing_too_large(MAX_FRAMING_BYTES)
+        if self._received > self._most:
+            detail = f"the body is larger than {self._limits.max_body_bytes:,} bytes"
+            return ProblemError(413, "too-large", detail)
+        return None
 
     @override
     def send_400_response(self, msg: str) -> None:
         self._connections.refused(self)
         if self._head_bytes() > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large())
+            self._refuse(refusals.head_too_large(MAX_HEAD_BYTES))
         else:
             self._refuse(ProblemError(400, "malformed", "this is not an HTTP request that can be read"))
 
@@ -162,9 +173,25 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests at once")  # the parser turns it into a 400
-        self._received = 0
+        self._received = self._of_body = 0
         self._in_head = True
         self._deadline = self.loop.time() + self._limits.head_seconds
+
+    @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # millions of trailers may follow the body; no endpoint reads one
+            super().on_header(name, value)
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._of_body += len(body)
+        self._pieces.append(body)
+
+    def _hand_on(self) -> None:
+        """Hand on what arrived of a body, at once: the server's own copies it again for each chunk."""
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            super().on_body(b"".join(pieces))
 
     @override
     def on_headers_complete(self) -> None:
@@ -176,9 +203,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def on_message_complete(self) -> None:
+        self._hand_on()
         super().on_message_complete()
         self._in_body = False
-        self._received = 0
+        self._received = self._of_body = 0
         self._deadline = math.inf
         if not self.pipeline and self.cycle.response_complete:
             self._deadline = self.loop.time() + self.timeout_keep_alive
@@ -251,33 +279,5 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             free = cycle is not None and not cycle.response_started
         if free and not self.pipeline:
-            self.transport.write(_raw(problem))
+            self.transport.write(refusals.raw(problem))
         self.transport.close()
-
-
-def _raw(problem: ProblemError) -> bytes:
-    """A raw HTTP response for a client that the app never sees."""
-    content = problems.document(problem, os.urandom(8).hex())
-    headers = {
-        "Content-Type": problems.MEDIA_TYPE,
-        "Content-Length": str(len(content)),
-        "Connection": "close",
-    } | problem.headers
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + content
-
-
-def _head_too_large() -> ProblemError:
-    return ProblemError(
-        431, "headers-too-large", f"the headers of the request are larger than {MAX_HEAD_BYTES:,} bytes"
-    )
-
-
-def _busy(kind: str, detail: str) -> ProblemError:
-    return ProblemError(
-        503,
-        f"too-many-{kind}",
-        detail,
-        fix="Send many requests over one connection, and close those that you do not need",
-        headers={"Retry-After": "1"},
-    )

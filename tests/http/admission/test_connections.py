@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from support.http import served
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chaos.surroundings import TLS
 from chaos.waiting import PATIENCE_S, wait
@@ -153,6 +154,43 @@ def test_a_body_that_nobody_reads_ends_at_the_limit(start: bytes, piece: bytes) 
         connection.sendall(HEAD.replace(b"/v1/collect", b"/refused") + start)
         sent = sent_until_it_breaks(connection, piece)
         assert sent < 32 * 1024 * 1024, "what the kernel buffers, and a little"
+
+
+@pytest.mark.parametrize(
+    "piece", [b"1\r\n \r\n", b"1;" + b"x" * 4_096 + b"\r\n \r\n"], ids=["chunks", "extensions"]
+)
+def test_chunks_that_are_hardly_a_body_are_refused(piece: bytes) -> None:
+    pieces = piece * (connections.MAX_FRAMING_BYTES // len(piece) * 4)
+    with serving() as address, connect(address) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + pieces)
+        assert problem(rest(connection)) == (413, "too-large")
+
+
+def test_a_body_in_small_chunks_is_whole() -> None:
+    chunks = [b"3\r\nabc\r\n"] * 10_000
+    with serving() as address, connect(address) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n")
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.read() == b"30000"
+
+
+@pytest.mark.parametrize("path", [b"/v1/collect", b"/refused"], ids=["read", "refused"])
+def test_trailers_are_no_headers(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads them: as headers they have thirty times their size, and say what nobody checked."""
+    kept = list[bytes]()
+
+    def note(self: HttpToolsProtocol, name: bytes, value: bytes) -> None:
+        kept.append(name.lower())
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_header", note)
+    with serving() as address, connect(address) as connection:
+        connection.sendall(HEAD.replace(b"/v1/collect", path) + b"Transfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"1\r\na\r\n0\r\n" + b"X-Trailer: a\r\n" * 1_000 + b"\r\n")
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status in (200, 401)
+    assert set(kept) == {b"host", b"transfer-encoding"}
 
 
 def test_who_does_not_read_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
