@@ -8,8 +8,8 @@ import psycopg
 from pulse_pipelines.pipes.postgres.tables import Table
 
 # What changes rows without a message: another file (the table was rewritten), other columns, another key, the
-# name of a value of an enum, a column of a composite type, the currency of money. A range has its multirange
-# since Postgres 14: as JSON it lacks the member before.
+# name of a value of an enum, a column of a composite type, the expression of a virtual column, the currency of
+# money. A range has its multirange since Postgres 14: as JSON it lacks the member before.
 _SHAPE = """
 WITH RECURSIVE types (oid) AS (
     SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%(name)s) AND attnum > 0
@@ -33,6 +33,9 @@ SELECT md5(concat_ws(' ', pg_relation_filenode(c.oid),
     (SELECT string_agg(concat_ws(' ', b.oid, a.attnum, a.atttypid), ',' ORDER BY b.oid, a.attnum)
         FROM types t JOIN pg_type b ON b.oid = t.oid AND b.typtype = 'c'
         JOIN pg_attribute a ON a.attrelid = b.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+    (SELECT string_agg(pg_get_expr(d.adbin, d.adrelid), ',' ORDER BY a.attnum)
+        FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        WHERE a.attrelid = c.oid AND a.attgenerated = 'v'),
     (SELECT current_setting('lc_monetary') FROM types t WHERE t.oid = 'money'::regtype)))
 FROM pg_class c WHERE c.oid = to_regclass(%(name)s)
 """
