@@ -70,14 +70,14 @@ def moment(source: "psycopg.Connection[Any]", table: Table) -> str:
 def changed_partitions(
     source: "psycopg.Connection[Any]", table: Table, since: str
 ) -> tuple[Collection[str], bool]:
-    """The partitions that were attached to a table since a `moment`.
+    """The partitions that were attached to a table since a `moment`, and whether others may have other rows.
 
-    And whether others may have been truncated or rewritten since, which the shape of the table does not show.
+    They have after a truncation or a rewrite, which the shape of the table does not show.
     """
     if not table.partitioned:
         return (), False
-    found = source.execute(_PARTITIONS, {"name": table.name, "since": since}).fetchall()
+    partitions = source.execute(_PARTITIONS, {"name": table.name, "since": since}).fetchall()
     return (
-        {part for part, is_later, _ in found if is_later},
-        any(is_rewritten and not is_later for _, is_later, is_rewritten in found),
+        {part for part, is_later, _ in partitions if is_later},
+        any(is_rewritten and not is_later for _, is_later, is_rewritten in partitions),
     )
