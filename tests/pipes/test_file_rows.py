@@ -457,6 +457,7 @@ def test_the_place_of_a_damage_of_gzip_is_named() -> None:
         (whole + whole[:-9], "within its first .*ended before"),
         (whole[:-8] + bytes(8), "CRC check failed"),
         (b"PK" + whole, "within its first 2 bytes: Not a gzipped file"),
+        (b"", "damaged: it is empty"),
     ):
         with pytest.raises(UserError, match=words):
             formats.schema(io.BytesIO(content), files, "x.gz")

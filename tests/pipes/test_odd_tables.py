@@ -246,6 +246,35 @@ def test_rows_of_a_partition_that_is_attached_later_are_brought(owner: Owner, so
     assert bring(owner).rows == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "TRUNCATE planes; INSERT INTO planes VALUES ('N3', 3), ('N4', 104)",
+        "TRUNCATE early; INSERT INTO early VALUES ('N3', 3)",
+        "ALTER TABLE planes ALTER twice SET EXPRESSION AS (tail || '!')",
+    ],
+)
+@pytest.mark.sample(1)
+def test_a_table_of_which_a_partition_has_other_rows_is_brought_whole(
+    owner: Owner, source: Any, change: str
+) -> None:
+    columns = "tail text, at int, twice text GENERATED ALWAYS AS (tail || tail) STORED"
+    source.execute(f"CREATE TABLE planes ({columns}, PRIMARY KEY (tail, at)) PARTITION BY RANGE (at)")
+    source.execute("CREATE TABLE early PARTITION OF planes FOR VALUES FROM (0) TO (100)")
+    source.execute("CREATE TABLE later PARTITION OF planes FOR VALUES FROM (100) TO (200)")
+    source.execute("INSERT INTO planes VALUES ('N1', 1), ('N2', 102)")
+    pipes.create(owner.tenant, definition(BY_CURSOR))
+    syncs.allow(owner.tenant, "planes", 1)
+    bring(owner)
+    assert not bring(owner).is_full
+    source.execute(change)
+    assert bring(owner).is_full
+    found = {row["tail"]: row["twice"] for row in latest(owner).values()}
+    assert found == dict(source.execute("SELECT tail, twice FROM planes").fetchall())
+    source.execute("CREATE TABLE last PARTITION OF planes FOR VALUES FROM (200) TO (300); TRUNCATE last")
+    assert not bring(owner).is_full
+
+
 SETTINGS = {
     "extra_float_digits": "0",
     "datestyle": "'German, DMY'",

@@ -469,6 +469,9 @@ def test_names_that_postgres_has_no_column_for_are_refused(owner: Owner, sink: A
         ("-P1Y2M3D", "interval day", "-P1Y2M3D"),
         ("PT1H30M1.5S", "interval day to second(3)", "PT1H30M1.5S"),
         ("1 day 4 hours", "interval second", "1 day 4 hours"),
+        ("[2:4]={P3D,NULL,P1D}", "array interval day", "[2:4]={P3D,NULL,P1D}"),
+        ('{"2026-11-19 10:00:00",infinity}', "array timestamp", '{"2026-11-19 10:00:00",infinity}'),
+        ([[1], [2]], "array int4", '{{"1"},{"2"}}'),
     ],
 )
 def test_values_are_written_by_their_column(value: Any, kind: str, expected: str | None) -> None:
@@ -528,6 +531,14 @@ def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
         ("PT1H30M1S", "interval day to minute", "only a part"),
         ("1 day 4 hours", "interval day", "ISO 8601"),
         (["P3DT4H"], "array interval day", "only a part"),
+        (-1, "xid8", "no number below zero"),
+        ([["a"], []], "array text", "no empty array within"),
+        ("{2026-11-19T10:00:00+02:00}", "array timestamp", "no zone"),
+        ('{"2026-11-19",NULL,"2026-11-20T22:00:00Z"}', "array date", "no time of day"),
+        ('{"[2026-01-01,2026-02-01 10:00+05)"}', "array tsrange", "no zone"),
+        ("[0:1]={P3D,P3DT4H}", "array interval day", "only a part"),
+        ('{{"' + "x" * 64 + '"}}', "array name", "63 bytes"),
+        ("{now}", "array time", "a word such as now"),
     ],
 )
 def test_what_postgres_would_take_for_another_value_is_an_error(value: Any, kind: str, why: str) -> None:

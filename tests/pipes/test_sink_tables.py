@@ -275,3 +275,19 @@ def test_a_row_that_one_column_trigger_or_index_cannot_take_does_not_hold_the_re
     assert "index row" in reasons["index"]
     assert "XML" in reasons["xml"]
     assert "s3cret" not in str(pipes.find(owner.tenant, "out").error)
+
+
+@pytest.mark.parametrize(("kind", "form"), [("shifts", "{}"), ("rosters", "{{{}}}")])
+@pytest.mark.sample(1)
+def test_a_range_of_a_type_of_its_own_takes_what_its_bounds_take(
+    owner: Owner, sink: Any, kind: str, form: str
+) -> None:
+    sink.execute("CREATE TYPE shifts AS RANGE (subtype = timestamp, multirange_type_name = rosters)")
+    sink.execute(f"CREATE TABLE copied (id text PRIMARY KEY, name {kind})")
+    pipes.create(owner.tenant, definition(PIPE))
+    owner.send(entity("DE", name=form.format("[2026-11-19T10:00:00+02:00,)")))
+    owner.send(entity("FR", name=form.format("[2026-11-19T10:00:00,)")))
+    ingest(owner)
+    assert deliver(owner.tenant, "out").counts.refused == 1
+    written = dict(sink.execute("SELECT id, name::text FROM copied").fetchall())
+    assert written == {"FR": form.format('["2026-11-19 10:00:00",)')}

@@ -126,7 +126,9 @@ def test_what_changes_the_texts_of_a_column_changes_the_shape_of_its_table(owner
     names = ("plain", "moodses", "money")
     for name, column in zip(names, ("text", "moodses", "money[]"), strict=True):
         source.execute(f"CREATE TABLE {name}_table (id int PRIMARY KEY, c {column})")
+    source.execute("ALTER TABLE plain_table ADD d text GENERATED ALWAYS AS (c || 'a') VIRTUAL")
     for change, changed in (
+        ("ALTER TABLE plain_table ALTER d SET EXPRESSION AS (c || 'b')", "plain"),
         ("ALTER TYPE mood RENAME VALUE 'unhappy' TO 'sad'", "moodses"),
         ("SET lc_monetary = 'C.UTF-8'", "money"),
     ):

@@ -40,6 +40,8 @@ class _Inflated(io.RawIOBase):
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             detail = f"the gzip is damaged within its first {self._taken:,} bytes: {error}"
             raise UserError(detail) from None
+        if size == 0 and self._taken == 0:  # even of nothing a gzip has 20 bytes
+            raise UserError("the gzip is damaged: it is empty")
         self._given += size
         if self._given > max(INFLATED_FREELY, MOST_INFLATED * self._taken):
             raise UserError(f"the file is more than {MOST_INFLATED} times larger than its gzip")

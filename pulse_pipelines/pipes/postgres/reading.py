@@ -156,9 +156,11 @@ def plan(
         before = Reached.of(pipe)
         last = cursor.usable(source, before.cursor)
         shape = shapes.shape(source, table.name)
-        if last is not None and not full and before.shape in ("", shape):
-            is_full, condition = False, cursor.since(last, source_table.overlap)
-            fresh = shapes.attached(source, table, before.moment) if before.moment else ()
+        attached, is_rewritten = (
+            shapes.changed_partitions(source, table, before.moment) if before.moment else ((), False)
+        )
+        if last is not None and not full and before.shape in ("", shape) and not is_rewritten:
+            is_full, condition, fresh = False, cursor.since(last, source_table.overlap), attached
         at = cursor.highest(source) or last
         position = None if at is None else str(Reached(at, shape, shapes.moment(source, table)))
     stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0, fresh)

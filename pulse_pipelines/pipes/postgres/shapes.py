@@ -8,8 +8,8 @@ import psycopg
 from pulse_pipelines.pipes.postgres.tables import Table
 
 # What changes rows without a message: another file (the table was rewritten), other columns, another key, the
-# name of a value of an enum, a column of a composite type, the currency of money. A range has its multirange
-# since Postgres 14: as JSON it lacks the member before.
+# name of a value of an enum, a column of a composite type, the expression of a virtual column, the currency
+# of money. A range has its multirange since Postgres 14: as JSON it lacks the member before.
 _SHAPE = """
 WITH RECURSIVE types (oid) AS (
     SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%(name)s) AND attnum > 0
@@ -33,18 +33,23 @@ SELECT md5(concat_ws(' ', pg_relation_filenode(c.oid),
     (SELECT string_agg(concat_ws(' ', b.oid, a.attnum, a.atttypid), ',' ORDER BY b.oid, a.attnum)
         FROM types t JOIN pg_type b ON b.oid = t.oid AND b.typtype = 'c'
         JOIN pg_attribute a ON a.attrelid = b.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+    (SELECT string_agg(pg_get_expr(d.adbin, d.adrelid), ',' ORDER BY a.attnum)
+        FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        WHERE a.attrelid = c.oid AND a.attgenerated = 'v'),
     (SELECT current_setting('lc_monetary') FROM types t WHERE t.oid = 'money'::regtype)))
 FROM pg_class c WHERE c.oid = to_regclass(%(name)s)
 """
-# Of a partition, or of what it is part of, attached since: by the transaction that did so.
-_ATTACHED = """
+# Partitions; later ones, or what they are part of, were attached since, by the transaction that did so. The
+# first file of a table has its number: it got another one when its row in pg_class last changed, or before.
+_PARTITIONS = """
 WITH RECURSIVE tree (oid, is_later) AS (
     SELECT to_regclass(%(name)s)::oid, false
     UNION ALL
     SELECT i.inhrelid, t.is_later OR age(i.xmin) BETWEEN 0 AND age(%(since)s::text::xid)
     FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) FROM tree t
-JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE t.is_later
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), t.is_later, c.relkind = 'r'
+    AND c.relfilenode <> c.oid AND age(c.xmin) BETWEEN 0 AND age(%(since)s::text::xid)
+FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 """
 
 
@@ -62,8 +67,17 @@ def moment(source: "psycopg.Connection[Any]", table: Table) -> str:
     return str(number % 2**32)
 
 
-def attached(source: "psycopg.Connection[Any]", table: Table, since: str) -> Collection[str]:
-    """The partitions that were attached to a table since a `moment`."""
+def changed_partitions(
+    source: "psycopg.Connection[Any]", table: Table, since: str
+) -> tuple[Collection[str], bool]:
+    """The partitions that were attached to a table since a `moment`, and whether others may have other rows.
+
+    They have after a truncation or a rewrite, which the shape of the table does not show.
+    """
     if not table.partitioned:
-        return ()
-    return {part for (part,) in source.execute(_ATTACHED, {"name": table.name, "since": since})}
+        return (), False
+    partitions = source.execute(_PARTITIONS, {"name": table.name, "since": since}).fetchall()
+    return (
+        {part for part, is_later, _ in partitions if is_later},
+        any(is_rewritten and not is_later for _, is_later, is_rewritten in partitions),
+    )

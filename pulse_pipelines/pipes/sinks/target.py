@@ -23,7 +23,8 @@ OF_SYSTEM = frozenset(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"))
 KEY = "id"
 """Column of the entity's `_id`."""
 NAME = re.compile(r"(?:([a-z_][a-z0-9_]{0,62})\.)?([a-z_][a-z0-9_]{0,62})")
-# For a domain its base type decides how a value is written; for an interval its fields, too.
+# For a domain its base type decides how a value is written; for an interval its fields, too; for a range of a
+# type of its own that of its bounds.
 COLUMNS = """
 WITH RECURSIVE base AS (
     SELECT a.attnum, a.attname, a.attgenerated <> '' OR a.attidentity = 'a' AS own,
@@ -37,8 +38,13 @@ of_item AS (
         CASE WHEN t.typcategory = 'A' THEN t.typelem ELSE t.oid END AS item
     FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd')
 SELECT i.attname, i.said, CASE WHEN i.is_array THEN 'array ' ELSE '' END
-    || CASE WHEN i.item = 'interval'::regtype THEN format_type(i.item, i.more) ELSE t.typname END, i.own
-FROM of_item i JOIN pg_type t ON t.oid = i.item ORDER BY i.attnum
+    || CASE WHEN i.item = 'interval'::regtype THEN format_type(i.item, i.more)
+        ELSE coalesce(s.range, t.typname) END, i.own
+FROM of_item i JOIN pg_type t ON t.oid = i.item
+LEFT JOIN pg_range r ON i.item IN (r.rngtypid, (to_jsonb(r) ->> 'rngmultitypid')::oid)
+LEFT JOIN (VALUES ('date'::regtype, 'daterange'), ('timestamp', 'tsrange'), ('timestamptz', 'tstzrange'))
+    s (bound, range) ON s.bound = r.rngsubtype
+ORDER BY i.attnum
 """
 # What Postgres empties after a crash; rows of other tables that a DELETE would take, too.
 STATE = """

@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +15,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _JSON = ("json", "jsonb")
 _INTEGERS = ("int2", "int4", "int8")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
-_UNSIGNED = ("oid", "xid", "cid")
+_UNSIGNED = ("oid", "xid", "cid", "xid8")
 _TIMES = ("date", "time", "timetz", "timestamp", "timestamptz")
 _RANGES = {
     "daterange": "date",
@@ -47,6 +48,10 @@ _BETWEEN = {"box": ";"}
 """What is between the elements of an array, if not a comma."""
 _HEX = re.compile(r"\\x(?:[0-9a-f]{2})*")
 """Bytes as Postgres writes them, and so pipes those of an array."""
+_LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},;"]+)', re.DOTALL)
+"""An element of an array, with or without quotes."""
+_LOWER_BOUNDS = re.compile(r"^\s*(?:\[[^\]]*\])+\s*=")
+_BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = str.maketrans({'"': '\\"', "\\": "\\\\"})
 
 
@@ -74,7 +79,9 @@ def text(value: Any, kind: str) -> str | None:
     if kind == "bytea":
         return _bytes(value)
     written = _written(value, kind)
-    _check(written, kind)
+    item_kind = kind.removeprefix(f"{ARRAY} ")
+    for part in _literals(written) if item_kind != kind else (written,):
+        _check(part, item_kind)
     return written
 
 
@@ -143,7 +150,7 @@ def _check(value: str, kind: str) -> None:
     if kind in _MOST_BYTES and len(value.encode()) > _MOST_BYTES[kind] and not _OCTAL.fullmatch(value):
         raise ValueError(f"{_MOST_BYTES[kind]} bytes are all that the column keeps of a text")
     if kind in _UNSIGNED and value.strip().startswith("-"):
-        raise ValueError("the column has no number below zero: Postgres would add 4294967296")
+        raise ValueError("the column has no number below zero: Postgres would write a large one")
 
 
 def _check_time(value: str, kind: str) -> None:
@@ -184,8 +191,17 @@ def _array(items: list[Any], kind: str) -> str:
     return "{" + _BETWEEN.get(kind, ",").join(_item(item, kind) for item in items) + "}"
 
 
+def _literals(written: str) -> Iterator[str]:
+    """The elements of an array that is a text already, as Postgres writes it."""
+    for quoted, plain in _LITERAL.findall(_LOWER_BOUNDS.sub("", written)):
+        if quoted or plain.strip().upper() != "NULL":
+            yield _BACKSLASH.sub(r"\1", quoted) if quoted else plain.strip()
+
+
 def _item(item: Any, kind: str) -> str:
     if isinstance(item, list):
+        if not item:
+            raise ValueError("an array has no empty array within: Postgres would leave it out")
         return _array(item, kind)
     of_text = isinstance(item, str) and kind == "bytea" and _HEX.fullmatch(item) is not None
     item_text = text(item, "text" if of_text or kind in _JSON else kind)
