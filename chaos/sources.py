@@ -28,7 +28,7 @@ SOURCE = "shop"
 @contextmanager
 def capturing(tenant: Tenant, *settings: str) -> "Iterator[psycopg.Connection[Any]]":
     """A connection to a server of its own, whose log says what changed."""
-    with _server() as (run, data, port):
+    with _server() as (run, data):
         _initialize(run, data)
         of_test = (
             "wal_level = logical",
@@ -37,21 +37,17 @@ def capturing(tenant: Tenant, *settings: str) -> "Iterator[psycopg.Connection[An
             "shared_buffers = 16MB",
         )
         with (data / "postgresql.conf").open("a") as file:
-            file.write(
-                "\n".join((*of_test, "listen_addresses = '127.0.0.1'", f"port = {port}", *settings, ""))
-            )
-        with _started(run, data, port, tenant) as connection:
+            file.write("\n".join((*of_test, "listen_addresses = '127.0.0.1'", *settings, "")))
+        with _started(run, data, tenant) as connection:
             yield connection
 
 
 @contextmanager
 def promoted(tenant: Tenant, source: "psycopg.Connection[Any]") -> "Iterator[psycopg.Connection[Any]]":
     """A connection to a copy of a server that has taken its place."""
-    with _server() as (run, data, port):
+    with _server() as (run, data):
         run("pg_basebackup", "-R", "-X", "stream", "-c", "fast", "-d", source.info.dsn)
-        with (data / "postgresql.conf").open("a") as file:
-            file.write(f"port = {port}\n")
-        with _started(run, data, port, tenant) as connection:
+        with _started(run, data, tenant) as connection:
             connection.execute("SELECT pg_promote()")
             yield connection
 
@@ -61,22 +57,22 @@ def copied(
     tenant: Tenant, source: "psycopg.Connection[Any]"
 ) -> "Iterator[Callable[[], AbstractContextManager[psycopg.Connection[Any]]]]":
     """A copy of a server's disk as it is now; what is yielded starts it in the server's place."""
-    with _server() as (run, data, port):
+    with _server() as (run, data):
         source.execute("CHECKPOINT")
         ((folder,),) = source.execute("SHOW data_directory").fetchall()
         _copy(folder, data)
         (data / "postmaster.pid").unlink()
-        with (data / "postgresql.conf").open("a") as file:
-            file.write(f"port = {port}\n")
-        yield lambda: _started(run, data, port, tenant)
+        yield lambda: _started(run, data, tenant)
 
 
 Run = Callable[..., None]
+PORTS = 3
+"""Ports to try for a server."""
 
 
 @contextmanager
-def _server() -> Iterator[tuple[Run, Path, int]]:
-    """How to run a program of a server, its folder, which is empty, and a port."""
+def _server() -> Iterator[tuple[Run, Path]]:
+    """How to run a program of a server, and its folder, which is empty."""
     place = local_postgres.placement(Layout(pulse_home()))
     folder = Path(tempfile.mkdtemp(prefix="pulse-source-"))
     data = folder / "data"
@@ -87,7 +83,7 @@ def _server() -> Iterator[tuple[Run, Path, int]]:
         assert done.returncode == 0, done.stdout + done.stderr
 
     try:
-        yield run, data, free_port()
+        yield run, data
     finally:
         shutil.rmtree(folder)
 
@@ -112,14 +108,26 @@ def _copy(data: str | Path, to: Path) -> None:
 
 
 @contextmanager
-def _started(run: Run, data: Path, port: int, tenant: Tenant) -> "Iterator[psycopg.Connection[Any]]":
-    run("pg_ctl", "-w", "-l", str(data.parent / "log"), "start")
+def _started(run: Run, data: Path, tenant: Tenant) -> "Iterator[psycopg.Connection[Any]]":
+    port = _start(run, data)
     try:
         address = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
         with known_as(tenant, address), psycopg.connect(address, autocommit=True) as connection:
             yield connection
     finally:
         run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+
+def _start(run: Run, data: Path, attempts: int = PORTS) -> int:
+    """Start a server; returns its port. Another process may take one that was free a moment ago."""
+    log, port = data.parent / "log", free_port()
+    try:
+        run("pg_ctl", "-w", "-l", str(log), "-o", f"-p {port}", "start")
+    except AssertionError as error:
+        if attempts > 1 and "could not bind" in log.read_text():
+            return _start(run, data, attempts - 1)
+        raise AssertionError(f"{error}\n{log.read_text()}") from None
+    return port
 
 
 @contextmanager

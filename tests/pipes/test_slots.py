@@ -47,6 +47,18 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
             yield connection
 
 
+def test_a_source_without_a_slot_left_is_named_and_keeps_no_publication(owner: Owner) -> None:
+    with capturing(owner.tenant, "max_replication_slots = 1") as source:
+        source.execute("CREATE TABLE planes (tail text PRIMARY KEY, seats int)")
+        source.execute("SELECT pg_create_logical_replication_slot('taken', 'pgoutput')")
+        pipes.create(owner.tenant, definition(PIPE))
+        with pytest.raises(UserError, match="no replication slot left"):
+            run(spark(), owner.tenant, "planes", 2)
+        assert source.execute("SELECT pubname FROM pg_publication").fetchall() == []
+        source.execute("SELECT pg_drop_replication_slot('taken')")
+        assert bring(owner).is_full
+
+
 def found(owner: Owner) -> "pipes.Pipe":
     return pipes.find(owner.tenant, "planes")
 

@@ -84,7 +84,7 @@ def begin(address: str, tenant: Tenant, definition: Definition, table: Table) ->
     What the log has before the place is seen by every snapshot that is taken afterwards.
 
     Raises:
-        UserError: the source's log does not contain changes.
+        UserError: the source's log does not contain changes, or the source has no slot left.
         Transient: a transaction that writes the table does not end.
     """
     name, part = slot_name(tenant, definition), table.parts[0]
@@ -94,11 +94,25 @@ def begin(address: str, tenant: Tenant, definition: Definition, table: Table) ->
         _remove(source, name)
         publications.publish(source, definition, name, part)
         fail_point("pipe.before_slot")
-        ((lsn,),) = source.execute(CREATE_SLOT, [name]).fetchall()
+        lsn = _create_slot(source, definition, name)
         fail_point("pipe.slot_made")
         _wait_for_writers(source, definition, part)
         published, shape = publications.fingerprints(source, name, part)
         return Place(system, timeline, lsn, str(published), shape, publications.mark(source, name))
+
+
+def _create_slot(source: "psycopg.Connection[Any]", definition: Definition, name: str) -> str:
+    """Create a slot; returns where its changes begin."""
+    try:
+        ((lsn,),) = source.execute(CREATE_SLOT, [name]).fetchall()
+    except psycopg.errors.ConfigurationLimitExceeded:
+        _remove(source, name)
+        raise UserError(
+            "the source has no replication slot left",
+            fix="Raise max_replication_slots there, or drop slots that have no reader: pg_replication_slots",
+            pipe=definition.pipe,
+        ) from None
+    return str(lsn)
 
 
 def _wait_for_writers(source: "psycopg.Connection[Any]", definition: Definition, part: str) -> None:
