@@ -48,7 +48,7 @@ def take_turns(
                     work(table)
                 del waiting[table]
             except TurnOver:
-                waiting[table] = longest
+                waiting[table] = max(waiting[table], longest)
         turn_s *= 2
     return list(waiting.items())
 
