@@ -82,7 +82,7 @@ def one_or_more(name: str) -> dict[str, Any]:
 
 
 def operation_id(route: APIRoute) -> str:
-    """A route's function names its operation in generated clients."""
+    """Name an operation as its route's function, which generated clients then call theirs."""
     return route.name
 
 

@@ -123,7 +123,7 @@ def open_sync(connection: postgres.Connection, tenant: Tenant, dataset_id: UUID,
 
 
 def supersede(connection: postgres.Connection, dataset_id: UUID, sync_id: int) -> None:
-    """End the full syncs before this full one that have not ended. A part that is refused ends none."""
+    """End earlier full syncs that are under way. Call it once a first part of this one is accepted."""
     connection.execute(SUPERSEDE, [dataset_id, sync_id])
 
 

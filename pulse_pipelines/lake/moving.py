@@ -17,7 +17,7 @@ from pulse_resources.iceberg import table_metadata
 from pulse_resources.iceberg.document_weight import TooLarge
 
 PURGE_S = 1.0
-"""Time for the files of a dropped table, some thousands; upkeep removes the rest. Others wait meanwhile."""
+"""Seconds to remove files of a dropped table, since other requests wait; upkeep removes the rest."""
 DROP = """
 DELETE FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesce(iceberg_type, 'TABLE') = %s

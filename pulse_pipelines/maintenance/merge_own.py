@@ -6,6 +6,7 @@ that one is written again about as often as its partition doubles. A file that w
 group: engines that change the table win.
 """
 
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ MIN_FILES = 5
 """Files that are merged, at least: as in Iceberg's own procedure."""
 SMALL = 0.75
 """A file of at least this part of the target is not small, as there."""
-MOST_FILES, MOST_BYTES, SECONDS = 2_000, 512 * 1024 * 1024, 240.0
+MOST_FILES, MOST_BYTES = 2_000, 512 * 1024 * 1024
 """Limits of a run, of all tables of a tenant together."""
 TABLE_FILES = 1_000
 """Small files of one table that a run looks at."""
@@ -53,7 +54,8 @@ class Budget:
 
     files: int = MOST_FILES
     bytes: int = MOST_BYTES
-    until: float = field(default_factory=lambda: time.monotonic() + SECONDS)
+    until: float = math.inf
+    """Moment, by `time.monotonic`."""
 
     @property
     def late(self) -> bool:

@@ -180,7 +180,7 @@ class Keeper:
         return self._report()
 
     def _tidy(self, table: OwnTable) -> None:
-        """Check a table, expire its snapshots and sweep it; again, where a turn before did not finish."""
+        """Check a table, expire its snapshots and remove its orphans; continues an unfinished turn."""
         self._tell({"at": table.shown, "outside": self._outside})
         try:
             if (stray := self._stray(table)) is not None:
@@ -208,7 +208,7 @@ class Keeper:
         return self._report()
 
     def purge(self) -> UpkeepReport:
-        """Go on with removals of large folders for what is left of the time."""
+        """Continue removals of large folders for the rest of the time."""
         seconds = self._began + self._seconds * ALL - time.monotonic()
         self._numbers["folders"] += purges.finish(self._tenant, seconds)
         return self._report()

@@ -1,7 +1,7 @@
 """Turns of a tenant's own tables in an upkeep: none holds up the others by what its engines wrote.
 
-Each table has a short turn. One that does not finish has another when all others had theirs, twice as long:
-so what is large gets done.
+Each table has a short turn. A table that does not finish has another turn, twice as long, after all others
+had theirs: so a large one gets done, too.
 """
 
 import random
@@ -16,19 +16,19 @@ from pulse_pipelines.lake.catalog import OwnTable
 FIRST_S = 20.0
 """First turn of a table."""
 AGAIN_S = 2.0
-"""A turn that is over ends again after this long, where code that it came upon did not notice."""
+"""Seconds until a turn that is over is interrupted again, for code that swallowed the interruption."""
 
 
 class TurnOver(BaseException):
-    """A turn is over. No Exception: who reads what others wrote catches all of these."""
+    """A turn is over. Not an Exception: code that reads what tenants wrote catches every Exception."""
 
 
 def take_turns(
     tables: Sequence[OwnTable], work: Callable[[OwnTable], None], seconds: float
 ) -> list[tuple[OwnTable, float]]:
-    """Do the work of each table, in any order: what takes all the time is not always before others.
+    """Call `work` for each table, in random order: no slow table always comes before the same others.
 
-    Only in the main thread, where no transaction is open.
+    Call it in the main thread, outside of a transaction.
 
     Args:
         work: may be interrupted anywhere, and begun again.
@@ -41,14 +41,14 @@ def take_turns(
     waiting = dict.fromkeys(random.sample(tables, len(tables)), 0.0)
     while waiting and time.monotonic() < until:
         for table in list(waiting):
-            if (longest := min(turn_s, until - time.monotonic())) <= 0:
+            if (seconds_left := min(turn_s, until - time.monotonic())) <= 0:
                 break
             try:
-                with _limit(longest):
+                with _limit(seconds_left):
                     work(table)
                 del waiting[table]
             except TurnOver:
-                waiting[table] = max(waiting[table], longest)
+                waiting[table] = max(waiting[table], seconds_left)
         turn_s *= 2
     return list(waiting.items())
 

@@ -14,7 +14,7 @@ _making = threading.Lock()
 
 @cache
 def _session() -> Any:
-    """What makes all clients of this process: it has read botocore's description of S3, 12 MB, once."""
+    """The session that makes all clients: botocore reads its description of S3 (12 MB) once per process."""
     from botocore.session import Session  # a quarter of a second
 
     return Session()

@@ -36,9 +36,8 @@ class Dbt:
     """dbt in an environment of its own, with a home that has DuckDB's extensions."""
 
     def __init__(self, catalog: Api, guest: Guest, folder: Path) -> None:
-        (install,) = (
-            line[2:] for line in (DOCS / "open-lake.md").read_text().splitlines() if "dbt-core" in line
-        )
+        lines = (DOCS / "open-lake.md").read_text().splitlines()
+        install, self._build = (line[2:] for line in lines if line.startswith(("$ pip", "$ dbt")))
         self._folder = shutil.copytree(PROJECT, folder / "project")
         extensions = folder / ".duckdb" / "extensions" / f"v{duckdb.__version__}" / "linux_amd64"
         extensions.mkdir(parents=True)
@@ -55,7 +54,7 @@ class Dbt:
         self._run(install)
 
     def build(self) -> None:
-        self._run("dbt --no-use-colors build --profiles-dir .")
+        self._run(self._build)
 
     def _run(self, command: str) -> None:
         done = subprocess.run(

@@ -73,7 +73,7 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 def counts(owner: Owner) -> tuple[str, int, int, int]:
-    """SyncState, new, unchanged and refused of the last run; nothing of events is changed or deleted."""
+    """State, new, unchanged and refused of the last run; nothing of events is changed or deleted."""
     each = syncs.list_syncs(owner.tenant, "sales")[0]
     assert (each.is_full, each.changed, each.deleted) == (False, 0, 0)
     return each.state, each.created, each.unchanged, each.refused

@@ -38,7 +38,7 @@ OF_LETTER = {
     "erased": FateState.ERASED,
 }
 """State of an event by the resolution of its dead letter."""
-ON_ITS_WAY = frozenset({FateState.WAITING, FateState.IN_BATCH})
+PENDING_STATES = frozenset({FateState.WAITING, FateState.IN_BATCH})
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Trace:
     @property
     def settled(self) -> bool:
         """Whether no event is still on its way."""
-        return all(fate.state not in ON_ITS_WAY for fate in self.fates)
+        return all(fate.state not in PENDING_STATES for fate in self.fates)
 
 
 def ordered(fates: list[Fate]) -> tuple[Fate, ...]:
