@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.expressions import Expression, expression
+from pulse_pipelines.domain.expressions.compiler import Expression, expression
 from pulse_pipelines.entities import index_runs
 from pulse_pipelines.entities.index_runs import Counters, Run, Values
 from pulse_pipelines.tables.digests import Digests

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pulse_pipelines.domain import expressions
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.expressions import compiler
 from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import index_entries, index_runs
@@ -90,7 +90,7 @@ def declare(tenant: Tenant, slug: str, expression: str, *, pipe: str | None = No
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         log = log_of(connection, tenant, slug)
-        text = expressions.expression(expression, log.dataset.columns).text
+        text = compiler.expression(expression, log.dataset.columns).text
         connection.execute(HOLD, [log.dataset.dataset_id])
         connection.execute(DECLARE, [tenant.tenant_id, log.dataset.dataset_id, text, pipe is not None])
         declared = _listed(connection, log)
@@ -135,7 +135,7 @@ def check(tenant: Tenant, dataset: Dataset, columns: Sequence[Column]) -> None:
         rows = connection.execute(EXPRESSIONS, [dataset.dataset_id]).fetchall()
     for index_id, text in rows:
         try:
-            expressions.expression(text, columns)
+            compiler.expression(text, columns)
         except UserError as error:
             raise Conflict(
                 f"the index by {text} has no place in the newer schema: {error}",
@@ -175,7 +175,7 @@ def subset_log(
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         log = log_of(connection, tenant, slug)
-        subset = expressions.subset(text, log.dataset.columns)
+        subset = compiler.subset(text, log.dataset.columns)
         row = connection.execute(FIND, [log.dataset.dataset_id, subset.expression.text]).fetchone()
         if row is None:
             raise Conflict(

@@ -15,9 +15,10 @@ from pyiceberg.table import Table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import own_tables, record, rows, run
+from pulse_pipelines.erasure import record, rows, run
 from pulse_pipelines.erasure.accounting import Places
-from pulse_pipelines.erasure.own_table import Outcome
+from pulse_pipelines.erasure.own import tables as own_tables
+from pulse_pipelines.erasure.own.table import Outcome
 from pulse_pipelines.erasure.remains import deleted_slugs
 from pulse_pipelines.erasure.run import ErasurePreview
 from pulse_pipelines.erasure.subject import ENVELOPE, Subject, subject

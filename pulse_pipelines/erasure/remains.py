@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import own_tables
+from pulse_pipelines.erasure.own import tables as own_tables
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.pipes.transforms.queries import readers
 from pulse_resources import kafka, postgres

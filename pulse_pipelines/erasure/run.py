@@ -17,7 +17,6 @@ from pulse_pipelines.erasure import (
     curated,
     history,
     letters,
-    own_tables,
     raw,
     record,
     rows,
@@ -25,6 +24,7 @@ from pulse_pipelines.erasure import (
     states,
     verify,
 )
+from pulse_pipelines.erasure.own import tables as own_tables
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.remains import deleted, remains
 from pulse_pipelines.erasure.subject import Subject, subject

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import ManifestFile
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import curated, history, letters, own_tables, raw, rows, staged, states
+from pulse_pipelines.erasure import curated, history, letters, raw, rows, staged, states
+from pulse_pipelines.erasure.own import tables as own_tables
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.maintenance.remove_orphan_files import in_flight

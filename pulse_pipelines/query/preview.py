@@ -11,9 +11,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from pulse_pipelines import registry
-from pulse_pipelines.domain import expressions
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
+from pulse_pipelines.domain.expressions import compiler
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_ROWS
 from pulse_pipelines.domain.tenant import Tenant
@@ -93,7 +93,7 @@ def preview(
         start, end: rows with start <= timestamp < end; each may be absent.
         snapshot_id: read the table at this snapshot, with its schema of that time.
         as_of: read the table as of this moment; before its first snapshot it had no rows.
-        subset: `<expression>=<value>` (see `domain.expressions`): rows with this value.
+        subset: `<expression>=<value>` (see `domain.expressions.compiler`): rows with this value.
 
     Returns:
         The rows with the table's own columns, physical ones included; timestamps in UTC.
@@ -186,7 +186,7 @@ def _columns(schema: Schema, selected: Sequence[str] | None) -> str:
 
 def _only(dataset: Dataset, schema: Schema, text: str) -> str:
     """The condition that a row is in a subset. Raises UserError: it is none, or by a column of later."""
-    subset = expressions.subset(text, dataset.columns)
+    subset = compiler.subset(text, dataset.columns)
     lacking = subset.expression.columns.difference(field.name for field in schema.fields)
     if lacking:
         raise UserError(f"the snapshot has no column {min(lacking)!r} yet", fix="Read a later one")

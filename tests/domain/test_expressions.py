@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.examples import times
 
-from pulse_pipelines.domain.expressions import expression, subset
+from pulse_pipelines.domain.expressions.compiler import expression, subset
 from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_resources.errors import UserError
 

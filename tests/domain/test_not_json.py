@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from pulse_pipelines.domain.expression_text import parsed
+from pulse_pipelines.domain.expressions.grammar import parsed
 from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_pipelines.domain.schemas.shorthand import write_out

@@ -34,9 +34,10 @@ from typer.testing import CliRunner
 from chaos.harm import hostile
 from pulse_api import cli
 from pulse_pipelines import registry
-from pulse_pipelines.erasure import everywhere, own_process, own_tables, record
-from pulse_pipelines.erasure.own_subject import SearchedValue, names_of, paths_of
-from pulse_pipelines.erasure.own_table import OwnErasure
+from pulse_pipelines.erasure import everywhere, record
+from pulse_pipelines.erasure.own import process as own_process, tables as own_tables
+from pulse_pipelines.erasure.own.subject import SearchedValue, names_of, paths_of
+from pulse_pipelines.erasure.own.table import OwnErasure
 from pulse_pipelines.erasure.subject import subject
 from pulse_pipelines.lake import catalog as names, metadata
 from pulse_resources import iceberg, object_store

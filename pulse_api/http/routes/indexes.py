@@ -11,7 +11,7 @@ from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.models import Body, DatasetSlug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
-from pulse_pipelines.domain.expression_text import MAX_LENGTH
+from pulse_pipelines.domain.expressions.grammar import MAX_LENGTH
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import index_build, indexes
 from pulse_pipelines.entities.indexes import DeclaredIndex

@@ -18,8 +18,8 @@ from sqlglot import exp
 from pulse_pipelines.curated.checked import Query
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.expression_text import Call, Literal, Node, Path
-from pulse_pipelines.domain.expressions import Expression, expression
+from pulse_pipelines.domain.expressions.compiler import Expression, expression
+from pulse_pipelines.domain.expressions.grammar import Call, Literal, Node, Path
 from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_resources.errors import UserError
 

@@ -16,8 +16,8 @@ from pyiceberg.exceptions import ValidationException
 from pyiceberg.manifest import DataFile
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import own_removing
-from pulse_pipelines.erasure.own_subject import Names, SearchedValue, names_of
+from pulse_pipelines.erasure.own import noted_files
+from pulse_pipelines.erasure.own.subject import Names, SearchedValue, names_of
 from pulse_pipelines.lake import own
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.lake.errors import NoSuchTable
@@ -157,7 +157,7 @@ class OwnErasure:
             return
         own.live_files(state)
         reached = set(ReachableFiles(state.store.store, self.entry.location).of(state.table))
-        before = own_removing.note(self.tenant, erasure_id, self.entry.shown, reached)
+        before = noted_files.note(self.tenant, erasure_id, self.entry.shown, reached)
         fail_point("own.erase.planned")
         outcome.uuid = str(state.metadata.table_uuid)
         while True:
@@ -169,7 +169,7 @@ class OwnErasure:
         outcome.searched = len(self._rows)
         outcome.objects = self._remove(erasure_id, before | self._written)
         fail_point("own.erase.removed")
-        own_removing.forget(self.tenant, erasure_id, self.entry.shown)
+        noted_files.forget(self.tenant, erasure_id, self.entry.shown)
 
     def _stage(self, erasure_id: str, outcome: Outcome) -> _Erased:
         """Stage the next commit: without a part of the files, and with the last part without history."""

@@ -1,4 +1,4 @@
-"""Values of expressions in Python: what `domain.expressions` compiles to, beside SQL."""
+"""Values of expressions in Python: what `compiler` makes of them, beside SQL."""
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime

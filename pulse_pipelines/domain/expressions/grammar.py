@@ -1,4 +1,4 @@
-"""The grammar of expressions (see `domain.expressions`): text to a tree, and a tree to its canonical text."""
+"""The grammar of expressions (see `compiler`): text to a tree, and a tree to its canonical text."""
 
 import re
 from dataclasses import dataclass

@@ -11,8 +11,8 @@ from uuid import UUID
 import orjson
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure.own_subject import SearchedValue
-from pulse_pipelines.erasure.own_table import OwnErasure
+from pulse_pipelines.erasure.own.subject import SearchedValue
+from pulse_pipelines.erasure.own.table import OwnErasure
 from pulse_pipelines.lake.catalog import OwnTable
 from pulse_pipelines.sql.confinement import limit_memory
 

@@ -14,8 +14,8 @@ import orjson
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
-from pulse_pipelines.erasure.own_subject import paths_of
-from pulse_pipelines.erasure.own_table import Outcome
+from pulse_pipelines.erasure.own.subject import paths_of
+from pulse_pipelines.erasure.own.table import Outcome
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.lake import catalog, metadata, own, paths
@@ -157,7 +157,7 @@ def _process(tenant: Tenant, table: OwnTable, subject: Subject, **arguments: obj
         "paths": paths_of(subject),
         "value": subject.value,
     } | arguments
-    command = [sys.executable, "-m", "pulse_pipelines.erasure.own_process"]
+    command = [sys.executable, "-m", "pulse_pipelines.erasure.own.process"]
     try:
         ended = subprocess.run(
             command, input=orjson.dumps(request), capture_output=True, timeout=SECONDS, check=False

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from pulse_pipelines.domain import expression_values as values
 from pulse_pipelines.domain.entities import ID
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
-from pulse_pipelines.domain.expression_text import Call, Literal, Node, Path, parsed, prefix
-from pulse_pipelines.domain.expression_values import Row, Value
+from pulse_pipelines.domain.expressions import values
+from pulse_pipelines.domain.expressions.grammar import Call, Literal, Node, Path, parsed, prefix
+from pulse_pipelines.domain.expressions.values import Row, Value
 from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_resources.errors import UserError, meant
 

@@ -1,0 +1,1 @@
+"""Erasure from tables of a tenant's own, where the tenant asks for it."""
