@@ -24,10 +24,12 @@ from chaos.report import Result
 from chaos.scenario import Scenario
 from chaos.scenarios import SCENARIOS, busy, operators
 from chaos.stack import Kind, Stack, stack
+from chaos.upgrade import command as upgrade
 from pulse_resources import spark
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(harm.app, name="harm")
+app.add_typer(upgrade.app, name="upgrade")
 console = Console(highlight=False)
 HOME = Path(".pulse-chaos").absolute()
 PAGE = Path("docs/chaos.md")

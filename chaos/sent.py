@@ -101,15 +101,19 @@ class Collected(Sent):
         self._offered |= {event.payload: event for event in self._owed}
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/x-ndjson"}
         body = b"\n".join(event.payload for event in self._owed)
+        answer = self.post(body, headers)
+        if answer is not None and answer.status_code == httpx.codes.ACCEPTED:
+            self._acknowledged.update(event.payload for event in self._owed)
+            self._owed.clear()
+
+    def post(self, body: bytes, headers: dict[str, str]) -> httpx.Response | None:
+        """Send one request; None: it was not answered."""
         try:
-            answer = httpx.post(
+            return httpx.post(
                 f"{self.url}/v1/collect", content=body, headers=headers, timeout=REQUEST_S, verify=TLS
             )
         except httpx.TransportError:
-            return
-        if answer.status_code == httpx.codes.ACCEPTED:
-            self._acknowledged.update(event.payload for event in self._owed)
-            self._owed.clear()
+            return None
 
     def locate(self) -> None:
         """Read the positions from the topic, independent of the API."""

@@ -15,6 +15,8 @@ from pulse_resources import postgres, task_settings
 from pulse_resources.settings import load_settings
 
 PULSE = str(Path(sys.executable).parent / "pulse")
+INSTALLATION = "CHAOS_INSTALLATION"
+"""Variable with the folder of another installation's programs, whose command line is run."""
 TLS = ssl.create_default_context()
 """For clients of HTTP: each makes one of its own otherwise, which takes 20 ms of processor time."""
 _LONGEST_S = 900
@@ -23,13 +25,14 @@ _LONGEST_S = 900
 def pulse(
     *arguments: str, environment: Mapping[str, str] | None = None, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line of this installation, with additional environment variables.
+    """Run the command line, with additional environment variables.
 
     Raises:
         AssertionError: it failed although `check` is true; contains its output.
     """
     env = os.environ | (environment or {})
-    done = subprocess.run([PULSE, *arguments], env=env, capture_output=True, text=True, timeout=_LONGEST_S)
+    program = f"{env[INSTALLATION]}/pulse" if INSTALLATION in env else PULSE
+    done = subprocess.run([program, *arguments], env=env, capture_output=True, text=True, timeout=_LONGEST_S)
     assert not check or done.returncode == 0, f"pulse {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done
 

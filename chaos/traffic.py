@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -20,6 +21,7 @@ from pulse_resources.settings import load_settings
 
 SETTLED = "SELECT tenant_id, partition, settled_offset FROM ingest_positions"
 PERIOD_S = 0.5
+RATE = 40
 PATIENCE_S = 600.0
 
 
@@ -27,26 +29,36 @@ class Traffic:
     """Thread that sends to each tenant twice a second.
 
     Args:
-        seed: seed of the events.
-        tenants: number of new tenants.
+        owners: senders with their loads.
         rate: events per second of each.
-        bad: share of events that cannot land.
-        api: whether another tenant sends valid events through POST /v1/collect.
     """
 
-    def __init__(
-        self, seed: int, tenants: int = 4, rate: int = 40, bad: float = BAD, *, api: bool = False
-    ) -> None:
-        self.sent = [Sent(make_tenant()) for _ in range(tenants)]
-        self._loads = [Load(seed + number, bad=bad) for number in range(tenants)]
+    def __init__(self, owners: Sequence[tuple[Sent, Load]], rate: int = RATE) -> None:
+        self.sent = [sender for sender, _ in owners]
+        self._owners, self._rate = owners, rate
+        self._stop = threading.Event()
+        self._failed: BaseException | None = None
+
+    @classmethod
+    def of_new_tenants(
+        cls, seed: int, tenants: int = 4, rate: int = RATE, bad: float = BAD, *, api: bool = False
+    ) -> Self:
+        """Traffic of tenants that it makes.
+
+        Args:
+            seed: seed of the events.
+            tenants: number of new tenants.
+            rate: events per second of each.
+            bad: share of events that cannot land.
+            api: whether another tenant sends valid events through POST /v1/collect.
+        """
+        owners = [(Sent(make_tenant()), Load(seed + number, bad=bad)) for number in range(tenants)]
         if api:
             tenant = make_tenant()
             key = keys.issue_key(tenant, "chaos", [KeyScope.COLLECT])
-            self.sent.append(Collected(tenant, url=local_api.url(load_settings()), key=key.text))
-            self._loads.append(Load(seed + tenants, bad=0))
-        self._rate = rate
-        self._stop = threading.Event()
-        self._failed: BaseException | None = None
+            sender = Collected(tenant, url=local_api.url(load_settings()), key=key.text)
+            owners.append((sender, Load(seed + tenants, bad=0)))
+        return cls(owners, rate)
 
     @contextmanager
     def flowing(self) -> Iterator[None]:
@@ -65,8 +77,8 @@ class Traffic:
         producer = kafka.producer()
         try:
             while not self._stop.wait(PERIOD_S):
-                for load, sent in zip(self._loads, self.sent, strict=True):
-                    sent.send(load.events(round(self._rate * PERIOD_S)), producer)
+                for sender, load in self._owners:
+                    sender.send(load.events(round(self._rate * PERIOD_S)), producer)
         except BaseException as error:
             self._failed = error
 

@@ -35,7 +35,7 @@ _COMPUTE = "while :; do :; done"
 def run(stack: Stack, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Keep the machine busy for as many minutes, and see that the stack does not keep itself from working."""
     processes = int(os.environ.get(HOW_MANY, PROCESSES))
-    draw, traffic = random.Random(seed), Traffic(seed, api=True)
+    draw, traffic = random.Random(seed), Traffic.of_new_tenants(seed, api=True)
     killed: Counter[str] = Counter()
     before = _restarts(stack)
     with traffic.flowing():

@@ -28,11 +28,11 @@ DROP = "DELETE FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s AN
 
 def run(stack: Stack, seed: int, amount: float, report_progress: ReportProgress) -> Outcome:
     """Measure the age of the oldest event at settlement, for quiet tenants, without and with noise."""
-    quiet = Traffic(seed, tenants=4, rate=RATE)
+    quiet = Traffic.of_new_tenants(seed, tenants=4, rate=RATE)
     noisy = [
-        Traffic(seed + 10, tenants=1, rate=FLOOD),
-        Traffic(seed + 20, tenants=1, rate=RATE, bad=1.0),
-        Traffic(seed + 30, tenants=1, rate=RATE),
+        Traffic.of_new_tenants(seed + 10, tenants=1, rate=FLOOD),
+        Traffic.of_new_tenants(seed + 20, tenants=1, rate=RATE, bad=1.0),
+        Traffic.of_new_tenants(seed + 30, tenants=1, rate=RATE),
     ]
     _drop_table(noisy[2].sent[0].tenant)
     with quiet.flowing():

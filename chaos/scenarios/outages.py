@@ -34,7 +34,7 @@ def run(fault: Fault, stack: Stack, seed: int, amount: float, report_progress: R
     Raises:
         AssertionError: it does not recover.
     """
-    traffic = Traffic(seed, api=True)
+    traffic = Traffic.of_new_tenants(seed, api=True)
     with traffic.flowing():
         time.sleep(BEFORE_S)
         began = time.monotonic()
