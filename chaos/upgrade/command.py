@@ -6,6 +6,7 @@ first one ends. Senders, readers and engines see no error but a 503 with Retry-A
 for every event. Each run makes a new stack in .pulse-upgrade and removes it afterwards.
 """
 
+import os
 import shutil
 import signal
 import time
@@ -76,6 +77,7 @@ def run(
     Example: python -m chaos upgrade --from HEAD~20
     """
     shutil.rmtree(HOME, ignore_errors=True)
+    os.environ.pop("PYTHONPATH", None)  # else each version imports what it names
     versions = Versions(HOME / "versions")
     old, new = (versions.install(commit_of(name)) for name in (earlier or before_newest_migration(), to))
     console.print(f"from {old.commit[:8]} to {new.commit[:8]}: starting the earlier version")

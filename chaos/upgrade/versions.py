@@ -6,6 +6,7 @@ import site
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class Version:
         """Start its Python."""
         command = [str(self.venv / "bin" / "python"), *arguments]
         return subprocess.Popen(
-            command, env=os.environ | environment, cwd=self.venv, text=True,
+            command, env=without_path(os.environ) | environment, cwd=self.venv, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -95,6 +96,11 @@ class Versions:
         """Whether a process of this version has started with this module."""
         lines = self._log.read_text().splitlines()
         return any(line.startswith(f"{version.venv} ") and f" {module}" in line for line in lines)
+
+
+def without_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment whose Python imports what is installed, not what a developer's PYTHONPATH names."""
+    return {name: value for name, value in environment.items() if name != "PYTHONPATH"}
 
 
 def commit_of(reference: str) -> str:
