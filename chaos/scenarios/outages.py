@@ -52,7 +52,7 @@ def _orphans(sent: Sequence[Sent]) -> list[Finding]:
         for owner in sent:
             tenant = owner.tenant
             needs = [
-                Need(tenant, registry.find_dataset(tenant, slug).dataset_id, slug, Task.SWEEP, "chaos", 1)
+                Need(tenant, registry.find_dataset(tenant, slug).dataset_id, slug, Task.ORPHANS, "chaos", 1)
                 for slug in SCHEMAS
             ]
             deadline = time.monotonic() + SWEEP_S

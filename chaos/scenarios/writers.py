@@ -34,7 +34,7 @@ GAVE_WAY = re.compile("was replaced meanwhile|: Transient: ")
 """What upkeep of own tables says of files that it did not merge, since an engine was first."""
 OWN_WORK = {"merged files": "merged", "removed files": "objects"}
 OF_A_DAY = (Task.MERGE, Task.SORT)
-OF_A_TABLE = (Task.MANIFESTS, Task.EXPIRE, Task.SWEEP)
+OF_A_TABLE = (Task.MANIFESTS, Task.EXPIRE, Task.ORPHANS)
 EAGER = {
     "UPKEEP__HISTORY_HOURS": 0,
     "UPKEEP__HISTORY_SNAPSHOTS": 5,
@@ -128,7 +128,7 @@ def _upkeep(tenant: Tenant, draw: random.Random) -> str:
 
 
 def _own_upkeep(tenant: Tenant, draw: random.Random) -> str:
-    need = Need(tenant, None, None, Task.OWN, "chaos", 1)
+    need = Need(tenant, None, None, Task.TENANT_TABLES, "chaos", 1)
     (done,) = upkeep(_no_spark, [need], run_id=None, seconds=600)
     problems = [why for why in (done.detail or "").split("; ") if why and not GAVE_WAY.search(why)]
     assert (done.outcome, problems) == ("done", []), f"upkeep of own tables: {done}"

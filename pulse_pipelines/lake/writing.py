@@ -114,12 +114,12 @@ def enter(
     Args:
         overwrite: in place of one of this name, if there is one.
     """
-    commit_files(_Entry(tenant, once, [name.namespace], name, first, kind, overwrite))
+    commit_files(_FirstCommit(tenant, once, [name.namespace], name, first, kind, overwrite))
     return first
 
 
 @dataclass
-class _Entry(CatalogChange[Work]):
+class _FirstCommit(CatalogChange[Work]):
     """Enters a table or view whose first metadata file is written."""
 
     name: Name

@@ -62,7 +62,7 @@ class Issue:
 @dataclass(frozen=True)
 class Issues:
     issues: tuple[Issue, ...]
-    looked_at: frozenset[Kind]
+    checked_kinds: frozenset[Kind]
     """Kinds that were checked completely; of the others nothing is known."""
 
 

@@ -154,7 +154,7 @@ def _days(manifest: ManifestFile) -> tuple[int, int]:
     return first * DAY_US, (last + 1) * DAY_US - 1
 
 
-class _Cache:
+class _BoundsCache:
     """An LRU cache of bounded files by manifest path and column."""
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class _Cache:
         return files
 
 
-_CACHE = _Cache()
+_CACHE = _BoundsCache()
 
 
 def _read(manifests: Sequence[ManifestFile], column: int, until: float) -> list[BoundedFile]:

@@ -57,7 +57,7 @@ def of_files(
         yield str(folder / _METADATA)
 
 
-class _Cache:
+class _ViewCache:
     """An LRU cache of views, as the contents of their files.
 
     A view is written to a new temporary folder for each user, so that users do not share folders.
@@ -95,7 +95,7 @@ def _size(key: _Key, contents: dict[str, bytes]) -> int:
     return len(repr(key)) + sum(map(len, contents.values()))
 
 
-_CACHE = _Cache()
+_CACHE = _ViewCache()
 
 
 def _make(
