@@ -87,8 +87,8 @@ class _ViewCache:
                 self._views[key] = bytes(folder), contents
                 self.bytes += _size(key, contents)
             while self.bytes > CACHED_BYTES:
-                gone, (_, old) = self._views.popitem(last=False)
-                self.bytes -= _size(gone, old)
+                dropped, (_, old) = self._views.popitem(last=False)
+                self.bytes -= _size(dropped, old)
 
 
 def _size(key: _Key, contents: dict[str, bytes]) -> int:
