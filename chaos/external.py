@@ -73,8 +73,8 @@ def create(tenant: Tenant, url: str) -> None:
 
 
 @dataclass
-class Writer:
-    """One engine; it knows what it was told of its rows.
+class EngineWriter:
+    """One engine, with the answers of the catalog about its rows.
 
     Args:
         number: of this writer; its ids begin with it.
@@ -116,8 +116,8 @@ class Writer:
         return f"external {kind}"
 
 
-def judge(tenant: Tenant, client: RestCatalog, writers: list[Writer]) -> list[Finding]:
-    """Compare the table with what the writers were told, and read every snapshot of it."""
+def compare_table(tenant: Tenant, client: RestCatalog, writers: list[EngineWriter]) -> list[Finding]:
+    """Compare the table with the commits that its writers report, and read every snapshot of it."""
     table = client.load_table(TABLE)
     ids: list[int] = table.scan().to_arrow()["id"].to_pylist()
     committed = set().union(*(writer.committed for writer in writers))

@@ -72,7 +72,7 @@ class Writer:
                     "c": draw.randrange(9),
                     "d": draw.choice((None, "x", LARGE)),
                 }
-                # A key that is there already: the transaction goes on without this statement.
+                # A key that exists already: the transaction continues without this statement.
                 try:
                     with source.transaction():
                         source.execute(draw.choice(DML).format(t=table), values)

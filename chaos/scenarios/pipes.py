@@ -60,7 +60,7 @@ CLAIMS = ("claims.before_add", "claims.after_add")
 class Kind:
     """A pipe of the scenario. It has the rows of a table of the source."""
 
-    what: str
+    label: str
     table: str
     members: Mapping[str, Any]
     """Members of the pipe's definition; its name and dataset are added."""
@@ -230,7 +230,7 @@ def _blows(draw: random.Random, scene: Scene) -> Iterator[tuple[str, str, Blow]]
 
 def _describe_blow(action: str, name: str, blow: Blow) -> str:
     """A kill, as it is counted."""
-    actor = PIPES[name].what if action == "run" else {"ingest": "batch"}.get(action, action)
+    actor = PIPES[name].label if action == "run" else {"ingest": "batch"}.get(action, action)
     return f"{actor}: {blow.point or RANDOM}"
 
 
@@ -306,5 +306,5 @@ def _compare(scene: Scene) -> list[Finding]:
         for name in scene.names:
             table = PIPES[name].table
             rows, deleted = piped.rows(scene.source, table), scene.writer.gone[table]
-            findings += piped.judge(tenant, scene.source, name, rows, deleted)
+            findings += piped.compare(tenant, scene.source, name, rows, deleted)
     return findings
