@@ -305,6 +305,6 @@ def _compare(scene: Scene) -> list[Finding]:
         _settle(tenant)
         for name in scene.names:
             table = PIPES[name].table
-            rows, deleted = piped.rows(scene.source, table), scene.writer.gone[table]
+            rows, deleted = piped.rows(scene.source, table), scene.writer.deleted_ids[table]
             findings += piped.compare(tenant, scene.source, name, rows, deleted)
     return findings

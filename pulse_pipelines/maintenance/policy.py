@@ -123,10 +123,9 @@ class DayState:
     last_at: datetime
     level: int | None
     files_then: int | None
-    """Files landed when it was last compacted; the bytes likewise."""
+    """Files landed when it was last compacted; the bytes likewise. Then it had `compacted_files`."""
     bytes_then: int | None
     compacted_files: int | None
-    """Files after its last compaction; the bytes likewise."""
     compacted_bytes: int | None
     compacted_at: datetime | None
     now: datetime
@@ -158,12 +157,11 @@ class TableState:
     first_at: datetime | None
     last_at: datetime | None
     recorded_at: datetime | None
-    """When this state was recorded."""
     snapshots: int | None
     oldest_at: datetime | None
     manifests: int | None
     cleaned_at: datetime | None
-    """When orphans were last removed from its folder."""
+    """When orphans were last removed from its folder; a tenant's: from its raw zone."""
     now: datetime
 
 
@@ -174,12 +172,10 @@ class TenantState:
     tenant_id: UUID
     tenant: str
     cleaned_at: datetime | None
-    """When orphans were last removed from its raw zone."""
     retained_at: datetime | None
     last_at: datetime | None
     """When the latest batch settled."""
     tidied_at: datetime | None
-    """When upkeep last looked after its own tables."""
     has_tables: bool
     """Whether it has, or had, tables of its own, and not only what landed lately is considered."""
     now: datetime
@@ -267,52 +263,33 @@ def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
     elif snapshots > settings.history_minimum and oldest and table.now - oldest > history * 1.25:
         yield need(Task.EXPIRE, f"{snapshots} snapshots, the oldest until {oldest:%Y-%m-%d %H:%M}", snapshots)
     changed = max((at for at in (table.last_at, table.recorded_at) if at), default=None)
-    if changed and (
-        table.cleaned_at is None
-        or (
-            changed > table.cleaned_at
-            and table.now - table.cleaned_at >= timedelta(hours=settings.sweep_hours)
-        )
-    ):
-        since = f"{table.cleaned_at:%Y-%m-%d %H:%M}" if table.cleaned_at else "it was made"
+    cleaned_at, pause = table.cleaned_at, timedelta(hours=settings.sweep_hours)
+    if changed and (cleaned_at is None or (changed > cleaned_at and table.now - cleaned_at >= pause)):
+        since = f"{cleaned_at:%Y-%m-%d %H:%M}" if cleaned_at else "it was made"
         yield need(Task.ORPHANS, f"not searched for orphans since {since}", table.commits)
 
 
 def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
     """Tasks that a tenant's raw zone, claims and own tables need."""
-
-    def wait(since: datetime | None) -> int:
-        return int((tenant.now - since).total_seconds()) if since else sys.maxsize
-
     owner, pause = Tenant(tenant.tenant_id, tenant.tenant), timedelta(hours=settings.sweep_hours)
-    cleaned_at, retained_at = tenant.cleaned_at, tenant.retained_at
+
+    def need(task: Task, reason: str, done_at: datetime | None) -> Need:
+        weight = int((tenant.now - done_at).total_seconds()) if done_at else sys.maxsize
+        return Need(owner, None, None, task, reason, weight)
+
+    cleaned_at, retained_at, tidied_at = tenant.cleaned_at, tenant.retained_at, tenant.tidied_at
     if tenant.last_at and (
         cleaned_at is None or (tenant.last_at > cleaned_at and tenant.now - cleaned_at >= pause)
     ):
         since = f"{cleaned_at:%Y-%m-%d %H:%M}" if cleaned_at else "it was made"
-        yield Need(
-            owner,
-            None,
-            None,
-            Task.RAW,
-            f"not searched for orphans since {since}",
-            wait(cleaned_at),
-            since=cleaned_at,
-        )
+        yield replace(need(Task.RAW, f"not searched for orphans since {since}", cleaned_at), since=cleaned_at)
     limits = {"raw objects": settings.raw_days, "claims": settings.claim_days}
     limited = [f"{what} for {days} days" for what, days in limits.items() if days >= 0]
     if limited and (retained_at is None or tenant.now - retained_at >= pause):
-        yield Need(owner, None, None, Task.RETENTION, f"keeps {' and '.join(limited)}", wait(retained_at))
-    if tenant.has_tables and (tenant.tidied_at is None or tenant.now - tenant.tidied_at >= pause):
-        since = f"{tenant.tidied_at:%Y-%m-%d %H:%M}" if tenant.tidied_at else "the first one was made"
-        yield Need(
-            owner,
-            None,
-            None,
-            Task.TENANT_TABLES,
-            f"own tables not looked after since {since}",
-            wait(tenant.tidied_at),
-        )
+        yield need(Task.RETENTION, f"keeps {' and '.join(limited)}", retained_at)
+    if tenant.has_tables and (tidied_at is None or tenant.now - tidied_at >= pause):
+        since = f"{tidied_at:%Y-%m-%d %H:%M}" if tidied_at else "the first one was made"
+        yield need(Task.TENANT_TABLES, f"own tables not looked after since {since}", tidied_at)
 
 
 def by_table(needs: Iterable[Need]) -> list[list[Need]]:

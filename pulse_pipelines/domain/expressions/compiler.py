@@ -112,7 +112,7 @@ class _Part:
 
 class _Compiler:
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        self._known = columns
+        self._columns = columns
         self.columns: set[str] = set()
 
     def part(self, node: Node) -> _Part:
@@ -150,12 +150,12 @@ class _Compiler:
         first, *members = node.names
         if node.names == (ID,):
             column = Column(ID, "id", FieldType(Kind.STRING))
-        elif first in self._known:
-            column = self._known[first]
+        elif first in self._columns:
+            column = self._columns[first]
         else:
             raise UserError(
                 f"the schema declares no property {first!r} that has a column",
-                fix=meant(first, [ID, *self._known]),
+                fix=meant(first, [ID, *self._columns]),
             )
         self.columns.add(column.name)
         kind, sql, path = column.type, f'"{column.name}"', [column.name]

@@ -198,22 +198,22 @@ class _Types:
     `MAX_FIELDS` members."""
 
     def __init__(self) -> None:
-        self._left = MAX_FIELDS
-        self._known: dict[tuple[int, int], tuple[FieldType, int]] = {}
+        self._remaining_members = MAX_FIELDS
+        self._types_by_shape: dict[tuple[int, int], tuple[FieldType, int]] = {}
 
     def column(self, shape: ValueShape) -> tuple[FieldType, bool]:
         """The type of a column, and whether it holds every value of the shape."""
         kind, size = self._of(shape, 0)
-        if kind.kind is Kind.JSON or size > self._left:
+        if kind.kind is Kind.JSON or size > self._remaining_members:
             return JSON, True
-        self._left -= size
+        self._remaining_members -= size
         return kind, _certain(shape, kind)
 
     def _of(self, shape: ValueShape, depth: int) -> tuple[FieldType, int]:
         """The type, and the number of members within it."""
         key = (id(shape), depth)
-        if (cached := self._known.get(key)) is None:
-            cached = self._known[key] = self._new(shape, depth)
+        if (cached := self._types_by_shape.get(key)) is None:
+            cached = self._types_by_shape[key] = self._new(shape, depth)
         return cached
 
     def _new(self, shape: ValueShape, depth: int) -> tuple[FieldType, int]:

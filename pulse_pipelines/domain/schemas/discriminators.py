@@ -88,15 +88,15 @@ class _AllFacts:
     def __init__(self, root: Subschema) -> None:
         self._root = root
         self._alone = draft_of(root) <= 7
-        self._known: dict[int, _Facts] = {}
+        self._facts: dict[int, _Facts] = {}
 
     def of(self, schema: Any, level: int = 0) -> _Facts:
         """The facts of a subschema, or fewer; none beyond `MAX_LEVELS`, or for a reference to itself."""
         if not isinstance(schema, dict) or level > MAX_LEVELS:
             return _Facts()
-        if (cached := self._known.get(id(schema))) is None:
-            self._known[id(schema)] = _Facts()
-            cached = self._known[id(schema)] = self._new(schema, level + 1)
+        if (cached := self._facts.get(id(schema))) is None:
+            self._facts[id(schema)] = _Facts()
+            cached = self._facts[id(schema)] = self._new(schema, level + 1)
         return cached
 
     def _new(self, schema: Subschema, level: int) -> _Facts:

@@ -34,8 +34,8 @@ class Narrowing:
 
     def __init__(self, root: Subschema, checks: "Checks", is_small: Callable[[Any], bool]) -> None:
         self._root, self._checks, self._is_small = root, checks, is_small
-        self._left = 0
-        self._known: dict[tuple[str, int], bool] = {}
+        self._budget = 0
+        self._validity: dict[tuple[str, int], bool] = {}
         """Whether a part follows a subschema, by its pointer and the `id` of the part."""
 
     def place(self, data: Any) -> tuple[ValuePath, Any, Any]:
@@ -43,7 +43,7 @@ class Narrowing:
 
         If the part is still too large, a schema stands for the validator: the keywords that have no choices.
         """
-        self._left = LOOKS * values(data)
+        self._budget = LOOKS * values(data)
         path: ValuePath = []
         pointer, value, begun = "#", data, set[tuple[str, int]]()
         while (pointer, id(value)) not in begun:
@@ -68,11 +68,11 @@ class Narrowing:
 
     def _is_valid(self, pointer: str, value: Any) -> bool:
         key = pointer, id(value)
-        if (cached := self._known.get(key)) is not None:
+        if (cached := self._validity.get(key)) is not None:
             return cached
         check = self._checks.get(pointer)
-        self._left -= values(value)
-        is_valid = self._known[key] = check is None or self._left < 0 or bool(check.is_valid(value))
+        self._budget -= values(value)
+        is_valid = self._validity[key] = check is None or self._budget < 0 or bool(check.is_valid(value))
         return is_valid
 
     def _parts(self, pointer: str, value: Any) -> Iterator[tuple[str, ValuePath, Any]]:
@@ -80,7 +80,7 @@ class Narrowing:
         node = self._node(pointer)
         if isinstance(reference := node.get("$ref"), str):
             if len(node) == 1:
-                self._known[unquote(reference), id(value)] = False
+                self._validity[unquote(reference), id(value)] = False
             yield unquote(reference), [], value
         if isinstance(value, dict):
             for name in dict_of(node.get("properties")):

@@ -62,7 +62,7 @@ class Shapes:
         # Drafts up to 7 ignore all keywords beside a reference.
         self._draft = draft_of(root)
         self._alone = self._draft <= 7
-        self._known: dict[int, ValueShape] = {}
+        self._by_node: dict[int, ValueShape] = {}
         self._merged: dict[tuple[bool, int, int], tuple[ValueShape, ValueShape, ValueShape]] = {}
         self._work = self._level = 0
         self._compute(root)
@@ -71,7 +71,7 @@ class Shapes:
         """The shape of a subschema; anything while it is still being computed."""
         if not isinstance(node, dict):
             return NOTHING if node is False else ANYTHING
-        return self._known.get(id(node), ANYTHING)
+        return self._by_node.get(id(node), ANYTHING)
 
     def _compute(self, root: Subschema) -> None:
         """Compute the shapes of all subschemas bottom-up, iteratively, since chains may be long."""
@@ -84,7 +84,7 @@ class Shapes:
                 begun.add(id(child))
                 pending.append((child, self._inner(child)))
             else:
-                self._known[id(node)] = self._narrowed(self._parts(node))
+                self._by_node[id(node)] = self._narrowed(self._parts(node))
                 pending.pop()
 
     def _inner(self, node: Subschema) -> Iterator[Any]:
