@@ -53,7 +53,7 @@ PATIENCE_S = 1_800.0
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the pipe, until what it brought has settled."""
+    """A run of the pipe, until its rows have settled."""
 
     sync: Sync
     seconds: float

@@ -1,4 +1,4 @@
-"""A dataset of entities, brought to a table of another database on the same server: first, and again."""
+"""A dataset of entities, written to a table of another database on the same server: first, and again."""
 
 import time
 import uuid
@@ -21,7 +21,7 @@ from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.query import versions
 
 WARM = 1_000
-"""Entities that are brought, and whose table is then created again, before anything is measured."""
+"""Entities that are written, and whose table is then created again, before anything is measured."""
 
 
 def measure(console: Console, count: int) -> Iterator[tuple[str, float]]:

@@ -88,7 +88,7 @@ class EngineWriter:
     _last: int = 0
 
     def write(self, tenant: Tenant, draw: random.Random) -> str:
-        """Append some rows, or delete one; returns what came of it."""
+        """Append some rows, or delete one; returns the outcome."""
         if self.committed and draw.random() < 0.3:
             return self._delete(draw.choice(sorted(self.committed)))
         first = self.number * PER_WRITER + self._last

@@ -36,7 +36,7 @@ def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportPr
             (_retention if number % 2 else _recreated)(harmed, draw)
             if harmed.tenant not in {alarm.tenant for alarm in planning.ingest_status().alarms}:
                 findings.append(Finding("a loss without an alarm", harmed.tenant.slug, str(number)))
-            batches.finish(batches.plan([other.tenant]))  # must not be held up
+            batches.finish(batches.plan([other.tenant]))  # must not be delayed
             pulse("tenant", "accept-loss", harmed.tenant.slug, "--yes")
             harmed.base = {partition: base for partition, _, base in _positions(harmed.tenant)}
             harmed.send(loads[0].events(EVENTS))

@@ -296,7 +296,7 @@ def _bring(tenant: Tenant, name: str) -> None:
 
 
 def _compare(scene: Scene) -> list[Finding]:
-    """What is not as it is in the source, once all pipes have brought all that there is."""
+    """Differences from the source, once all pipes have brought all of its rows."""
     tenant, findings = scene.tenant, list[Finding]()
     with scene.writer.still:
         scene.files(scene.source)

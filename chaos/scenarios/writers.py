@@ -31,7 +31,7 @@ from pulse_resources.errors import Transient
 Work = Callable[[Tenant, random.Random], str]
 EVENTS = 60
 GAVE_WAY = re.compile("was replaced meanwhile|: Transient: ")
-"""What upkeep of own tables says of files that it did not merge, since an engine was first."""
+"""Reports of upkeep about files that it did not merge, because an engine committed first."""
 UPKEEP_COUNTS = {"merged files": "merged", "removed files": "objects"}
 """Counts in a report of such an upkeep, by their label."""
 OF_A_DAY = (Task.MERGE, Task.SORT)

@@ -14,7 +14,7 @@ from pulse_pipelines.lake.errors import KeyReused
 from pulse_resources import postgres
 
 RETENTION = "PT1H"
-"""How long an idempotency key is remembered (ISO 8601; told to clients)."""
+"""How long an idempotency key is remembered (ISO 8601; in the configuration for clients)."""
 RECORDED = "SELECT asked FROM lake_requests WHERE request_key = %s"
 FORGET = f"DELETE FROM lake_requests WHERE at < now() - interval '{RETENTION}'"  # noqa: S608 - a constant
 RECORD = "INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (app_tenant(), %s, %s)"

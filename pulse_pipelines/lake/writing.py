@@ -224,7 +224,7 @@ def _next_document(
 
 
 def _chosen(tenant: Tenant, table_updates: Updates) -> str:
-    """The folder of a table that a commit creates: the one that `staged` told the client."""
+    """The folder of a table that a commit creates: the one that `staged` returned to the client."""
     for update in table_updates:
         if isinstance(update, SetLocationUpdate) and paths.is_location(
             tenant, update.location.removesuffix("/")

@@ -100,7 +100,7 @@ def _keep(tenant: Tenant, done: Done, seconds: float) -> None:
 
 
 def _last_report(output: bytes) -> dict[str, Any]:
-    """What the process printed, line by line; a later line replaces what an earlier one said of the same."""
+    """The report that the process printed line by line; a later line replaces members of earlier ones."""
     whole, _, _ = output.rpartition(b"\n")
     outcome: dict[str, Any] = {"numbers": {}, "skipped": [], "outside": [], "at": None}
     for line in whole.splitlines():
@@ -249,7 +249,7 @@ class Keeper:
         def current() -> Table:
             return own.read_state(self._tenant, table).table
 
-        # What earlier metadata files reach is not kept: the tenant said how much of the history it wants.
+        # Files of earlier metadata are removed, too: the table's properties set the history to keep.
         return orphan_files.remove(self._tenant, current, objects, by_log=False, by=by).objects
 
 

@@ -132,7 +132,7 @@ def save_tenant(
     retained_at: datetime | None = None,
     tidied_at: datetime | None = None,
 ) -> None:
-    """Record when a tenant's raw zone was searched, its retention applied, its own tables looked after.
+    """Record when a tenant's raw zone was searched, its retention applied, its own tables tidied.
 
     None: unchanged.
     """

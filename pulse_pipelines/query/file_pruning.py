@@ -29,7 +29,7 @@ CACHED_FILES = 50_000
 MANY_ROWS = 50_000
 """Rows in the files of a query beyond which it pays to query a shorter span first."""
 AMPLE = 4
-"""Expected rows in the first, shortest span, as a multiple of the rows wanted."""
+"""Expected rows in the first, shortest span, as a multiple of the rows requested."""
 WIDER = 16
 """Factor of expected rows from one span to the next."""
 

@@ -80,7 +80,7 @@ class DeclaredState:
     keys: int
     max_keys: int
     left_out: int
-    """How often a batch brought a key for which there was no room."""
+    """How often a batch had a key for which there was no room."""
     complete: bool
     """Whether it has all that was in the table; else it is to be built (`state_build`)."""
     created_at: datetime
@@ -108,7 +108,7 @@ class FullState:
     tenant: str
     dataset: str
     missed_keys: int
-    """How often a batch brought a key for which there was no room."""
+    """How often a batch had a key for which there was no room."""
     minutes: int | None
     """Minutes for which its windows have room; None: for as many as they need."""
 

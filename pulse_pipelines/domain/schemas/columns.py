@@ -98,7 +98,7 @@ class Column:
     """Whether every value that the schema accepts fits the type. False if a choice does not declare the field
     and accepts any value for it: then values are checked before they are stored."""
     description: str = field_of(default="", compare=False)
-    """What the schema says of the field, for people: printable, at most `MAX_DESCRIPTION` characters."""
+    """The schema's description of the field, for people: printable, at most `MAX_DESCRIPTION` characters."""
 
 
 def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
