@@ -79,7 +79,7 @@ def throughput(
     table.add_row("Pulse, while batches ran", f"{result.busy_rate:,.0f}", "", "")
     for row in result.peers:
         goal = f"{row.goal:g} ×" if row.goal else ""
-        table.add_row(row.what, f"{row.rate:,.0f}", f"{result.rate / row.rate:.2f} ×", goal)
+        table.add_row(row.label, f"{row.rate:,.0f}", f"{result.rate / row.rate:.2f} ×", goal)
     console.print(table)
     _print_shares("processor time of Pulse, by service", result.processor_seconds, events)
     _print_shares("time of Pulse, by step", result.step_seconds, events)
@@ -232,7 +232,7 @@ def ask(
     with TemporaryDirectory() as folder:
         made = questions.database(Path(folder))
     for name, annotated in (("with titles, units and synonyms", True), ("with names and types alone", False)):
-        verdicts = questions.judge(made, questions.meanings(annotated=annotated), corpus)
+        verdicts = questions.verdicts(made, questions.meanings(annotated=annotated), corpus)
         counts = [
             sum(verdict.outcome == label for verdict in verdicts) for label in ("right", "refused", "wrong")
         ]
@@ -240,7 +240,7 @@ def ask(
         table.add_row(name, str(len(corpus)), *map(str, counts), share)
         for row in verdicts:
             if row.outcome == "wrong" or (wrong and row.outcome == "refused"):
-                console.print(f"{row.outcome}: {row.question}\n  {row.sql or row.said}", highlight=False)
+                console.print(f"{row.outcome}: {row.question}\n  {row.sql or row.error}", highlight=False)
     console.print(table)
 
 
@@ -349,7 +349,7 @@ def hops(
             owner = transforms.build(entities)
         for row in transforms.measure(session, owner, entities, changes):
             numbers = (f"{row.rows:,}", f"{row.seconds:.1f}", f"{row.rows / row.seconds:,.0f}")
-            table.add_row(row.what, row.how, *numbers, f"{row.settled:.1f}")
+            table.add_row(row.label, row.how, *numbers, f"{row.settled:.1f}")
         _assert_balanced([owner])
     console.print(table)
 
@@ -504,12 +504,12 @@ def pipes(
         for row in peers:
             peer_goal, ratio = f"{row.goal:g} ×" if row.goal else "", f"{rate_of / row.rate:.2f} ×"
             cost = "" if row.processor_us is None else f"{row.processor_us:.1f}"
-            table.add_row(f"  {row.what}", f"{row.rate:,.0f}", "", ratio, peer_goal, cost)
+            table.add_row(f"  {row.label}", f"{row.rate:,.0f}", "", ratio, peer_goal, cost)
     console.print(table)
     _print_shares("processor time of bringing all rows", result.full.processor_seconds, rows)
     _print_shares("time of bringing all rows, by step", result.steps, rows)
     console.print(
-        f"commit → in a page, {result.seen:,} changes at {rate:,}/s: p50 {result.freshness[0]:.1f} s, "
+        f"commit → in a page, {result.timed_changes:,} at {rate:,}/s: p50 {result.freshness[0]:.1f} s, "
         f"p95 {result.freshness[1]:.1f} s (goal: 10)\n"
         f"page of {piping.PAGE:,} versions after a random place of {result.versions:,}: p50 "
         f"{result.page[0]:.1f} ms, p95 {result.page[1]:.1f} ms (goal: 50)"

@@ -38,12 +38,13 @@ ENTITIES = ("planes", "airports")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a question: right, wrong or refused."""
+    """The outcome of a question: right, wrong or refused."""
 
     question: str
     outcome: str
     sql: str
-    said: str
+    error: str
+    """Why it was refused; empty: it was answered."""
 
 
 def meanings(*, annotated: bool = True) -> list[Meaning]:
@@ -90,10 +91,10 @@ def database(folder: Path) -> duckdb.DuckDBPyConnection:
     return made
 
 
-def judge(
+def verdicts(
     made: duckdb.DuckDBPyConnection, meanings: Sequence[Meaning], corpus: Sequence[dict[str, Any]]
 ) -> list[Verdict]:
-    """What becomes of each question: its SQL passes the gate, and gives what the gold SQL gives, or not."""
+    """Verdict of each question: right if its SQL passes the gate, and gives the rows of the gold SQL."""
     gate = Gate()
 
     async def run(sql: str) -> read.QueryResult:
@@ -101,10 +102,10 @@ def judge(
         result = made.execute(sql).to_arrow_table()
         return read.QueryResult("", [], result.to_pylist(), {})
 
-    return [asyncio.run(_judged(made, meanings, entry, run)) for entry in corpus]
+    return [asyncio.run(_verdict(made, meanings, entry, run)) for entry in corpus]
 
 
-async def _judged(
+async def _verdict(
     made: duckdb.DuckDBPyConnection, meanings: Sequence[Meaning], entry: dict[str, Any], run: read.Run
 ) -> Verdict:
     question, gold = entry["question"], entry["sql"]

@@ -29,7 +29,7 @@ SIZE = "SELECT pg_total_relation_size('processed_event_ids'), sum(ids) FROM proc
 
 
 @dataclass(frozen=True)
-class Measured:
+class ClaimMeasurements:
     """Measurements of batches of `BATCH` new events."""
 
     ids: int
@@ -43,7 +43,7 @@ class Measured:
     """Bytes per id in Postgres."""
 
 
-def measure(console: Console, levels: list[int]) -> Iterator[Measured]:
+def measure(console: Console, levels: list[int]) -> Iterator[ClaimMeasurements]:
     """Measure batches into a dataset with a growing number of claims, level by level."""
     (tenant,) = load.make_tenants(1)
     settings, level_before = load_settings(), 0
@@ -57,7 +57,7 @@ def measure(console: Console, levels: list[int]) -> Iterator[Measured]:
             load.send(console, [tenant], BATCH)
             spent.append(run_batch([tenant]))
         gate, settle = (float(np.median([s[n] for s in spent[1:]])) for n in ("dedup_gate", "settle"))
-        yield Measured(level, spent[0]["dedup_gate"], gate, settle, size)
+        yield ClaimMeasurements(level, spent[0]["dedup_gate"], gate, settle, size)
 
 
 def fill(tenant: Tenant, ids: int) -> float:
@@ -79,5 +79,5 @@ def fill(tenant: Tenant, ids: int) -> float:
                 FILL, [newest, tenant.tenant_id, dataset, ids_per_piece, run.packed(), filter_of]
             )
         connection.execute("CHECKPOINT")
-        size, held = connection.execute(SIZE).fetchone() or (0, 1)
-    return float(size / held)
+        size, ids_stored = connection.execute(SIZE).fetchone() or (0, 1)
+    return float(size / ids_stored)

@@ -17,14 +17,14 @@ from pulse_pipelines.registry import keys
 
 
 @dataclass(frozen=True)
-class Measured:
+class CollectMeasurements:
     requests_per_second: float
     events_per_second: float
     p50_ms: float
     p99_ms: float
 
 
-def measure(port: int, *, events: int, connections: int, seconds: float) -> Measured:
+def measure(port: int, *, events: int, connections: int, seconds: float) -> CollectMeasurements:
     """Send requests of `events` events over `connections` connections, each one after the other."""
     (tenant,) = load.make_tenants(1)
     key = keys.issue_key(tenant, "benchmark", [KeyScope.COLLECT]).text
@@ -33,7 +33,7 @@ def measure(port: int, *, events: int, connections: int, seconds: float) -> Meas
     sender = subprocess.run(arguments, input=b"\0".join(bodies), stdout=subprocess.PIPE, check=True)
     millis = sorted(float(line) for line in sender.stdout.split())
     rate = len(millis) / seconds
-    return Measured(
+    return CollectMeasurements(
         rate, rate * events, millis[len(millis) // 2], millis[min(len(millis) - 1, len(millis) * 99 // 100)]
     )
 

@@ -1,6 +1,6 @@
-"""What is done again and again, against how much there is: processor time of this process and of Postgres.
+"""Work that is repeated, against the amount of data: processor time of this process and of Postgres.
 
-The broker is not asked: what it costs is in `tick`. Dagster's storage is empty, in memory.
+The broker is not asked: `tick` has its costs. Dagster's storage is empty, in memory.
 """
 
 import time

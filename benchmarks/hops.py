@@ -33,7 +33,7 @@ SCHEMA = {"name": "string", "airline": "string", "seats": "integer", "model": "s
 class Computed:
     """A run of a transform."""
 
-    what: str
+    label: str
     how: str
     rows: int
     seconds: float

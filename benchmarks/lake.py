@@ -71,8 +71,8 @@ def reference(tenant: Tenant, table: str, log: Path) -> Iterator[Catalog]:
 def measure(catalog: Catalog, table: str) -> Iterator[tuple[int, float, float, float, int]]:
     """Connections, requests per second, p50 and p99 in milliseconds, bytes of an answer."""
     for connections in AT_ONCE:
-        asyncio.run(_asked(catalog, connections, WARM_UP, table))
-        spent, size = asyncio.run(_asked(catalog, connections, SECONDS, table))
+        asyncio.run(_ask_concurrently(catalog, connections, WARM_UP, table))
+        spent, size = asyncio.run(_ask_concurrently(catalog, connections, SECONDS, table))
         hundredths = quantiles(spent, n=100)
         yield connections, len(spent) / SECONDS, median(spent) * 1000, hundredths[98] * 1000, size
 
@@ -88,7 +88,8 @@ def commits(catalog: Catalog) -> Iterator[tuple[int, int, float, float, float]]:
         with ThreadPoolExecutor(tables) as pool:
             began = time.monotonic()
             names = [f"t{tables}_{number}" for number in range(tables)]
-            spent = [each for found in pool.map(lambda name: _commit(catalog, name), names) for each in found]
+            times = pool.map(lambda name: _commit(catalog, name), names)
+            spent = [seconds for of_table in times for seconds in of_table]
             rate = len(spent) / (time.monotonic() - began)
         hundredths = quantiles(spent, n=100)
         yield tables, COMMITS, rate, median(spent) * 1000, hundredths[98] * 1000
@@ -117,9 +118,11 @@ def _commit(catalog: Catalog, name: str) -> list[float]:
     return spent
 
 
-async def _asked(catalog: Catalog, connections: int, seconds: float, table: str) -> tuple[list[float], int]:
-    found = await asyncio.gather(*(_ask(catalog, seconds, table) for _ in range(connections)))
-    return [each for spent, _ in found for each in spent], found[0][1]
+async def _ask_concurrently(
+    catalog: Catalog, connections: int, seconds: float, table: str
+) -> tuple[list[float], int]:
+    answers = await asyncio.gather(*(_ask(catalog, seconds, table) for _ in range(connections)))
+    return [each for spent, _ in answers for each in spent], answers[0][1]
 
 
 async def _ask(catalog: Catalog, seconds: float, table: str) -> tuple[list[float], int]:

@@ -31,7 +31,7 @@ PLANS = ("free", "team", "business")
 
 
 def make_tenants(count: int, datasets: int = 1) -> list[Tenant]:
-    """Fresh tenants, each with the dataset `signups` and as many more like it as are wanted."""
+    """Fresh tenants, each with the dataset `signups` and as many more like it as requested."""
     document = orjson.dumps(SCHEMA).decode()
     tenants = []
     for _ in range(count):

@@ -30,7 +30,7 @@ from pulse_pipelines.query import duckdb_pool, versions
 from pulse_pipelines.query.preview import limits
 
 PIPE = "orders"
-"""Of the pipe, its table and its dataset."""
+"""Name of the pipe, its table and its dataset."""
 SETTINGS = ("shared_buffers = 256MB", "max_wal_size = 8GB", "checkpoint_timeout = 1h")
 PRICES = [f"price_{number}" for number in range(8)]
 CREATE = f"""
@@ -53,7 +53,7 @@ PATIENCE_S = 1_800.0
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the pipe, until what it brought has settled."""
+    """A run of the pipe, until its rows have settled."""
 
     sync: Sync
     seconds: float
@@ -69,7 +69,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Measured:
+class PipeMeasurements:
     full: Run
     steps: Counter[str]
     """Seconds by step of its runs, of which two are concurrent: the pipe's own, and those of batches."""
@@ -77,8 +77,8 @@ class Measured:
     changes: Run
     freshness: tuple[float, float]
     """p50 and p95 of the seconds from the moment of a change to its version in a page."""
-    seen: int
-    """Changes of which these are."""
+    timed_changes: int
+    """Number of changes that were timed for it."""
     page: tuple[float, float]
     """p50 and p95 of a page at a random place in the log, in milliseconds."""
     versions: int
@@ -89,18 +89,25 @@ class Measured:
 
 def measure(
     console: Console, *, rows: int, changes: int, rate: int, seconds: float, with_peers: bool
-) -> Measured:
+) -> PipeMeasurements:
     """Measure a pipe of a fresh tenant; requires a running stack.
 
     Raises:
-        AssertionError: what was brought is not what the source has; or a peer did not bring every row.
+        AssertionError: the dataset differs from the source; or a peer did not bring every row.
     """
     tenant = registry.create_tenant(f"b{uuid.uuid4().hex[:12]}")
     with capturing(tenant, *SETTINGS) as source:
         source.execute(CREATE)
         source.execute(FILL, [1, WARM_ROWS])
-        said = {"pipe": PIPE, "source": SOURCE, "table": PIPE, "dataset": PIPE, "mode": "changes", "every": 1}
-        pipes.create(tenant, definition(said))
+        pipe_definition = {
+            "pipe": PIPE,
+            "source": SOURCE,
+            "table": PIPE,
+            "dataset": PIPE,
+            "mode": "changes",
+            "every": 1,
+        }
+        pipes.create(tenant, definition(pipe_definition))
         pipes.pause(tenant, PIPE, paused=True)
         with console.status("warming up"):
             _run(tenant, source)
@@ -129,16 +136,16 @@ def measure(
         pipes.pause(tenant, PIPE, paused=True)
         log = registry.current_log(tenant, PIPE)
         page = _pages(tenant, log.generation, log.updated)
-        found: dict[bool, list[Peer]] = {False: [], True: []}
+        peers_by_again: dict[bool, list[Peer]] = {False: [], True: []}
         if with_peers:
             sensors.stop(lambda _: True)
             for is_again, peer in peers.measure(console, source, rows):
-                found[is_again].append(peer)
+                peers_by_again[is_again].append(peer)
         pipes.delete(tenant, PIPE)
     p50, p95 = np.percentile(late, [50, 95])
     late_by = float(p50), float(p95)
     results = (full, spent, again, changed, late_by, len(late), page, log.updated)
-    return Measured(*results, full_peers=found[False], again_peers=found[True])
+    return PipeMeasurements(*results, full_peers=peers_by_again[False], again_peers=peers_by_again[True])
 
 
 def _run(tenant: Tenant, source: "psycopg.Connection[Any]", *, full: bool = False) -> Run:

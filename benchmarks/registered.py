@@ -26,7 +26,7 @@ SELECT gen_random_uuid(), t.tenant_id, 'dataset_' || i, 'Dataset ' || i, 'pulse:
 FROM generate_series(%(first)s, %(last)s) i CROSS JOIN generate_series(0, %(owners)s - 1) owner
 JOIN pdm_tenants t ON t.slug = 'tenant_' || (1 + (i + owner) %% (SELECT count(*) FROM pdm_tenants))
 """
-# Paused, and each with a dataset of its own: nobody connects to its source.
+# Paused, and each with a dataset of its own: no process connects to its source.
 PIPES = """
 WITH of_pipes AS (
     INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema, kind)

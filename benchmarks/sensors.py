@@ -18,11 +18,11 @@ _PATIENCE_S = 300.0
 _QUIET_S = 5.0
 """Idle means that nothing ran for this long: a tick in progress may still launch a run."""
 
-Which = Callable[[str], bool]
+SensorFilter = Callable[[str], bool]
 """Picks sensors by name."""
 
 
-def stop(chosen: Which) -> None:
+def stop(chosen: SensorFilter) -> None:
     """Stop sensors, and wait until their runs have ended.
 
     A tick in progress writes its sensor's state at its end, which would start the sensor again.
@@ -34,7 +34,7 @@ def stop(chosen: Which) -> None:
         wait_until_idle()
 
 
-def start(chosen: Which) -> None:
+def start(chosen: SensorFilter) -> None:
     for name, selector, state in _sensors():
         if chosen(name) and not _runs_on(state):
             answer = ask(START, {"sensor": selector})["startSensor"]
@@ -50,7 +50,7 @@ def wait_until_idle() -> None:
     began = quiet_since = time.monotonic()
     while (now := time.monotonic()) - quiet_since < _QUIET_S:
         if now - began > _PATIENCE_S:
-            raise TimeoutError(f"runs go on for {_PATIENCE_S:.0f} s though the sensors are stopped")
+            raise TimeoutError(f"runs continue for {_PATIENCE_S:.0f} s though the sensors are stopped")
         if _runs({"statuses": UNFINISHED}):
             quiet_since = time.monotonic()
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""A dataset of entities, brought to a table of another database on the same server: first, and anew."""
+"""A dataset of entities, written to a table of another database on the same server: first, and again."""
 
 import time
 import uuid
@@ -21,7 +21,7 @@ from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.query import versions
 
 WARM = 1_000
-"""Entities that are brought, and whose table is then made anew, before anything is measured."""
+"""Entities that are written, and whose table is then created again, before anything is measured."""
 
 
 def measure(console: Console, count: int) -> Iterator[tuple[str, float]]:
@@ -33,11 +33,11 @@ def measure(console: Console, count: int) -> Iterator[tuple[str, float]]:
     tenant = registry.create_tenant(f"b{uuid.uuid4().hex[:12]}")
     schema = registry.publish_schema(tenant, load.DATASET, orjson.dumps(load.SCHEMA).decode())
     registry.create_dataset(tenant, load.DATASET, schema.schema_uri, kind=DatasetKind.ENTITIES)
-    said = {"pipe": "out", "from": load.DATASET, "to": SOURCE, "table": "copied", "create": True}
+    pipe_definition = {"pipe": "out", "from": load.DATASET, "to": SOURCE, "table": "copied", "create": True}
     with database(tenant) as sink:
         load.send(console, [tenant], WARM, make=_entity)
         run_batch([tenant])
-        pipes.create(tenant, definition(said))
+        pipes.create(tenant, definition(pipe_definition))
         deliver(tenant, "out")
         load.send(console, [tenant], count, make=_entity)
         run_batch([tenant])

@@ -52,12 +52,12 @@ def measure(tenant: Tenant, times: int) -> Iterator[tuple[str, float, float, flo
     """Query, and milliseconds: the first one of a new server, then p50 and p95."""
     for label, sql in QUERIES.items():
         with server() as url, client(url, tenant) as asking:
-            spent = [_asked(asking, sql) for _ in range(times + 1)]
+            spent = [_time_query(asking, sql) for _ in range(times + 1)]
         p50, p95 = np.percentile(spent[1:], [50, 95])
         yield label, spent[0], float(p50), float(p95)
 
 
-def _asked(asking: httpx.Client, sql: str) -> float:
+def _time_query(asking: httpx.Client, sql: str) -> float:
     began = time.perf_counter()
     asking.post("/v1/sql", json={"sql": sql}).raise_for_status()
     return (time.perf_counter() - began) * 1_000
@@ -70,7 +70,7 @@ class Together:
     statuses: Counter[int]
     seconds: float
     slowest_first: float
-    """Of each tenant's first answer: the latest, in seconds; and of their last ones ..."""
+    """Latest first answer of a tenant, in seconds; and the range of their last ones:"""
     earliest_last: float
     latest_last: float
 

@@ -22,7 +22,7 @@ WARM_EVENTS = 100_000
 
 
 @dataclass(frozen=True)
-class Measured:
+class ThroughputMeasurements:
     size: int
     """Mean bytes of an event."""
     rate: float
@@ -36,7 +36,9 @@ class Measured:
     peers: list[Peer]
 
 
-def measure(console: Console, owners: list[Tenant], events: int, *, with_peers: bool) -> Measured:
+def measure(
+    console: Console, owners: list[Tenant], events: int, *, with_peers: bool
+) -> ThroughputMeasurements:
     """Warm up, send the backlog, and measure; requires a running stack and empty topics.
 
     Raises:
@@ -57,7 +59,7 @@ def measure(console: Console, owners: list[Tenant], events: int, *, with_peers: 
         wait_until_settled(console, owners, before, events)
     sensors.wait_until_idle()
     rate, busy_rate = events / wall_seconds(since), events / busy_seconds(since)
-    return Measured(size, rate, busy_rate, spent, steps.of_runs(since), rates)
+    return ThroughputMeasurements(size, rate, busy_rate, spent, steps.of_runs(since), rates)
 
 
 def wall_seconds(since: datetime) -> float:

@@ -93,7 +93,7 @@ def repeat(
 
     Example: python -m chaos repeat .pulse-schedules/7-least.json
     """
-    schedule = Schedule.kept(file)
+    schedule = Schedule.read(file)
     console.print(str(schedule), markup=False, soft_wrap=True)
     with stack(HOME, Kind.PLAIN, **SETTINGS[Kind.PLAIN]):
         for number in range(1, times + 1):
@@ -129,7 +129,7 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
         with progress(console, scenario, amount) as report_progress:
             outcome = scenario.run(harmed, seed, amount, report_progress)
             with spark.session() as session:
-                findings = [*outcome.findings, *oracle.judge(outcome.sent, session)]
+                findings = [*outcome.findings, *oracle.find_violations(outcome.sent, session)]
         if (more := oracle.deadlocks() - deadlocks) > 0:
             findings.append(Finding("locks taken in another order", "any", f"{more} deadlocks in Postgres"))
     except Exception as error:

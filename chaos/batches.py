@@ -120,9 +120,9 @@ def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch:
         planner.join(PATIENCE_S)
         killed = planner.exitcode == -signal.SIGKILL
         assert killed == bool(blow), f"the planner under {blow} ended with {planner.exitcode}"
-        found = [batch for batch in attempts.open_batches() if batch.batch_id not in before]
-        if found:
-            return found[0]
+        planned = [batch for batch in attempts.open_batches() if batch.batch_id not in before]
+        if planned:
+            return planned[0]
         assert blow, "the planner finds no events"
         blow = None  # no fault for the next one
 
@@ -137,15 +137,15 @@ def strike(batch: OpenBatch, blow: Blow) -> bool:
     return process.exitcode == -signal.SIGKILL
 
 
-def finish(batch: OpenBatch, attempts_left: int = 3) -> None:
+def finish(batch: OpenBatch, remaining_attempts: int = 3) -> None:
     """Run attempts until a batch is settled.
 
     Raises:
         AssertionError: attempts failed repeatedly without a fault.
     """
     while (now := current(batch.batch_id)) is not None:
-        assert attempts_left, f"batch {batch.batch_id} does not settle: {now.last_error}; see {log()}"
-        attempts_left -= 1
+        assert remaining_attempts, f"batch {batch.batch_id} does not settle: {now.last_error}; see {log()}"
+        remaining_attempts -= 1
         process = start(now.batch_id, now.attempt)
         process.join(PATIENCE_S)
         assert process.exitcode is not None, f"batch {batch.batch_id} hangs; see {log()}"
@@ -153,17 +153,17 @@ def finish(batch: OpenBatch, attempts_left: int = 3) -> None:
 
 def current(batch: str) -> OpenBatch | None:
     """The batch after giving up a dead attempt, as the sensor does; None: it is settled."""
-    batch_now = _found(batch)
+    batch_now = _open_batch(batch)
     if batch_now and batch_now.state == "running":
         # The server may notice a lost client with a delay.
         wait(lambda: not attempts.is_leased(batch), f"the lease on {batch} outlives its process")
-        if (batch_now := _found(batch)) and batch_now.state == "running":
+        if (batch_now := _open_batch(batch)) and batch_now.state == "running":
             attempts.next_attempt(batch_now.batch_id, batch_now.attempt, "the run died", is_cause=False)
-            batch_now = _found(batch)
+            batch_now = _open_batch(batch)
     return batch_now
 
 
-def _found(batch: str) -> OpenBatch | None:
+def _open_batch(batch: str) -> OpenBatch | None:
     return next((b for b in attempts.open_batches() if b.batch_id == batch), None)
 
 

@@ -73,8 +73,8 @@ def create(tenant: Tenant, url: str) -> None:
 
 
 @dataclass
-class Writer:
-    """One engine; it knows what it was told of its rows.
+class EngineWriter:
+    """One engine, with the answers of the catalog about its rows.
 
     Args:
         number: of this writer; its ids begin with it.
@@ -88,7 +88,7 @@ class Writer:
     _last: int = 0
 
     def write(self, tenant: Tenant, draw: random.Random) -> str:
-        """Append some rows, or delete one; returns what came of it."""
+        """Append some rows, or delete one; returns the outcome."""
         if self.committed and draw.random() < 0.3:
             return self._delete(draw.choice(sorted(self.committed)))
         first = self.number * PER_WRITER + self._last
@@ -116,8 +116,8 @@ class Writer:
         return f"external {kind}"
 
 
-def judge(tenant: Tenant, client: RestCatalog, writers: list[Writer]) -> list[Finding]:
-    """Compare the table with what the writers were told, and read every snapshot of it."""
+def compare_table(tenant: Tenant, client: RestCatalog, writers: list[EngineWriter]) -> list[Finding]:
+    """Compare the table with the commits that its writers report, and read every snapshot of it."""
     table = client.load_table(TABLE)
     ids: list[int] = table.scan().to_arrow()["id"].to_pylist()
     committed = set().union(*(writer.committed for writer in writers))

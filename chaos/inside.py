@@ -53,14 +53,14 @@ def attempt(
     )
 
 
-_OWN = threading.local()
+_THREAD = threading.local()
 
 
 def _instance() -> dg.DagsterInstance:
     """An instance of this thread, in this process: making one takes a third of a small batch's time."""
-    if getattr(_OWN, "process", None) != os.getpid():  # a forked one has its parent's
-        _OWN.process, _OWN.instance = os.getpid(), dg.DagsterInstance.ephemeral()
-    instance: dg.DagsterInstance = _OWN.instance
+    if getattr(_THREAD, "process", None) != os.getpid():  # a forked one has its parent's
+        _THREAD.process, _THREAD.instance = os.getpid(), dg.DagsterInstance.ephemeral()
+    instance: dg.DagsterInstance = _THREAD.instance
     return instance
 
 

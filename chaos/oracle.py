@@ -70,7 +70,7 @@ class Lake:
             yield from ((partition, offset) for partition, offset, _ in _positions(rows).elements())
 
 
-def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Finding]:
+def find_violations(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Finding]:
     """Find all violated invariants; empty when everything is right.
 
     Args:
@@ -161,7 +161,7 @@ def _by_engine(tenant: Tenant, lake: Lake, spark: SparkSession | None) -> Iterat
 def _by_state(tenant: Tenant, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
     """Check the states that a tenant's batches keep beside the tables."""
     for slug, rows in lake.rows.items():
-        yield from states.judge(tenant, slug, rows)
+        yield from states.compare(tenant, slug, rows)
 
 
 def _positions(rows: pa.Table) -> Counter[tuple[int, int, str]]:

@@ -48,15 +48,15 @@ def rows(source: Source, table: str) -> dict[str, Content]:
     return {entity_id(fleet, tail): _without_nulls(row) for fleet, tail, row in source.execute(query)}
 
 
-def judge(
+def compare(
     tenant: Tenant, source: Source, name: str, expected: Mapping[str, Content], deleted: Collection[str]
 ) -> list[Finding]:
-    """What is wrong with what a pipe of this name has brought."""
+    """Differences between the source and the rows that a pipe of this name brought."""
     if name == "noted":
-        return judge_events(tenant, source)
+        return compare_events(tenant, source)
     if name == "sunk":
-        return judge_table(tenant, source, expected, deleted)
-    return judge_log(tenant, name, expected, deleted)
+        return compare_table(tenant, source, expected, deleted)
+    return compare_log(tenant, name, expected, deleted)
 
 
 def size(tenant: Tenant, name: str) -> int:
@@ -64,7 +64,7 @@ def size(tenant: Tenant, name: str) -> int:
     return len(events(tenant, name, "id") if name == "noted" else log(tenant, name))
 
 
-def judge_log(
+def compare_log(
     tenant: Tenant, slug: str, expected: Mapping[str, Content], deleted: Collection[str]
 ) -> list[Finding]:
     """Differences of a dataset's latest state, deletions of what was there all along, doubled versions."""
@@ -83,7 +83,7 @@ def judge_log(
     return findings + _differing(tenant, slug, expected, states)
 
 
-def judge_table(
+def compare_table(
     tenant: Tenant, sink: Source, expected: Mapping[str, Content], deleted_ids: Collection[str]
 ) -> list[Finding]:
     """Differences of a table that is a sink, and deletions of what was there all along."""
@@ -99,8 +99,8 @@ def judge_table(
     ]
 
 
-def judge_events(tenant: Tenant, source: Source) -> list[Finding]:
-    """Notes of the source that are no event, or several, or another one."""
+def compare_events(tenant: Tenant, source: Source) -> list[Finding]:
+    """Notes of the source without an event, with several, or with a different one."""
     query = "SELECT number::text, at, number, what, fleet, tail FROM noted"
     noted = Counter(source.execute(query).fetchall())
     has = Counter(events(tenant, "noted", "id, timestamp, number, what, fleet, tail"))

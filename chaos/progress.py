@@ -20,7 +20,7 @@ def progress(
     """Show progress while the block runs; yields what takes how much of the amount is done.
 
     Args:
-        line_s: seconds between two lines, where the console is no terminal.
+        line_s: seconds between two lines, where the console is not a terminal.
     """
     show = _bar if console.is_terminal else _lines
     with show(console, scenario, amount, line_s) as report_progress:

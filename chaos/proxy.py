@@ -49,7 +49,7 @@ class Proxy:
             self._set(upstream=f"127.0.0.1:{self.upstream}")
 
     @contextmanager
-    def gone(self) -> Iterator[None]:
+    def cut_off(self) -> Iterator[None]:
         """Cut and refuse connections while the block runs."""
         self._set(enabled=False)
         try:

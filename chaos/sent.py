@@ -62,11 +62,11 @@ class Sent:
 
     def valid(self) -> dict[str, dict[str, Event]]:
         """Events that must each be exactly one row, by dataset and id."""
-        found: dict[str, dict[str, Event]] = defaultdict(dict)
+        valid: dict[str, dict[str, Event]] = defaultdict(dict)
         for event in self.events.values():
             if event.event_id is not None:
-                found[event.dataset][event.event_id] = event
-        return found
+                valid[event.dataset][event.event_id] = event
+        return valid
 
     def locate(self) -> None:
         """Determine the positions of messages; the broker has already returned them."""
@@ -121,8 +121,10 @@ class Collected(Sent):
             self.events[partition, offset] = self._offered[message.value() or b""]
 
     def unlocated(self) -> list[str]:
-        there = Counter(event.payload for event in self.events.values())
-        return [str(self._offered[e].event_id) for e, times in self._acknowledged.items() if there[e] < times]
+        located = Counter(event.payload for event in self.events.values())
+        return [
+            str(self._offered[e].event_id) for e, times in self._acknowledged.items() if located[e] < times
+        ]
 
 
 def messages(topic: str) -> Iterator[tuple[Position, Message]]:
@@ -136,11 +138,11 @@ def messages(topic: str) -> Iterator[tuple[Position, Message]]:
         raise TimeoutError(f"{topic}: the broker does not know it, as one that has just started")
     where = [(topic, partition) for partition in range(count)]
     starts, ends = kafka.offsets(where, "earliest"), kafka.offsets(where, "latest")
-    left = {partition for place, partition in where if starts[place, partition] != ends[place, partition]}
+    unread = {partition for place, partition in where if starts[place, partition] != ends[place, partition]}
     consumer = kafka.consumer()
     try:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
-        while left:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unread])
+        while unread:
             message = consumer.poll(_SILENCE_S)
             if message is None:
                 raise TimeoutError(f"{topic}: the broker sent nothing")
@@ -148,7 +150,7 @@ def messages(topic: str) -> Iterator[tuple[Position, Message]]:
             assert partition is not None
             assert offset is not None
             if message.error():  # end of the partition
-                left.discard(partition)
+                unread.discard(partition)
             else:
                 yield (partition, offset), message
     finally:

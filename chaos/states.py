@@ -17,7 +17,7 @@ from pulse_pipelines.states.declared_windows import KeyWindows
 
 GAP_S = 600
 PAGE = 1_000
-KEYS_LOOKED_AT = 25
+COMPARED_KEYS = 25
 """Keys of a state whose windows are compared."""
 
 
@@ -43,7 +43,7 @@ def declare(tenant: Tenant) -> None:
         state_build.build(tenant, slug)
 
 
-def judge(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, list[Any]]]:
+def compare(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, list[Any]]]:
     """Compare the state of a dataset with its rows.
 
     What a backfill or a move has left to be built is built first, as its sensor would.
@@ -53,14 +53,14 @@ def judge(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, list
     table, by_key = rows.to_pylist(), defaultdict[str, list[Row]](list)
     for row in table:
         by_key[row[STATES[slug].latest_by]].append(row)
-    newest = {key: max(own, key=_place)["id"] for key, own in by_key.items()}
+    newest = {key: max(key_rows, key=_place)["id"] for key, key_rows in by_key.items()}
     recorded = _newest(tenant, slug)
     yield (
         f"{slug}: the state's newest events differ",
         [key for key in newest.keys() | recorded.keys() if newest.get(key) != recorded.get(key)],
     )
     busiest = sorted(by_key.keys() & recorded.keys(), key=lambda key: (-len(by_key[key]), key))
-    yield f"{slug}: the state's windows differ", list(_windows(tenant, slug, table, busiest[:KEYS_LOOKED_AT]))
+    yield f"{slug}: the state's windows differ", list(_windows(tenant, slug, table, busiest[:COMPARED_KEYS]))
 
 
 def _complete(state: DeclaredState) -> bool:
@@ -117,13 +117,13 @@ def model(table: Sequence[Row], declared: Declared, key: str, as_of: datetime) -
     return windows
 
 
-def shown(kept: KeyWindows) -> Row:
-    """What is kept of a key, as `model` has it."""
+def shown(key_windows: KeyWindows) -> Row:
+    """The windows and session of a key, as `model` has them."""
     windows: Row = {
         name: window and (window.events, [Fraction(total) for total in window.sums.values()])
-        for name, window in kept.windows.items()
+        for name, window in key_windows.windows.items()
     }
-    session = kept.session
+    session = key_windows.session
     moments = map(datetime.fromisoformat, (session.first, session.last)) if session else ()
     return windows | {"session": (*moments, session.events) if session else None}
 

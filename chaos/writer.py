@@ -36,7 +36,7 @@ class Writer:
         self._exported = exported
         self.still = threading.Lock()
         """Whoever holds it sees the source without its writes."""
-        self.gone: dict[str, set[str]] = defaultdict(set)
+        self.deleted_ids: dict[str, set[str]] = defaultdict(set)
         """Ids that were not there at some moment after they had been, by table."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._write, name="writer", daemon=True)
@@ -72,7 +72,7 @@ class Writer:
                     "c": draw.randrange(9),
                     "d": draw.choice((None, "x", LARGE)),
                 }
-                # A key that is there already: the transaction goes on without this statement.
+                # A key that exists already: the transaction continues without this statement.
                 try:
                     with source.transaction():
                         source.execute(draw.choice(DML).format(t=table), values)
@@ -81,7 +81,7 @@ class Writer:
                 self.count += 1
         if draw.random() < 0.003:  # an empty table would be held for a person
             source.execute(f"TRUNCATE {table}; INSERT INTO {table} VALUES (1, 'N1')")
-        self.gone[table] |= before - _ids(source, table)
+        self.deleted_ids[table] |= before - _ids(source, table)
 
 
 def _ids(source: Source, table: str) -> set[str]:

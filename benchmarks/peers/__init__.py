@@ -14,7 +14,7 @@ from pulse_pipelines.domain.tenant import Tenant
 
 @dataclass(frozen=True)
 class Peer:
-    what: str
+    label: str
     rate: float
     """Events per second."""
     goal: float | None = None

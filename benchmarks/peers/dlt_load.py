@@ -1,4 +1,4 @@
-"""Loads of a table by dlt, in an environment of its own, told by JSON on its input; imports none of Pulse.
+"""Loads of a table by dlt, in its own environment, configured by JSON on its input; imports none of Pulse.
 
 Prints the seconds of each load.
 """

@@ -1,7 +1,7 @@
 """Peer: Apache's reference server of Iceberg's REST specification, over the same Postgres and object store.
 
-It is the server of Iceberg's own tests, with its JDBC catalog in a database of its own. It asks nobody who
-they are, and hands out no credentials.
+It is the server of Iceberg's own tests, with its JDBC catalog in a database of its own. It authenticates
+no client, and hands out no credentials.
 """
 
 import os

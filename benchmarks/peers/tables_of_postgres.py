@@ -51,7 +51,7 @@ class Spent:
     processor_seconds: float | None = None
 
     def peer(self, label: str, rows: int, goal: float | None = None) -> Peer:
-        """As a peer that has brought so many rows."""
+        """The measurements as a peer that has loaded so many rows."""
         used = self.processor_seconds
         return Peer(label, rows / self.seconds, goal, None if used is None else used / rows * 1e6)
 
@@ -70,7 +70,7 @@ DOWNLOAD = Download(f"dlt-{DLT}", f"dlt {DLT}", _fill)
 
 
 def measure(console: Console, source: "psycopg.Connection[Any]", rows: int) -> Iterator[tuple[bool, Peer]]:
-    """Measure the peers one after the other; yields whether rows were brought again, and the peer.
+    """Measure the peers one after the other; yields whether rows were loaded again, and the peer.
 
     Raises:
         AssertionError: a peer did not bring every row, each once.

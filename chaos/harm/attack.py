@@ -46,12 +46,12 @@ class Attacker:
 
     def __init__(self, target: Target, seconds: float) -> None:
         self.target = target
-        self.seen: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._ends = time.monotonic() + seconds
 
     @property
-    def left_s(self) -> float:
-        """Seconds left of the attack."""
+    def remaining_s(self) -> float:
+        """Seconds until the attack ends."""
         return self._ends - time.monotonic()
 
     def key(self, scopes: str) -> str:
@@ -75,13 +75,13 @@ class Attacker:
 
     async def _send(self, requests: Iterator[bytes], keep: bool, port: int) -> None:
         link: Link | None = None
-        while self.left_s > 0:
+        while self.remaining_s > 0:
             try:
                 if link is None or not link.usable:
                     link = await Link.to(port, SOURCE)
                 answer = await self.counted(link, next(requests))
             except OSError:
-                self.seen["refused"] += 1
+                self.counts["refused"] += 1
                 await asyncio.sleep(0.05)
                 continue
             if answer is None or answer.last or not keep:
@@ -91,24 +91,24 @@ class Attacker:
     async def counted(self, link: Link, request: bytes = b"") -> Answer | None:
         """Send a request, wait for the response, and count it; None if there was none."""
         try:
-            async with asyncio.timeout(max(0.0, self.left_s) + ANSWER_S):
+            async with asyncio.timeout(max(0.0, self.remaining_s) + ANSWER_S):
                 answer = await link.ask(request)
         except TimeoutError:
-            self.seen["no answer"] += 1
+            self.counts["no answer"] += 1
         except (OSError, EOFError):
-            self.seen[CLOSED] += 1
+            self.counts[CLOSED] += 1
         else:
-            self.seen[answer.outcome] += 1
+            self.counts[answer.outcome] += 1
             return answer
         return None
 
     async def hold(self, link: Link, request: bytes) -> None:
         """Send a request, and count its response, or its absence at the end of the attack."""
         answered = asyncio.create_task(self.counted(link, request))
-        await asyncio.wait([answered], timeout=max(0.0, self.left_s))
+        await asyncio.wait([answered], timeout=max(0.0, self.remaining_s))
         if not answered.done():
             answered.cancel()
-            self.seen[OPEN] += 1
+            self.counts[OPEN] += 1
 
     async def ask(
         self, method: str, path: str, scopes: str | None = None, body: object = b"", **headers: str
@@ -137,17 +137,17 @@ class Attack:
     room: bool = False
     """Whether it targets the control room."""
 
-    def wrong(self, seen: Mapping[str, int]) -> list[str]:
-        """Results that were not acceptable."""
-        bad = [what for what in seen if what.split()[0] not in self.may or "unclear" in what]
-        return [f"the attacker got {seen[what]:,} × {what}" for what in bad] or (
-            [] if seen else ["the attacker got nothing"]
+    def wrong(self, counts: Mapping[str, int]) -> list[str]:
+        """Results that were not acceptable, of the number of each result."""
+        bad = [result for result in counts if result.split()[0] not in self.may or "unclear" in result]
+        return [f"the attacker got {counts[result]:,} × {result}" for result in bad] or (
+            [] if counts else ["the attacker got nothing"]
         )
 
 
-def may(*what: str | int) -> frozenset[str]:
+def may(*results: str | int) -> frozenset[str]:
     """Acceptable results of an attack."""
-    return frozenset(map(str, what))
+    return frozenset(map(str, results))
 
 
 def lower_priority() -> None:
@@ -162,6 +162,6 @@ def carry_out(act: Callable[[Attacker], Awaitable[None]], target: Target, second
     async def attack() -> dict[str, int]:
         attacker = Attacker(target, seconds)
         await act(attacker)
-        return dict(attacker.seen)
+        return dict(attacker.counts)
 
     return asyncio.run(attack())

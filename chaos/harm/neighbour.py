@@ -63,7 +63,7 @@ class Neighbour:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._kept: list[Record] = []
+        self._received: list[Record] = []
 
     def window(self, seconds: float) -> list[Record]:
         """Measure for some seconds; returns all requests due in that time, once they have ended.
@@ -74,23 +74,23 @@ class Neighbour:
         began = time.monotonic()
         time.sleep(seconds)
         ended = time.monotonic()
-        while not (records := self._told(ended)):
+        while not (records := self._records_until(ended)):
             time.sleep(0.1)
         return [record for record in records if began <= record.due < ended]
 
-    def _told(self, until: float) -> list[Record] | None:
+    def _records_until(self, until: float) -> list[Record] | None:
         """All requests so far, once those due until then are answered; None: not yet."""
         self._connection.send(until)
         done, records = self._connection.recv()
-        self._kept += records
-        return self._kept if done else None
+        self._received += records
+        return self._received if done else None
 
     def rest(self) -> list[Record]:
         """Stop, and return all requests ever sent."""
         self._connection.send(None)
         _, records = self._connection.recv()
-        self._kept += records
-        return self._kept
+        self._received += records
+        return self._received
 
 
 @contextmanager
@@ -128,17 +128,17 @@ class _Life:
         try:
             while (until := await asyncio.to_thread(connection.recv)) is not None:
                 done = all(due >= until for due in self._under_way.values())
-                connection.send((done, self._taken()))
+                connection.send((done, self._take_records()))
             for stream in streams:
                 stream.cancel()
             await asyncio.gather(*self._under_way)
-            connection.send((True, self._taken()))
+            connection.send((True, self._take_records()))
         except EOFError:
             return
 
-    def _taken(self) -> list[Record]:
-        taken, self._records = self._records, []
-        return taken
+    def _take_records(self) -> list[Record]:
+        records, self._records = self._records, []
+        return records
 
     async def _stream(self, kind: str, rate: float) -> None:
         for number in itertools.count():
@@ -153,26 +153,26 @@ class _Life:
         request, ids = self._request(kind, number)
         try:
             async with asyncio.timeout(ANSWER_S):
-                outcome = await self._asked(request)
+                outcome = await self._send(request)
         except TimeoutError:
             outcome = f"no answer in {ANSWER_S:.0f} s"
         except (OSError, EOFError):
             outcome = CLOSED
         self._records.append(Record(kind, due, time.monotonic() - due, outcome, ids))
 
-    async def _asked(self, request: bytes) -> str:
+    async def _send(self, request: bytes) -> str:
         """Retry once like a careful client: an idle connection may just have been closed."""
         while self._idle:
             link = self._idle.pop()
             if not link.usable:
                 continue
             try:
-                return await self._asked_of(link, request)
+                return await self._send_over(link, request)
             except (ConnectionError, EOFError):
                 break
-        return await self._asked_of(await Link.to(self._place.api), request)
+        return await self._send_over(await Link.to(self._place.api), request)
 
-    async def _asked_of(self, link: Link, request: bytes) -> str:
+    async def _send_over(self, link: Link, request: bytes) -> str:
         answer = await link.ask(request)
         link.close() if answer.last else self._idle.append(link)
         return answer.outcome

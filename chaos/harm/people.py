@@ -104,6 +104,6 @@ def not_once(tenant: Tenant, records: Iterable[Record]) -> list[str]:
     wrong = {
         "accepted events are lost": len(accepted - times.keys()),
         "events landed more than once": sum(count > 1 for count in times.values()),
-        "events landed that nobody sent": len(times.keys() - accepted - doubtful),
+        "events landed that no one sent": len(times.keys() - accepted - doubtful),
     }
     return [f"{count:,} {what}" for what, count in wrong.items() if count]

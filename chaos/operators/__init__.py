@@ -7,10 +7,10 @@ acts.py        actions of the harness: send events, lose topics, stop the broker
 commands.py    operator commands and batches in a process that may be killed
 processes.py   such processes: started, paused, killed, and their answers
 cast.py        the tenants; http_api.py: the HTTP API that one of them uses
-world.py       what the harness knows: messages and positions, losses, erasures
+world.py       the knowledge of the harness: messages and positions, losses, erasures
 rounds.py      ... and the possible schema versions at each moment
 episode.py     a schedule run to its end; closing.py: everything begun completed
 evidence.py    a tenant's data afterwards, read from the outside
-judge.py       violated invariants; gone.py: after erasures; going_on.py: of rollups and upkeep
+invariants.py  violated invariants; erasures.py: after erasures; liveness.py: of rollups and upkeep
 shrink.py      the smallest part of a schedule that still fails
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from chaos import batches, oracle
-from chaos.operators import going_on, gone, judge
+from chaos.operators import erasures, invariants, liveness
 from chaos.operators.events import DAYS, SLUGS
 from chaos.operators.evidence import Evidence
 from chaos.operators.processes import Ended
@@ -50,7 +50,7 @@ class Closing:
         for step in owed:
             self._until_done(replace(step, after_s=0.0, blow=None))
         self.drain()
-        self.findings += judged(self._worlds, last=False)
+        self.findings += find_violations(self._worlds, last=False)
         if self.findings:  # later steps would hide the cause
             return
         numbers = range(len(self._worlds))
@@ -64,9 +64,9 @@ class Closing:
         self._until_done(Step("curate", EVERYONE))
         for _ in range(UPKEEPS):
             self._until_done(Step("upkeep", EVERYONE))
-            if not any(going_on.left(world) for world in self._worlds):
+            if not any(liveness.pending_tasks(world) for world in self._worlds):
                 break
-        self.findings += judged(self._worlds, last=True)
+        self.findings += find_violations(self._worlds, last=True)
 
     def _until_done(self, step: Step) -> None:
         for _ in range(TRIES):
@@ -97,7 +97,7 @@ class Closing:
         self.findings.append(Finding(kind, "all", detail))
 
 
-def judged(worlds: Sequence[World], *, last: bool) -> list[Finding]:
+def find_violations(worlds: Sequence[World], *, last: bool) -> list[Finding]:
     """Violated invariants of tenants without waiting events.
 
     Args:
@@ -109,13 +109,13 @@ def judged(worlds: Sequence[World], *, last: bool) -> list[Finding]:
         slug = world.tenant.slug
         try:
             mine = evidence[slug] = Evidence.of(world.tenant)
-            violations = judge.judge(world, mine)
-            findings += gone.judge(world, mine)
+            violations = invariants.find_violations(world, mine)
+            findings += erasures.find_violations(world, mine)
         except (OSError, PulseError) as error:
             violations = [Finding("a table that cannot be read", slug, str(error))]
         findings += [*violations, *disagreement(reconcile_tenant(world.tenant), violations)]
     findings += oracle.by_file({slug: mine.lake for slug, mine in evidence.items()})
-    return findings + (going_on.judge(worlds, evidence) if last else [])
+    return findings + (liveness.find_violations(worlds, evidence) if last else [])
 
 
 def disagreement(report: TenantReport, violations: Sequence[Finding]) -> list[Finding]:

@@ -87,7 +87,7 @@ class Episode:
             case "move" | "create":
                 world.rounds.expect(a["slug"], a["version"])
             case "erase":
-                world.asked.add((a["slug"], a["person"]))
+                world.erasures_begun.add((a["slug"], a["person"]))
                 world.unfinished.add((a["slug"], a["person"]))
             case "quota":
                 world.quotas.append(a["records"])

@@ -119,13 +119,15 @@ class Evidence:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
             evidence = cls(dict(connection.execute(SETTLED, mine).fetchall()))
             for partition, copies, absent, planned_at, settled_at in connection.execute(RANGES, mine):
-                evidence.copies |= dict.fromkeys(_each(partition, copies), Copy(planned_at, settled_at))
-                evidence.absent |= set(_each(partition, absent))
+                evidence.copies |= dict.fromkeys(
+                    _positions_in(partition, copies), Copy(planned_at, settled_at)
+                )
+                evidence.absent |= set(_positions_in(partition, absent))
             for partition, offset, *rest in connection.execute(LETTERS, mine):
                 letter = Letter(*rest)
                 evidence.letters[partition, offset] = letter._replace(payload=bytes(letter.payload))
             for partition, offsets in connection.execute(ERASED, mine):
-                evidence.erased += _each(partition, offsets)
+                evidence.erased += _positions_in(partition, offsets)
             for dataset_id, seed, run in connection.execute(CLAIMS, mine):
                 evidence.claims.setdefault(dataset_id, Claims(seed)).digests.update(_digests(run or b""))
             deleted = connection.execute(DELETED, mine).fetchall()
@@ -151,7 +153,7 @@ def _digests(run: bytes) -> Iterator[bytes]:
     return (head + tail for head, tail in zip(words[:half], words[half:], strict=True))
 
 
-def _each(partition: int, spans: "Multirange[int]") -> Iterator[Position]:
+def _positions_in(partition: int, spans: "Multirange[int]") -> Iterator[Position]:
     for span in spans:
         yield from ((partition, offset) for offset in range(span.lower or 0, span.upper or 0))
 

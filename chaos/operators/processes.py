@@ -55,16 +55,22 @@ def carry_out(step: Step, tenants: Sequence[Tenant]) -> Ended:
         arguments = (step.what, tenants, step.arguments, environment, str(batches.log()), answer)
         process = batches.fork(commands.perform, arguments)
         hung = not _join(process, blow)
-        found = orjson.loads(answer.read_bytes()) if answer.exists() else None
+        outcome = orjson.loads(answer.read_bytes()) if answer.exists() else None
     ended = datetime.now(UTC)
     if hung:
         return Ended(step, "hung", began=began, ended=ended)
-    if found is None:
+    if outcome is None:
         killed = blow is not None and blow.pause_s is None and process.exitcode == -signal.SIGKILL
         why = "" if killed else f"exit code {process.exitcode}"
         return Ended(step, "killed" if killed else "failed", why, began=began, ended=ended)
     return Ended(
-        step, found["ended"], found.get("why", ""), found.get("text", ""), found.get("result"), began, ended
+        step,
+        outcome["ended"],
+        outcome.get("why", ""),
+        outcome.get("text", ""),
+        outcome.get("result"),
+        began,
+        ended,
     )
 
 

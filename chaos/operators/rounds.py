@@ -13,7 +13,7 @@ from pulse_resources import postgres
 NOW = "SELECT clock_timestamp()"
 
 
-class Held(NamedTuple):
+class DatasetState(NamedTuple):
     """A dataset at one moment."""
 
     dataset_id: UUID
@@ -25,7 +25,7 @@ class Rounds:
     """Rounds of one tenant, from 1 on; no command is active when one ends."""
 
     tenant: Tenant
-    ends: list[tuple[datetime, dict[str, Held]]] = field(default_factory=list)
+    ends: list[tuple[datetime, dict[str, DatasetState]]] = field(default_factory=list)
     """End by Postgres' clock, with the datasets by slug; the first entry starts round 1."""
     aims: dict[int, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
     """By round: slug and version that a dataset may have moved to, or been created with."""
@@ -40,7 +40,7 @@ class Rounds:
         datasets = registry.list_datasets(self.tenant)
         with postgres.transaction("pulse_pipeline") as connection:
             ((now,),) = connection.execute(NOW).fetchall()
-        self.ends.append((now, {d.slug: Held(d.dataset_id, d.schema_version) for d in datasets}))
+        self.ends.append((now, {d.slug: DatasetState(d.dataset_id, d.schema_version) for d in datasets}))
 
     def expect(self, slug: str, version: int) -> None:
         """Announce that a dataset may move to a version, or be created with it."""

@@ -76,11 +76,11 @@ class Schedule:
         file.write_bytes(orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2))
 
     @classmethod
-    def kept(cls, file: Path) -> "Schedule":
+    def read(cls, file: Path) -> "Schedule":
         """Read from a file."""
-        found = orjson.loads(file.read_bytes())
-        rounds = tuple(tuple(map(_step, steps)) for steps in found["rounds"])
-        return cls(found["seed"], rounds)
+        document = orjson.loads(file.read_bytes())
+        rounds = tuple(tuple(map(_step, steps)) for steps in document["rounds"])
+        return cls(document["seed"], rounds)
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}"]
@@ -89,6 +89,6 @@ class Schedule:
         return "\n".join(lines)
 
 
-def _step(found: dict[str, Any]) -> Step:
-    blow = found.pop("blow")
-    return Step(**found, blow=Blow(**blow) if blow else None)
+def _step(document: dict[str, Any]) -> Step:
+    blow = document.pop("blow")
+    return Step(**document, blow=Blow(**blow) if blow else None)

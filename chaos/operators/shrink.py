@@ -12,13 +12,13 @@ from chaos.operators.schedule import Schedule, Step
 TRIES = 2
 """Runs of a part before it counts as passing."""
 
-Wrong = Callable[[Schedule], bool]
+FailureCheck = Callable[[Schedule], bool]
 """Runs a schedule; returns whether it fails in the same way."""
 
 
 def shrunk(
     schedule: Schedule,
-    wrong: Wrong,
+    wrong: FailureCheck,
     seconds: float,
     report: Callable[[Schedule], None] = lambda smaller: None,
     tries: int = TRIES,

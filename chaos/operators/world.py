@@ -85,7 +85,7 @@ class World:
     """Rounds in which the topic was recreated."""
     cuts: dict[tuple[int, int], int] = field(default_factory=dict)
     """Offset before which messages were removed, by generation and partition."""
-    asked: set[tuple[str, str]] = field(default_factory=set)
+    erasures_begun: set[tuple[str, str]] = field(default_factory=set)
     """Slug and person of each erasure that was begun."""
     unfinished: set[tuple[str, str]] = field(default_factory=set)
     """Those among them that were not reported as completed."""
@@ -108,7 +108,7 @@ class World:
                 self.tenant.topic,
                 event.payload,
                 partition=number % count,
-                on_delivery=partial(self._taken, self.generation, event.payload),
+                on_delivery=partial(self._acknowledge, self.generation, event.payload),
             )
         unsent = kafka.flush(producer, FLUSH_S)
         assert not unsent, f"{unsent} messages have neither been acknowledged nor refused"
@@ -148,7 +148,7 @@ class World:
         """Whether messages published by a transaction at this time may have been lost with the topic."""
         return any(self.rounds.holds(number, at) for number in self.recreations)
 
-    def _taken(self, generation: int, payload: bytes, error: KafkaError | None, _: Message) -> None:
+    def _acknowledge(self, generation: int, payload: bytes, error: KafkaError | None, _: Message) -> None:
         assert error is None, f"the broker did not take a message: {error}"
         self.acknowledged[generation, payload] += 1
 

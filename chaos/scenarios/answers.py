@@ -32,12 +32,12 @@ def run(stack: Stack, seed: int, amount: float, report_progress: ReportProgress)
                 batch.batch_id, batch.attempt, **stack.by_proxy, **{VARIABLE: "stop:settle.before_commit"}
             )
             wait(partial(stands_still, process.pid), "the run did not come to its COMMIT")
-            with stack.postgres.toxic("timeout", timeout=0):  # no response arrives any more
+            with stack.postgres.toxic("timeout", timeout=0):  # no response arrives
                 os.kill(process.pid or 0, signal.SIGCONT)
                 wait(partial(_settled, batch.batch_id, sent.tenant), "COMMIT was not executed")
                 for slug in ("orders", "clicks"):
                     _touch(sent.tenant, slug)
-                with stack.postgres.gone():  # cut open connections
+                with stack.postgres.cut_off():  # cut open connections
                     pass
             process.join(PATIENCE_S)
             assert process.exitcode == 0, (

@@ -65,7 +65,7 @@ def _without_faults(seed: int, rounds: int) -> list[Sent]:
     calm = [Sent(batches.make_tenant()) for _ in loads]
     for load, owner in zip(loads, calm, strict=True):
         owner.send(load.events(EVENTS * rounds))
-    batches.finish(batches.plan([owner.tenant for owner in calm]), attempts_left=1)
+    batches.finish(batches.plan([owner.tenant for owner in calm]), remaining_attempts=1)
     return calm
 
 

@@ -35,8 +35,8 @@ def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportPr
                 owner.send(load.events(EVENTS))
             (_retention if number % 2 else _recreated)(harmed, draw)
             if harmed.tenant not in {alarm.tenant for alarm in planning.ingest_status().alarms}:
-                findings.append(Finding("a loss that nobody was told of", harmed.tenant.slug, str(number)))
-            batches.finish(batches.plan([other.tenant]))  # must not be held up
+                findings.append(Finding("a loss without an alarm", harmed.tenant.slug, str(number)))
+            batches.finish(batches.plan([other.tenant]))  # must not be delayed
             pulse("tenant", "accept-loss", harmed.tenant.slug, "--yes")
             harmed.base = {partition: base for partition, _, base in _positions(harmed.tenant)}
             harmed.send(loads[0].events(EVENTS))

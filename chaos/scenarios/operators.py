@@ -87,10 +87,10 @@ def smaller(schedule: Schedule, findings: Sequence[Finding], seconds: float = SH
 
     def wrong(candidate: Schedule) -> bool:
         try:
-            found = carried_out(candidate).findings
+            candidate_findings = carried_out(candidate).findings
         except Exception as error:  # a part may stop for another reason
             print(f"  {candidate.length} steps: {type(error).__name__}: {error}", flush=True)
             return False
-        return bool(kinds & {finding.kind for finding in found})
+        return bool(kinds & {finding.kind for finding in candidate_findings})
 
     return shrunk(schedule, wrong, seconds, lambda s: print(f"  {s.length} steps still do", flush=True))

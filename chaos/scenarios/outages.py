@@ -22,7 +22,7 @@ from pulse_resources import spark
 
 BEFORE_S, AFTER_S = 8.0, 5.0
 """Seconds of traffic before and after a fault."""
-SWEEP_S = 300.0
+UPKEEP_S = 300.0
 
 Fault = Callable[[Stack, random.Random], None]
 """Harms the stack and restores it; returns when the harm is over."""
@@ -52,24 +52,24 @@ def _orphans(sent: Sequence[Sent]) -> list[Finding]:
         for owner in sent:
             tenant = owner.tenant
             needs = [
-                Need(tenant, registry.find_dataset(tenant, slug).dataset_id, slug, Task.SWEEP, "chaos", 1)
+                Need(tenant, registry.find_dataset(tenant, slug).dataset_id, slug, Task.ORPHANS, "chaos", 1)
                 for slug in SCHEMAS
             ]
-            deadline = time.monotonic() + SWEEP_S
+            deadline = time.monotonic() + UPKEEP_S
             while needs:
-                done = list(upkeep(lambda: session, needs, run_id=None, seconds=SWEEP_S))
+                done = list(upkeep(lambda: session, needs, run_id=None, seconds=UPKEEP_S))
                 # Dagster's own upkeep may hold a table: then this one is skipped.
                 skipped = {task.dataset for task in done if task.outcome == "skipped"}
                 passed = {task.dataset for task in done if task.outcome == "done"}
-                problem = f"the sweep of {tenant.slug} did not come through: {done}"
+                problem = f"the removal of orphans of {tenant.slug} did not succeed: {done}"
                 assert passed | skipped == {need.slug for need in needs}, problem
                 assert time.monotonic() < deadline, problem
                 needs = [need for need in needs if need.slug in skipped]
     return oracle.orphans(sent)
 
 
-def _store_gone(stack: Stack, draw: random.Random) -> None:
-    with stack.minio.gone():
+def _store_cut_off(stack: Stack, draw: random.Random) -> None:
+    with stack.minio.cut_off():
         time.sleep(120)
 
 
@@ -97,8 +97,8 @@ def _store_refuses(stack: Stack, draw: random.Random) -> None:
             time.sleep(draw.uniform(0.2, 1.5))
 
 
-def _postgres_gone(stack: Stack, draw: random.Random) -> None:
-    with stack.postgres.gone():
+def _postgres_cut_off(stack: Stack, draw: random.Random) -> None:
+    with stack.postgres.cut_off():
         time.sleep(120)
 
 
@@ -120,7 +120,7 @@ def _kafka_restarts(stack: Stack, draw: random.Random) -> None:
         time.sleep(draw.uniform(10, 15))
 
 
-def _kafka_gone(stack: Stack, draw: random.Random) -> None:
+def _kafka_down(stack: Stack, draw: random.Random) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         stack.end("kafka", signal.SIGKILL)
@@ -152,17 +152,17 @@ def _disk_full(disk: str, stack: Stack, draw: random.Random) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "object store gone for 2 minutes": _store_gone,
+    "object store gone for 2 minutes": _store_cut_off,
     "object store slow for a minute": _store_slow,
     "object store hangs for a minute": _store_hangs,
     "object store cuts 3 of 10 connections at their first answer, for a minute": _store_cut,
     "object store answers 503 every other second, for a minute": _store_refuses,
-    "Postgres gone for 2 minutes": _postgres_gone,
+    "Postgres gone for 2 minutes": _postgres_cut_off,
     "Postgres restarted three times": _postgres_restarts,
     "Postgres killed three times": _postgres_crashes,
     "Postgres' disk full for a minute": partial(_disk_full, "postgres"),
     "Kafka restarted, then killed": _kafka_restarts,
-    "Kafka gone for 2 minutes": _kafka_gone,
+    "Kafka gone for 2 minutes": _kafka_down,
     "Spark, code server, daemon and API killed, twice": _services_killed,
     "power cut: every process killed at once": _everything_killed,
     "Spark's scratch disk full for a minute": partial(_disk_full, "scratch"),

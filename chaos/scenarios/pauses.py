@@ -42,7 +42,7 @@ def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportPr
             wait(partial(stands_still, slow.pid), f"the run did not come to {point}")
             _end_sessions(batch.batch_id)
             attempts.next_attempt(batch.batch_id, batch.attempt, "the run does not answer")
-            batches.finish(batch, attempts_left=1)
+            batches.finish(batch, remaining_attempts=1)
             os.kill(slow.pid or 0, signal.SIGCONT)
             slow.join(PATIENCE_S)
             assert slow.exitcode == 1, (

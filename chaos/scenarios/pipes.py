@@ -60,7 +60,7 @@ CLAIMS = ("claims.before_add", "claims.after_add")
 class Kind:
     """A pipe of the scenario. It has the rows of a table of the source."""
 
-    what: str
+    label: str
     table: str
     members: Mapping[str, Any]
     """Members of the pipe's definition; its name and dataset are added."""
@@ -230,7 +230,7 @@ def _blows(draw: random.Random, scene: Scene) -> Iterator[tuple[str, str, Blow]]
 
 def _describe_blow(action: str, name: str, blow: Blow) -> str:
     """A kill, as it is counted."""
-    actor = PIPES[name].what if action == "run" else {"ingest": "batch"}.get(action, action)
+    actor = PIPES[name].label if action == "run" else {"ingest": "batch"}.get(action, action)
     return f"{actor}: {blow.point or RANDOM}"
 
 
@@ -296,7 +296,7 @@ def _bring(tenant: Tenant, name: str) -> None:
 
 
 def _compare(scene: Scene) -> list[Finding]:
-    """What is not as it is in the source, once all pipes have brought all that there is."""
+    """Differences from the source, once all pipes have brought all of its rows."""
     tenant, findings = scene.tenant, list[Finding]()
     with scene.writer.still:
         scene.files(scene.source)
@@ -305,6 +305,6 @@ def _compare(scene: Scene) -> list[Finding]:
         _settle(tenant)
         for name in scene.names:
             table = PIPES[name].table
-            rows, deleted = piped.rows(scene.source, table), scene.writer.gone[table]
-            findings += piped.judge(tenant, scene.source, name, rows, deleted)
+            rows, deleted = piped.rows(scene.source, table), scene.writer.deleted_ids[table]
+            findings += piped.compare(tenant, scene.source, name, rows, deleted)
     return findings

@@ -25,7 +25,7 @@ def run(stack: Stack | None, seed: int, amount: float, report_progress: ReportPr
             events = [*load.events(EVENTS), *_poison(draw)]
             draw.shuffle(events)
             sent.send(events)
-            batches.finish(batches.plan([sent.tenant]), attempts_left=1)
+            batches.finish(batches.plan([sent.tenant]), remaining_attempts=1)
             report_progress(number)
         batches.publish_overdue()
     return Outcome([sent], f"{amount:.0f} batches")

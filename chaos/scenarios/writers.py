@@ -12,7 +12,7 @@ from functools import partial
 from pyspark.sql.connect.session import SparkSession
 
 from chaos import batches
-from chaos.external import Writer, catalog, create, engine, judge
+from chaos.external import EngineWriter, catalog, compare_table, create, engine
 from chaos.load import DAYS, NOW, SCHEMAS, Load
 from chaos.oracle import Finding
 from chaos.scenario import Outcome, ReportProgress
@@ -31,10 +31,11 @@ from pulse_resources.errors import Transient
 Work = Callable[[Tenant, random.Random], str]
 EVENTS = 60
 GAVE_WAY = re.compile("was replaced meanwhile|: Transient: ")
-"""What upkeep of own tables says of files that it did not merge, since an engine was first."""
-OWN_WORK = {"merged files": "merged", "removed files": "objects"}
+"""Reports of upkeep about files that it did not merge, because an engine committed first."""
+UPKEEP_COUNTS = {"merged files": "merged", "removed files": "objects"}
+"""Counts in a report of such an upkeep, by their label."""
 OF_A_DAY = (Task.MERGE, Task.SORT)
-OF_A_TABLE = (Task.MANIFESTS, Task.EXPIRE, Task.SWEEP)
+OF_A_TABLE = (Task.MANIFESTS, Task.EXPIRE, Task.ORPHANS)
 EAGER = {
     "UPKEEP__HISTORY_HOURS": 0,
     "UPKEEP__HISTORY_SNAPSHOTS": 5,
@@ -61,9 +62,9 @@ def run(
     with catalog() as url:
         sent = Sent(batches.make_tenant())
         create(sent.tenant, url)
-        engines = [Writer(engine(sent.tenant, url), number) for number in (1, 2)]
+        engines = [EngineWriter(engine(sent.tenant, url), number) for number in (1, 2)]
         works = (*(each.write for each in engines), _own_upkeep)
-        find_differences = partial(judge, sent.tenant, engine(sent.tenant, url), engines)
+        find_differences = partial(compare_table, sent.tenant, engine(sent.tenant, url), engines)
         return _run(seed, amount, report_progress, sent, works, find_differences)
 
 
@@ -128,11 +129,11 @@ def _upkeep(tenant: Tenant, draw: random.Random) -> str:
 
 
 def _own_upkeep(tenant: Tenant, draw: random.Random) -> str:
-    need = Need(tenant, None, None, Task.OWN, "chaos", 1)
+    need = Need(tenant, None, None, Task.TENANT_TABLES, "chaos", 1)
     (done,) = upkeep(_no_spark, [need], run_id=None, seconds=600)
     problems = [why for why in (done.detail or "").split("; ") if why and not GAVE_WAY.search(why)]
     assert (done.outcome, problems) == ("done", []), f"upkeep of own tables: {done}"
-    did = [what for what, number in OWN_WORK.items() if done.after[number]]
+    did = [what for what, number in UPKEEP_COUNTS.items() if done.after[number]]
     return "upkeep of own tables" + (f" that {' and '.join(did)}" if did else "")
 
 

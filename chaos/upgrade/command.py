@@ -132,7 +132,7 @@ def upgrade(
             for subject, ended, times in front.unexpected()
         ]
     with spark.session() as session:
-        findings += oracle.judge(traffic.sent, session)
+        findings += oracle.find_violations(traffic.sent, session)
     events = sum(len(sender.events) for sender in traffic.sent)
     console.print(f"{events:,} messages accounted for")
     return findings

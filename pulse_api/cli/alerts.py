@@ -28,7 +28,7 @@ def list_alerts(
         return
     entries = alerts.remembered(everything=everything, limit=limit)
     if as_json:
-        emit([notify.document(entry.alert) | {"told": entry.told} for entry in entries])
+        emit([notify.document(entry.alert) | {"told": entry.deliveries} for entry in entries])
         return
     rows = (_row(entry) for entry in entries)
     columns = ("since", "until", "severity", "kind", "what", "what to do", "told")
@@ -69,7 +69,7 @@ def send_test(as_json: AsJson = False) -> None:
 
 def _row(entry: "alerts.Remembered") -> tuple[Any, ...]:
     alert = entry.alert
-    notifications = (f"{name}: {_when(outcome)}" for name, outcome in sorted(entry.told.items()))
+    notifications = (f"{name}: {_when(outcome)}" for name, outcome in sorted(entry.deliveries.items()))
     return (
         alert.first_seen,
         alert.resolved_at,

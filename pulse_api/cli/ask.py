@@ -49,7 +49,7 @@ def ask(
         except read.NotUnderstood as error:
             for line in error.understood:
                 remark(f"Understood: {line}")
-            for slug, names in error.known.items():
+            for slug, names in error.fields_by_dataset.items():
                 remark(f"{slug} has {', '.join(names)}")
             raise
     if as_json:

@@ -117,12 +117,12 @@ def _show_omissions(omissions: "Iterable[everywhere.Omission]") -> None:
         remark(f"not covered: {omission.what}. {omission.fix}")
 
 
-def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"], own_rows: int = 0) -> None:
+def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"], tenant_table_rows: int = 0) -> None:
     if not sys.stdin.isatty():
         raise UserError("erasing needs a confirmation", fix="Check with --dry-run, then add --yes")
     removals = list(previews)
     rows, raw = (
-        own_rows + sum(removal.rows for removal in removals),
+        tenant_table_rows + sum(removal.rows for removal in removals),
         sum(removal.raw_events for removal in removals),
     )
     letters = sum(removal.dead_letters for removal in removals)
@@ -139,12 +139,12 @@ def _verify(owner: Tenant, erasure_id: str, where: str, as_json: bool) -> None:
         emit(
             {
                 "clean": verification.clean,
-                "looked_at": verification.looked_at,
+                "looked_at": verification.searched,
                 "leftovers": verification.leftovers,
             }
         )
     else:
-        say(f"{'clean' if verification.clean else 'NOT CLEAN'}: searched {_counts(verification.looked_at)}")
+        say(f"{'clean' if verification.clean else 'NOT CLEAN'}: searched {_counts(verification.searched)}")
         for leftover in verification.leftovers:
             say(f"left: {leftover}")
     if not verification.clean:

@@ -19,12 +19,12 @@ from pulse_api.cli.output import remark, shown
 from pulse_resources.errors import PulseError, UserError, first_line
 from pulse_resources.home import pulse_home
 
-FAILED, WRONG, HELD, INTERRUPTED, CLOSED = 1, 2, 3, 130, 141
+FAILED, WRONG, UNDECIDED, INTERRUPTED, CLOSED = 1, 2, 3, 130, 141
 CODES = {
     0: "success",
     FAILED: "failure: a service that does not answer, or a check that does not hold",
     WRONG: "a wrong request: an option, a name or a value",
-    HELD: "a person has to decide: a sync is held",
+    UNDECIDED: "a person has to decide: a sync is held",
     INTERRUPTED: "interrupted by Ctrl-C",
     CLOSED: "the reader of the output has ended, such as `head -1` in a pipe",
 }

@@ -30,7 +30,7 @@ LATER = ("pulse_pipelines.", "pulse_resources.", "pulse_api.sending", "pulse_api
 
 class _OnDemand(MetaPathFinder):
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.module_names: list[str] = []
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -39,7 +39,7 @@ class _OnDemand(MetaPathFinder):
         spec = PathFinder.find_spec(name, path, target) if name.startswith(LATER) else None
         if spec is not None and spec.loader is not None:
             spec.loader = LazyLoader(spec.loader)
-            self.found.append(name)
+            self.module_names.append(name)
         return spec
 
 
@@ -52,7 +52,7 @@ def on_demand() -> Iterator[list[str]]:
     finder = _OnDemand()
     sys.meta_path.insert(0, finder)
     try:
-        yield finder.found
+        yield finder.module_names
     finally:
         sys.meta_path.remove(finder)
 

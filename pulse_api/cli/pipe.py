@@ -9,7 +9,7 @@ import typer
 
 from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import TenantSlug, read
-from pulse_api.cli.guard import FAILED, HELD
+from pulse_api.cli.guard import FAILED, UNDECIDED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_api.cli.sync import OUTCOME, outcome
 from pulse_pipelines import pipes, registry
@@ -119,7 +119,7 @@ def _check_sync(owner: Tenant, sync: "syncs.Sync") -> None:
         remark(f"It deletes nothing until a person decides: {sync.reason}")
         sync_named = f"{owner.slug} {sync.dataset} {sync.sync_id}"
         remark(f"Decide with: pulse sync commit {sync_named}, or pulse sync rollback {sync_named}")
-        raise typer.Exit(HELD)
+        raise typer.Exit(UNDECIDED)
     if sync.state == SyncState.FAILED:
         remark(
             f"The rows that it sent land, nothing is deleted, and the next run reads the rest: {sync.reason}"

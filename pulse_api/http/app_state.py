@@ -11,7 +11,7 @@ from starlette.requests import Request
 from pulse_api.http import telemetry
 from pulse_api.http.admission.rate_shares import RateShares
 from pulse_api.http.admission.turns import Whom, turns
-from pulse_api.http.collect.held import Held
+from pulse_api.http.collect.body_memory import BodyMemory
 from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.collect.running import Running
@@ -46,9 +46,9 @@ class AppState(Keyring):
         self.traced = telemetry.on()
         settings = load_settings()
         api, sql, ask = settings.api, settings.sql, settings.ask
-        self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
+        self.body_memory = BodyMemory(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.queries = Queries(self.views)
-        self.results = Held(sql.held_bytes, sql.held_bytes // 4)
+        self.results = BodyMemory(sql.held_bytes, sql.held_bytes // 4)
         """Bytes of query results, until they are sent."""
         self.running = Running()
         self.turns = {

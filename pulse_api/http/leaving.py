@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-Result = TypeVar("Result")
+WorkResult = TypeVar("WorkResult")
 
 
-async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, WorkResult]) -> WorkResult:
     """Do some work, and cancel it when the caller disconnects first.
 
     Args:

@@ -76,7 +76,7 @@ class Mcp:
             raise ProblemError(503, "unavailable", "the server is starting, or stopping")
         scope["state"]["principal"] = principal
         whom = principal.tenant.tenant_id
-        with state.held.of(whom) as holding:
+        with state.body_memory.of(whom) as holding:
             body = await received(request, MAX_BYTES, holding)
             if (
                 request.headers.get("content-type", "").partition(";")[0].strip().lower()

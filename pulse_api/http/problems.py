@@ -151,7 +151,10 @@ def _of_pulse_error(error: PulseError) -> ProblemError:
     if incompatibilities := getattr(error, "incompatibilities", None):
         more["incompatibilities"] = [vars(entry) for entry in incompatibilities]
     if isinstance(error, NotUnderstood):
-        kind, more = "not-understood", more | {"understood": error.understood, "known": error.known}
+        kind, more = (
+            "not-understood",
+            more | {"understood": error.understood, "known": error.fields_by_dataset},
+        )
     fix = None if _COMMAND.search(error.fix or "") else error.fix
     return ProblemError(status, kind, error.message, fix=fix, headers=headers, **more)
 

@@ -73,7 +73,7 @@ class _ExactRoute(APIRoute):
                 app_state(request),
                 _whom(request),
             )
-            with state.held.of(whom) as holding:
+            with state.body_memory.of(whom) as holding:
                 if self.body_field is not None:
                     exact._body = await received(exact, MAX_BYTES, holding)
                 # The turn begins after the body is read: a slow body does not hold a turn.

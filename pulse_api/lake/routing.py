@@ -146,7 +146,7 @@ def endpoint(method: str, path: str, scope: KeyScope, work: Work, *, reads_back:
         caller = await authenticate(request, *scopes)
         state = lake_state(request)
         tenant_id = caller.tenant.tenant_id
-        with state.held.of(tenant_id) as holding:
+        with state.body_memory.of(tenant_id) as holding:
             content = await received(request, MAX_BYTES, holding) if method == "POST" else b""
             target = f"{method} {request.scope['path']}?{request.url.query}"
             catalog_request = CatalogRequest(

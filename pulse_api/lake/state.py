@@ -10,7 +10,7 @@ import psycopg
 from starlette.requests import Request
 
 from pulse_api.http.admission.turns import turns
-from pulse_api.http.collect.held import Held
+from pulse_api.http.collect.body_memory import BodyMemory
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.readiness import PATIENCE_S, CheckResult, Readiness
 from pulse_api.http.workers import CHANGES, Workers
@@ -46,7 +46,7 @@ class LakeState(Keyring):
         self.turns = turns("requests", running=api.parallelism, running_of_one=max(1, api.parallelism // 2))
         self.large_turns = turns("requests about large metadata", running=LARGE, running_of_one=1)
         self.workers = Workers(LARGE, os.getpid, CHANGES, memory_bytes=LARGE_BYTES)
-        self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
+        self.body_memory = BodyMemory(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.readiness = Readiness(_check_postgres)
 
     @asynccontextmanager

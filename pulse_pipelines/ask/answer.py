@@ -23,7 +23,7 @@ class Understood:
     """A query that answers a question, with its result."""
 
     sql: str
-    said: str
+    interpretation: str
     """The interpretation of the question, in words."""
     result: QueryResult
     tries: int = 1
@@ -150,7 +150,7 @@ async def answer(
         question_id,
         stored,
         provider.name,
-        reading.said,
+        reading.interpretation,
         reading.sql,
         result.query_id,
         result.snapshots,

@@ -119,7 +119,7 @@ class Clauses(Phrases):
             yield from ((plan, end) for end in set.intersection(*ends))
 
     def _versus(self, plan: Plan, condition: Condition, i: int) -> PlanEnds:
-        """A second value of the same column, to be told apart from the first: JFK vs LGA."""
+        """A second value of the same column, to be distinguished from the first: JFK vs LGA."""
         field = condition.field
         if (condition.operator, len(condition.values)) != ("=", 1) or not isinstance(field, Field):
             return

@@ -43,7 +43,12 @@ Run = Callable[[str], Awaitable[QueryResult]]
 
 
 class NotUnderstood(UserError):  # noqa: N818 - reads as the fact it states
-    """A question without a single meaning; `understood`: the recognised part, `known`: possible subjects."""
+    """A question without a single meaning.
+
+    Args:
+        understood: readings of its recognised parts.
+        fields_by_dataset: names of fields that it may mean, by slug.
+    """
 
     def __init__(
         self,
@@ -51,12 +56,12 @@ class NotUnderstood(UserError):  # noqa: N818 - reads as the fact it states
         *,
         fix: str | None = None,
         understood: Sequence[str] = (),
-        known: Mapping[str, Sequence[str]] | None = None,
+        fields_by_dataset: Mapping[str, Sequence[str]] | None = None,
         **where: object,
     ) -> None:
         super().__init__(message, fix=fix, **where)
         self.understood = list(understood)
-        self.known = dict(known or {})
+        self.fields_by_dataset = dict(fields_by_dataset or {})
 
 
 async def read(meanings: Sequence[Meaning], question: str, now: datetime, run: Run) -> Plan:
@@ -105,7 +110,7 @@ async def _with_values(
                 replace(plan, notes=_values_note(hits))
                 for plan in grammar.plans(meaning, question_words, now, hits)
             }
-            heard += [hit for said in hits.values() for hit in said] if meaning is near[0] else []
+            heard += [hit for value_hits in hits.values() for hit in value_hits] if meaning is near[0] else []
     return plans
 
 
@@ -231,7 +236,7 @@ def _refusal(
         message,
         fix=fix,
         understood=(*understood, *unclear, *(f"{hit.value!r} is a value of {hit.field}" for hit in heard)),
-        known={each.dataset: [field.name for field in each.fields][:_SHOWN] for each in near},
+        fields_by_dataset={each.dataset: [field.name for field in each.fields][:_SHOWN] for each in near},
     )
 
 

@@ -113,7 +113,7 @@ def _following(dataset: Dataset, document: str) -> Dataset:
 
 
 def _conformer(tenant: Tenant, dataset: Dataset) -> TopicConformer:
-    limits = replace(event_limits(), judge_batch_seconds=math.inf)  # the caller alone spends the time
+    limits = replace(event_limits(), batch_validation_seconds=math.inf)  # the caller alone spends the time
     return TopicConformer(Scope(tenant, (dataset,)), "trial", limits)
 
 

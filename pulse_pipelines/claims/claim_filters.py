@@ -123,7 +123,7 @@ class Filters:
     def _bound(
         self, first: Indices, count: Indices, prints: npt.NDArray[np.uint16], before: np.ufunc
     ) -> Indices:
-        """Bisect each range by print: the first place that is not `before` the wanted print, or its end."""
+        """Bisect each range by print: the first place that is not `before` the searched print, or its end."""
         at, remaining = first.copy(), count.copy()
         for _ in range(int(count.max(initial=1)).bit_length()):  # the same steps for all, without a branch
             half = remaining >> 1

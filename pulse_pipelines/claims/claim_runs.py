@@ -66,7 +66,7 @@ class Fresh:
 
     ids: Digests
     """As a run: sorted, without repeats."""
-    seen: int
+    last_addition: int
     """Number of the latest addition that existed at the lookup."""
     merged: Digests
     """The ids together with the runs that the merge replaces."""
@@ -130,7 +130,7 @@ def fresh(connection: postgres.Connection, among: Sequence[Run], ids: Digests, a
     parts = [claim_cache.digests(connection, run) for run in replaced]
     return Fresh(
         ids,
-        seen=max((run.newest for run in among), default=0),
+        last_addition=max((run.newest for run in among), default=0),
         merged=Digests.joined([ids, *parts]).run() if parts else ids,
         replaces=[run.run for run in replaced],
         ends=latest(ends(at), *(run.ends for run in replaced)),
@@ -142,7 +142,7 @@ def add(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, adde
 
     The caller holds the lock on the table's pointer, in the transaction that lands the rows.
     """
-    newer = runs(connection, [dataset_id], after=added.seen)[dataset_id]
+    newer = runs(connection, [dataset_id], after=added.last_addition)[dataset_id]
     if claimed(connection, newer, added.ids).any():
         return False
     fail_point("claims.before_add")
@@ -200,8 +200,8 @@ def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple
 
 def expires(connection: postgres.Connection, dataset_id: UUID) -> bool:
     """Whether a dataset's claims expire: no pipe brings it, or ever did."""
-    ((found,),) = connection.execute(EXPIRES, {"dataset": dataset_id}).fetchall()
-    return bool(found)
+    ((does_expire,),) = connection.execute(EXPIRES, {"dataset": dataset_id}).fetchall()
+    return bool(does_expire)
 
 
 def _replaced(added: int, among: Iterable[Run]) -> list[Run]:

@@ -102,7 +102,7 @@ class _Rollups(tables.Change[_Staged]):
     point = "curate"
 
     def stage(self, lost: SwapLost | None) -> _Staged | None:
-        if isinstance(lost, _Outdated):
+        if isinstance(lost, _OutdatedDays):
             for following in self.following:  # the files may hold data of erased rows
                 following.discard()
             self.results = [current for result in self.results if (current := _without(result, lost.days))]
@@ -125,7 +125,7 @@ class _Rollups(tables.Change[_Staged]):
         return False  # the days stay due, and are computed again
 
 
-class _Outdated(SwapLost):
+class _OutdatedDays(SwapLost):
     def __init__(self, days: set[tuple[str, date]]) -> None:
         super().__init__()
         self.days = days
@@ -140,7 +140,7 @@ def _compare(connection: postgres.Connection, results: Sequence[Result]) -> None
     landed = [pinned.landed[day] for _, day in days]
     named = {"rollups": [name for name, _ in days], "days": [day for _, day in days], "landed": landed}
     if outdated := set(connection.execute(OUTDATED, values | named).fetchall()):
-        raise _Outdated(outdated)
+        raise _OutdatedDays(outdated)
 
 
 def _days(results: Sequence[Result]) -> list[tuple[str, date]]:

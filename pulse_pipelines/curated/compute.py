@@ -43,7 +43,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class _Outdated:
+class _OutdatedDay:
     """A day that failed because its pinned snapshot was removed from the table meanwhile."""
 
     dataset_id: UUID
@@ -51,7 +51,7 @@ class _Outdated:
     failure: Failed
 
 
-_Outcome = Result | Failed | _Outdated
+_Outcome = Result | Failed | _OutdatedDay
 _Input = tuple[Pinned, tuple[date, ...], int]
 """Days of a dataset, and the number of their consecutive failures."""
 
@@ -80,10 +80,10 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
 
 def _compute_pass(
     spark: SparkSession, due: Sequence[Due]
-) -> tuple[list[list[Result]], list[Failed], list[_Outdated]]:
+) -> tuple[list[list[Result]], list[Failed], list[_OutdatedDay]]:
     """One pass of `compute`; also returns the days to pin again."""
     failures: list[Failed] = []
-    outdated: list[_Outdated] = []
+    outdated: list[_OutdatedDay] = []
     inputs_by_rollup: dict[Rollup, list[_Input]] = defaultdict(list)
     for mine in _by_dataset(due):
         tenant, dataset = mine[0].tenant, mine[0].dataset
@@ -104,7 +104,7 @@ def _compute_pass(
             if isinstance(outcome, Failed):
                 failures.append(outcome)
                 continue
-            if isinstance(outcome, _Outdated):
+            if isinstance(outcome, _OutdatedDay):
                 outdated.append(outcome)
                 continue
             mine_so_far = results[outcome.pinned.dataset.dataset_id]
@@ -189,7 +189,7 @@ def _of_chunk(
                 yield from _of_chunk(spark, rollup, half)
         elif is_outdated(pinned := single[0][0]):
             day = single[0][1]
-            yield _Outdated(pinned.dataset.dataset_id, day, _failed(rollup, pinned, day, error))
+            yield _OutdatedDay(pinned.dataset.dataset_id, day, _failed(rollup, pinned, day, error))
         else:
             yield _at_fault(rollup, *single[0], error)
         return

@@ -34,7 +34,7 @@ SELECT c.tenant_id, t.slug, c.dataset_id, c.day, l.changed_at, s.states,
     (SELECT min(n.landed_at) FROM landings n
      WHERE (n.tenant_id, n.dataset_id, n.day) = (c.tenant_id, c.dataset_id, c.day)
          AND n.landed_at > coalesce(s.landed_at, '-infinity')),
-    f.failures, f.held
+    f.failures, f.backing_off
 FROM suspects c JOIN pdm_datasets d USING (dataset_id) JOIN pdm_tenants t ON t.tenant_id = c.tenant_id
 CROSS JOIN LATERAL (
     SELECT max(landed_at) AS changed_at FROM landings l
@@ -45,7 +45,8 @@ CROSS JOIN LATERAL (
     FROM summaries s
     WHERE s.dataset_id = c.dataset_id AND s.day = c.day AND s.rollup = ANY(%(rollups)s)) s
 CROSS JOIN LATERAL (
-    SELECT coalesce(max(count), 0) AS failures, coalesce(max(retry_at) > now(), false) AS held FROM failures f
+    SELECT coalesce(max(count), 0) AS failures, coalesce(max(retry_at) > now(), false) AS backing_off
+    FROM failures f
     WHERE f.dataset_id = c.dataset_id AND f.job = %(job)s AND coalesce(f.day, c.day) = c.day) f
 ORDER BY f.failures, l.changed_at DESC
 """
@@ -64,10 +65,10 @@ class Due:
     waiting_since: datetime
     """Time of the first change that is not computed yet."""
     ready: bool
-    """Whether it has been quiet, or has waited, for long enough, and is not held."""
+    """Whether it has been quiet, or has waited, for long enough, and is not backing off."""
     failures: int = 0
     """Number of consecutive failures."""
-    held: bool = False
+    backing_off: bool = False
     """Whether its back-off after a failure has not ended."""
 
 

@@ -63,6 +63,6 @@ def halves(
     if len(chunk) > 1:
         middle = len(chunk) // 2
         return chunk[:middle], chunk[middle:]
-    ((whose, days),) = chunk
+    ((owner, days),) = chunk
     middle = len(days) // 2
-    return [(whose, days[:middle])], [(whose, days[middle:])]
+    return [(owner, days[:middle])], [(owner, days[middle:])]

@@ -123,7 +123,7 @@ class Revalidation:
         return Verdict(letter.letter_id, outcome, slug, event_id)
 
     def _versioned(self, payload: bytes) -> bytes:
-        """The event with the wanted schema version, if any.
+        """The event with the requested schema version, if any.
 
         A payload that does not decode, or loses something by it, is left as it is for the validator.
         """

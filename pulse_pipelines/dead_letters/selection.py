@@ -81,7 +81,7 @@ class ByFilter:
     def __init__(self, where: Filter, limit: int | None, after: str | None) -> None:
         self.next: str | None = None
         self._where = where
-        self._left = limit
+        self._remaining = limit
         self._skipped: list[tuple[int, int]] = []
         self._cursor = Cursor.parse(after) if after is not None else Cursor("-infinity")
         self._begun: datetime | None = None
@@ -95,7 +95,7 @@ class ByFilter:
             return Selected(_open(connection, waited, named, max_bytes)) if named else None
         if self._begun is None:
             ((self._begun,),) = connection.execute("SELECT now()").fetchall()
-        limit = PAGE if self._left is None else min(PAGE, self._left)
+        limit = PAGE if self._remaining is None else min(PAGE, self._remaining)
         at, partition, offset = self._cursor
         values = self._where.values() | {"begun": self._begun, "limit": limit}
         values |= {"at": at, "partition": partition, "offset": offset}
@@ -106,15 +106,15 @@ class ByFilter:
         if lock:
             places = {(opened.letter.partition, opened.letter.offset) for opened in letters}
             self._skipped += set(named) - places
-        if self._left is not None:
-            self._left -= len(rows)
+        if self._remaining is not None:
+            self._remaining -= len(rows)
         if rows:
             settled_at, *place = rows[-1]
             self._cursor = Cursor(settled_at.isoformat(), *place)
-        self._done = len(rows) < limit or self._left == 0
+        self._done = len(rows) < limit or self._remaining == 0
         if self._done:
             self._skipped.sort()
-        self.next = str(self._cursor) if len(rows) == limit and self._left == 0 else None
+        self.next = str(self._cursor) if len(rows) == limit and self._remaining == 0 else None
         return Selected(letters)
 
 
@@ -123,11 +123,11 @@ class ByIds:
 
     def __init__(self, letter_ids: Sequence[str]) -> None:
         self.next: str | None = None
-        self._left = sorted(dict.fromkeys(letter_ids), key=lambda name: position(name) or (-1, -1))
+        self._pending_ids = sorted(dict.fromkeys(letter_ids), key=lambda name: position(name) or (-1, -1))
 
     def page(self, connection: postgres.Connection, max_bytes: int, *, lock: bool) -> Selected | None:
         """See `Selection`."""
-        named, self._left = self._left[:PAGE], self._left[PAGE:]
+        named, self._pending_ids = self._pending_ids[:PAGE], self._pending_ids[PAGE:]
         if not named:
             return None
         places = {place: name for name in named if (place := position(name)) is not None}

@@ -11,7 +11,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schemas.bundle import bundled
 from pulse_pipelines.domain.schemas.columns import FieldType, Kind, columns as declared_columns
 from pulse_pipelines.domain.schemas.discriminators import unions
-from pulse_pipelines.domain.schemas.subschemas import Node, dict_of, list_of, resolve
+from pulse_pipelines.domain.schemas.subschemas import Subschema, dict_of, list_of, resolve
 
 
 def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class _Schema:
     """A schema version: tells whether a null in a row was sent as null or was absent."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self.root: Node = bundled(document)
+        self.root: Subschema = bundled(document)
         self.types: Mapping[str, FieldType] = {
             column.field: column.type for column in declared_columns(document)
         }
@@ -70,9 +70,9 @@ class _Schema:
         self.required = _required([self.root])
         self._unions = unions(self.root)
 
-    def applying(self, nodes: Sequence[Any], value: Any) -> list[Node]:
+    def applying(self, nodes: Sequence[Any], value: Any) -> list[Subschema]:
         """The given subschemas, and all others that apply to the value through them."""
-        unique: dict[int, Node] = {}
+        unique: dict[int, Subschema] = {}
         pending = [*nodes]
         while pending:
             node = pending.pop()
@@ -106,11 +106,11 @@ class _Schema:
         return value
 
 
-def _required(nodes: Sequence[Node]) -> set[str]:
+def _required(nodes: Sequence[Subschema]) -> set[str]:
     return {name for node in nodes for name in list_of(node.get("required"))}
 
 
-def _members(nodes: Sequence[Node], name: str) -> list[Any]:
+def _members(nodes: Sequence[Subschema], name: str) -> list[Any]:
     return [node["properties"][name] for node in nodes if name in dict_of(node.get("properties"))]
 
 

@@ -31,11 +31,11 @@ class EventLimits:
     """More deeply nested payloads are refused."""
     earliest: datetime
     ahead: timedelta
-    judge_seconds: float
+    validation_seconds: float
     """CPU time limit of validating one event; events that may take long are validated in a worker process."""
-    judge_memory_bytes: int
+    validation_memory_bytes: int
     """Memory limit of that process."""
-    judge_batch_seconds: float
+    batch_validation_seconds: float
     """CPU time for validating one tenant's events in a task of a batch, beyond `FAIR_NS` per byte."""
 
     def untimely(self, moment: datetime, received: datetime) -> Rejected | None:

@@ -69,7 +69,7 @@ class Files:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Files":
-        """Parse its members, as texts and as they were said. Raises UserError."""
+        """Parse its members, as texts and as they were sent. Raises UserError."""
         path, key = texts["path"], document.get("key") or ()
         _check_path(path, wild=True)
         name = path.removesuffix(".gz")
@@ -138,7 +138,7 @@ class Feed:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Feed":
-        """Parse its members, as texts and as they were said. Raises UserError."""
+        """Parse its members, as texts and as they were sent. Raises UserError."""
         feed = texts["feed"]
         if not feed.startswith("/"):
             raise UserError(

@@ -49,7 +49,7 @@ class PostgresTable:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "PostgresTable":
-        """Parse its members, as texts and as they were said. Raises UserError."""
+        """Parse its members, as texts and as they were sent. Raises UserError."""
         key = document.get("key") or ()
         try:
             mode = Mode(texts.get("mode", Mode.FULL))
@@ -101,7 +101,7 @@ class Transform:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Transform":
-        """Parse its members, as texts and as they were said. Raises UserError."""
+        """Parse its members, as texts and as they were sent. Raises UserError."""
         if not isinstance(document["transform"], str):
             raise UserError("transform must be a text, a SELECT")
         if len(texts["transform"]) > LONGEST_SQL:
@@ -120,7 +120,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class Sink:
-    """A place outside that a dataset of entities is brought to: a table of Postgres, or a service by HTTP."""
+    """An external target of a dataset of entities: a table of Postgres, or a service by HTTP."""
 
     source: str
     """Name of its address, which is kept where those of sources are (see `pipes.addresses`)."""
@@ -137,7 +137,7 @@ class Sink:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Sink":
-        """Parse its members, as texts and as they were said. Raises UserError."""
+        """Parse its members, as texts and as they were sent. Raises UserError."""
         create = document.get("create") or False
         if type(create) is not bool:
             raise UserError("create must be true or false")

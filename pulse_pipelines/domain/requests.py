@@ -32,12 +32,12 @@ class Task(StrEnum):
     """L2: rewrite a quiet day as few large files, sorted by timestamp."""
     MANIFESTS = "manifests"
     EXPIRE = "expire"
-    SWEEP = "sweep"
+    ORPHANS = "sweep"
     """Remove orphan files from the table's folder."""
     RAW = "raw"
     """Remove objects that the ledger does not know from a tenant's raw zone."""
     RETENTION = "retention"
-    OWN = "own"
+    TENANT_TABLES = "own"
     """Expire snapshots and remove orphans of the tables of a tenant's own that ask for it."""
 
 

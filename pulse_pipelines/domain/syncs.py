@@ -24,7 +24,7 @@ class SyncState(StrEnum):
     """Its deletions are on their way."""
     DONE = "done"
     ROLLED_BACK = "rolled_back"
-    """A person said that it deletes nothing."""
+    """A person decided that it deletes nothing."""
     SUPERSEDED = "superseded"
     """Another full sync began before it had ended: it deletes nothing."""
     FAILED = "failed"
@@ -33,7 +33,7 @@ class SyncState(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """What a request says of the sync that it is a part of."""
+    """The members of a request that place it in a sync."""
 
     sequence_id: str
     request_id: str

@@ -45,7 +45,7 @@ def fitted(
 
 
 def doc(kind: Kind, description: str, before: str | None = None) -> str | None:
-    """The `doc` of a column: for text how it is held, then what the schema says of it.
+    """The `doc` of a column: for text its storage, then the schema's description.
 
     Args:
         before: of the column of a table, whose mark stays.

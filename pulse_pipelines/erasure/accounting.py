@@ -38,7 +38,7 @@ Places = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanedFile:
     """A data file that held events of the person, and the file that replaces it (None: no row was left)."""
 
     before: DataFile
@@ -63,7 +63,7 @@ def account(
     tenant: Tenant,
     subject: Subject,
     erasure: Erasure,
-    hit: Sequence[Cleaned],
+    hit: Sequence[CleanedFile],
     staged: Staged,
 ) -> int:
     """Record erased offsets and changed days in the ledger; returns how many summaries were deleted."""
@@ -75,7 +75,7 @@ def account(
     for partition, offsets in of_partition.items():
         erased = Multirange(runs(offsets))
         connection.execute(ERASED, [tenant.tenant_id, erasure.erasure_id, partition, erased])
-    of_day: dict[date, list[Cleaned]] = defaultdict(list)
+    of_day: dict[date, list[CleanedFile]] = defaultdict(list)
     for cleaned in hit:
         of_day[cleaned.day].append(cleaned)
     dataset = subject.dataset
@@ -113,7 +113,7 @@ def _restore_letters(connection: postgres.Connection, tenant: Tenant, places: Pl
 
 def result(
     before: Mapping[str, Any] | None,
-    hit: Iterable[Cleaned],
+    hit: Iterable[CleanedFile],
     snapshot_id: int | None,
     summaries: int,
     states: int,

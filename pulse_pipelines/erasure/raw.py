@@ -49,7 +49,7 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanedObject:
     """A raw object that held events of the person, and its replacement."""
 
     before: Registered
@@ -152,7 +152,7 @@ def _is_of(line: bytes, subject: Subject) -> bool:
         return False
 
 
-def _clean(entry: Registered, subject: Subject, erasure: Erasure) -> Cleaned | None:
+def _clean(entry: Registered, subject: Subject, erasure: Erasure) -> CleanedObject | None:
     try:
         content = raw_zone.content(entry.path)
     except FileNotFoundError:  # upkeep deleted it first
@@ -178,10 +178,12 @@ def _clean(entry: Registered, subject: Subject, erasure: Erasure) -> Cleaned | N
         return None
     if parts:
         object_store.put(path, bytes(rewritten))
-    return Cleaned(entry, erased, parts)
+    return CleanedObject(entry, erased, parts)
 
 
-def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: dict[str, object]) -> None:
+def _commit(
+    tenant: Tenant, erasure_id: str, cleaned: Sequence[CleanedObject], step: dict[str, object]
+) -> None:
     """Register the new objects in place of the old ones, except those that retention removed meanwhile."""
     entries = list(step["objects"])  # type: ignore[call-overload]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:

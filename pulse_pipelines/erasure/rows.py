@@ -19,7 +19,7 @@ from pulse_pipelines.domain.event import INT64
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import heads, index_entries
 from pulse_pipelines.erasure import record
-from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
+from pulse_pipelines.erasure.accounting import CleanedFile, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.states import state_keys, window_buckets
@@ -60,9 +60,9 @@ class _RowErasure(DatasetChange):
     rewriter: Rewriter
     subject: Subject
     erasure: Erasure
-    cleaned: dict[str, Cleaned] = field(default_factory=dict)
+    cleaned: dict[str, CleanedFile] = field(default_factory=dict)
     """Rewritten files by the path of the original; those of an earlier try, too."""
-    hit: list[Cleaned] = field(default_factory=list)
+    hit: list[CleanedFile] = field(default_factory=list)
     """Those that the staged commit replaces."""
     following: list[int] = field(default_factory=list)
 
@@ -150,7 +150,7 @@ def search(path: str, subject: Subject) -> list[tuple[int, int]]:
 
 def _cleaned(
     rewriter: Rewriter, matches: Sequence[tuple[DataFile, Places]], table_schema: str
-) -> dict[str, Cleaned]:
+) -> dict[str, CleanedFile]:
     """Rewritten files without the matching rows, by the path they replace; None where no row is left."""
     written = rewriter(
         [
@@ -168,7 +168,7 @@ def _cleaned(
     for file, places in matches:
         again = written.get(file.file_path)
         after = again.instead_of(file) if again else None
-        cleaned[file.file_path] = Cleaned(file, after, places, _versions(file.file_path, places))
+        cleaned[file.file_path] = CleanedFile(file, after, places, _versions(file.file_path, places))
     return cleaned
 
 

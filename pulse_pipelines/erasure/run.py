@@ -157,7 +157,7 @@ def _until_clean(
         progress("verification")
         verification = verify.scan(tenant, target, record.find(tenant, erasure_id))
         if verification.clean:
-            return {"rounds": number, "looked_at": verification.looked_at}
+            return {"rounds": number, "looked_at": verification.searched}
         pending = frozenset(verification.by_step).union(
             *(FOLLOWING.get(name, ()) for name in verification.by_step)
         )

@@ -17,7 +17,7 @@ from pulse_resources.errors import NotFound
 
 STEP = "state"
 
-# By the erased offsets: whatever the state says of the events themselves.
+# By the erased offsets, regardless of the events that the state records.
 COUNT_REMAINING = """
 SELECT count(*) FROM event_state_keys k
 JOIN erased_offsets e USING (tenant_id, partition)

@@ -28,7 +28,8 @@ from pulse_resources.settings import load_settings
 class Verified:
     """Stores that were scanned, and the places where the person's events remain."""
 
-    looked_at: dict[str, int] = field(default_factory=dict)
+    searched: dict[str, int] = field(default_factory=dict)
+    """Number of dead letters, tables, objects or files that were searched, by store."""
     by_step: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Places by the step of an erasure that removes them."""
 
@@ -51,10 +52,10 @@ def scan(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
     result, bucket = Verified(), load_settings().object_store.bucket
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         dead = letters.search(connection, tenant, subject)
-    result.looked_at["dead letters"] = dead.searched
+    result.searched["dead letters"] = dead.searched
     _add(result, letters.STEP, [f"dead letter {partition}-{offset}" for partition, offset in dead.hit])
     tables = staged.count_events(tenant, subject)
-    result.looked_at["staging tables"] = len(tables)
+    result.searched["staging tables"] = len(tables)
     _add(result, staged.STEP, [f"{n} events in staging.{table}" for table, n in tables.items() if n])
     state_events = states.count_remaining(tenant, subject, erasure)
     _add(result, rows.STEP, [f"{state_events} events in the dataset's state"] if state_events else [])
@@ -70,13 +71,13 @@ def scan(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
     summaries = curated.stale_summaries(tenant, erasure)
     _add(result, curated.STEP, [f"summary {rollup} of {day}" for rollup, day in summaries])
     names = list(curated.tables(tenant, subject))
-    result.looked_at["rollups"] = len(names)
+    result.searched["rollups"] = len(names)
     for name in names:
         stale = curated.leftovers(tenant, subject, erasure, name)
         _add(result, curated.STEP, [f"a rollup from before, {path}" for path in stale])
     if own_tables.erased(erasure.steps):
         outcomes = own_tables.search_again(tenant, subject, erasure)
-        result.looked_at["files of own tables"] = sum(each.searched for each in outcomes)
+        result.searched["files of own tables"] = sum(each.searched for each in outcomes)
         _add(result, own_tables.STEP, [f"{each.rows} rows in {each.table}" for each in outcomes if each.rows])
         _add(
             result,
@@ -107,7 +108,7 @@ def _add(result: Verified, step: str, places: list[str]) -> None:
 
 
 def _scan(result: Verified, step: str, store: str, paths: list[str], count: Callable[[str], int]) -> None:
-    result.looked_at[store] = len(paths)
+    result.searched[store] = len(paths)
     with ThreadPoolExecutor(rows.AT_A_TIME, thread_name_prefix="verify") as pool:
         counted = zip(paths, pool.map(count, paths), strict=True)
         _add(result, step, [f"{events} events in {path}" for path, events in counted if events])

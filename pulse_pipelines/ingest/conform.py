@@ -78,12 +78,13 @@ class TopicConformer:
     Args:
         scope: the tenant and its datasets.
         batch_id: stored in the rows' `_batch`.
-        limits: an event that breaks one of them is a dead letter; all events share `judge_batch_seconds`.
+        limits: an event that breaks one of them is a dead letter. All events share
+            `batch_validation_seconds`.
     """
 
     def __init__(self, scope: Scope, batch_id: str, limits: EventLimits) -> None:
         self._tenant = scope.tenant
-        self._validator = Validator(scope, limits, Budget(limits.judge_batch_seconds))
+        self._validator = Validator(scope, limits, Budget(limits.batch_validation_seconds))
         self._batch_id = batch_id
 
     def chunk(self, messages: Sequence[Message]) -> Conformed:

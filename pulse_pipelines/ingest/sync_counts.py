@@ -25,7 +25,7 @@ WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s) AND coalesce(dataset, %(s
 
 
 def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> None:
-    """Record what the tenant's syncs brought, and advance those that are complete now.
+    """Record the counts of the tenant's syncs, and advance those that are complete now.
 
     To be called after the positions were advanced.
     """

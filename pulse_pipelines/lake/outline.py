@@ -103,7 +103,7 @@ class _Ref(_Outline):
     type: Literal["branch", "tag"]
 
 
-class _Entry(_Outline):
+class _SnapshotLogEntry(_Outline):
     timestamp_ms: int
     snapshot_id: int
 
@@ -140,7 +140,7 @@ class _Table(_Outline):
     sort_orders: list[_Order] = []
     snapshots: list[_Snapshot] = []
     refs: dict[str, _Ref] = {}
-    snapshot_log: list[_Entry] = []
+    snapshot_log: list[_SnapshotLogEntry] = []
     metadata_log: list[_File] = []
     statistics: list[_Statistics] = []
     partition_statistics: list[_PartitionStatistics] = []

@@ -14,7 +14,7 @@ from pulse_pipelines.lake.errors import KeyReused
 from pulse_resources import postgres
 
 RETENTION = "PT1H"
-"""How long an idempotency key is remembered (ISO 8601; told to clients)."""
+"""How long an idempotency key is remembered (ISO 8601; in the configuration for clients)."""
 RECORDED = "SELECT asked FROM lake_requests WHERE request_key = %s"
 FORGET = f"DELETE FROM lake_requests WHERE at < now() - interval '{RETENTION}'"  # noqa: S608 - a constant
 RECORD = "INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (app_tenant(), %s, %s)"
@@ -30,11 +30,11 @@ class Once:
 
     Args:
         key: from the client; None: it sent none.
-        asked: digest of the whole request.
+        request_digest: of the whole request.
     """
 
     key: str | None = None
-    asked: str = ""
+    request_digest: str = ""
 
     def check(self, tenant: Tenant) -> None:
         """Raise Repeated if it was carried out, KeyReused if another request used this key."""
@@ -50,7 +50,7 @@ class Once:
         connection.execute(FORGET)
         try:
             with connection.transaction():
-                connection.execute(RECORD, [self.key, self.asked])
+                connection.execute(RECORD, [self.key, self.request_digest])
         except psycopg.errors.UniqueViolation:  # a concurrent repeat
             self._check_recorded(connection)
 
@@ -58,6 +58,6 @@ class Once:
         row = connection.execute(RECORDED, [self.key]).fetchone()
         if row is None:
             return
-        if row[0] != self.asked:
+        if row[0] != self.request_digest:
             raise KeyReused("the Idempotency-Key was used for another request")
         raise Repeated

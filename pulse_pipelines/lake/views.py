@@ -20,12 +20,12 @@ from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.catalog_change import CatalogChange, Files, Written, commit_files
 from pulse_pipelines.lake.errors import CommitFailed, IllegalArgument, Malformed
 from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.parsing import Document
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Name
 from pulse_pipelines.tables.commit import Next, SwapLost
 from pulse_resources.iceberg import table_metadata
 
-Document = dict[str, Any]
 _LAST = -1
 _KEEP = "version.history.num-entries"
 _DEFAULT_VERSIONS = 10

@@ -114,12 +114,12 @@ def enter(
     Args:
         overwrite: in place of one of this name, if there is one.
     """
-    commit_files(_Entry(tenant, once, [name.namespace], name, first, kind, overwrite))
+    commit_files(_FirstCommit(tenant, once, [name.namespace], name, first, kind, overwrite))
     return first
 
 
 @dataclass
-class _Entry(CatalogChange[Work]):
+class _FirstCommit(CatalogChange[Work]):
     """Enters a table or view whose first metadata file is written."""
 
     name: Name
@@ -224,7 +224,7 @@ def _next_document(
 
 
 def _chosen(tenant: Tenant, table_updates: Updates) -> str:
-    """The folder of a table that a commit creates: the one that `staged` told the client."""
+    """The folder of a table that a commit creates: the one that `staged` returned to the client."""
     for update in table_updates:
         if isinstance(update, SetLocationUpdate) and paths.is_location(
             tenant, update.location.removesuffix("/")

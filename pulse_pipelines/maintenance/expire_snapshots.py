@@ -64,7 +64,7 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
         snapshots = done.before["snapshots"] - (live_only is not None)
         remove_orphan_files.remove_orphan_files(tenant, dataset, done, min_age=timedelta(0), with_log=False)
         done.before["snapshots"] = snapshots
-        table = state.save_table(tenant, dataset, swept=True)
+        table = state.save_table(tenant, dataset, orphans_removed=True)
         done.after["snapshots"] = len(table.metadata.snapshots)
     return done
 

@@ -96,13 +96,13 @@ def _keep(tenant: Tenant, done: Done, seconds: float) -> None:
         )
     if failed:
         raise Terminal(failed, tenant=tenant.slug, table=printable(str(outcome["at"])))
-    done.detail = printable("; ".join(outcome["left"])[:2_000]) or None
+    done.detail = printable("; ".join(outcome["skipped"])[:2_000]) or None
 
 
 def _last_report(output: bytes) -> dict[str, Any]:
-    """What the process printed, line by line; a later line replaces what an earlier one said of the same."""
+    """The report that the process printed line by line; a later line replaces members of earlier ones."""
     whole, _, _ = output.rpartition(b"\n")
-    outcome: dict[str, Any] = {"numbers": {}, "left": [], "outside": [], "at": None}
+    outcome: dict[str, Any] = {"numbers": {}, "skipped": [], "outside": [], "at": None}
     for line in whole.splitlines():
         outcome |= orjson.loads(line)
     return outcome
@@ -125,9 +125,9 @@ class UpkeepReport:
     """What upkeep did with a tenant's own tables."""
 
     numbers: dict[str, int]
-    """Of tables checked, and those that asked for it; of snapshots expired, objects and folders removed; of
-    data files merged, and the files that they were merged into."""
-    left: list[str]
+    """Counts by name: `tables` checked, those that `asked` for upkeep; `snapshots` expired, `objects` and
+    `folders` removed; data files `merged`, and the files that they were `merged_into`."""
+    skipped: list[str]
     """Tables that were left as they are, and why."""
     outside: list[str]
     """Tables with files outside of the tenant's folder, each with one of these."""
@@ -152,7 +152,7 @@ class Keeper:
         self._settings = load_settings().upkeep
         self._min_age = timedelta(hours=self._settings.own_orphan_hours)
         self._numbers = Counter({"tables": 0, "asked": 0, "snapshots": 0, "objects": 0})
-        self._left, self._outside = list[str](), list[str]()
+        self._skipped, self._outside = list[str](), list[str]()
         self._merging: list[OwnTable] = []
         """Tables that asked for upkeep, had it, and are merged."""
 
@@ -163,7 +163,7 @@ class Keeper:
         return self.purge()
 
     def tidy(self) -> UpkeepReport:
-        """Finish removals of folders, check all tables, and expire and sweep those that ask for it.
+        """Finish removals of folders, check all tables, and expire and clean those that ask for it.
 
         Raises:
             OSError: the object store failed.
@@ -175,7 +175,7 @@ class Keeper:
         numbers["folders"] += purges.remove_abandoned(self._tenant, self._min_age, seconds)
         tables = catalog.tenant_tables(self._tenant)
         for table, longest in own_turns.take_turns(tables, self._tidy, self._seconds * TIDY):
-            self._left.append(f"{table.shown}: {_unfinished(longest)}")
+            self._skipped.append(f"{table.shown}: {_unfinished(longest)}")
         numbers["tables"] = len(tables)
         return self._report()
 
@@ -196,7 +196,7 @@ class Keeper:
         except Outside as error:
             self._outside.append(f"{table.shown}: {error}")
         except (*own.UNREADABLE, *own.EXHAUSTED) as error:
-            self._left.append(f"{table.shown}: {type(error).__name__}: {str(error)[:200]}")
+            self._skipped.append(f"{table.shown}: {type(error).__name__}: {str(error)[:200]}")
 
     def merge(self) -> UpkeepReport:
         """Merge small files of the tables that were tidied, in any order: none is always the last one."""
@@ -204,7 +204,7 @@ class Keeper:
         seconds = self._seconds * MERGE
         merge = partial(self._merge, budget=merge_own.Budget(until=time.monotonic() + seconds))
         for table, longest in own_turns.take_turns(self._merging, merge, seconds):
-            self._left.append(f"{table.shown}: not merged: {_unfinished(longest)}")
+            self._skipped.append(f"{table.shown}: not merged: {_unfinished(longest)}")
         return self._report()
 
     def purge(self) -> UpkeepReport:
@@ -223,10 +223,10 @@ class Keeper:
             skipped = [f"not merged: {error.message}"]
         except merge_own.UNREADABLE as error:
             skipped = [f"not merged: {type(error).__name__}: {str(error)[:200]}"]
-        self._left.extend(f"{table.shown}: {why}" for why in skipped)
+        self._skipped.extend(f"{table.shown}: {why}" for why in skipped)
 
     def _report(self) -> UpkeepReport:
-        return UpkeepReport(dict(self._numbers), self._left, self._outside)
+        return UpkeepReport(dict(self._numbers), self._skipped, self._outside)
 
     def _stray(self, table: OwnTable) -> str | None:
         """A file outside of the tenant's folder that a snapshot of the table names."""
@@ -249,7 +249,7 @@ class Keeper:
         def current() -> Table:
             return own.read_state(self._tenant, table).table
 
-        # What earlier metadata files reach is not kept: the tenant said how much of the history it wants.
+        # Files of earlier metadata are removed, too: the table's properties set the history to keep.
         return orphan_files.remove(self._tenant, current, objects, by_log=False, by=by).objects
 
 

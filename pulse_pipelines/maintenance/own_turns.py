@@ -41,14 +41,14 @@ def take_turns(
     waiting = dict.fromkeys(random.sample(tables, len(tables)), 0.0)
     while waiting and time.monotonic() < until:
         for table in list(waiting):
-            if (seconds_left := min(turn_s, until - time.monotonic())) <= 0:
+            if (remaining_s := min(turn_s, until - time.monotonic())) <= 0:
                 break
             try:
-                with _limit(seconds_left):
+                with _limit(remaining_s):
                     work(table)
                 del waiting[table]
             except TurnOver:
-                waiting[table] = max(waiting[table], seconds_left)
+                waiting[table] = max(waiting[table], remaining_s)
         turn_s *= 2
     return list(waiting.items())
 

@@ -28,8 +28,8 @@ FILES_PER_TARGET = 3
 DAYS = """
 SELECT t.tenant_id, t.slug AS tenant, d.dataset_id, d.slug, l.day, sum(l.files)::bigint AS landed_files,
     sum(l.bytes)::bigint AS landed_bytes, min(l.landed_at) AS first_at, max(l.landed_at) AS last_at, s.level,
-    s.landed_files AS files_then, s.landed_bytes AS bytes_then, s.files AS files_left, s.bytes AS bytes_left,
-    s.compacted_at, now() AS now
+    s.landed_files AS files_then, s.landed_bytes AS bytes_then, s.files AS compacted_files,
+    s.bytes AS compacted_bytes, s.compacted_at, now() AS now
 FROM landings l JOIN pdm_datasets d USING (tenant_id, dataset_id) JOIN pdm_tenants t USING (tenant_id)
 LEFT JOIN upkeep_days s ON s.dataset_id = l.dataset_id AND s.day = l.day
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
@@ -40,7 +40,8 @@ GROUP BY t.tenant_id, d.dataset_id, l.day, s.dataset_id, s.day
 # Tables, with the commits in the ledger since upkeep last recorded each.
 TABLES = """
 SELECT t.tenant_id, t.slug AS tenant, d.dataset_id, d.slug, coalesce(c.commits, 0) AS commits, c.first_at,
-    c.last_at, s.seen_at, s.snapshots, s.oldest_at, s.manifests, s.swept_at, now() AS now
+    c.last_at, s.seen_at AS recorded_at, s.snapshots, s.oldest_at, s.manifests, s.swept_at AS cleaned_at,
+    now() AS now
 FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
 LEFT JOIN upkeep_tables s USING (dataset_id)
 LEFT JOIN (
@@ -61,8 +62,9 @@ WHERE NOT w.built AND (%(tenant)s::text IS NULL OR t.slug = %(tenant)s)
 """
 # Tenants, with the latest batch that settled for each since a moment.
 TENANTS = """
-SELECT t.tenant_id, t.slug AS tenant, u.swept_at, u.retained_at, b.last_at, u.own_at,
-    %(hours)s::float8 IS NULL AND (u.own_at IS NOT NULL OR n.namespace IS NOT NULL) AS own, now() AS now
+SELECT t.tenant_id, t.slug AS tenant, u.swept_at AS cleaned_at, u.retained_at, b.last_at,
+    u.own_at AS tidied_at, now() AS now,
+    %(hours)s::float8 IS NULL AND (u.own_at IS NOT NULL OR n.namespace IS NOT NULL) AS has_tables
 FROM pdm_tenants t LEFT JOIN upkeep_tenants u USING (tenant_id)
 LEFT JOIN (
     SELECT r.tenant_id, max(b.settled_at) AS last_at
@@ -121,10 +123,10 @@ class DayState:
     last_at: datetime
     level: int | None
     files_then: int | None
-    """Files landed when it was last compacted; the bytes likewise."""
+    """Files landed when it was last compacted; the bytes likewise. Then it had `compacted_files`."""
     bytes_then: int | None
-    files_left: int | None
-    bytes_left: int | None
+    compacted_files: int | None
+    compacted_bytes: int | None
     compacted_at: datetime | None
     now: datetime
 
@@ -135,11 +137,11 @@ class DayState:
 
     @property
     def files(self) -> int:
-        return (self.files_left or 0) + self.waiting
+        return (self.compacted_files or 0) + self.waiting
 
     @property
     def bytes(self) -> int:
-        return (self.bytes_left or 0) + self.landed_bytes - (self.bytes_then or 0)
+        return (self.compacted_bytes or 0) + self.landed_bytes - (self.bytes_then or 0)
 
 
 @dataclass(frozen=True)
@@ -154,11 +156,12 @@ class TableState:
     """Commits since the last recorded state."""
     first_at: datetime | None
     last_at: datetime | None
-    seen_at: datetime | None
+    recorded_at: datetime | None
     snapshots: int | None
     oldest_at: datetime | None
     manifests: int | None
-    swept_at: datetime | None
+    cleaned_at: datetime | None
+    """When orphans were last removed from its folder; a tenant's: from its raw zone."""
     now: datetime
 
 
@@ -168,12 +171,12 @@ class TenantState:
 
     tenant_id: UUID
     tenant: str
-    swept_at: datetime | None
+    cleaned_at: datetime | None
     retained_at: datetime | None
     last_at: datetime | None
     """When the latest batch settled."""
-    own_at: datetime | None
-    own: bool
+    tidied_at: datetime | None
+    has_tables: bool
     """Whether it has, or had, tables of its own, and not only what landed lately is considered."""
     now: datetime
 
@@ -208,7 +211,7 @@ def needs(
 
 
 def _after(failed: Standing | None, need: Need) -> Need:
-    return replace(need, failures=failed.count, held=failed.held) if failed else need
+    return replace(need, failures=failed.count, held=failed.backing_off) if failed else need
 
 
 def allowed_files(size: int, settings: UpkeepSettings) -> int:
@@ -259,37 +262,34 @@ def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
         yield need(Task.EXPIRE, f"{snapshots} snapshots", snapshots)
     elif snapshots > settings.history_minimum and oldest and table.now - oldest > history * 1.25:
         yield need(Task.EXPIRE, f"{snapshots} snapshots, the oldest until {oldest:%Y-%m-%d %H:%M}", snapshots)
-    changed = max((at for at in (table.last_at, table.seen_at) if at), default=None)
-    if changed and (
-        table.swept_at is None
-        or (changed > table.swept_at and table.now - table.swept_at >= timedelta(hours=settings.sweep_hours))
-    ):
-        since = f"{table.swept_at:%Y-%m-%d %H:%M}" if table.swept_at else "it was made"
-        yield need(Task.SWEEP, f"not searched for orphans since {since}", table.commits)
+    changed = max((at for at in (table.last_at, table.recorded_at) if at), default=None)
+    cleaned_at, pause = table.cleaned_at, timedelta(hours=settings.sweep_hours)
+    if changed and (cleaned_at is None or (changed > cleaned_at and table.now - cleaned_at >= pause)):
+        since = f"{cleaned_at:%Y-%m-%d %H:%M}" if cleaned_at else "it was made"
+        yield need(Task.ORPHANS, f"not searched for orphans since {since}", table.commits)
 
 
 def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
     """Tasks that a tenant's raw zone, claims and own tables need."""
-
-    def wait(since: datetime | None) -> int:
-        return int((tenant.now - since).total_seconds()) if since else sys.maxsize
-
     owner, pause = Tenant(tenant.tenant_id, tenant.tenant), timedelta(hours=settings.sweep_hours)
-    swept, retained = tenant.swept_at, tenant.retained_at
-    if tenant.last_at and (swept is None or (tenant.last_at > swept and tenant.now - swept >= pause)):
-        since = f"{swept:%Y-%m-%d %H:%M}" if swept else "it was made"
-        yield Need(
-            owner, None, None, Task.RAW, f"not searched for orphans since {since}", wait(swept), since=swept
-        )
+
+    def need(task: Task, reason: str, done_at: datetime | None) -> Need:
+        weight = int((tenant.now - done_at).total_seconds()) if done_at else sys.maxsize
+        return Need(owner, None, None, task, reason, weight)
+
+    cleaned_at, retained_at, tidied_at = tenant.cleaned_at, tenant.retained_at, tenant.tidied_at
+    if tenant.last_at and (
+        cleaned_at is None or (tenant.last_at > cleaned_at and tenant.now - cleaned_at >= pause)
+    ):
+        since = f"{cleaned_at:%Y-%m-%d %H:%M}" if cleaned_at else "it was made"
+        yield replace(need(Task.RAW, f"not searched for orphans since {since}", cleaned_at), since=cleaned_at)
     limits = {"raw objects": settings.raw_days, "claims": settings.claim_days}
     limited = [f"{what} for {days} days" for what, days in limits.items() if days >= 0]
-    if limited and (retained is None or tenant.now - retained >= pause):
-        yield Need(owner, None, None, Task.RETENTION, f"keeps {' and '.join(limited)}", wait(retained))
-    if tenant.own and (tenant.own_at is None or tenant.now - tenant.own_at >= pause):
-        since = f"{tenant.own_at:%Y-%m-%d %H:%M}" if tenant.own_at else "the first one was made"
-        yield Need(
-            owner, None, None, Task.OWN, f"own tables not looked after since {since}", wait(tenant.own_at)
-        )
+    if limited and (retained_at is None or tenant.now - retained_at >= pause):
+        yield need(Task.RETENTION, f"keeps {' and '.join(limited)}", retained_at)
+    if tenant.has_tables and (tidied_at is None or tenant.now - tidied_at >= pause):
+        since = f"{tidied_at:%Y-%m-%d %H:%M}" if tidied_at else "the first one was made"
+        yield need(Task.TENANT_TABLES, f"own tables not looked after since {since}", tidied_at)
 
 
 def by_table(needs: Iterable[Need]) -> list[list[Need]]:

@@ -5,13 +5,11 @@ whose lease another rewrite holds is left to the next run. A failure of one tabl
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from uuid import UUID
-
-from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.claims import merge_claims
 from pulse_pipelines.domain.dataset import Dataset
@@ -31,6 +29,7 @@ from pulse_pipelines.maintenance import (
 )
 from pulse_pipelines.maintenance.history import Done, Skipped
 from pulse_pipelines.maintenance.policy import Need, by_table
+from pulse_pipelines.maintenance.rewrite import Session
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Failed
 from pulse_pipelines.states import window_build
@@ -41,8 +40,6 @@ from pulse_resources.iceberg import readable
 from pulse_resources.settings import load_settings
 
 OF_SPARK = (Task.MERGE, Task.SORT, Task.MANIFESTS)
-Session = Callable[[], SparkSession]
-"""Returns the Spark session; called only by tasks that use it."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds:
 
 
 def _lake_tasks(needs: list[Need]) -> int:
-    return sum(need.task is Task.OWN for need in needs)
+    return sum(need.task is Task.TENANT_TABLES for need in needs)
 
 
 def _run_table(session: Session, needs: list[Need], run_id: str | None, run_time: RunTime) -> Iterator[Done]:
@@ -130,10 +127,10 @@ def _run_tasks(
         if need.failures:
             failed_work.forget(need.work)
         yield done
-        changed, orphans_removed = True, orphans_removed or need.task is Task.SWEEP
+        changed, orphans_removed = True, orphans_removed or need.task is Task.ORPHANS
     if dataset is not None and changed:
         merge_claims.merge_claims(dataset)
-        state.save_table(tenant, dataset, swept=orphans_removed)
+        state.save_table(tenant, dataset, orphans_removed=orphans_removed)
 
 
 def _failed(need: Need, done: Done, error: Exception) -> Done:
@@ -162,7 +159,7 @@ def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> Non
             compact.rewrite_manifests(session(), tenant, dataset, done)
         case Task.EXPIRE, _:
             expire_snapshots.expire(tenant, dataset, done)
-        case Task.SWEEP, _:
+        case Task.ORPHANS, _:
             _remove_orphans(session, tenant, dataset, done)
 
 
@@ -171,13 +168,13 @@ def _of_tenant(need: Need, done: Done, run_time: RunTime) -> None:
     match need.task:
         case Task.RAW:
             raw_retention.remove_orphans(need.tenant, need.since, done)
-            state.save_tenant(need.tenant, swept=began)
+            state.save_tenant(need.tenant, cleaned_at=began)
         case Task.RETENTION:
             retention.retain(need.tenant, done)
-            state.save_tenant(need.tenant, retained=began)
-        case Task.OWN:
+            state.save_tenant(need.tenant, retained_at=began)
+        case Task.TENANT_TABLES:
             own_tables.keep(need.tenant, done, run_time.share_s)
-            state.save_tenant(need.tenant, own=began)
+            state.save_tenant(need.tenant, tidied_at=began)
 
 
 def _remove_orphans(session: Session, tenant: Tenant, dataset: Dataset, done: Done) -> None:

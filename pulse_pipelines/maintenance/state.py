@@ -28,7 +28,7 @@ ON CONFLICT (dataset_id, day) DO UPDATE SET level = EXCLUDED.level, landed_files
 """
 SAVE_TABLE = """
 INSERT INTO upkeep_tables (tenant_id, dataset_id, seen_at, snapshots, oldest_at, manifests)
-VALUES (%(tenant)s, %(dataset)s, %(seen)s, %(snapshots)s, %(oldest)s, %(manifests)s)
+VALUES (%(tenant)s, %(dataset)s, %(recorded)s, %(snapshots)s, %(oldest)s, %(manifests)s)
 ON CONFLICT (dataset_id) DO UPDATE SET seen_at = EXCLUDED.seen_at, snapshots = EXCLUDED.snapshots,
     oldest_at = EXCLUDED.oldest_at, manifests = EXCLUDED.manifests
 """
@@ -38,7 +38,7 @@ SAVE_ORPHANS_REMOVED = (
 
 SAVE_TENANT = """
 INSERT INTO upkeep_tenants AS u (tenant_id, swept_at, retained_at, own_at)
-VALUES (%(tenant)s, %(swept)s, %(retained)s, %(own)s)
+VALUES (%(tenant)s, %(cleaned)s, %(retained)s, %(tidied)s)
 ON CONFLICT (tenant_id) DO UPDATE SET swept_at = coalesce(EXCLUDED.swept_at, u.swept_at),
     retained_at = coalesce(EXCLUDED.retained_at, u.retained_at), own_at = coalesce(EXCLUDED.own_at, u.own_at)
 """
@@ -100,7 +100,7 @@ def save_day(tenant: Tenant, dataset: Dataset, day: date, level: int, files: Day
         connection.execute(SAVE_DAY, values)
 
 
-def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
+def save_table(tenant: Tenant, dataset: Dataset, *, orphans_removed: bool) -> Table:
     """Record a table's current snapshots and manifests."""
     name = (tenant.namespace, dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
@@ -112,7 +112,7 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
     values = {
         "tenant": tenant.tenant_id,
         "dataset": dataset.dataset_id,
-        "seen": read_at,
+        "recorded": read_at,
         "snapshots": len(table.metadata.snapshots),
         # The oldest ceased to be the current one when the next was made: its age counts from then.
         "oldest": datetime.fromtimestamp(times[1] / 1000, UTC) if len(times) > 1 else None,
@@ -120,7 +120,7 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
     }
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(SAVE_TABLE, values)
-        if swept:
+        if orphans_removed:
             connection.execute(SAVE_ORPHANS_REMOVED, [tenant.tenant_id, dataset.dataset_id])
     return table
 
@@ -128,15 +128,15 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
 def save_tenant(
     tenant: Tenant,
     *,
-    swept: datetime | None = None,
-    retained: datetime | None = None,
-    own: datetime | None = None,
+    cleaned_at: datetime | None = None,
+    retained_at: datetime | None = None,
+    tidied_at: datetime | None = None,
 ) -> None:
-    """Record when a tenant's raw zone was searched, its retention applied, its own tables looked after.
+    """Record when a tenant's raw zone was searched, its retention applied, its own tables tidied.
 
     None: unchanged.
     """
-    values = {"tenant": tenant.tenant_id, "swept": swept, "retained": retained, "own": own}
+    values = {"tenant": tenant.tenant_id, "cleaned": cleaned_at, "retained": retained_at, "tidied": tidied_at}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(SAVE_TENANT, values)
 

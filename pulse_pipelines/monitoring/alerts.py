@@ -69,7 +69,7 @@ class Delivery:
 @dataclass(frozen=True)
 class Remembered:
     alert: Alert
-    told: Mapping[str, Mapping[str, Any]]
+    deliveries: Mapping[str, Mapping[str, Any]]
     """Deliveries by notifier: `notified_at` (ISO 8601; None: never) and the last `error`."""
 
 
@@ -86,7 +86,7 @@ def record(current: Issues) -> None:
                     for _, f in sorted(issues.items())
                 ],
             )
-        connection.execute(RESOLVE, [[kind.value for kind in current.looked_at], list(issues)])
+        connection.execute(RESOLVE, [[kind.value for kind in current.checked_kinds], list(issues)])
         connection.execute(OWE, [settings.notifiers])
         connection.execute(FORGET, [settings.keep_days])
 

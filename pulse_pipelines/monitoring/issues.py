@@ -62,7 +62,7 @@ class Issue:
 @dataclass(frozen=True)
 class Issues:
     issues: tuple[Issue, ...]
-    looked_at: frozenset[Kind]
+    checked_kinds: frozenset[Kind]
     """Kinds that were checked completely; of the others nothing is known."""
 
 
@@ -196,7 +196,7 @@ def _full(states: Iterable[FullState]) -> Iterable[Issue]:
             f"{state.tenant}/{state.dataset}",
             "warning",
             f"the state of tenant {state.tenant}, dataset {state.dataset}, has no room: keys were left out "
-            f"{state.left_out:,} times{short}",
+            f"{state.missed_keys:,} times{short}",
             "The events are in the table, and what the state has is kept. Declare it with more room "
             "(--max-keys, --max-buckets), or by a property with fewer values",
             {"tenant": state.tenant, "dataset": state.dataset},

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +27,6 @@ EXTENSIONS = ("avro", "httpfs", "iceberg")
 SCAN = "iceberg_scan(?, allow_moved_paths = false)"
 WHOLE_SCAN = f"(SELECT * FROM {SCAN} OFFSET 0)"  # noqa: S608 - from a constant
 """A scan to which no condition is passed on: for one that begins before 1970, DuckDB leaves out files."""
-_NOT_FOUND = 404
 _NAG_S = 0.05
 
 
@@ -122,7 +122,7 @@ def _explained(limits: Limits, store: _Store) -> Iterator[None]:
             fix="Ask for fewer rows, fewer columns or a shorter time range",
         ) from error
     except duckdb.IOException as error:
-        if getattr(error, "status_code", None) == _NOT_FOUND:
+        if getattr(error, "status_code", None) == HTTPStatus.NOT_FOUND:
             raise FileGone(f"a file of the table is gone: {_first_line(error)}") from error
         raise Transient(
             f"the object store does not answer: {_first_line(error)}", endpoint=store.endpoint

@@ -29,7 +29,7 @@ CACHED_FILES = 50_000
 MANY_ROWS = 50_000
 """Rows in the files of a query beyond which it pays to query a shorter span first."""
 AMPLE = 4
-"""Expected rows in the first, shortest span, as a multiple of the rows wanted."""
+"""Expected rows in the first, shortest span, as a multiple of the rows requested."""
 WIDER = 16
 """Factor of expected rows from one span to the next."""
 
@@ -154,7 +154,7 @@ def _days(manifest: ManifestFile) -> tuple[int, int]:
     return first * DAY_US, (last + 1) * DAY_US - 1
 
 
-class _Cache:
+class _BoundsCache:
     """An LRU cache of bounded files by manifest path and column."""
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class _Cache:
         return files
 
 
-_CACHE = _Cache()
+_CACHE = _BoundsCache()
 
 
 def _read(manifests: Sequence[ManifestFile], column: int, until: float) -> list[BoundedFile]:

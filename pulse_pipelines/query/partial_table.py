@@ -57,7 +57,7 @@ def of_files(
         yield str(folder / _METADATA)
 
 
-class _Cache:
+class _ViewCache:
     """An LRU cache of views, as the contents of their files.
 
     A view is written to a new temporary folder for each user, so that users do not share folders.
@@ -87,15 +87,15 @@ class _Cache:
                 self._views[key] = bytes(folder), contents
                 self.bytes += _size(key, contents)
             while self.bytes > CACHED_BYTES:
-                gone, (_, old) = self._views.popitem(last=False)
-                self.bytes -= _size(gone, old)
+                dropped, (_, old) = self._views.popitem(last=False)
+                self.bytes -= _size(dropped, old)
 
 
 def _size(key: _Key, contents: dict[str, bytes]) -> int:
     return len(repr(key)) + sum(map(len, contents.values()))
 
 
-_CACHE = _Cache()
+_CACHE = _ViewCache()
 
 
 def _make(

@@ -28,7 +28,7 @@ WHERE _offset >= coalesce(seen.o, 0) {ORDER}
 """  # noqa: S608 - from constants
 POSITIONS = "SELECT partition, settled_offset FROM ingest_positions WHERE tenant_id = %s"
 Offsets = dict[int, int]
-"""By partition the offset from which on nothing was told."""
+"""By partition the offset after the last event that was returned."""
 
 
 def follow(tenant: Tenant, slug: str, pause: Callable[[], object] | None = None) -> Iterator[pa.Table]:

@@ -87,7 +87,7 @@ class Standing:
     first_at: datetime
     last_at: datetime
     retry_at: datetime
-    held: bool
+    backing_off: bool
     """Whether its back-off has not ended."""
 
 

@@ -127,7 +127,7 @@ def _registered(tenant: Tenant) -> list[RegisteredPart]:
 
 
 def find_returned(tenant: Tenant, objects: RawObjects) -> list[str]:
-    """Paths of raw objects that were deleted, by retention or an erasure, and that a backup brought again."""
+    """Paths of raw objects that were deleted, by retention or an erasure, and that a backup restored."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         deleted = {path for (path,) in connection.execute(DELETED, [tenant.tenant_id])}
     return sorted(objects.sizes.keys() & deleted)

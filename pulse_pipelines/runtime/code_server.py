@@ -156,7 +156,7 @@ class _Server(DagsterApiServer):
         )
         self._module, self._file, self._current = module, file, True
         self._snapshot: PartedSnapshot | None = None
-        self._asked = threading.local()
+        self._selection = threading.local()
         run_scope.build_parted()
         super().__init__(ended, _log, threads, target, lazy_load_user_code=True)
         self._mp_ctx = _Runs(context)  # type: ignore[assignment]
@@ -240,7 +240,7 @@ class _Server(DagsterApiServer):
         return self._snapshot.text()
 
     def _get_repo_for_origin(self, remote_repo_origin: RemoteRepositoryOrigin) -> RepositoryDefinition:
-        keys: frozenset[AssetKey] = getattr(self._asked, "keys", frozenset())
+        keys: frozenset[AssetKey] = getattr(self._selection, "keys", frozenset())
         selected = self._snapshot.select(keys) if self._snapshot and keys else None
         return selected or super()._get_repo_for_origin(remote_repo_origin)
 
@@ -248,11 +248,11 @@ class _Server(DagsterApiServer):
     def _selecting(self, selection: ExecutionPlanSnapshotArgs | JobSubsetSnapshotArgs) -> Iterator[None]:
         """Take definitions of the selected assets, in this thread."""
         checked = {check.asset_key for check in selection.asset_check_selection or ()}
-        self._asked.keys = frozenset((selection.asset_selection or frozenset()) | checked)
+        self._selection.keys = frozenset((selection.asset_selection or frozenset()) | checked)
         try:
             yield
         finally:
-            self._asked.keys = frozenset()
+            self._selection.keys = frozenset()
 
     def ExecutionPlanSnapshot(  # noqa: N802
         self, request: dagster_api_pb2.ExecutionPlanSnapshotRequest, _context: grpc.ServicerContext

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
     """Run until a signal; the arguments are those of `dagster-daemon run`."""
     keep_loaded_parts()
     sensor.get_elapsed = elapsed
-    sensor.MIN_INTERVAL_LOOP_TIME = load_settings().ingest.look_seconds
+    sensor.MIN_INTERVAL_LOOP_TIME = load_settings().ingest.sensor_seconds
     threading.Thread(target=_watch, name="clock", daemon=True).start()
     dagster = create_dagster_daemon_cli()
     dagster(["run", *arguments], prog_name="dagster-daemon")

@@ -84,7 +84,7 @@ class PartedSnapshot:
         """
         self._parts, self._file = parts, file
         self._code = code_version()
-        self._kept = file.read()
+        self._built_parts = file.read()
         self._rest: tuple[str, ...] = ()
         self._selected: dict[frozenset[AssetKey], RepositoryDefinition] = {}
 
@@ -100,17 +100,19 @@ class PartedSnapshot:
         """
         versions = {name: f"{self._code} {version}" for name, version in self._parts.versions().items()}
         changed = [
-            name for name in versions if name not in self._kept or self._kept[name].version != versions[name]
+            name
+            for name in versions
+            if name not in self._built_parts or self._built_parts[name].version != versions[name]
         ]
-        due = [name for name in changed if not (at_once and name in self._kept)]
-        current = {name: part for name, part in self._kept.items() if name in versions}
+        due = [name for name in changed if not (at_once and name in self._built_parts)]
+        current = {name: part for name, part in self._built_parts.items() if name in versions}
         models: dict[Hashable, _Model] = {}
         for start in range(0, len(due), TOGETHER):
             built = self._buildable({name: versions[name] for name in due[start : start + TOGETHER]}, models)
             self._file.write(built)  # so that a start that is given up was not for nothing
             current |= built
-        self._file.write({}, self._kept.keys() - versions)
-        self._kept = {name: current[name] for name in versions if name in current}
+        self._file.write({}, self._built_parts.keys() - versions)
+        self._built_parts = {name: current[name] for name in versions if name in current}
         self._rest, self._selected = self._without_parts(rest), {}
         _shown[:] = [self]
         return len(due) == len(changed)
@@ -155,11 +157,11 @@ class PartedSnapshot:
 
     def text(self) -> str:
         """The snapshot for `KeptParts`: JSON in a line, and a line for each part."""
-        return "\n".join((*self._rest, *(part.packed for part in self._kept.values())))
+        return "\n".join((*self._rest, *(part.packed for part in self._built_parts.values())))
 
     def shows(self, key: AssetCheckKey) -> bool:
         """Whether a check is among those of the parts."""
-        part = self._kept.get(self._parts.part_of(key.asset_key) or "")
+        part = self._built_parts.get(self._parts.part_of(key.asset_key) or "")
         return part is not None and any(
             (check.asset_key, check.name) == (key.asset_key, key.name) for check in _read(part.packed)[1]
         )
@@ -245,7 +247,7 @@ class KeptParts:
     """Parts that one of Dagster's services has loaded: it reads again only those that have changed."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, list[list[Any]]] = {}
+        self._parts_by_line: dict[str, list[list[Any]]] = {}
 
     def deserialize(self, text: str, as_type: Any) -> Any:
         """Dagster's `deserialize_value`, for the text of a `PartedSnapshot`, too."""
@@ -253,9 +255,9 @@ class KeptParts:
         rest = deserialize_value(first, as_type)
         if not lines:
             return rest
-        self._kept = {line: self._kept.get(line) or _read(line) for line in lines}
-        nodes = [node for of_part in self._kept.values() for node in of_part[0]]
-        checks = [check for of_part in self._kept.values() for check in of_part[1]]
+        self._parts_by_line = {line: self._parts_by_line.get(line) or _read(line) for line in lines}
+        nodes = [node for of_part in self._parts_by_line.values() for node in of_part[0]]
+        checks = [check for of_part in self._parts_by_line.values() for check in of_part[1]]
         return copy(rest, asset_nodes=nodes, asset_check_nodes=checks)
 
 

@@ -18,8 +18,8 @@ from dagster_postgres.storage import DagsterPostgresStorage
 
 from pulse_resources.settings import load_settings
 
-KEPT, AT_MOST = 4, 50
-"""Connections per process: kept open, and at most."""
+OPEN_CONNECTIONS, MAX_CONNECTIONS = 4, 50
+"""Connections per process: those that stay open, and the maximum."""
 # `id + 0`: the planner may take the primary key otherwise, and read all that is newer than what it looks for.
 INDEXES = (
     "CREATE INDEX CONCURRENTLY IF NOT EXISTS pulse_check_executions"
@@ -52,8 +52,8 @@ def _engine(url: str) -> sqlalchemy.Engine:
     return sqlalchemy.create_engine(
         url,
         isolation_level="AUTOCOMMIT",
-        pool_size=KEPT,
-        max_overflow=AT_MOST - KEPT,
+        pool_size=OPEN_CONNECTIONS,
+        max_overflow=MAX_CONNECTIONS - OPEN_CONNECTIONS,
         pool_pre_ping=True,  # Postgres may have been restarted since
     )
 

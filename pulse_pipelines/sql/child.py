@@ -25,7 +25,7 @@ _FORBIDDEN, _ABSENT, _RANGE = 403, 404, 416
 _WRONG_FILES = {_FORBIDDEN: "a file that is not its own", _RANGE: "bytes that its file does not have"}
 """What a table of the tenant's own names, by the object store's answer."""
 _SHORTER = "Content-Length from server mismatches"
-"""What DuckDB says of a file that ends before the bytes that it asks for."""
+"""DuckDB's error for a file that ends before the bytes that it requests."""
 
 
 class WrongQueryError(UserError):

@@ -91,8 +91,8 @@ class Gate:
     def _parsed(self, text: str) -> Mapping[str, Any]:
         """Parse the only statement. The parser runs nothing, and serialises only queries to JSON."""
         try:
-            ((found,),) = self._parser.execute(SERIALIZED, [text]).fetchall()
-            parsed = json.loads(found)  # which knows Infinity: the parser writes 1e400 so
+            ((serialized,),) = self._parser.execute(SERIALIZED, [text]).fetchall()
+            parsed = json.loads(serialized)  # which knows Infinity: the parser writes 1e400 so
         except RecursionError as error:
             raise UserError("the SQL is nested too deeply", fix="Name parts of it: WITH ...") from error
         except duckdb.Error as error:

@@ -28,7 +28,7 @@ _ENDING_S = 5.0
 
 
 class CancelledError(Exception):
-    """The process was ended at somebody's request."""
+    """The process was ended on request."""
 
 
 class TimeUpError(Exception):

@@ -48,7 +48,8 @@ WHERE event_states.latest_by = excluded.latest_by
 """
 TOTAL = "SELECT coalesce(sum(max_keys), 0) FROM event_states WHERE tenant_id = app_tenant()"
 FULL = """
-SELECT t.slug AS tenant, d.slug AS dataset, e.left_out, w.newest - w.dropped_to AS minutes FROM event_states e
+SELECT t.slug AS tenant, d.slug AS dataset, e.left_out AS missed_keys, w.newest - w.dropped_to AS minutes
+FROM event_states e
 JOIN pdm_datasets d USING (dataset_id) JOIN pdm_tenants t ON t.tenant_id = e.tenant_id
 LEFT JOIN event_windows w ON w.dataset_id = e.dataset_id AND w.dropped_to > w.newest - %s
 WHERE e.left_out > 0 OR w.dataset_id IS NOT NULL ORDER BY 1, 2
@@ -79,7 +80,7 @@ class DeclaredState:
     keys: int
     max_keys: int
     left_out: int
-    """How often a batch brought a key for which there was no room."""
+    """How often a batch had a key for which there was no room."""
     complete: bool
     """Whether it has all that was in the table; else it is to be built (`state_build`)."""
     created_at: datetime
@@ -106,7 +107,8 @@ class FullState:
 
     tenant: str
     dataset: str
-    left_out: int
+    missed_keys: int
+    """How often a batch had a key for which there was no room."""
     minutes: int | None
     """Minutes for which its windows have room; None: for as many as they need."""
 

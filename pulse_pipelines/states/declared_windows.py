@@ -188,8 +188,8 @@ def find(connection: postgres.Connection, dataset_id: UUID) -> DeclaredWindows |
     sums, gap, most, buckets, newest, dropped_to, built = row
     after = retained_after(newest, dropped_to)
     full = after is not None and after == dropped_to
-    kept_from = None if after is None else _at(after + 1)
-    return DeclaredWindows(tuple(sums), gap, most, buckets, kept_from, full, built)
+    since = None if after is None else _at(after + 1)
+    return DeclaredWindows(tuple(sums), gap, most, buckets, since, full, built)
 
 
 def of_key(

@@ -49,7 +49,7 @@ LEAST, MOST = 1024, 64 * 1024 * 1024
 """Limits of sizes that a table's properties ask for."""
 CODECS = frozenset({"zstd", "snappy", "gzip", "uncompressed"})
 Shape = tuple[Any, ...]
-"""A file's columns: what Parquet says of them, and the field id of each, nested ones included."""
+"""A file's columns: their Parquet schema, and the field id of each, nested ones included."""
 Drop = Callable[[pa.RecordBatch], pa.BooleanArray]
 """Which rows to leave out."""
 

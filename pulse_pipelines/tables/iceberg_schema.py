@@ -46,7 +46,7 @@ _OF_ENTITIES: tuple[tuple[str, IcebergType, bool, str], ...] = (
 )
 _EXTRA = ("_extra", StringType(), False, "properties that the schema does not declare, JSON text")
 PULSE_DOCS = frozenset((TEXT, JSON_TEXT, *(doc for *_, doc in (*_PHYSICAL, *_OF_ENTITIES, _EXTRA))))
-"""What Pulse itself says of columns."""
+"""Pulse's descriptions of its own columns."""
 _TIMESTAMP_ID = next(i for i, field in enumerate(_PHYSICAL, 1) if field[0] == "timestamp")
 
 PARTITIONED_BY_DAY = PartitionSpec(

@@ -96,7 +96,7 @@ class Target:
 
 def _check(document: str, limits: EventLimits) -> Check:
     is_valid = compiled(document).is_valid
-    if math.isinf(limits.judge_seconds):
+    if math.isinf(limits.validation_seconds):
         return Check(is_valid, document, sys.maxsize, sys.maxsize)
     cost = cost_of(document)
     return Check(is_valid, document, cost.largest(QUICK_SECONDS), cost.largest(INLINE_SECONDS))
@@ -126,7 +126,7 @@ class Validator:
     @cached_property
     def quick(self) -> Quick | None:
         """The decoder of events of plain schemas; None if no dataset has one."""
-        names = [name for name in self._own_names if name is not None]
+        names = [name for name in self._tenant_names if name is not None]
         return decoder((target.dataset for target in self.targets.values()), names)
 
     @cached_property
@@ -170,7 +170,7 @@ class Validator:
         return event / nanoseconds, byte / nanoseconds
 
     @cached_property
-    def _own_names(self) -> tuple[str | None, ...]:
+    def _tenant_names(self) -> tuple[str | None, ...]:
         return (None, self.scope.tenant.slug, str(self.scope.tenant.tenant_id))
 
     def payload(self, payload: bytes, *, plain: bool = False) -> Event | Refusal:
@@ -239,9 +239,9 @@ class Validator:
             rejected = _violated(check, event)
             seconds = time.thread_time() - began
         else:
-            memory = limits.judge_memory_bytes
+            memory = limits.validation_memory_bytes
             rejected, seconds = validator_pool().rejected(
-                check.document, payload, limits.judge_seconds, memory
+                check.document, payload, limits.validation_seconds, memory
             )
         budget.charge(seconds, len(payload))
         return rejected
@@ -250,7 +250,7 @@ class Validator:
         if type(event) is not dict:
             return Rejected(Reason.INVALID_ENVELOPE, "the event is not a JSON object", "")
         get = event.get
-        if get("tenant") not in self._own_names:
+        if get("tenant") not in self._tenant_names:
             return Rejected(Reason.WRONG_TENANT, "the event names another tenant", "/tenant")
         dataset = get("dataset")
         if type(dataset) is not str or not dataset:

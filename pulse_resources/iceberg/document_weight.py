@@ -1,4 +1,4 @@
-"""Weight of JSON that others wrote: how much it would become in memory, told before it is parsed.
+"""Weight of JSON that others wrote: its size in memory, estimated before it is parsed.
 
 orjson makes of 60 MB of `{},{},` gigabytes, holds up all threads of its process meanwhile, and where memory
 is limited fails with an error that says nothing of it.

@@ -50,7 +50,7 @@ class Runner(threading.Thread):
         super().__init__(name=service.name)
         self.service = service
         self.up = threading.Event()
-        self.gone = threading.Event()
+        self.ended = threading.Event()
         self._layout, self._board, self._stop_all, self._runners = layout, board, stop, runners
         self._process: subprocess.Popen[bytes] | None = None
         self._main: processes.ProcessId | None = None
@@ -73,7 +73,7 @@ class Runner(threading.Thread):
             self._wait_for_dependents()
             self._end()
             self._board.update(self.service.name, "failed" if failed else "stopped")
-            self.gone.set()
+            self.ended.set()
 
     def _live(self) -> None:
         for name in self.service.needs:
@@ -217,7 +217,7 @@ class Runner(threading.Thread):
     def _wait_for_dependents(self) -> None:
         for runner in list(self._runners.values()):
             if self.service.name in runner.service.needs:
-                runner.gone.wait()
+                runner.ended.wait()
 
     def _end(self) -> None:
         """End every process of the service, whether or not its main process is alive."""
@@ -255,6 +255,6 @@ class Runner(threading.Thread):
 
 def wait_for_all(runners: Mapping[str, Runner], tick: Callable[[], None]) -> None:
     """Wait until every runner has ended its service."""
-    while not all(runner.gone.is_set() for runner in list(runners.values())):
+    while not all(runner.ended.is_set() for runner in list(runners.values())):
         tick()
         time.sleep(_TICK)

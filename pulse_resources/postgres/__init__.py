@@ -14,13 +14,13 @@ from uuid import UUID
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import TupleRow, class_row
+from psycopg.rows import class_row
 from psycopg_pool import ConnectionPool
 
 from pulse_resources.errors import Transient, UserError
 from pulse_resources.home import no_installation
 from pulse_resources.postgres import locks
-from pulse_resources.postgres.locks import Lock
+from pulse_resources.postgres.locks import Connection as Connection, Lock
 from pulse_resources.postgres.watched_connection import WatchedConnection
 from pulse_resources.process.faults import fail_point
 from pulse_resources.resettable import Resettable
@@ -31,7 +31,6 @@ CONNECT_S = 10
 LOCK_S = 3
 """Seconds that a migration waits for a table, and then leaves it to others, before it tries again."""
 LOCK_TRIES = 40
-Connection = psycopg.Connection[TupleRow]
 R = TypeVar("R")
 TASKS: Role = "pulse_pipeline"
 """Role of Spark's tasks; the only one whose password they get."""
@@ -59,7 +58,7 @@ def pool(role: Role) -> "ConnectionPool[Connection]":
         timeout=10,
         name=f"pulse-{role}",
         check=ConnectionPool.check_connection,
-        connection_class=WatchedConnection if role == "pulse_api" else psycopg.Connection[TupleRow],
+        connection_class=WatchedConnection if role == "pulse_api" else Connection,
         kwargs={"application_name": "pulse", "connect_timeout": CONNECT_S},
     )
 

@@ -32,20 +32,20 @@ class _Server:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked = float("-inf")
+        self._checked_at = float("-inf")
         self.hung = False
 
     def hangs(self, connection: psycopg.Connection[TupleRow]) -> bool:
         """Whether it does not answer a connection like this one; a refusal is an answer, too."""
         with self._lock:
-            if time.monotonic() - self._asked >= KEEP_S:
+            if time.monotonic() - self._checked_at >= KEEP_S:
                 password = connection.info.password
                 try:
                     psycopg.connect(connection.info.dsn, password=password, connect_timeout=CONNECT_S).close()
                     self.hung = False
                 except psycopg.OperationalError as error:
                     self.hung = error.sqlstate is None
-                self._asked = time.monotonic()
+                self._checked_at = time.monotonic()
             return self.hung
 
 

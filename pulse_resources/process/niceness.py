@@ -1,4 +1,4 @@
-"""Niceness: background work yields the processors to work that somebody waits for."""
+"""Niceness: background work yields the processors to work for which a caller waits."""
 
 import os
 from contextlib import suppress

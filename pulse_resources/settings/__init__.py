@@ -84,8 +84,8 @@ class IngestSettings(BaseModel):
     """Local cache of large datasets' claims, which saves fetching them: 2 bytes per id, or all 16."""
 
     @property
-    def look_seconds(self) -> int:
-        """Interval at which lag is checked, and pipes are: a sixth of `flush_seconds`, 1 or 2."""
+    def sensor_seconds(self) -> int:
+        """Interval in seconds at which sensors check lag and pipes: a sixth of `flush_seconds`, 1 or 2."""
         return max(1, min(2, int(self.flush_seconds / 6)))
 
 

@@ -47,7 +47,7 @@ def test_there_are_enough_questions() -> None:
 def test_no_answer_is_wrong_and_most_are_right(
     flights: duckdb.DuckDBPyConnection, annotated: bool, every: int
 ) -> None:
-    verdicts = ask.judge(flights, ask.meanings(annotated=annotated), ASKED[::every])
+    verdicts = ask.verdicts(flights, ask.meanings(annotated=annotated), ASKED[::every])
     assert not [each for each in verdicts if each.outcome == "wrong"]
     assert Counter(each.outcome for each in verdicts)["right"] >= 0.6 * len(verdicts)
 

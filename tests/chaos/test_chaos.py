@@ -46,8 +46,8 @@ def ingested(seed: int) -> list[Sent]:
     found = [Sent(batches.make_tenant()) for _ in loads]
     for load, each in zip(loads, found, strict=True):
         each.send(load.events(150))
-    batches.finish(batches.plan([each.tenant for each in found]), attempts_left=1)
-    assert oracle.judge(found, spark()) == []
+    batches.finish(batches.plan([each.tenant for each in found]), remaining_attempts=1)
+    assert oracle.find_violations(found, spark()) == []
     return found
 
 
@@ -61,7 +61,7 @@ def sent(landed: list[Sent]) -> Iterator[list[Sent]]:
     """What tests harm and heal: at their end it is as it was."""
     healthy = landed[:2]
     yield healthy
-    assert oracle.judge(healthy) == []
+    assert oracle.find_violations(healthy) == []
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def doomed(landed: list[Sent]) -> list[Sent]:
 
 def kinds(sent: list[Sent]) -> set[str]:
     """Of tables and topics; rows that were changed around Pulse are not what a state has."""
-    return {finding.kind for finding in oracle.judge(sent) if "the state's" not in finding.kind}
+    return {finding.kind for finding in oracle.find_violations(sent) if "the state's" not in finding.kind}
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def test_the_oracle_notices_states(sent: list[Sent]) -> None:
     with superuser() as connection:
         connection.execute(event.format("event_id || 'x'"), dataset)
         connection.execute(total.format("+"), dataset * 2)
-        assert {finding.kind for finding in oracle.judge(sent)} == {
+        assert {finding.kind for finding in oracle.find_violations(sent)} == {
             "orders: the state's newest events differ",
             "orders: the state's windows differ",
         }
@@ -197,7 +197,7 @@ def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(kills, "TENANTS", 2)
     monkeypatch.setattr(kills, "EVENTS", 60)
     killed = kills.run(None, SEED, len(kills.STEPS) + len(kills.PLANNING), lambda _: None)
-    assert [*killed.findings, *oracle.judge(killed.sent, spark())] == []
+    assert [*killed.findings, *oracle.find_violations(killed.sent, spark())] == []
     assert {kills.RANDOM, *kills.STEPS, *kills.PLANNING} == killed.places.keys()
 
 
@@ -214,13 +214,13 @@ def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) 
 def test_the_rest_of_the_shorter_part(stack: Settings, scenario: ModuleType, amount: int) -> None:
     """Runs that are overtaken are fenced; poison holds up nothing; a loss is never silent."""
     outcome = scenario.run(None, SEED, amount, lambda _: None)
-    assert [*outcome.findings, *oracle.judge(outcome.sent, spark())] == []
+    assert [*outcome.findings, *oracle.find_violations(outcome.sent, spark())] == []
 
 
 @pytest.mark.slow
 def test_engines_beside_all_other_writers(stack: Settings) -> None:
     outcome = writers.run(None, SEED, 0.5, lambda _: None, external=True)
-    assert [*outcome.findings, *oracle.judge(outcome.sent, spark())] == []
+    assert [*outcome.findings, *oracle.find_violations(outcome.sent, spark())] == []
     assert {"external append", "upkeep of own tables", "batch"} <= outcome.places.keys()
 
 

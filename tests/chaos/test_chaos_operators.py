@@ -1,4 +1,4 @@
-"""Operators and tenants at once: schedules are data, the judge notices what it must, a short one passes."""
+"""Operators and tenants at once: schedules are data, the oracle notices what it must, a short one passes."""
 
 import gzip
 import random
@@ -16,8 +16,8 @@ from support.ingest import Owner
 from support.lake import harmed, pointing_at, with_value
 
 from chaos import batches
-from chaos.operators import cast, closing, judge
-from chaos.operators.closing import Closing, disagreement, judged
+from chaos.operators import cast, closing, invariants
+from chaos.operators.closing import Closing, disagreement, find_violations
 from chaos.operators.draw import drawn
 from chaos.operators.events import NOW, PERSONS, event
 from chaos.operators.evidence import EVER, Claims, Evidence, Letter, Life
@@ -67,7 +67,7 @@ def test_all_kinds_of_steps_are_drawn_and_told() -> None:
 def test_a_schedule_is_kept_in_a_file(tmp_path: Path) -> None:
     found, file = drawn(SEED, 20), tmp_path / "schedule.json"
     found.keep(file)
-    assert Schedule.kept(file) == found
+    assert Schedule.read(file) == found
 
 
 def test_a_schedule_is_shrunk_to_what_goes_wrong() -> None:
@@ -90,7 +90,7 @@ def test_a_schedule_is_shrunk_to_what_goes_wrong() -> None:
     assert shrunk(Schedule(SEED, rounds), wrong, seconds=0) == Schedule(SEED, rounds)
 
 
-# what the judge notices --------------------------------------------------------------------------
+# what the oracle notices -------------------------------------------------------------------------
 
 
 ERASED = PERSONS[3]
@@ -117,7 +117,7 @@ def world(stack: Settings) -> World:
     )
     done(world, "ingest")
     answer = done(world, "erase", slug="orders", person=ERASED)
-    world.asked.add(("orders", ERASED))
+    world.erasures_begun.add(("orders", ERASED))
     covers = {int(partition): end for partition, end in answer.result["covers"].items()}
     world.receipts.append(Receipt("orders", ERASED, covers, answer.result["dataset"]))
     with with_settings(CURATED__QUIET_SECONDS=0):
@@ -125,7 +125,7 @@ def world(stack: Settings) -> World:
     batches.publish_overdue()
     world.archive()
     world.record_round()
-    assert judged([world], last=True) == []
+    assert find_violations([world], last=True) == []
     return world
 
 
@@ -136,7 +136,7 @@ def done(world: World, what: str, **arguments: object) -> Ended:
 
 
 def kinds(world: World, *, last: bool = True) -> set[str]:
-    return {finding.kind for finding in judged([world], last=last)}
+    return {finding.kind for finding in find_violations([world], last=last)}
 
 
 def unclaimed(event_id: str) -> Harm:
@@ -296,23 +296,23 @@ def a_lost_file(world: World) -> Iterator[None]:
     ],
 )
 @pytest.mark.sample(2)
-def test_the_judge_notices_what_a_defect_leaves(world: World, harms: list[Harm], found: set[str]) -> None:
+def test_the_oracle_notices_what_a_defect_leaves(world: World, harms: list[Harm], found: set[str]) -> None:
     with ExitStack() as done:
         for harm in harms:
             done.enter_context(harm(world))
         assert found <= kinds(world)
 
 
-def test_the_judge_notices_more_rows_than_the_quota(world: World) -> None:
+def test_the_oracle_notices_more_rows_than_the_quota(world: World) -> None:
     """6"""
     assert kinds(replace(world, quotas=[2, 3])) >= {"more rows than the quota"}
 
 
-def test_the_judge_notices_what_was_erased_though_nobody_asked(world: World) -> None:
-    assert kinds(replace(world, asked=set())) == {"erased, and nobody asked for it"}
+def test_the_oracle_notices_erasures_without_a_request(world: World) -> None:
+    assert kinds(replace(world, erasures_begun=set())) == {"erased, and no one asked for it"}
 
 
-def test_the_judge_is_content_once_all_harm_is_undone(world: World) -> None:
+def test_the_oracle_is_content_once_all_harm_is_undone(world: World) -> None:
     assert kinds(replace(world, quotas=[4])) == set()
 
 
@@ -326,7 +326,7 @@ def test_a_tenant_that_does_not_go_on_is_noticed(world: World, monkeypatch: pyte
             assert [finding.kind for finding in found.findings] == ["events that do not settle"]
 
 
-def test_reconcile_has_to_say_what_the_judge_says() -> None:
+def test_reconcile_has_to_agree_with_the_oracle() -> None:
     """8"""
     wrong, right = TenantReport("a", problems=[Problem("double_id", "dataset orders", 1)]), TenantReport("a")
     assert disagreement(right, []) == disagreement(wrong, [Finding("lost", "a", "1")]) == []
@@ -347,11 +347,11 @@ def test_an_id_may_land_again_once_its_claim_was_forgotten() -> None:
     claims = Claims(seed=1)
     claims.digests.add(claims.digest("a"))
     evidence = Evidence({0: 2}, lives=[life], claims={life.dataset_id: claims})
-    assert [finding.kind for finding in judge.judge(world, evidence)] == ["orders: double ids"]
+    assert [finding.kind for finding in invariants.find_violations(world, evidence)] == ["orders: double ids"]
     world.forgets = [Progress(NOW, {0: 1}, {0: 1})]
-    assert judge.judge(world, evidence) == []
+    assert invariants.find_violations(world, evidence) == []
     world.forgets = [Progress(NOW, {0: 2}, {0: 2})]
-    assert [finding.kind for finding in judge.judge(world, evidence)] == ["orders: double ids"]
+    assert [finding.kind for finding in invariants.find_violations(world, evidence)] == ["orders: double ids"]
 
 
 def test_only_a_lost_replay_explains_a_replayed_dead_letter_without_a_row() -> None:
@@ -366,7 +366,7 @@ def test_only_a_lost_replay_explains_a_replayed_dead_letter_without_a_row() -> N
     gone = "a replayed dead letter of which nothing came"
     for lost, found in ((Arrived(other.payload, None), True), (Arrived(dead.payload, (0, 0)), False)):
         world.arrived = {Place(0, 0, 0): Arrived(dead.payload, None), Place(0, 0, 1): lost}
-        assert (gone in {finding.kind for finding in judge.judge(world, evidence)}) is found
+        assert (gone in {finding.kind for finding in invariants.find_violations(world, evidence)}) is found
 
 
 # a short part of `make chaos` --------------------------------------------------------------------

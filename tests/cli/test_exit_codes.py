@@ -68,7 +68,7 @@ def at_a_question(error: BaseException) -> BaseException:
         (BrokenPipeError(errno.EPIPE, "of a process that helps: the output is read"), 1),
         (OSError(errno.ENOSPC, "a", "file"), 1),
         (typer.Abort(), 1),
-        (typer.Exit(guard.HELD), 3),
+        (typer.Exit(guard.UNDECIDED), 3),
         (KeyboardInterrupt(), 130),
         (at_a_question(KeyboardInterrupt()), 130),
         (at_a_question(EOFError()), 2),
@@ -280,6 +280,6 @@ def test_a_run_of_a_pipe_that_is_held_says_so_by_its_code(owner: Owner) -> None:
     assert (done.exit_code, done.stdout) == (0, "done: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 refused\n")
     held = followed(owner, lambda: full_sync(owner, "second", "DE"), "--json")
     number = syncs.list_syncs(owner.tenant, SLUG)[0].sync_id
-    assert (held.exit_code, json.loads(held.stdout)["state"]) == (guard.HELD, "held"), held.output
+    assert (held.exit_code, json.loads(held.stdout)["state"]) == (guard.UNDECIDED, "held"), held.output
     where = f"{owner.tenant.slug} {SLUG} {number}"
     assert f"Decide with: pulse sync commit {where}, or pulse sync rollback {where}" in held.stderr

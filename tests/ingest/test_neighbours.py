@@ -93,7 +93,7 @@ def test_what_fails_again_waits_twice_as_long_and_is_an_error(owner: Owner) -> N
         failed_work.note([Failed.by(work, ValueError("a\0b\ud800"))] * 2, first_s=60, most_s=200)
         (standing,) = failed(owner)
         waits.append((standing.retry_at - standing.last_at).total_seconds())
-        assert (standing.work, standing.count, standing.held) == (work, len(waits), True)
+        assert (standing.work, standing.count, standing.backing_off) == (work, len(waits), True)
     assert waits == [60, 120, 200, 200]
     (told,) = alerts(owner)
     whose = f"tenant {owner.tenant.slug}, dataset orders, {DAY}"
@@ -229,7 +229,7 @@ def test_a_damaged_table_costs_no_neighbour_its_upkeep(stack: object) -> None:
 
         def do() -> dict[tuple[str, str], str]:
             mine = [*needs(harmed.tenant.slug), *needs(healthy.tenant.slug)]
-            some = [need for need in mine if need.task in (Task.MERGE, Task.SWEEP)]
+            some = [need for need in mine if need.task in (Task.MERGE, Task.ORPHANS)]
             done = run(spark, some, run_id="test", seconds=600)
             return {(each.tenant, each.task): each.outcome for each in done}
 

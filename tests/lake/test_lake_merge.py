@@ -98,7 +98,7 @@ def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
     before, past = rows(own_engine, table), rows(own_engine, table, old.snapshot_id)
     schema, count = loaded(own_engine, table).schema(), len(files(own_engine, table))
     assert count == 18
-    (kept,) = done(writer.owner, Task.OWN)
+    (kept,) = done(writer.owner, Task.TENANT_TABLES)
     assert (kept.after["merged"], kept.after["merged_into"], kept.detail) == (17, 3, None)
     now = loaded(own_engine, table)
     snapshot = now.current_snapshot()
@@ -150,7 +150,7 @@ def test_what_spark_wrote_spark_reads(catalog: Api, own_engine: RestCatalog, wri
     before = session.sql(f"SELECT * FROM {name} ORDER BY id").toArrow().to_pylist()
     table = own_engine.load_table(f"own.{name.rpartition('.')[2]}")
     kept = keep(writer.tenant)
-    assert (kept.numbers["merged"], kept.numbers["merged_into"]) == (5, 1), kept.left
+    assert (kept.numbers["merged"], kept.numbers["merged_into"]) == (5, 1), kept.skipped
     session.sql(f"REFRESH TABLE {name}").collect()
     assert repr(session.sql(f"SELECT * FROM {name} ORDER BY id").toArrow().to_pylist()) == repr(before)
     found = session.sql(f"SELECT id FROM {name} WHERE price = 3.25 AND day < DATE '1901-01-01'").toArrow()
@@ -185,7 +185,7 @@ def test_an_engine_that_writes_meanwhile_wins(
     assert {row["id"] for row in rows(own_engine, table)} == wanted
     assert len(rows(own_engine, table)) == len(wanted)
     assert kept.numbers["merged"] == (6 if change == "append" else 0)
-    assert any("replaced meanwhile" in why for why in kept.left) is (change != "append")
+    assert any("replaced meanwhile" in why for why in kept.skipped) is (change != "append")
 
 
 @pytest.mark.parametrize("point", often(["staged", "after_commit"], "staged"))
@@ -199,7 +199,7 @@ def test_a_merge_that_is_killed_is_done_or_not(own_engine: RestCatalog, writer: 
     assert rows(own_engine, table) == before
     loaded(own_engine, table).append(people(9))
     with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0, UPKEEP__HISTORY_HOURS=0, UPKEEP__HISTORY_MINIMUM=1):
-        assert keep(writer.tenant).left == []
+        assert keep(writer.tenant).skipped == []
     data = {path for path in objects(f"{table.location()}/data") if path.endswith(".parquet")}
     assert data == {file.file_path for file in files(own_engine, table)}, "what it left behind is removed"
 
@@ -246,8 +246,8 @@ def test_what_cannot_be_kept_is_left_with_a_reason(
     kept = keep(writer.tenant)
     for why, table in made.items():
         assert loaded(own_engine, table).metadata.current_snapshot_id == before[why], why
-        said = [each for each in kept.left if table.name()[-1] in each]
-        assert len(said) == 1, (why, kept.left)
+        said = [each for each in kept.skipped if table.name()[-1] in each]
+        assert len(said) == 1, (why, kept.skipped)
         assert why in said[0]
     assert kept.numbers["merged"] == 0
 
@@ -263,7 +263,7 @@ def test_delete_files_that_were_removed_are_in_nobody_s_way(
     listing = forger.manifest_list(*live.manifests(table.io), gone)
     assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
     kept = keep(writer.tenant)
-    assert (kept.numbers["merged"], kept.left) == (6, [])
+    assert (kept.numbers["merged"], kept.skipped) == (6, [])
     assert rows(own_engine, table) == before
     assert len(files(own_engine, table)) == 1
 
@@ -311,7 +311,7 @@ def test_hostile_tables_end_their_own_merge_only(own_engine: RestCatalog, writer
     sound = make(own_engine)
     before = rows(own_engine, sound)
     kept = keep(writer.tenant)
-    said = "\n".join(kept.left)
+    said = "\n".join(kept.skipped)
     assert rows(own_engine, sound) == before
     assert [len(files(own_engine, each)) for each in (sound, *hostile)] == [1, 1, 6, 6, 1, 1], said
     assert f"{garbage.name()[-1]}: 6 files not merged" in said

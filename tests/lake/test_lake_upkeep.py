@@ -70,8 +70,8 @@ def test_upkeep_is_where_it_is_asked_for(own_engine: RestCatalog, writer: Guest,
     asking = make(own_engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
     silent = make(own_engine)
     before = {each.location(): objects(each.location()) for each in (asking, silent)}
-    assert Task.OWN in {each.task for each in policy.needs(writer.tenant.slug)}
-    (kept,) = done(writer.owner, Task.OWN)
+    assert Task.TENANT_TABLES in {each.task for each in policy.needs(writer.tenant.slug)}
+    (kept,) = done(writer.owner, Task.TENANT_TABLES)
     assert kept.after["asked"] == 1
     assert kept.after["snapshots"] == len(asking.metadata.snapshots) - 1
     assert objects(silent.location()) == before[silent.location()]
@@ -82,8 +82,8 @@ def test_upkeep_is_where_it_is_asked_for(own_engine: RestCatalog, writer: Guest,
     assert rows(own_engine, asking) == [1, 2]
     now.append(ids(9))
     assert rows(own_engine, asking) == [1, 2, 9]
-    assert Task.OWN not in {each.task for each in policy.needs(writer.tenant.slug)}
-    assert Task.OWN not in {each.task for each in policy.needs(writer.tenant.slug, recent=True)}
+    assert Task.TENANT_TABLES not in {each.task for each in policy.needs(writer.tenant.slug)}
+    assert Task.TENANT_TABLES not in {each.task for each in policy.needs(writer.tenant.slug, recent=True)}
     own_engine.drop_table(asking.name()[-2:])
 
 
@@ -111,7 +111,7 @@ def test_a_commit_in_between_is_kept(
         for n, point in enumerate(("own.expire.staged", "upkeep.fence.staged", "upkeep.before_delete"), 10)
     ]
     found = keep(writer)
-    assert (all(late), found.left) == (True, [])
+    assert (all(late), found.skipped) == (True, [])
     assert rows(own_engine, table) == [1, 2, 10, 11, 12]
     assert len(own_engine.load_table(table.name()[-2:]).metadata.snapshots) >= 3
     own_engine.drop_table(table.name()[-2:])
@@ -139,7 +139,7 @@ def test_a_name_of_another_scheme_is_no_orphan(
         left = objects(table.location())
         assert path in left
         assert (orphan in left) is not stays
-        assert any(table.name()[-1] in each for each in found.left) is not stays, found
+        assert any(table.name()[-1] in each for each in found.skipped) is not stays, found
         own_engine.drop_table(table.name()[-2:])
 
 
@@ -161,7 +161,7 @@ def test_a_table_that_leads_elsewhere_is_reported(
         assert [table.name()[-1] in each for each in keep(writers[0]).outside] == [True]
         if leads(forger) is not manifest:
             own_engine.drop_table(table.name()[-2:])
-    (reported,) = do(writers[0].owner, Task.OWN)
+    (reported,) = do(writers[0].owner, Task.TENANT_TABLES)
     assert (reported.outcome, table.name()[-1] in str(reported.detail)) == ("failed", True)
     assert task.file.file_path in objects(theirs.location())
     own_engine.drop_table(table.name()[-2:])
@@ -205,10 +205,10 @@ def test_a_bomb_is_named_and_hides_nothing(own_engine: RestCatalog, writer: Gues
     assert own_lake.commit(long.name()[-1], *forger.updates(listed)).status_code == 200
     put(heavy.metadata_location, b'{"snapshots": [' + b"{}," * (20 * 2**20) + b"{}]}")
     metadata.forget()
-    (told,) = do(writer.owner, Task.OWN)
+    (told,) = do(writer.owner, Task.TENANT_TABLES)
     assert (told.outcome, foreign.name()[-1] in str(told.detail)) == ("failed", True)
     own_engine.drop_table(foreign.name()[-2:])
-    (told,) = do(writer.owner, Task.OWN)
+    (told,) = do(writer.owner, Task.TENANT_TABLES)
     assert (told.outcome, told.after["tables"]) == ("done", 4)
     for table, why in (
         (bomb, "a block of deflate becomes more than"),
@@ -229,7 +229,7 @@ def test_what_is_too_large_for_the_catalog_can_still_expire(
         metadata.forget()
         assert own_lake.client.get(f"{OWN}/tables/{table.name()[-1]}").status_code >= 400
         kept = keep(writer)
-    assert (kept.left, kept.numbers["snapshots"]) == ([], len(table.metadata.snapshots) - 1)
+    assert (kept.skipped, kept.numbers["snapshots"]) == ([], len(table.metadata.snapshots) - 1)
     assert rows(own_engine, table) == [1, 2]
     own_engine.drop_table(table.name()[-2:])
 
@@ -243,7 +243,7 @@ def test_damaged_files_leave_their_table_and_no_other(
     for each in orphans:
         put(each, b"x")
     found = keep(writer)
-    assert [damaged.name()[-1] in each for each in found.left] == [True]
+    assert [damaged.name()[-1] in each for each in found.skipped] == [True]
     assert [each in objects(each.rpartition("/data/")[0]) for each in orphans] == [True, False]
     for each in (damaged, sound):
         own_engine.drop_table(each.name()[-2:])
@@ -337,7 +337,7 @@ def test_upkeep_opens_nothing_but_the_table_s_folder(
         content = source.read().replace(table.location().encode(), victim.location().encode())
     put(table.metadata_location, content)
     found = keep(writer)
-    assert any(table.name()[-1] in each for each in found.left)
+    assert any(table.name()[-1] in each for each in found.skipped)
     assert bystander in objects(victim.location())
     own_engine.drop_table(victim.name()[-2:])
     own_engine.drop_table(table.name()[-2:])
@@ -355,5 +355,5 @@ def test_a_snapshot_that_is_its_own_ancestor_expires_nothing_for_ever(
     added, current = forger.updates(forger.manifest_list())
     added["snapshot"] |= {"parent-snapshot-id": added["snapshot"]["snapshot-id"]}
     assert own_lake.commit(table.name()[-1], added, current).status_code == 200
-    (told,) = done(writer.owner, Task.OWN)
+    (told,) = done(writer.owner, Task.TENANT_TABLES)
     assert (told.after["asked"], told.after["snapshots"], told.detail) == (1, 0, None)

@@ -134,7 +134,7 @@ def test_a_killed_compaction_is_noticed_and_goes_on_next_time(owner: Owner) -> N
     assert log(owner) == [("merge", "abandoned"), ("merge", "done")]
     assert len(live_files(owner)) == 1
     with with_settings(UPKEEP__HISTORY_SNAPSHOTS=1, UPKEEP__HISTORY_MINIMUM=1, UPKEEP__HISTORY_HOURS=0):
-        *_, expired, swept = do(owner, Task.EXPIRE, Task.SWEEP)
+        *_, expired, swept = do(owner, Task.EXPIRE, Task.ORPHANS)
     assert (expired.outcome, swept.outcome) == ("done", "skipped")
     assert "Spark may still be at work" in str(swept.detail)
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
@@ -149,14 +149,14 @@ def test_a_rollback_past_a_batch_is_found_and_nothing_is_removed(owner: Owner) -
     earlier = location(owner)
     commits(owner, 1, 1)
     with pointing_at(owner, earlier):
-        for task in (Task.MANIFESTS, Task.SWEEP):
+        for task in (Task.MANIFESTS, Task.ORPHANS):
             (found,) = do(owner, task)
             assert found.outcome == "rolled_back", found
             assert "2 rows of the ledger are not in it" in str(found.detail)
             assert f"pulse backfill {owner.tenant.slug} orders --from {DAY}" in str(found.detail)
     assert {outcome for _, outcome in log(owner)} == {"rolled_back"}
     assert len(owner.rows()) == 4
-    done(owner, Task.SWEEP)
+    done(owner, Task.ORPHANS)
 
 
 def test_a_rollback_by_the_commit_itself_is_found(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_a_rollback_by_the_commit_itself_is_found(owner: Owner, monkeypatch: pyt
 def test_a_sweep_waits_for_no_move_to_another_schema(owner: Owner) -> None:
     commits(owner, 1)
     with leases.moving(orders(owner).dataset_id):
-        (refused,) = do(owner, Task.SWEEP)
+        (refused,) = do(owner, Task.ORPHANS)
     assert refused.outcome == "failed"
     assert "moving to another schema" in str(refused.detail)
 

@@ -82,9 +82,11 @@ def test_a_table_without_a_turn_is_named() -> None:
 
 
 def test_the_tenant_that_waits_longest_goes_first() -> None:
-    def weight(own_at: datetime | None) -> int:
+    def weight(tidied_at: datetime | None) -> int:
         (need,) = (
-            n for n in of_tenant(replace(STATE, own_at=own_at), UpkeepSettings()) if n.task is Task.OWN
+            n
+            for n in of_tenant(replace(STATE, tidied_at=tidied_at), UpkeepSettings())
+            if n.task is Task.TENANT_TABLES
         )
         return need.weight
 
@@ -100,7 +102,9 @@ def test_tenants_share_what_is_left_of_a_run(stack: Settings, monkeypatch: pytes
 
     monkeypatch.setattr(own_tables, "keep", keep)
     monkeypatch.setattr(history, "recorded", lambda *task: nullcontext())
-    monkeypatch.setattr(state, "save_tenant", lambda tenant, own: None)
-    needs = [Need(Tenant(uuid.uuid4(), slug), None, None, Task.OWN, "", 0) for slug in ("a", "b", "c")]
+    monkeypatch.setattr(state, "save_tenant", lambda tenant, tidied_at: None)
+    needs = [
+        Need(Tenant(uuid.uuid4(), slug), None, None, Task.TENANT_TABLES, "", 0) for slug in ("a", "b", "c")
+    ]
     assert len(list(run.run(spark, needs, run_id=None, seconds=900.0))) == 3
     assert shares[0] <= 300 < shares[1] <= 450 < shares[2] <= 900

@@ -46,8 +46,8 @@ def day(files: int, *, quiet: timedelta = timedelta(0), **more: object) -> DaySt
         level=None,
         files_then=None,
         bytes_then=None,
-        files_left=None,
-        bytes_left=None,
+        compacted_files=None,
+        compacted_bytes=None,
         compacted_at=None,
         now=NOW,
     )
@@ -62,8 +62,8 @@ def compacted(level: int, files: int, since: int, size: int = 1_000) -> DayState
         level=level,
         files_then=1_000,
         bytes_then=1_000_000,
-        files_left=files,
-        bytes_left=files * size,
+        compacted_files=files,
+        compacted_bytes=files * size,
         compacted_at=NOW - HOUR,
     )
 
@@ -109,11 +109,11 @@ def table(**more: object) -> TableState:
         commits=0,
         first_at=None,
         last_at=NOW - 10 * HOUR,
-        seen_at=NOW - 5 * HOUR,
+        recorded_at=NOW - 5 * HOUR,
         snapshots=50,
         oldest_at=NOW - 20 * HOUR,
         manifests=5,
-        swept_at=NOW - 5 * HOUR,
+        cleaned_at=NOW - 5 * HOUR,
         now=NOW,
     )
     return replace(state, **more)  # type: ignore[arg-type]
@@ -131,10 +131,10 @@ def table(**more: object) -> TableState:
         (table(oldest_at=NOW - 29 * HOUR), []),
         (table(oldest_at=NOW - 31 * HOUR), [Task.EXPIRE]),
         (table(oldest_at=NOW - 31 * HOUR, snapshots=10), []),
-        (table(swept_at=NOW - 25 * HOUR), [Task.SWEEP]),
-        (table(swept_at=NOW - 23 * HOUR, seen_at=NOW), []),
-        (table(swept_at=None), [Task.SWEEP]),
-        (table(swept_at=None, last_at=None, seen_at=None, oldest_at=None), []),
+        (table(cleaned_at=NOW - 25 * HOUR), [Task.ORPHANS]),
+        (table(cleaned_at=NOW - 23 * HOUR, recorded_at=NOW), []),
+        (table(cleaned_at=None), [Task.ORPHANS]),
+        (table(cleaned_at=None, last_at=None, recorded_at=None, oldest_at=None), []),
     ],
 )
 def test_a_table_wants(state: TableState, tasks: list[Task]) -> None:
@@ -160,8 +160,8 @@ def test_what_was_done_is_wanted_no_more_until_more_lands(owner: Owner, eager: N
     for number in range(3):
         owner.send(event(f"a{number}"), event(f"b{number}"))
         ingest(owner)
-    assert wanted(owner) == {Task.MERGE, Task.MANIFESTS, Task.SWEEP, Task.RAW}
-    done(owner, Task.MERGE, Task.MANIFESTS, Task.SWEEP)
+    assert wanted(owner) == {Task.MERGE, Task.MANIFESTS, Task.ORPHANS, Task.RAW}
+    done(owner, Task.MERGE, Task.MANIFESTS, Task.ORPHANS)
     done(owner, Task.RAW)
     assert wanted(owner) == set()
     owner.send(event("c"), event("d"))

@@ -50,7 +50,7 @@ def test_a_batch_in_flight_keeps_all_of_its_files(point: str, owner: Owner) -> N
     running = start_attempt(batch, PULSE_FAIL_POINT=f"stop:{point}")
     running.stopped()
     raw_before = objects(raw_prefix(owner))
-    swept, _ = done(owner, Task.SWEEP, Task.RAW)
+    swept, _ = done(owner, Task.ORPHANS, Task.RAW)
     assert orphan not in objects(table(owner).location())
     assert swept.after["removed"] >= 1
     assert objects(raw_prefix(owner)) == raw_before
@@ -65,10 +65,10 @@ def test_what_a_dead_attempt_left_is_removed_once_its_batch_settled(owner: Owner
     dying = start_attempt(batch, PULSE_FAIL_POINT="after.land")
     dying.killed()
     left = objects(table(owner).location()) | objects(raw_prefix(owner))
-    done(owner, Task.SWEEP, Task.RAW)
+    done(owner, Task.ORPHANS, Task.RAW)
     assert {p for p in left if batch in p} <= objects(table(owner).location()) | objects(raw_prefix(owner))
     run_batch(batch, next_attempt(batch))
-    swept, raw = done(owner, Task.SWEEP, Task.RAW)
+    swept, raw = done(owner, Task.ORPHANS, Task.RAW)
     found = objects(table(owner).location()) | objects(raw_prefix(owner))
     assert not {path for path in found if f"/{batch}-1-" in path}
     assert swept.after["removed"]
@@ -87,7 +87,7 @@ def test_a_deleted_dataset_keeps_its_files_also_when_its_slug_is_used_again(owne
     registry.create_dataset(owner.tenant, "orders", uri)
     owner.send(event("b"))
     ingest(owner)
-    done(owner, Task.MERGE, Task.EXPIRE, Task.SWEEP, Task.RAW)
+    done(owner, Task.MERGE, Task.EXPIRE, Task.ORPHANS, Task.RAW)
     assert objects(folder) == before
     assert reconcile_tenant(owner.tenant).balanced
 
@@ -101,7 +101,7 @@ def test_history_is_kept_as_promised_and_what_only_it_reached_is_removed(owner: 
     done(owner, Task.MERGE)
     newest, *_, oldest = snapshots(owner.tenant, "orders")
     with with_settings(UPKEEP__HISTORY_SNAPSHOTS=1_000, UPKEEP__HISTORY_HOURS=1):
-        done(owner, Task.EXPIRE, Task.SWEEP)
+        done(owner, Task.EXPIRE, Task.ORPHANS)
     assert preview(owner.tenant, "orders", 9, as_of=moments[0]).num_rows == 1
     with with_settings(UPKEEP__HISTORY_SNAPSHOTS=3, UPKEEP__HISTORY_MINIMUM=1):
         (expired,) = done(owner, Task.EXPIRE)
@@ -112,7 +112,7 @@ def test_history_is_kept_as_promised_and_what_only_it_reached_is_removed(owner: 
     with pytest.raises(NotFound, match="no such snapshot"):
         preview(owner.tenant, "orders", 9, snapshot_id=oldest.snapshot_id)
     with with_settings(UPKEEP__HISTORY_HOURS=0, UPKEEP__HISTORY_MINIMUM=2):
-        done(owner, Task.EXPIRE, Task.SWEEP)
+        done(owner, Task.EXPIRE, Task.ORPHANS)
     assert snapshots(owner.tenant, "orders")[0].snapshot_id == newest.snapshot_id
     assert preview(owner.tenant, "orders", 9, as_of=moments[3]).num_rows == 4
     assert len(snapshots(owner.tenant, "orders")) == 2
@@ -154,7 +154,7 @@ def test_old_metadata_files_are_removed_and_those_in_the_log_stay(owner: Owner) 
 
             old = iceberg.current_location(connection, name)
             assert iceberg.swap(connection, name, old, done_by_hand.metadata_location)
-    done(owner, Task.SWEEP)
+    done(owner, Task.ORPHANS)
     metadata = [path for path in objects(table(owner).location()) if path.endswith(".metadata.json")]
     logged = {entry.metadata_file for entry in table(owner).metadata.metadata_log}
     assert len(logged) == 20
@@ -164,7 +164,7 @@ def test_old_metadata_files_are_removed_and_those_in_the_log_stay(owner: Owner) 
 def test_an_age_is_a_difference_of_the_stores_own_clock(owner: Owner) -> None:
     path = stray(owner, "young")
     with with_settings(UPKEEP__ORPHAN_HOURS=1):
-        done(owner, Task.SWEEP)
+        done(owner, Task.ORPHANS)
     assert path in objects(table(owner).location())
     (found,) = [each for each in store.listed(table(owner).location()) if each.path == path]
     assert timedelta(0) <= store.store_time() - found.modified < timedelta(minutes=1)

@@ -175,8 +175,8 @@ def test_a_receiver_that_is_down_hears_of_everything_when_it_is_up_again(receive
     alerts.deliver()
     assert receiver.got == []
     (b,) = [entry for entry in alerts.remembered() if entry.alert.key == "topic/b"]
-    assert b.told["webhook"]["notified_at"] is None
-    assert "503" in b.told["webhook"]["error"]
+    assert b.deliveries["webhook"]["notified_at"] is None
+    assert "503" in b.deliveries["webhook"]["error"]
     alerts.deliver()
     assert states(receiver) == [("topic/a", "resolved"), ("topic/b", "open"), ("topic/c", "open")]
     assert alerts.deliver() == []
@@ -373,7 +373,7 @@ def test_a_broker_that_does_not_answer_is_an_alert_and_resolves_nothing(
         for cached in (load_settings, kafka.admin):
             cached.cache_clear()
     assert "unreachable/kafka" in {f.key for f in seen.issues}
-    assert not seen.looked_at & {Kind.TOPIC, Kind.TENANT_STALE}
+    assert not seen.checked_kinds & {Kind.TOPIC, Kind.TENANT_STALE}
     assert waiting == {owner.tenant.slug: (3, 5.0)}, "it waits on"
 
 

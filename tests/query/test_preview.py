@@ -440,7 +440,7 @@ def test_what_changes_is_seen_at_once_though_views_are_kept(stack: Settings) -> 
 
 
 def test_views_are_kept_within_their_bytes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = partial_table._Cache()
+    kept = partial_table._ViewCache()
     monkeypatch.setattr(partial_table, "_CACHE", kept)
     tenant, ids = lake.owner.tenant, [each.snapshot_id for each in lake.table.snapshots()]
     preview(tenant, "orders", 1, snapshot_id=ids[0])

@@ -141,7 +141,7 @@ def test_appends_merge_manifests_and_files_keep_their_snapshots_and_numbers(merg
 
 def test_earlier_snapshots_keep_the_manifests_that_a_later_append_merged(merged: Owner) -> None:
     with with_settings(UPKEEP__ORPHAN_HOURS=0):
-        done(merged, Task.SWEEP)
+        done(merged, Task.ORPHANS)
     for count, snapshot in enumerate(reversed(snapshots.snapshots(merged.tenant, "orders")), 1):
         found = preview(merged.tenant, "orders", 9, snapshot_id=snapshot.snapshot_id)
         assert found.num_rows == count
@@ -159,7 +159,7 @@ def test_a_merge_that_lost_its_commit_is_removed_as_an_orphan(merging: Owner) ->
     assert len(written) == 2, "the append's own manifest, and the merged one"
     append(merging, 9)
     with with_settings(UPKEEP__ORPHAN_HOURS=0):
-        done(merging, Task.SWEEP)
+        done(merging, Task.ORPHANS)
     assert not written & objects(table(merging).location())
     assert preview(merging.tenant, "orders", 99).num_rows == 10
 

@@ -45,9 +45,9 @@ def test_a_sensor_that_was_late_in_one_pass_is_due_in_the_next(
     assert sensor.is_under_min_interval(state, remote) is not due
 
 
-@pytest.mark.parametrize(("flush", "look"), [(30.0, 2), (600.0, 2), (12.0, 2), (5.0, 1), (0.5, 1)])
-def test_it_looks_the_more_often_the_less_events_may_wait(flush: float, look: int) -> None:
-    assert IngestSettings(flush_seconds=flush).look_seconds == look
+@pytest.mark.parametrize(("flush", "interval"), [(30.0, 2), (600.0, 2), (12.0, 2), (5.0, 1), (0.5, 1)])
+def test_sensors_tick_more_often_the_less_events_may_wait(flush: float, interval: int) -> None:
+    assert IngestSettings(flush_seconds=flush).sensor_seconds == interval
 
 
 @pytest.mark.stack

@@ -138,7 +138,7 @@ def test_keys_beyond_the_room_are_left_out_and_counted(owner: Owner) -> None:
     found = declared_states.find(owner.tenant, "orders")
     assert (found.keys, found.left_out) == (2, 3)
     (said,) = (each for each in declared_states.full() if each.tenant == owner.tenant.slug)
-    assert (said.dataset, said.left_out) == ("orders", 3)
+    assert (said.dataset, said.missed_keys) == ("orders", 3)
     declare(owner, max_keys=4)
     assert brief(owner) == model(owner), "there is room now"
     assert sound(owner)

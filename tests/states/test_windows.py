@@ -361,7 +361,7 @@ def test_without_room_the_oldest_minutes_go_and_what_is_left_is_exact(owner: Own
     assert buckets(owner) == [(100, 1), (1_200, 1), (1_300, 2), (1_301, 1)]
     agree_but_for_room(owner)
     (said,) = (each for each in declared_states.full() if each.tenant == owner.tenant.slug)
-    assert (said.left_out, said.minutes) == (0, 1_300)
+    assert (said.missed_keys, said.minutes) == (0, 1_300)
 
 
 @pytest.mark.slow

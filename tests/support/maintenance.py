@@ -20,7 +20,7 @@ def orders(owner: Owner) -> Dataset:
 
 
 def need(owner: Owner, task: Task, day: date | None = None) -> Need:
-    if task in (Task.RAW, Task.RETENTION, Task.OWN):
+    if task in (Task.RAW, Task.RETENTION, Task.TENANT_TABLES):
         return Need(owner.tenant, None, None, task, "for the test", 1)
     dataset_id = UUID(table(owner).properties[iceberg.DATASET_PROPERTY])
     day = DAY if task in (Task.MERGE, Task.SORT) and day is None else day

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.long
 SECONDS = 0.3
 MB = 1024 * 1024
 MEMORY = 256 * MB
-LIMITS = replace(UNLIMITED, judge_seconds=SECONDS)
+LIMITS = replace(UNLIMITED, validation_seconds=SECONDS)
 DEAR = {
     "type": "object",
     "properties": {"a": {"items": {"not": {"enum": [n + 0.5 for n in range(11)]}}}},
@@ -103,7 +103,7 @@ def test_in_a_chunk_the_neighbours_of_a_dear_event_land() -> None:
 
 def test_what_landed_before_is_judged_however_long_it_takes() -> None:
     payload = event("1", "dear", a=TINY[:5_000])
-    assert isinstance(judge(replace(LIMITS, judge_seconds=0.05)).payload(payload), Refusal)
+    assert isinstance(judge(replace(LIMITS, validation_seconds=0.05)).payload(payload), Refusal)
     assert isinstance(judge(UNLIMITED).payload(payload), dict)
 
 
@@ -120,7 +120,7 @@ def test_aside_the_verdicts_are_the_same() -> None:
 
 def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> None:
     """A million lists take some 100 MB while they are judged, whatever becomes of them."""
-    limits = replace(UNLIMITED, judge_seconds=60, judge_memory_bytes=64 * MB)
+    limits = replace(UNLIMITED, validation_seconds=60, validation_memory_bytes=64 * MB)
     payloads = [cheap("1"), event("2", "dear", a=[[]] * 1_000_000), event("3", "dear", a=TINY[:2_000])]
     conformed = TopicConformer(Scope(TENANT, (dataset(SCHEMA), dear())), "batch", limits).chunk(
         messages(payloads)
@@ -135,7 +135,7 @@ def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> 
 @pytest.mark.parametrize("values", [100, 1_000], ids=["judged at once", "judged aside"])
 def test_many_dear_events_of_a_batch_take_a_bounded_time(values: int) -> None:
     """Each may be judged, all of them would take minutes; what is not dear lands, before and after."""
-    limits = replace(LIMITS, judge_seconds=60, judge_batch_seconds=0.1)
+    limits = replace(LIMITS, validation_seconds=60, batch_validation_seconds=0.1)
     scope = Scope(TENANT, (dataset(SCHEMA), dear()))
     assert (share(judge(limits), event("d0000", "dear", a=TINY[:values])) > 1) == (values > 100)
     payloads = [event(f"d{n:04}", "dear", a=TINY[:values]) for n in range(600)]

@@ -28,12 +28,12 @@ async def _trickle(attacker: Attacker) -> None:
         link = await Link.to(attacker.target.api, SOURCE)
         link.send(head)
         answered = asyncio.create_task(attacker.counted(link))
-        while attacker.left_s > 0 and not answered.done():
+        while attacker.remaining_s > 0 and not answered.done():
             link.send(b" ")
             await asyncio.wait([answered], timeout=1.0)
         if not answered.done():
             answered.cancel()
-            attacker.seen[OPEN] += 1
+            attacker.counts[OPEN] += 1
         link.close()
 
     async with asyncio.TaskGroup() as group:

@@ -21,11 +21,11 @@ SMALL = 4_096
 
 async def _half_heads(attacker: Attacker) -> None:
     async def one() -> None:
-        while attacker.left_s > 0:
+        while attacker.remaining_s > 0:
             try:
                 link = await Link.to(attacker.target.api, SOURCE)
             except OSError:
-                attacker.seen["refused"] += 1
+                attacker.counts["refused"] += 1
                 continue
             await attacker.hold(link, b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n")
             link.close()
@@ -47,8 +47,8 @@ async def _slow_readers(attacker: Attacker) -> None:
             connection.bind((SOURCE, 0))
             await loop.sock_connect(connection, (wire.HOST, attacker.target.api))
             await loop.sock_sendall(connection, wire.request("GET", "/openapi.json") * 16)
-            await asyncio.sleep(max(0.0, attacker.left_s))
-            attacker.seen[OPEN] += 1
+            await asyncio.sleep(max(0.0, attacker.remaining_s))
+            attacker.counts[OPEN] += 1
 
     async with asyncio.TaskGroup() as group:
         for _ in range(READERS):
@@ -63,7 +63,7 @@ async def _pipelined(attacker: Attacker) -> None:
     many = wire.request("GET", "/v1/usage", attacker.key("read")) * PIPELINED
 
     async def one() -> None:
-        while attacker.left_s > 0:
+        while attacker.remaining_s > 0:
             link = await Link.to(attacker.target.api, SOURCE)
             answer = await attacker.counted(link, many)
             while answer and not answer.last:

@@ -54,12 +54,12 @@ async def _launched(attacker: Attacker) -> None:
     port = attacker.target.room
     assert port, "the control room runs"
     host = f"127.0.0.1:{port}"
-    while attacker.left_s > 0:
+    while attacker.remaining_s > 0:
         for token in (None, attacker.target.token):
             link = await Link.to(port, SOURCE)
             answer = await link.ask(wire.request("POST", "/graphql", token, body, host=host))
             link.close()
-            attacker.seen[_outcome(answer)] += 1
+            attacker.counts[_outcome(answer)] += 1
 
 
 async def _lists(attacker: Attacker) -> None:
@@ -97,6 +97,6 @@ ATTACKS = (
         room=True,
     ),
     Attack(
-        "JSON that is no request to /graphql", "an operator's session", _lists, may(400, 422, 429), room=True
+        "JSON without a request to /graphql", "an operator's session", _lists, may(400, 422, 429), room=True
     ),
 )

@@ -35,7 +35,7 @@ async def _children(attacker: Attacker) -> None:
     grandchild = await issued(child["key"])
     await attacker.ask("DELETE", f"{PATH}/{first['key_id']}", "manage")
     requests = [wire.request("GET", PATH, each["key"]) for each in (first, child, grandchild)]
-    attacker.seen.clear()
+    attacker.counts.clear()
     await attacker.flood(itertools.cycle(requests), 8)
 
 

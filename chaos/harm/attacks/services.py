@@ -20,9 +20,9 @@ from pulse_resources.store_keys.vended import Mode
 
 
 async def _services(attacker: Attacker) -> None:
-    while attacker.left_s > 0:
+    while attacker.remaining_s > 0:
         for ask in (_kafka, _spark):
-            attacker.seen[await asyncio.to_thread(ask, attacker)] += 1
+            attacker.counts[await asyncio.to_thread(ask, attacker)] += 1
 
 
 def _kafka(attacker: Attacker) -> str:
@@ -48,9 +48,9 @@ def _spark(attacker: Attacker) -> str:
 
 
 async def _revoke(attacker: Attacker) -> None:
-    while attacker.left_s > 0:
+    while attacker.remaining_s > 0:
         for status in await asyncio.to_thread(_revoke_once, attacker):
-            attacker.seen[status] += 1
+            attacker.counts[status] += 1
 
 
 def _revoke_once(attacker: Attacker) -> tuple[str, str]:

@@ -24,10 +24,10 @@ from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 
 UPDATES = 3
-"""Looks whose demand counts in this process, and after which a silent process loses its share."""
+"""Updates whose demand counts in this process, and after which a silent process loses its share."""
 NOTABLE = 0.01
 """Fraction of a rate: demand below it is not published."""
-Demand = dict[BucketKey, tuple[float, float]]
+DemandByBucket = dict[BucketKey, tuple[float, float]]
 """Demand and the whole rate, both per second."""
 _log = logging.getLogger("pulse.api")
 
@@ -39,7 +39,7 @@ class RateShares:
         self._rates = rates
         self._process = uuid4()
         self._published_at = time.monotonic()
-        self._recent: deque[Demand] = deque(maxlen=UPDATES)
+        self._recent: deque[DemandByBucket] = deque(maxlen=UPDATES)
         self._every = load_settings().api.rate_look_seconds
         self._answers = True
 
@@ -57,7 +57,7 @@ class RateShares:
         self._recent.append(
             {bucket_key: (demand.count / seconds, demand.rate) for bucket_key, demand in demands}
         )
-        demand: Demand = {}
+        demand: DemandByBucket = {}
         for demands_then in self._recent:  # later demands overwrite the rate: the latest holds
             for bucket_key, (per_second, rate) in demands_then.items():
                 demand[bucket_key] = max(per_second, demand.get(bucket_key, (0.0, 0.0))[0]), rate
@@ -77,7 +77,7 @@ class RateShares:
         except (psycopg.Error, PulseError) as error:
             _log.warning("the others have this process's parts of the rates in a moment: %s", error)
 
-    def _share(self, demand: Demand) -> None:
+    def _share(self, demand: DemandByBucket) -> None:
         lifetime = UPDATES * self._every
         processes = rate_shares.beat(self._process, lifetime)
         by_tenant: dict[UUID, dict[str, float]] = defaultdict(dict)

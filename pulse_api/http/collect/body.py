@@ -7,7 +7,7 @@ import zstandard
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from pulse_api.http.collect.held import Holding
+from pulse_api.http.collect.body_memory import BodyHolding
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain.charsets import foreign
 from pulse_resources.settings.api_settings import ApiSettings
@@ -47,7 +47,7 @@ def refuse_charset(headers: Headers) -> None:
             )
 
 
-async def received(request: Request, most: int, holding: Holding) -> bytes:
+async def received(request: Request, most: int, holding: BodyHolding) -> bytes:
     """The body as it was sent. Raises ProblemError: 413 beyond `most` bytes, 415 for a charset but UTF-8."""
     refuse_charset(request.headers)
     if int(request.headers.get("content-length", 0)) > most:  # the server has checked that it is a number

@@ -16,7 +16,7 @@ MAX_NAME = 100
 """Characters of a name in an answer."""
 
 
-class Ignored:
+class IgnoredMembers:
     """Counts the ignored members of one request's events."""
 
     def __init__(self) -> None:

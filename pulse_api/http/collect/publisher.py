@@ -57,10 +57,10 @@ class Unacknowledged(Transient):
 class _Delivery:
     """Counts the acknowledgements of one request; called by the polling thread only."""
 
-    __slots__ = ("_done", "_left", "_loop", "error")
+    __slots__ = ("_done", "_loop", "_unacknowledged", "error")
 
     def __init__(self, count: int) -> None:
-        self._left = count
+        self._unacknowledged = count
         self._loop = asyncio.get_running_loop()
         self._done = self._loop.create_future()
         self.error: KafkaError | None = None
@@ -71,8 +71,8 @@ class _Delivery:
     def settle(self, count: int, error: KafkaError | None) -> None:
         if error is not None:
             self.error = error
-        self._left -= count
-        if self._left == 0:
+        self._unacknowledged -= count
+        if self._unacknowledged == 0:
             self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pulse_api.http.admission.turns import busy
 
-Result = TypeVar("Result")
+RoundResult = TypeVar("RoundResult")
 ROUND_S = 0.002
 """Time of one round that a tenant may use before its next request waits for another round."""
 DEAR_S = 0.03
@@ -43,7 +43,7 @@ class Rounds:
         self._going_on = False
         """Whether the next round is scheduled."""
 
-    async def run(self, tenant_id: UUID, work: Callable[[], Result]) -> Result:
+    async def run(self, tenant_id: UUID, work: Callable[[], RoundResult]) -> RoundResult:
         """Run a function that does not await, once the tenant has time left in a round.
 
         Raises:

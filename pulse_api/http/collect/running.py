@@ -5,15 +5,13 @@ megabytes, or a tenant whose recent requests were expensive, delays only its own
 """
 
 from collections.abc import Callable
-from typing import TypeVar
 from uuid import UUID
 
 from pulse_api.http.admission.turns import turns
 from pulse_api.http.collect.large import warm
 from pulse_api.http.collect.rounds import Rounds
-from pulse_api.http.workers import Workers
+from pulse_api.http.workers import Result, Workers
 
-Result = TypeVar("Result")
 SHORT_BYTES = 40 * 1024
 """Largest body, about 100 usual events, that runs in the event loop, unless one before was expensive."""
 PROCESSES = 2

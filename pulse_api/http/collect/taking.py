@@ -10,7 +10,7 @@ from fastapi import Request
 from pulse_api.http.app_state import AppState
 from pulse_api.http.auth import Principal, take
 from pulse_api.http.collect import body as bodies, large
-from pulse_api.http.collect.held import Holding
+from pulse_api.http.collect.body_memory import BodyHolding
 from pulse_api.http.collect.large import items_of
 from pulse_api.http.collect.publisher import Unacknowledged
 from pulse_api.http.collect.verdicts import Validation, Verdicts
@@ -38,7 +38,7 @@ class Taking:
         may_be_empty: the body may hold nothing, however its request is framed.
     """
 
-    here: AppState
+    state: AppState
     request: Request
     principal: Principal
     kind: DatasetKind
@@ -55,7 +55,7 @@ class Taking:
             ProblemError: the body cannot be read, or a limit is reached; nothing was published.
             Unacknowledged: the broker did not acknowledge all events.
         """
-        with self.here.held.of(self._tenant_id) as holding:
+        with self.state.body_memory.of(self._tenant_id) as holding:
             verdicts = await self._validate(holding)
             if verdicts.outgoing and self.publishes:
                 await self._publish(verdicts)
@@ -65,23 +65,23 @@ class Taking:
     def _tenant_id(self) -> UUID:
         return self.principal.tenant.tenant_id
 
-    async def _validate(self, holding: Holding) -> Verdicts:
+    async def _validate(self, holding: BodyHolding) -> Verdicts:
         """Verdict of each event; the tenant's requests take turns."""
         content, encoding = await self._received(holding)
         if self.may_be_empty and content.strip() in (b"", b"[]"):
             return Verdicts()
         cached = self.principal.cached
         verdicts = await self._validate_by(cached.of(self.kind), content, encoding, holding)
-        if verdicts.unknown_datasets and (now := await self.here.views.changed(cached)) is not None:
+        if verdicts.unknown_datasets and (now := await self.state.views.changed(cached)) is not None:
             verdicts = await self._validate_by(now.of(self.kind), content, encoding, None)
         return verdicts
 
     async def _validate_by(
-        self, scoped: ScopedValidator, content: bytes, encoding: str | None, holding: Holding | None
+        self, scoped: ScopedValidator, content: bytes, encoding: str | None, holding: BodyHolding | None
     ) -> Verdicts:
         """Verdicts of this validator. Without a holding: again, so that nothing is counted twice."""
         first = holding is not None
-        if encoding is None and self.here.running.short(self._tenant_id, len(content)):
+        if encoding is None and self.state.running.short(self._tenant_id, len(content)):
             validation = await self._validate_in_loop(scoped, content, counts=first)
         else:
             validation = await self._validate_in_worker(scoped, content, encoding, counts=first)
@@ -91,21 +91,21 @@ class Taking:
             await validation.validate_in_worker(scoped.validator)
         return validation.verdicts()
 
-    async def _received(self, holding: Holding) -> tuple[bytes, str | None]:
+    async def _received(self, holding: BodyHolding) -> tuple[bytes, str | None]:
         """The body, and its remaining content encoding: a short body is decompressed at once."""
         limits, encoding = load_settings().api, bodies.encoding_of(self.request.headers)
         content = await bodies.received(self.request, limits.max_body_bytes, holding)
-        short = partial(self.here.running.short, self._tenant_id)
+        short = partial(self.state.running.short, self._tenant_id)
         if encoding is None or not short(USUAL_COMPRESSION * len(content)):
             return content, encoding
         work = partial(bodies.decompress, content, encoding, limits)
-        content = await self.here.running.in_loop(self._tenant_id, work)
+        content = await self.state.running.in_loop(self._tenant_id, work)
         holding.add(len(content))
         return content, None
 
     async def _validate_in_loop(self, scoped: ScopedValidator, content: bytes, *, counts: bool) -> Validation:
         """Validate all events but the expensive ones in the event loop."""
-        run, validator = partial(self.here.running.in_loop, self._tenant_id), scoped.validator
+        run, validator = partial(self.state.running.in_loop, self._tenant_id), scoped.validator
 
         def begin() -> Validation:
             items = items_of(content, self.describing)
@@ -124,7 +124,7 @@ class Taking:
         self, scoped: ScopedValidator, content: bytes, encoding: str | None, *, counts: bool
     ) -> Validation:
         """Validate all events but the expensive ones in a worker process."""
-        run, scope = partial(self.here.running.in_worker, self._tenant_id), scoped.packed_scope
+        run, scope = partial(self.state.running.in_worker, self._tenant_id), scoped.packed_scope
         validation = await run(large.begin, scope, content, encoding, self.describing)
         if counts:
             self._count(validation.count)
@@ -135,10 +135,10 @@ class Taking:
     def _count(self, events: int) -> None:
         """Count a request's events against the tenant's rate. Raises ProblemError: 429 beyond it."""
         limits = self.principal.cached.view.limits
-        take(self.here, self.principal.tenant, "events", events, limits.events_per_second)
+        take(self.state, self.principal.tenant, "events", events, limits.events_per_second)
 
     async def _publish(self, verdicts: Verdicts) -> None:
-        state, tenant, count = self.here, self.principal.tenant, len(verdicts.outgoing)
+        state, tenant, count = self.state, self.principal.tenant, len(verdicts.outgoing)
         maximum = self.records_per_month
         reserved = await state.reservations.reserve(tenant, verdicts.outgoing, maximum)
         if reserved is None:

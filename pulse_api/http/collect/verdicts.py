@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from pulse_api.http.collect.ignored import Ignored
+from pulse_api.http.collect.ignored import IgnoredMembers
 from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.split import Item
 from pulse_pipelines.domain.dataset import OnInvalid
@@ -80,7 +80,7 @@ class Validation:
         self._outgoing: list[Outgoing | None] = [None] * len(items)
         self._notable: list[tuple[int, Refusal, bool]] = []
         """Events that are refused, or (True) taken as dead letters."""
-        self._ignored = Ignored()
+        self._ignored = IgnoredMembers()
         self._now = datetime.now(UTC)
 
     def __getstate__(self) -> dict[str, Any]:

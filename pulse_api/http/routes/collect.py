@@ -95,7 +95,7 @@ async def collect_events(request: Request) -> Response:
     refuse_unknown_parameters(request, PATH)
     state = app_state(request)
     taking = Taking(
-        here=state,
+        state=state,
         request=request,
         principal=principal,
         kind=DatasetKind.EVENTS,

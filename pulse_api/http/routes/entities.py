@@ -89,7 +89,7 @@ async def _verdicts(
     """Verdicts on the entities of a request, once the broker has acknowledged the accepted ones."""
     state = app_state(request)
     taking = Taking(
-        here=state,
+        state=state,
         request=request,
         principal=principal,
         kind=DatasetKind.ENTITIES,

@@ -25,7 +25,7 @@ router = resource("state", "/v1/datasets/{slug}")
 BUILD_S = 20.0
 """How long a request builds."""
 MAX_LIMIT = 1_000
-Key = Annotated[str, Path(max_length=512, description="A value of the key; an integer in decimal.")]
+StateKey = Annotated[str, Path(max_length=512, description="A value of the key; an integer in decimal.")]
 
 
 class WindowOfKey(BaseModel):
@@ -167,7 +167,7 @@ def list_states(
 def get_state(
     principal: Reader,
     slug: DatasetSlug,
-    key: Key,
+    key: StateKey,
     as_of: Annotated[
         Moment | None,
         Query(description="Windows end with the minute of this time; by default now."),

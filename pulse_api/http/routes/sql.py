@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import LakeReader
-from pulse_api.http.collect.held import Holding
+from pulse_api.http.collect.body_memory import BodyHolding
 from pulse_api.http.leaving import unless_disconnected
 from pulse_api.http.models import Body, Moment, SnapshotId
 from pulse_api.http.negotiation import chosen
@@ -113,7 +113,7 @@ class QueryList(BaseModel):
 class _HeldResponse(Response):
     """Response whose content counts as held until it is sent."""
 
-    def __init__(self, content: bytes, holding: Holding, **arguments: Any) -> None:
+    def __init__(self, content: bytes, holding: BodyHolding, **arguments: Any) -> None:
         super().__init__(content, **arguments)
         self._holding = holding
 

@@ -27,7 +27,7 @@ _MAX_FIELDS = 20
 async def _tokens(request: Request) -> Response:
     state = lake_state(request)
     host = request.client.host if request.client else None
-    with state.held.of(host) as holding:
+    with state.body_memory.of(host) as holding:
         content = await received(request, MAX_BYTES, holding)
     try:
         form = {

@@ -30,7 +30,7 @@ def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         Kind.RESTORED: issues.find_restored,
         Kind.CHECK_FAILING: lambda: failing_checks(context.instance, partial(_is_shown, context)),
     }
-    wrong, checked = list(current.issues), set(current.looked_at)
+    wrong, checked = list(current.issues), set(current.checked_kinds)
     for kind, find in sources.items():
         try:
             wrong += find()

@@ -33,6 +33,7 @@ class CurateConfig(dg.Config):
 
 
 @dg.op(
+    name="compute_what_is_due",  # runs are launched with a configuration by this name
     description="Compute every rollup of every day that changed since it was computed: one Spark statement "
     "per rollup for many tenants, from tables pinned to a snapshot; then, per dataset, one transaction for "
     "its curated tables and the summaries that are served. What fails for one tenant is an alert, is tried "
@@ -41,7 +42,7 @@ class CurateConfig(dg.Config):
     tags={"kind": "pyspark"},
     pool=POOL,
 )
-def compute_what_is_due(
+def compute_due_days(
     context: dg.OpExecutionContext,
     config: CurateConfig,
     pyspark: LazyPySparkResource,
@@ -121,4 +122,4 @@ def _list(problems: Sequence[str]) -> str:
     tags={"pulse/job": "curate"},
 )
 def curate() -> None:
-    compute_what_is_due()
+    compute_due_days()

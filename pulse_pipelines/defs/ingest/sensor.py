@@ -30,7 +30,7 @@ WORTH_A_RUN = 100_000
 
 @dg.sensor(
     job=ingest,
-    minimum_interval_seconds=load_settings().ingest.look_seconds,
+    minimum_interval_seconds=load_settings().ingest.sensor_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events or 30 s "
     "after its first one may have come (settings), and at once when a pipe has sent a sync to its end. All "

@@ -21,7 +21,7 @@ RETRY_S = 60.0
 
 @dg.sensor(
     job_name=JOB,
-    minimum_interval_seconds=load_settings().ingest.look_seconds,
+    minimum_interval_seconds=load_settings().ingest.sensor_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Launches the pipes that are due: `every` so many seconds, once what the run before has sent "
     "is settled; and those that somebody asked to run. Makes their tenants partitions.",
@@ -60,8 +60,9 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
     job_name=JOB,
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Looks at the sources whose changes are captured, between runs: whether each slot can go on, "
-    "and how much of its log the source keeps for it. Launches nothing; what is wrong becomes an alert.",
+    description="Looks at the sources whose changes are captured, between runs: whether each slot can "
+    "continue, and how much of its log the source keeps for it. Launches nothing; what is wrong becomes an "
+    "alert.",
 )
 def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     wrong = 0

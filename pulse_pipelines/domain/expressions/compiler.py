@@ -21,7 +21,7 @@ from pulse_pipelines.domain.entities import ID
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
 from pulse_pipelines.domain.expressions import values
 from pulse_pipelines.domain.expressions.grammar import Call, Literal, Node, Path, parsed, prefix
-from pulse_pipelines.domain.expressions.values import Row, Value
+from pulse_pipelines.domain.expressions.values import Evaluator, Row
 from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_resources.errors import UserError, meant
 
@@ -49,7 +49,7 @@ class Expression:
     """Names of the columns that it reads."""
     sql: str
     """Its value's text, or NULL, in the SQL of DuckDB."""
-    value: Value
+    value: Evaluator
 
     def of(self, row: Row) -> str | None:
         """The text of its value for a row of its columns; None: no value."""
@@ -103,7 +103,7 @@ class _Part:
 
     kind: Kind
     sql: str
-    value: Value
+    value: Evaluator
 
     @property
     def text(self) -> str:
@@ -112,7 +112,7 @@ class _Part:
 
 class _Compiler:
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        self._known = columns
+        self._columns = columns
         self.columns: set[str] = set()
 
     def part(self, node: Node) -> _Part:
@@ -150,12 +150,12 @@ class _Compiler:
         first, *members = node.names
         if node.names == (ID,):
             column = Column(ID, "id", FieldType(Kind.STRING))
-        elif first in self._known:
-            column = self._known[first]
+        elif first in self._columns:
+            column = self._columns[first]
         else:
             raise UserError(
                 f"the schema declares no property {first!r} that has a column",
-                fix=meant(first, [ID, *self._known]),
+                fix=meant(first, [ID, *self._columns]),
             )
         self.columns.add(column.name)
         kind, sql, path = column.type, f'"{column.name}"', [column.name]

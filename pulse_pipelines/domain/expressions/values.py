@@ -5,7 +5,7 @@ from datetime import date, datetime
 from typing import Any
 
 Row = Mapping[str, Any]
-Value = Callable[[Row], Any]
+Evaluator = Callable[[Row], Any]
 SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": lambda a, b: a == b,
     "<>": lambda a, b: a != b,
@@ -39,7 +39,7 @@ def text_of(value: Any) -> str | None:
     return str(value)
 
 
-def property_at(path: list[str]) -> Value:
+def property_at(path: list[str]) -> Evaluator:
     """The property at a path of a column and members of structs."""
     first, *members = path
 
@@ -54,12 +54,12 @@ def property_at(path: list[str]) -> Value:
     return value
 
 
-def number(of: Value) -> Value:
+def number(of: Evaluator) -> Evaluator:
     """A double; NaN is none, as it is in JSON."""
     return lambda row: operand if (operand := of(row)) == operand else None
 
 
-def concatenated(of: list[Value]) -> Value:
+def concatenated(of: list[Evaluator]) -> Evaluator:
     """The texts one after the other; none if one is none."""
 
     def value(row: Row) -> str | None:
@@ -69,27 +69,27 @@ def concatenated(of: list[Value]) -> Value:
     return value
 
 
-def small(of: Value) -> Value:
+def small(of: Evaluator) -> Evaluator:
     """A text in small letters."""
     return lambda row: None if (operand := of(row)) is None else operand.translate(SMALL)
 
 
-def first(of: list[Value]) -> Value:
+def first(of: list[Evaluator]) -> Evaluator:
     """The first value that is one."""
     return lambda row: next((operand for each in of if (operand := each(row)) is not None), None)
 
 
-def date_of(of: Value) -> Value:
+def date_of(of: Evaluator) -> Evaluator:
     """The date of a date or of a timestamp, in UTC."""
     return lambda row: operand.date() if isinstance(operand := of(row), datetime) else operand
 
 
-def date_part(part: Callable[[Any], int], of: Value) -> Value:
+def date_part(part: Callable[[Any], int], of: Evaluator) -> Evaluator:
     """A part of a date."""
     return lambda row: None if (operand := of(row)) is None else part(operand)
 
 
-def compared(sign: Callable[[Any, Any], bool], lhs: Value, rhs: Value) -> Value:
+def compared(sign: Callable[[Any, Any], bool], lhs: Evaluator, rhs: Evaluator) -> Evaluator:
     """Whether a comparison holds; none if a side is none."""
 
     def value(row: Row) -> bool | None:

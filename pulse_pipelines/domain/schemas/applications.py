@@ -18,7 +18,7 @@ from pulse_pipelines.domain.schemas.subschemas import (
     IN_PLACE,
     IN_PLACE_LISTS,
     IN_PLACE_MAPS,
-    Node,
+    Subschema,
     children,
     dict_of,
     list_of,
@@ -38,7 +38,7 @@ MEMBER_BYTES = 3
 MAX_LEVELS = 200
 """Levels of an event: the most that `ingest.max_event_depth` can be."""
 
-Edge = tuple[str, object, frozenset[object], Node]
+Edge = tuple[str, object, frozenset[object], Subschema]
 """The target of a child subschema: (members or items, the name or index or None for any, names or indexes
 that are excluded, the subschema)."""
 Value = tuple[str, str] | None
@@ -80,7 +80,7 @@ def collected(document: Mapping[str, Any]) -> int:
     bundle = bundled(document)
     looks = Looks(bundle)
     pending = [choice for node in looks.nodes.values() for choice in looks.untold(node)]
-    among: dict[int, Node] = {}
+    among: dict[int, Subschema] = {}
     while pending:
         node = pending.pop()
         if isinstance(node, dict) and id(node) not in among:
@@ -98,11 +98,11 @@ class Looks:
         UserError: they refer to themselves endlessly, or too often.
     """
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Subschema) -> None:
         self._root = root
         self.unions: Mapping[int, Union] = unions(root)
         """Unions with a discriminator, by the subschema that has them."""
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, Subschema] = {}
         """All subschemas that apply to some value."""
         self.ways: dict[int, list[Way]] = {}
         """Ways, by the subschema at which a value (the root, a member or an item) is entered."""
@@ -122,7 +122,7 @@ class Looks:
                 ways.append(Way(closure, list(_by_place(edges))))
                 pending.extend(child for _, (_, _, _, child) in edges)
 
-    def untold(self, node: Node) -> Iterator[Any]:
+    def untold(self, node: Subschema) -> Iterator[Any]:
         """The choices of a subschema without a discriminator."""
         union = self.unions.get(id(node))
         for keyword in ("anyOf", "oneOf"):
@@ -155,7 +155,7 @@ class Looks:
             most = {key: min(value, MAX_LOOKS + 1) for key, value in deeper.items()}
         return most[id(self._root)]
 
-    def _values(self, node: Node) -> list[Value]:
+    def _values(self, node: Subschema) -> list[Value]:
         """A value for each selection of choices, by the discriminator with the most values."""
         by_member: dict[str, dict[str, list[int]]] = {}
         for key in self._closure(node, None):
@@ -174,7 +174,7 @@ class Looks:
         if self._work > MAX_WORK:
             raise UserError("the schema's parts refer to each other too often to be counted")
 
-    def _closure(self, node: Node, value: Value, path: tuple[int, ...] = ()) -> Counter[int]:
+    def _closure(self, node: Subschema, value: Value, path: tuple[int, ...] = ()) -> Counter[int]:
         if (closure := self._closures.get((id(node), value))) is not None:
             return closure
         if id(node) in path:
@@ -196,7 +196,7 @@ class Looks:
         self._closures[id(node), value] = visits
         return visits
 
-    def _marked(self, node: Node, value: Value) -> Counter[int]:
+    def _marked(self, node: Subschema, value: Value) -> Counter[int]:
         """The subschemas applied once more, to find the parts of a value that `node` has evaluated."""
         if (mark := self._marks.get((id(node), value))) is not None:
             return mark
@@ -213,7 +213,7 @@ class Looks:
         if counts.total() > MAX_LOOKS:
             raise _too_many()
 
-    def _in_place(self, node: Node, value: Value) -> Iterator[Node]:
+    def _in_place(self, node: Subschema, value: Value) -> Iterator[Subschema]:
         if isinstance(reference := node.get("$ref"), str):
             yield from objects([resolve(reference, self._root)])
         yield from objects(node.get(keyword) for keyword in IN_PLACE)
@@ -237,7 +237,7 @@ class Looks:
                 yield times, edge
 
 
-def _children(node: Node) -> Iterator[Edge]:
+def _children(node: Subschema) -> Iterator[Edge]:
     """The edges from `node` to subschemas that it applies to members and items of a value."""
     properties = dict_of(node.get("properties"))
     named = frozenset[object](properties)

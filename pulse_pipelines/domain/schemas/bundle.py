@@ -16,7 +16,7 @@ from pulse_pipelines.domain.schemas.subschemas import (
     LISTS,
     MAPS,
     SINGLE,
-    Node,
+    Subschema,
     address_keyword,
     children,
     dict_of,
@@ -35,7 +35,7 @@ def bundled(document: Mapping[str, Any]) -> dict[str, Any]:
     return _Bundle(root).document()
 
 
-def same_draft(root: Node, node: Node) -> bool:
+def same_draft(root: Subschema, node: Subschema) -> bool:
     """Whether a subschema declares the root's draft, or none."""
     drafts = [str(each.get("$schema", root.get("$schema"))).removesuffix("#") for each in (root, node)]
     return drafts[0] == drafts[1]
@@ -46,7 +46,7 @@ class _Bundle:
         self._root = root
         self._keyword = address_keyword(root)
         self._old = draft_of(root) <= 7
-        self._places: dict[str, tuple[str, Node]] = {}
+        self._places: dict[str, tuple[str, Subschema]] = {}
         """Pointers and subschemas, by address or anchor."""
         self._bases: dict[int, str] = {}
         """Base address of the references in a subschema, by its `id`."""
@@ -55,7 +55,7 @@ class _Bundle:
         """Target pointers of resolved references, by the `id` of the referring subschema."""
         self._reached = {""}
         """Pointers that references lead to, and their ancestors."""
-        self._strays: dict[str, Node] = {}
+        self._strays: dict[str, Subschema] = {}
         """Targets of references outside all places of schemas, by name: they become definitions."""
         self._moved: dict[int, str] = {}
         """Pointers of these new definitions, by the `id` of the subschema."""
@@ -68,7 +68,7 @@ class _Bundle:
         strays = {name: self._copied(f"/$defs/{escaped(name)}", node) for name, node in self._strays.items()}
         return bundle | {"$defs": dict_of(bundle.get("$defs")) | strays}
 
-    def _index(self, pointer: str, node: Node, base: str) -> None:
+    def _index(self, pointer: str, node: Subschema, base: str) -> None:
         address = node.get(self._keyword)
         if isinstance(address, str) and not (self._old and "$ref" in node):
             address = urljoin(base, address) if not address.startswith("#") else base + address
@@ -143,7 +143,7 @@ class _Bundle:
             return node
         return {key: changed.get(key, value) for key, value in node.items() if key not in dropped}
 
-    def _plain(self, node: Node) -> bool:
+    def _plain(self, node: Subschema) -> bool:
         """Whether the node's reference is a pointer into the document already."""
         at_root = self._bases[id(node)] == self._bases[id(self._root)]
         same = unquote(node["$ref"]) == f"#{self._pointers[id(node)]}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from pulse_pipelines.domain.schemas.discriminators import Union, unions
 from pulse_pipelines.domain.schemas.patterns import compiles, equivalent
-from pulse_pipelines.domain.schemas.subschemas import Node, draft_of, list_of, subschemas
+from pulse_pipelines.domain.schemas.subschemas import Subschema, draft_of, list_of, subschemas
 
 WRITTEN = "x-pulse-written"
 """Annotation of what replaces a pattern: the pattern as its author wrote it, for messages."""
@@ -37,7 +37,7 @@ def guarded(document: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
-def guards(node: Node, root: Mapping[str, Any]) -> frozenset[str]:
+def guards(node: Subschema, root: Mapping[str, Any]) -> frozenset[str]:
     """The keywords of a subschema that get a guard."""
     if "$ref" in node:  # beside it older drafts ignore all others
         return frozenset()

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from pulse_pipelines.domain.schemas.bundle import bundled
-from pulse_pipelines.domain.schemas.shapes import FRACTION, Shape, Shapes
-from pulse_pipelines.domain.schemas.subschemas import Node, dict_of, list_of, resolve
+from pulse_pipelines.domain.schemas.shapes import FRACTION, Shapes, ValueShape
+from pulse_pipelines.domain.schemas.subschemas import Subschema, dict_of, list_of, resolve
 from pulse_resources.errors import UserError, printable
 
 MAX_FIELDS = 2_000
@@ -98,7 +98,7 @@ class Column:
     """Whether every value that the schema accepts fits the type. False if a choice does not declare the field
     and accepts any value for it: then values are checked before they are stored."""
     description: str = field_of(default="", compare=False)
-    """What the schema says of the field, for people: printable, at most `MAX_DESCRIPTION` characters."""
+    """The schema's description of the field, for people: printable, at most `MAX_DESCRIPTION` characters."""
 
 
 def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
@@ -146,7 +146,7 @@ def widens(new: FieldType, old: FieldType) -> bool:
     )
 
 
-def _descriptions(root: Node) -> dict[str, str]:
+def _descriptions(root: Subschema) -> dict[str, str]:
     """The first description of each property: its own, or that of what it refers to."""
     texts: dict[str, str] = {}
     budget = MAX_DESCRIPTIONS
@@ -169,7 +169,7 @@ def _descriptions(root: Node) -> dict[str, str]:
     return texts
 
 
-def _description(node: Any, root: Node) -> str:
+def _description(node: Any, root: Subschema) -> str:
     for _ in range(MAX_REFERENCES):
         if not isinstance(node, dict):
             break
@@ -198,25 +198,25 @@ class _Types:
     `MAX_FIELDS` members."""
 
     def __init__(self) -> None:
-        self._left = MAX_FIELDS
-        self._known: dict[tuple[int, int], tuple[FieldType, int]] = {}
+        self._remaining_members = MAX_FIELDS
+        self._types_by_shape: dict[tuple[int, int], tuple[FieldType, int]] = {}
 
-    def column(self, shape: Shape) -> tuple[FieldType, bool]:
+    def column(self, shape: ValueShape) -> tuple[FieldType, bool]:
         """The type of a column, and whether it holds every value of the shape."""
         kind, size = self._of(shape, 0)
-        if kind.kind is Kind.JSON or size > self._left:
+        if kind.kind is Kind.JSON or size > self._remaining_members:
             return JSON, True
-        self._left -= size
+        self._remaining_members -= size
         return kind, _certain(shape, kind)
 
-    def _of(self, shape: Shape, depth: int) -> tuple[FieldType, int]:
+    def _of(self, shape: ValueShape, depth: int) -> tuple[FieldType, int]:
         """The type, and the number of members within it."""
         key = (id(shape), depth)
-        if (cached := self._known.get(key)) is None:
-            cached = self._known[key] = self._new(shape, depth)
+        if (cached := self._types_by_shape.get(key)) is None:
+            cached = self._types_by_shape[key] = self._new(shape, depth)
         return cached
 
-    def _new(self, shape: Shape, depth: int) -> tuple[FieldType, int]:
+    def _new(self, shape: ValueShape, depth: int) -> tuple[FieldType, int]:
         """JSON text if there is more than one type; timestamps and dates are typed only at the top level."""
         types = shape.types - {"null"}
         if not types and depth:
@@ -231,7 +231,7 @@ class _Types:
             return (JSON, 0) if item.kind is Kind.JSON else (FieldType(Kind.LIST, item=item), size)
         return self._struct(shape, depth) if types == {"object"} and shape.members else (JSON, 0)
 
-    def _struct(self, shape: Shape, depth: int) -> tuple[FieldType, int]:
+    def _struct(self, shape: ValueShape, depth: int) -> tuple[FieldType, int]:
         distinct = {name.lower() for name in shape.members}
         if len(distinct) < len(shape.members) or not all(map(COLUMN_NAME.fullmatch, shape.members)):
             return JSON, 0
@@ -245,7 +245,7 @@ class _Types:
         return FieldType(Kind.STRUCT, fields=tuple(members)), size
 
 
-def _certain(shape: Shape, kind: FieldType) -> bool:
+def _certain(shape: ValueShape, kind: FieldType) -> bool:
     if kind.item is not None and shape.item is not None:
         return shape.certain and _certain(shape.item, kind.item)
     return shape.certain and all(_certain(shape.members[name], member) for name, member in kind.fields)

@@ -46,8 +46,8 @@ def incompatibilities(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[In
     before, after = bundled(old), bundled(new)
     comparison = _Comparison(before, after)
     comparison.schemas("", before, after)
-    pointers = {found.pointer for found in comparison.found}
-    return comparison.found + _columns(columns(old), columns(new), pointers)
+    pointers = {incompatibility.pointer for incompatibility in comparison.incompatibilities}
+    return comparison.incompatibilities + _columns(columns(old), columns(new), pointers)
 
 
 def _not_above(old: Any, new: Any) -> bool:
@@ -91,11 +91,11 @@ _ANYTHING: dict[str, Any] = {}
 
 class _Comparison:
     def __init__(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        self.found: list[Incompatibility] = []
+        self.incompatibilities: list[Incompatibility] = []
         self._old, self._new = old, new
         self._same = Equivalence(old, new)
-        self._seen: set[tuple[int, int]] = set()
-        self._told_apart = unions(old), unions(new)
+        self._compared: set[tuple[int, int]] = set()
+        self._unions = unions(old), unions(new)
 
     def schemas(self, pointer: str, old: Any, new: Any) -> None:
         """Compare two subschemas in the same place; `pointer` is the new one's."""
@@ -110,9 +110,9 @@ class _Comparison:
         if not isinstance(old, dict) or not isinstance(new, dict):
             self._add(pointer, "the reference changed", "where it leads cannot be compared")
             return
-        if (id(old), id(new)) in self._seen:  # a recursive schema: compared, or about to be
+        if (id(old), id(new)) in self._compared:  # a recursive schema: compared, or about to be
             return
-        self._seen.add((id(old), id(new)))
+        self._compared.add((id(old), id(new)))
         self._keywords(pointer, old, new)
 
     def _target(self, node: Any, root: Mapping[str, Any], pointer: str) -> tuple[Any, str]:
@@ -227,7 +227,7 @@ class _Comparison:
 
     def _choices(self, pointer: str, keyword: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
         """Compare the choices by value if both versions have the same discriminator; returns whether so."""
-        before, after = self._told_apart[0].get(id(old)), self._told_apart[1].get(id(new))
+        before, after = self._unions[0].get(id(old)), self._unions[1].get(id(new))
         if before is None or after is None:
             return False
         if before.member != after.member or {before.keyword, after.keyword} != {keyword}:
@@ -249,7 +249,7 @@ class _Comparison:
             self.schemas(f"{pointer}/{index}", before, after)
 
     def _add(self, pointer: str, change: str, reason: str) -> None:
-        self.found.append(Incompatibility(pointer, change, reason))
+        self.incompatibilities.append(Incompatibility(pointer, change, reason))
 
 
 def _types(declared: Any) -> set[str]:

@@ -18,7 +18,7 @@ from pulse_pipelines.domain.schemas.applications import MAX_LEVELS, Looks, Place
 from pulse_pipelines.domain.schemas.bundle import bundled
 from pulse_pipelines.domain.schemas.cheap_checks import guards
 from pulse_pipelines.domain.schemas.keyword_costs import BASE, NOTHING, Weight, of_union, weights
-from pulse_pipelines.domain.schemas.subschemas import Node, subschemas
+from pulse_pipelines.domain.schemas.subschemas import Subschema, subschemas
 from pulse_resources.errors import UserError
 
 ORDINARY_BYTES = 8_192
@@ -124,7 +124,7 @@ class _Costs:
     """
 
     def __init__(
-        self, document: Node, looks: Looks, max_bytes: int, without: tuple[int, str] | None = None
+        self, document: Subschema, looks: Looks, max_bytes: int, without: tuple[int, str] | None = None
     ) -> None:
         self._document, self._looks, self._bytes, self._without = document, looks, max_bytes, without
         by_node = {key: self._cost_of_node(key) for key in looks.nodes}

@@ -10,7 +10,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from pulse_pipelines.domain.schemas.subschemas import Node, dict_of, draft_of, list_of, resolve, subschemas
+from pulse_pipelines.domain.schemas.subschemas import (
+    Subschema,
+    dict_of,
+    draft_of,
+    list_of,
+    resolve,
+    subschemas,
+)
 
 MAX_LEVELS = 32
 """Maximum number of references and conditions between a choice and its member."""
@@ -19,7 +26,7 @@ MAX_LEVELS = 32
 class Choice(NamedTuple):
     values: frozenset[str]
     """Values of the member that select this choice."""
-    schema: Node
+    schema: Subschema
 
 
 class Union(NamedTuple):
@@ -29,7 +36,7 @@ class Union(NamedTuple):
     choices: tuple[Choice, ...]
 
 
-def unions(root: Node) -> dict[int, Union]:
+def unions(root: Subschema) -> dict[int, Union]:
     """The unions with a discriminator in a bundle, by the `id` of their subschema.
 
     Unions that a reference leads into are left out, since their choices must keep their places.
@@ -78,21 +85,21 @@ class _Facts(NamedTuple):
 
 
 class _AllFacts:
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Subschema) -> None:
         self._root = root
         self._alone = draft_of(root) <= 7
-        self._known: dict[int, _Facts] = {}
+        self._facts: dict[int, _Facts] = {}
 
     def of(self, schema: Any, level: int = 0) -> _Facts:
         """The facts of a subschema, or fewer; none beyond `MAX_LEVELS`, or for a reference to itself."""
         if not isinstance(schema, dict) or level > MAX_LEVELS:
             return _Facts()
-        if (cached := self._known.get(id(schema))) is None:
-            self._known[id(schema)] = _Facts()
-            cached = self._known[id(schema)] = self._new(schema, level + 1)
+        if (cached := self._facts.get(id(schema))) is None:
+            self._facts[id(schema)] = _Facts()
+            cached = self._facts[id(schema)] = self._new(schema, level + 1)
         return cached
 
-    def _new(self, schema: Node, level: int) -> _Facts:
+    def _new(self, schema: Subschema, level: int) -> _Facts:
         facts = _Facts()
         if isinstance(reference := schema.get("$ref"), str):
             facts = self.of(resolve(reference, self._root), level)
@@ -113,7 +120,7 @@ class _AllFacts:
         return facts
 
 
-def _discriminated(node: Node, keyword: str, facts: _AllFacts) -> Union | None:
+def _discriminated(node: Subschema, keyword: str, facts: _AllFacts) -> Union | None:
     choices = node[keyword]
     by_choice = [facts.of(choice) for choice in choices]
     for member in sorted(frozenset.intersection(*(each.determined() for each in by_choice))):

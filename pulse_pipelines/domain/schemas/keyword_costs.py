@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pulse_pipelines.domain.schemas.cheap_checks import INT64
 from pulse_pipelines.domain.schemas.discriminators import Union
 from pulse_pipelines.domain.schemas.patterns import compiles, equivalent, patterns_in
-from pulse_pipelines.domain.schemas.subschemas import Node, dict_of, list_of
+from pulse_pipelines.domain.schemas.subschemas import Subschema, dict_of, list_of
 
 
 class Weight(NamedTuple):
@@ -75,7 +75,7 @@ BASE = Weight(100.0, 40.0, 1.0, 60.0, 8.0, 60.0, 4.0)
 """Weight of every subschema, including all keywords that are not listed below."""
 
 
-def weights(node: Node, guards: frozenset[str]) -> dict[str, Weight]:
+def weights(node: Subschema, guards: frozenset[str]) -> dict[str, Weight]:
     """The weights of a subschema's keywords beyond `BASE`; those in `guards` are guarded."""
     by_keyword = {
         keyword: weigh(value) for keyword, value in node.items() if (weigh := _WEIGH.get(keyword)) is not None

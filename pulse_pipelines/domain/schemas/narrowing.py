@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from pulse_pipelines.domain.event import values
-from pulse_pipelines.domain.schemas.subschemas import Node, children, dict_of, escaped, list_of, resolve
+from pulse_pipelines.domain.schemas.subschemas import Subschema, children, dict_of, escaped, list_of, resolve
 
 LOOKS = 10
 """Times the values of the whole that may be validated to narrow the place down."""
-Path = list[str | int]
+ValuePath = list[str | int]
 
 
 class Checks(Protocol):
@@ -32,19 +32,19 @@ class Narrowing:
         is_small: whether the errors of a value may be collected.
     """
 
-    def __init__(self, root: Node, checks: "Checks", is_small: Callable[[Any], bool]) -> None:
+    def __init__(self, root: Subschema, checks: "Checks", is_small: Callable[[Any], bool]) -> None:
         self._root, self._checks, self._is_small = root, checks, is_small
-        self._left = 0
-        self._known: dict[tuple[str, int], bool] = {}
+        self._budget = 0
+        self._validity: dict[tuple[str, int], bool] = {}
         """Whether a part follows a subschema, by its pointer and the `id` of the part."""
 
-    def place(self, data: Any) -> tuple[Path, Any, Any]:
+    def place(self, data: Any) -> tuple[ValuePath, Any, Any]:
         """The path to a part that violates its subschema, the part, and the validator to ask what is wrong.
 
         If the part is still too large, a schema stands for the validator: the keywords that have no choices.
         """
-        self._left = LOOKS * values(data)
-        path: Path = []
+        self._budget = LOOKS * values(data)
+        path: ValuePath = []
         pointer, value, begun = "#", data, set[tuple[str, int]]()
         while (pointer, id(value)) not in begun:
             begun.add((pointer, id(value)))
@@ -56,31 +56,31 @@ class Narrowing:
                     break
         return path, value, self._plain(pointer)
 
-    def _plain(self, pointer: str) -> Node:
+    def _plain(self, pointer: str) -> Subschema:
         """A subschema without the subschemas in it."""
         node, members = self._node(pointer), dict_of(self._node(pointer).get("properties"))
         simple = {name: value for name, value in node.items() if not _may_choose({name: value})}
         draft = {"$schema": self._root["$schema"]} if "$schema" in self._root else {}
         return draft | simple | ({"properties": {name: {} for name in members}} if members else {})
 
-    def _node(self, pointer: str) -> Node:
+    def _node(self, pointer: str) -> Subschema:
         return dict_of(resolve(quote(pointer), self._root))
 
     def _is_valid(self, pointer: str, value: Any) -> bool:
         key = pointer, id(value)
-        if (cached := self._known.get(key)) is not None:
+        if (cached := self._validity.get(key)) is not None:
             return cached
         check = self._checks.get(pointer)
-        self._left -= values(value)
-        is_valid = self._known[key] = check is None or self._left < 0 or bool(check.is_valid(value))
+        self._budget -= values(value)
+        is_valid = self._validity[key] = check is None or self._budget < 0 or bool(check.is_valid(value))
         return is_valid
 
-    def _parts(self, pointer: str, value: Any) -> Iterator[tuple[str, Path, Any]]:
+    def _parts(self, pointer: str, value: Any) -> Iterator[tuple[str, ValuePath, Any]]:
         """Subschemas that parts of a value must follow, each with the path to its part, and the part."""
         node = self._node(pointer)
         if isinstance(reference := node.get("$ref"), str):
             if len(node) == 1:
-                self._known[unquote(reference), id(value)] = False
+                self._validity[unquote(reference), id(value)] = False
             yield unquote(reference), [], value
         if isinstance(value, dict):
             for name in dict_of(node.get("properties")):
@@ -141,7 +141,7 @@ def _may_choose(node: Any) -> bool:
     return False
 
 
-def reachable(node: Any, root: Node, most: int) -> int:
+def reachable(node: Any, root: Subschema, most: int) -> int:
     """The number of subschemas that a subschema has or refers to, itself included; at most `most` + 1."""
     begun, pending, count = set[int](), [node], 0
     while pending and count <= most:

@@ -10,7 +10,7 @@ from typing import Any
 from pulse_pipelines.domain.schemas.applications import branches
 from pulse_pipelines.domain.schemas.bundle import same_draft
 from pulse_pipelines.domain.schemas.patterns import complaint
-from pulse_pipelines.domain.schemas.subschemas import DYNAMIC, Node, dict_of, resolve, subschemas
+from pulse_pipelines.domain.schemas.subschemas import DYNAMIC, Subschema, dict_of, resolve, subschemas
 from pulse_resources.errors import UserError
 
 MAX_PATTERNS = 100
@@ -35,7 +35,7 @@ def check_bounds(bundle: Mapping[str, Any]) -> None:
     branches(bundle)
 
 
-def _checked_patterns(pointer: str, node: Node) -> list[str]:
+def _checked_patterns(pointer: str, node: Subschema) -> list[str]:
     patterns = [(str(name), True) for name in dict_of(node.get("patternProperties"))]
     if isinstance(node.get("pattern"), str):
         patterns.append((node["pattern"], False))
@@ -47,7 +47,7 @@ def _checked_patterns(pointer: str, node: Node) -> list[str]:
     return [pattern for pattern, _ in patterns]
 
 
-def _check_addresses(pointer: str, node: Node, root: Node) -> None:
+def _check_addresses(pointer: str, node: Subschema, root: Subschema) -> None:
     for keyword in DYNAMIC:
         if keyword in node:
             raise UserError(f"{keyword} at #{pointer} is not supported", fix="Use $ref")

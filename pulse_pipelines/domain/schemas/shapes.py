@@ -11,7 +11,7 @@ from typing import Any
 
 from pulse_pipelines.domain.schemas.subschemas import (
     DEFINITIONS,
-    Node,
+    Subschema,
     children,
     dict_of,
     draft_of,
@@ -29,51 +29,51 @@ MAX_LEVELS = 50
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class ValueShape:
     types: frozenset[str] = EVERY
     format: str | None = None
     """The format of all strings; None if it differs or there is none."""
-    item: "Shape | None" = None
+    item: "ValueShape | None" = None
     """The shape of array items; None if it is unknown."""
-    members: Mapping[str, "Shape"] = field(default_factory=dict)
+    members: Mapping[str, "ValueShape"] = field(default_factory=dict)
     """The shapes of declared object members, by name."""
-    rest: "Shape | None" = None
+    rest: "ValueShape | None" = None
     """The shape of all other members; None if it is not declared."""
     declared: bool = True
     """Whether a schema declares the value; False for members that are accepted without a declaration."""
     certain: bool = True
     """Whether every accepted value has one of the types, whichever choice it follows."""
 
-    def member(self, name: str) -> "Shape":
+    def member(self, name: str) -> "ValueShape":
         """The shape of a member."""
         return self.members.get(name) or self.rest or UNDECLARED
 
 
-ANYTHING = Shape()
-NOTHING = Shape(frozenset())
-UNDECLARED = Shape(declared=False)
+ANYTHING = ValueShape()
+NOTHING = ValueShape(frozenset())
+UNDECLARED = ValueShape(declared=False)
 
 
 class Shapes:
     """The shapes of the subschemas of one bundle."""
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Subschema) -> None:
         self._root = root
         # Drafts up to 7 ignore all keywords beside a reference.
         self._draft = draft_of(root)
         self._alone = self._draft <= 7
-        self._known: dict[int, Shape] = {}
-        self._merged: dict[tuple[bool, int, int], tuple[Shape, Shape, Shape]] = {}
+        self._by_node: dict[int, ValueShape] = {}
+        self._merged: dict[tuple[bool, int, int], tuple[ValueShape, ValueShape, ValueShape]] = {}
         self._work = self._level = 0
         self._compute(root)
 
-    def of(self, node: Any) -> Shape:
+    def of(self, node: Any) -> ValueShape:
         """The shape of a subschema; anything while it is still being computed."""
         if not isinstance(node, dict):
             return NOTHING if node is False else ANYTHING
-        return self._known.get(id(node), ANYTHING)
+        return self._by_node.get(id(node), ANYTHING)
 
-    def _compute(self, root: Node) -> None:
+    def _compute(self, root: Subschema) -> None:
         """Compute the shapes of all subschemas bottom-up, iteratively, since chains may be long."""
         pending = [(root, self._inner(root))]
         begun = {id(root)}
@@ -84,15 +84,15 @@ class Shapes:
                 begun.add(id(child))
                 pending.append((child, self._inner(child)))
             else:
-                self._known[id(node)] = self._narrowed(self._parts(node))
+                self._by_node[id(node)] = self._narrowed(self._parts(node))
                 pending.pop()
 
-    def _inner(self, node: Node) -> Iterator[Any]:
+    def _inner(self, node: Subschema) -> Iterator[Any]:
         if isinstance(reference := node.get("$ref"), str):
             yield resolve(reference, self._root)
         yield from (child for pointer, child in children(node) if pointer.split("/")[1] not in DEFINITIONS)
 
-    def _parts(self, node: Node) -> Iterable[Shape]:
+    def _parts(self, node: Subschema) -> Iterable[ValueShape]:
         """The shapes that a value of a subschema must all have."""
         reference = node.get("$ref")
         if not (isinstance(reference, str) and self._alone):
@@ -112,7 +112,7 @@ class Shapes:
                 if isinstance(child, dict):
                     yield self._union((self.of(child), UNDECLARED))
 
-    def _by_keywords(self, node: Node) -> Shape:
+    def _by_keywords(self, node: Subschema) -> ValueShape:
         """The shape by a subschema's own keywords, without references and choices."""
         types, declared = EVERY, node.get("type")
         if declared is not None:
@@ -125,7 +125,7 @@ class Shapes:
         items, item = node.get("items"), None
         if "prefixItems" not in node and isinstance(items, dict | bool):
             item = self.of(items)
-        others: Shape | None = None
+        others: ValueShape | None = None
         if "additionalProperties" in node and "patternProperties" not in node:
             others = self.of(node["additionalProperties"])
             others = None if others is ANYTHING else others
@@ -133,21 +133,21 @@ class Shapes:
         form = node.get("format")
         if types is EVERY and item is others is form is None and not members:
             return ANYTHING
-        return Shape(types, form if isinstance(form, str) else None, item, members, others)
+        return ValueShape(types, form if isinstance(form, str) else None, item, members, others)
 
-    def _narrowed(self, parts: Iterable[Shape]) -> Shape:
+    def _narrowed(self, parts: Iterable[ValueShape]) -> ValueShape:
         narrowed = ANYTHING
         for part in parts:
             narrowed = self._merge(narrowed, part, narrow=True)
         return narrowed
 
-    def _union(self, choices: Iterable[Shape]) -> Shape:
+    def _union(self, choices: Iterable[ValueShape]) -> ValueShape:
         union = NOTHING
         for choice in choices:
             union = self._merge(union, choice, narrow=False)
         return union
 
-    def _merge(self, a: Shape, b: Shape, *, narrow: bool) -> Shape:
+    def _merge(self, a: ValueShape, b: ValueShape, *, narrow: bool) -> ValueShape:
         if a is b:
             return a
         key = (narrow, id(a), id(b))
@@ -155,14 +155,14 @@ class Shapes:
             return cached[2]
         self._work += 1 + len(a.members) + len(b.members)
         if self._work > MAX_WORK or self._level > MAX_LEVELS:
-            return Shape(members=dict.fromkeys({**a.members, **b.members}, ANYTHING))
+            return ValueShape(members=dict.fromkeys({**a.members, **b.members}, ANYTHING))
         self._level += 1
         merged = self._both(a, b) if narrow else self._either(a, b)
         self._level -= 1
         self._merged[key] = (a, b, merged)  # keeps both alive, so that no other shape gets their ids
         return merged
 
-    def _both(self, a: Shape, b: Shape) -> Shape:
+    def _both(self, a: ValueShape, b: ValueShape) -> ValueShape:
         if b is ANYTHING or not b.declared:
             return a if a.declared else b
         if a is ANYTHING or not a.declared:
@@ -170,7 +170,7 @@ class Shapes:
         # An uncertain shape rules nothing out.
         types = a.types & b.types or (b.types if not a.certain else a.types if not b.certain else frozenset())
         formats = {a.format, b.format} - {None}
-        return Shape(
+        return ValueShape(
             types,
             formats.pop() if len(formats) == 1 else None,
             self._meet(a.item, b.item),
@@ -179,10 +179,10 @@ class Shapes:
             certain=(a.certain and (b.certain or types == a.types)) or (b.certain and types == b.types),
         )
 
-    def _meet(self, a: Shape | None, b: Shape | None) -> Shape | None:
+    def _meet(self, a: ValueShape | None, b: ValueShape | None) -> ValueShape | None:
         return self._merge(a, b, narrow=True) if a and b else a or b
 
-    def _either(self, a: Shape, b: Shape) -> Shape:
+    def _either(self, a: ValueShape, b: ValueShape) -> ValueShape:
         for one, other in ((a, b), (b, a)):
             if not one.types:
                 return other
@@ -197,7 +197,7 @@ class Shapes:
             kind: [each for each in (a, b) if kind in each.types] for kind in ("string", "array", "object")
         }
         formats = {each.format for each in by_kind["string"]}
-        merged = Shape(a.types | b.types, formats.pop() if len(formats) == 1 else None)
+        merged = ValueShape(a.types | b.types, formats.pop() if len(formats) == 1 else None)
         certain = a.certain and b.certain
         if by_kind["array"]:
             item, *others = (each.item for each in by_kind["array"])
@@ -211,7 +211,7 @@ class Shapes:
             merged = replace(merged, members=self._members(a, b, narrow=False), rest=rest)
         return replace(merged, certain=certain)
 
-    def _doubtful(self, shape: Shape) -> Shape:
+    def _doubtful(self, shape: ValueShape) -> ValueShape:
         """The shape if one choice declares it, and another accepts anything."""
         members = {
             name: self._merge(member, UNDECLARED, narrow=False) for name, member in shape.members.items()
@@ -219,7 +219,7 @@ class Shapes:
         item = self._merge(shape.item, UNDECLARED, narrow=False) if shape.item else None
         return replace(shape, members=members, item=item, rest=None, certain=False)
 
-    def _members(self, a: Shape, b: Shape, *, narrow: bool) -> Mapping[str, Shape]:
+    def _members(self, a: ValueShape, b: ValueShape, *, narrow: bool) -> Mapping[str, ValueShape]:
         return {
             name: self._merge(a.member(name), b.member(name), narrow=narrow)
             for name in {**a.members, **b.members}

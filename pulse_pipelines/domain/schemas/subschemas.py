@@ -17,10 +17,10 @@ MAPS = (*IN_PLACE_MAPS, "properties", "patternProperties", *DEFINITIONS)
 _SINGLE, _LISTS, _MAPS = frozenset(SINGLE), frozenset(LISTS), frozenset(MAPS)
 DYNAMIC = ("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
 
-Node = Mapping[str, Any]
+Subschema = Mapping[str, Any]
 
 
-def subschemas(node: Any, pointer: str = "") -> Iterator[tuple[str, Node]]:
+def subschemas(node: Any, pointer: str = "") -> Iterator[tuple[str, Subschema]]:
     """All subschemas that are objects, with their JSON pointers, the node itself first."""
     if not isinstance(node, dict):
         return
@@ -29,7 +29,7 @@ def subschemas(node: Any, pointer: str = "") -> Iterator[tuple[str, Node]]:
         yield from subschemas(child, pointer + below)
 
 
-def children(node: Node) -> Iterator[tuple[str, Node]]:
+def children(node: Subschema) -> Iterator[tuple[str, Subschema]]:
     """The direct subschemas of a node, with relative pointers."""
     for keyword, value in node.items():
         if isinstance(value, dict):
@@ -62,18 +62,18 @@ def resolve(reference: str, root: Mapping[str, Any]) -> Any:
     return node
 
 
-def draft_of(root: Node) -> int:
+def draft_of(root: Subschema) -> int:
     """The draft of a document: 4, 6, 7, 2019 or 2020."""
     match = re.search(r"draft[-/]0*(\d+)", str(root.get("$schema")))
     return int(match[1]) if match else 2020
 
 
-def address_keyword(root: Node) -> str:
+def address_keyword(root: Subschema) -> str:
     """The keyword for a subschema's address in the document's draft."""
     return "id" if draft_of(root) == 4 else "$id"
 
 
-def objects(values: Iterable[Any]) -> Iterator[Node]:
+def objects(values: Iterable[Any]) -> Iterator[Subschema]:
     """Those of the values that are objects."""
     return (value for value in values if isinstance(value, dict))
 

@@ -70,7 +70,7 @@ class _Parts:
     """Validators of the subschemas of a bundle, made as they are needed while they are not too many."""
 
     def __init__(self, root: dict[str, Any]) -> None:
-        self._root, self._left = root, MAX_PARTS
+        self._root, self._remaining_parts = root, MAX_PARTS
         self._made: dict[str, Any] = {}
         plain = {name: value for name, value in root.items() if name not in ("$id", "id")}
         self._draft = {"$schema": root["$schema"]} if "$schema" in root else {}
@@ -79,10 +79,10 @@ class _Parts:
     def get(self, pointer: str) -> Any | None:
         if pointer not in self._made:
             node = resolve(quote(pointer), self._root)
-            size = reachable(node, self._root, self._left) if isinstance(node, dict) else 0
-            if not 0 < size <= self._left:
+            size = reachable(node, self._root, self._remaining_parts) if isinstance(node, dict) else 0
+            if not 0 < size <= self._remaining_parts:
                 return None
-            self._left -= size
+            self._remaining_parts -= size
             part = self._draft | {"$ref": f"{_ADDRESS}{quote(pointer, safe='#/~')}"}
             options = {name: value for name, value in OPTIONS.items() if name != "retriever"}
             self._made[pointer] = jsonschema_rs.validator_for(part, registry=self._registry, **options)

@@ -37,7 +37,7 @@ _BEFORE = re.compile(
 _ABSENT = "does not exist"
 _MAKE = "Let `pulse up` make the roles, with PULSE_POSTGRES__SUPERUSER and its password"
 _FIXES = (
-    # What the server says of a role: what to do.
+    # The remedy, by the error of the server for a role.
     (f"^{_ABSENT}$", _MAKE),
     ("database .* does not exist", "Let `pulse up` create it, or correct PULSE_POSTGRES__DATABASE"),
     (

@@ -20,7 +20,7 @@ CHUNK = 1_000
 
 
 @dataclass(frozen=True)
-class Waiting:
+class UnsettledMessages:
     """Unsettled messages with an event id."""
 
     matches: tuple[tuple[Message, str | None], ...]
@@ -49,7 +49,7 @@ def ends(tenant: Tenant, positions: Mapping[int, Position]) -> dict[int, int]:
     return offsets
 
 
-def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) -> Waiting:
+def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) -> UnsettledMessages:
     """Search for an event id among the unsettled messages.
 
     Raises:
@@ -62,7 +62,7 @@ def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) ->
         if end > positions[partition].settled
     }
     if not spans:
-        return Waiting((), 0, 0)
+        return UnsettledMessages((), 0, 0)
     share = MAX_MESSAGES // len(spans)
     ranges = [
         OffsetRange(tenant.tenant_id, partition, max(start, end - share), end)
@@ -77,7 +77,7 @@ def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) ->
         if (named := names(message.payload))[0] == event_id
     ]
     count = sum(end - start for start, end in spans.values())
-    return Waiting(tuple(matches), sum(r.length for r in ranges), count)
+    return UnsettledMessages(tuple(matches), sum(r.length for r in ranges), count)
 
 
 def names(payload: bytes) -> tuple[str | None, str | None]:

@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pulse_api.http.admission.turns import Turns
 from pulse_api.http.collect import rounds
-from pulse_api.http.collect.held import Held
+from pulse_api.http.collect.body_memory import BodyMemory
 from pulse_api.http.collect.rounds import Rounds
 from pulse_api.http.collect.running import NICENESS, SHORT_BYTES, Running
 from pulse_api.http.collect.window import Window
@@ -228,18 +228,18 @@ def test_a_tenant_has_one_large_request_at_a_time_and_a_neighbour_does_not_wait_
 
 
 def test_bodies_in_memory_are_bounded_in_all_and_for_one() -> None:
-    held = Held(100, 60)
-    with held.of(A) as first:
+    memory = BodyMemory(100, 60)
+    with memory.of(A) as first:
         first.add(50)
-        with pytest.raises(ProblemError) as too_much, held.of(A) as second:
+        with pytest.raises(ProblemError) as too_much, memory.of(A) as second:
             second.add(20)
         assert too_much.value.status == 429
-        with pytest.raises(ProblemError) as too_much, held.of(B) as other:
+        with pytest.raises(ProblemError) as too_much, memory.of(B) as other:
             other.add(55)
         assert too_much.value.status == 503
-        with held.of(B) as other:
+        with memory.of(B) as other:
             other.add(50)
-    assert (held._all, held._by) == (0, {})
+    assert (memory._all, memory._by) == (0, {})
 
 
 def test_who_leaves_before_the_body_has_come_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,11 @@ from typing import Self
 from pulse_api.http.admission.turns import Whom, busy
 
 
-class Holding:
+class BodyHolding:
     """Bytes that one request holds, released at the end of its block."""
 
-    def __init__(self, held: "Held", whom: Whom) -> None:
-        self._held = held
+    def __init__(self, memory: "BodyMemory", whom: Whom) -> None:
+        self._memory = memory
         self._whom = whom
         self._bytes = 0
 
@@ -18,20 +18,20 @@ class Holding:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.remove(self._whom, self._bytes)
+        self._memory.remove(self._whom, self._bytes)
 
     def add(self, count: int) -> None:
         """Hold more bytes. Raises ProblemError: 429, beyond the tenant's limit; 503, beyond the total."""
         self.count(count)
-        self._held.check(self._whom)
+        self._memory.check(self._whom)
 
     def count(self, count: int) -> None:
         """Hold more bytes without a check: they are in memory already and cannot be refused."""
         self._bytes += count
-        self._held.count(self._whom, count)
+        self._memory.count(self._whom, count)
 
 
-class Held:
+class BodyMemory:
     """Counts held bytes, in total and by tenant. Use from the event loop.
 
     Args:
@@ -45,9 +45,9 @@ class Held:
         self._all = 0
         self._by: Counter[Whom] = Counter()
 
-    def of(self, whom: Whom) -> Holding:
+    def of(self, whom: Whom) -> BodyHolding:
         """An empty holding for a request of this tenant."""
-        return Holding(self, whom)
+        return BodyHolding(self, whom)
 
     def count(self, whom: Whom, count: int) -> None:
         """Add bytes, including those for which a request is refused, until that request ends."""

@@ -20,7 +20,7 @@ AT_ONCE = (Task.MERGE, Task.SORT, Task.MANIFESTS, Task.EXPIRE)
 """Tasks done by the first upkeep; orphan removal may wait until no other writer is active."""
 
 
-def judge(worlds: Sequence[World], evidence: dict[str, Evidence]) -> list[Finding]:
+def find_violations(worlds: Sequence[World], evidence: dict[str, Evidence]) -> list[Finding]:
     """Work not done for well-behaved tenants after everything was computed and maintained."""
     findings = []
     for world in worlds:
@@ -51,10 +51,10 @@ def _curated(world: World, evidence: Evidence) -> Iterator[tuple[str, list[Any]]
 
 
 def _upkeep(world: World) -> Iterator[tuple[str, list[Any]]]:
-    yield "upkeep that was not done", left(world)
+    yield "upkeep that was not done", pending_tasks(world)
 
 
-def left(world: World) -> list[str]:
+def pending_tasks(world: World) -> list[str]:
     """Tasks that a tenant's tables still need, except those that may wait."""
     pending = (need for need in needs(world.tenant.slug) if need.task in AT_ONCE)
     return [f"{need.slug} {need.day or ''} {need.task}: {need.reason}" for need in pending]

@@ -22,7 +22,7 @@ from pulse_resources import object_store
 from pulse_resources.settings import load_settings
 
 
-def judge(world: World, evidence: Evidence) -> list[Finding]:
+def find_violations(world: World, evidence: Evidence) -> list[Finding]:
     """Traces of erased events, and events erased without a request."""
     events = world.positions()
     violations = [*_remains(world, evidence, events), *_too_much(world, evidence, events)]
@@ -119,6 +119,6 @@ def _too_much(
     wrong = []
     for position in {*evidence.erased, *letters}:
         event = events.get(position)
-        if event and (event.slug, event.person) not in world.asked:
+        if event and (event.slug, event.person) not in world.erasures_begun:
             wrong.append((position, event.event_id, event.person))
-    yield "erased, and nobody asked for it", wrong
+    yield "erased, and no one asked for it", wrong

@@ -19,13 +19,13 @@ from chaos.oracle import Finding, some
 from chaos.sent import Position
 from pulse_pipelines.domain.reasons import Reason
 
-Wrong = Iterator[tuple[str, list[Any]]]
+Violations = Iterator[tuple[str, list[Any]]]
 
 OF_HOSTILE = (Reason.INVALID_TIMESTAMP, Reason.TIMESTAMP_OUT_OF_RANGE, Reason.INVALID_ENVELOPE)
 """Reasons that are accepted for a hostile event, whatever its data."""
 
 
-def judge(world: World, evidence: Evidence) -> list[Finding]:
+def find_violations(world: World, evidence: Evidence) -> list[Finding]:
     """Find all violated invariants of a tenant whose messages are all settled."""
     case = _Case(world, evidence)
     violations = chain(
@@ -65,7 +65,7 @@ class _Case:
     def settled(self, position: Position) -> bool:
         return position[1] < self.evidence.settled.get(position[0], 0)
 
-    def by_position(self) -> Wrong:
+    def by_position(self) -> Violations:
         """Check that each message is exactly one of row, copy, dead letter and erased."""
         yield "acknowledged, and not in the topic", self.world.unlocated()
         letters = self.evidence.letters.items()
@@ -86,13 +86,13 @@ class _Case:
         yield "a dead letter that landed, and has no row", [p for p in landed if not self.rows[p]]
         yield "skipped, and not lost", sorted(self.evidence.absent - self.world.removed())
 
-    def by_quota(self) -> Wrong:
+    def by_quota(self) -> Violations:
         """Check that rows do not exceed the month's quota."""
         rows = self.rows.total() + len(self.evidence.erased)
         most = max(self.world.quotas, default=rows)
         yield "more rows than the quota", [f"{rows} rows, the quota was {most} at most"] * (rows > most)
 
-    def by_row(self) -> Wrong:
+    def by_row(self) -> Violations:
         """Check that an id has one row per dataset, with its event's content, valid by some version."""
         for life in self.evidence.lives:
             name = f"{life.slug}{', deleted' if life.deleted else ''}"
@@ -125,7 +125,7 @@ class _Case:
     def _before(position: Position, ends: Mapping[int, int]) -> bool:
         return position[1] < ends.get(position[0], 0)
 
-    def by_letter(self) -> Wrong:
+    def by_letter(self) -> Violations:
         """Check that a dead letter has its event's bytes, a reason, and, if replayed, a successor."""
         differing, wrong, unfollowed, letters = [], [], [], self.evidence.letters.items()
         for position, letter in letters:
@@ -173,7 +173,7 @@ class _Case:
         lost = lost or self.world.lost_unseen(letter.resolved_at)
         return unresolved or lost
 
-    def by_copy(self) -> Wrong:
+    def by_copy(self) -> Violations:
         """Check that a copy was dropped in favour of a row."""
         copies = self.evidence.copies.items()
         of_events = ((p, copy, self.events[p]) for p, copy in copies if p in self.events)
@@ -199,7 +199,7 @@ class _Case:
         erased = (p in self.erased for p in self.alike[event.slug, event.event_id])
         return any(event.event_id in life.ids for life in lives) or any(erased)
 
-    def by_claim(self) -> Wrong:
+    def by_claim(self) -> Violations:
         """Check that exactly the rows' ids are claimed: otherwise events land twice, or never."""
         for life in self.evidence.lives:
             if life.deleted:
