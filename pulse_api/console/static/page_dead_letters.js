@@ -2,7 +2,7 @@
 
 import { change, read, segment } from "./api.js";
 import { foreign, h, plain, put } from "./dom.js";
-import { bytes, count, number, time, withSeparators } from "./format.js";
+import { bytes, count, number, sentence, time, withSeparators } from "./format.js";
 import { groupQuery } from "./page_overview.js";
 import { jsonTree } from "./values.js";
 import { absent, address, button, confirm, copyButton, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
@@ -72,7 +72,7 @@ async function letters(options) {
   const more = h("p", { class: "more" });
   const add = async (cursor) => {
     const page = await read("/v1/dead-letters", { ...options, parameters: { ...options.parameters, limit: LISTED, cursor } });
-    box.append(...page.dead_letters.map((letter) => h("tr", {}, h("td", {}, link(["dead-letters", letter.id], foreign(letter.id))), h("td", {}, letter.event_id === null ? "–" : shortened(letter.event_id)), h("td", {}, foreign(letter.detail)), h("td", {}, time(letter.set_aside_at)))));
+    box.append(...page.dead_letters.map((letter) => h("tr", {}, h("td", {}, link(["dead-letters", letter.id], foreign(letter.id))), h("td", {}, letter.event_id === null ? "–" : shortened(letter.event_id)), h("td", {}, foreign(sentence(letter.detail))), h("td", {}, time(letter.set_aside_at)))));
     put(more, page.next_cursor ? button("More", () => add(page.next_cursor)) : null);
   };
   await add(null);

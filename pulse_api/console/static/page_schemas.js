@@ -2,8 +2,9 @@
 
 import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
-import { count, number, time, withSeparators } from "./format.js";
+import { count, number, sentence, time, withSeparators } from "./format.js";
 import { writeJson } from "./json.js";
+import { obstaclesOf } from "./moves.js";
 import { absent, address, button, code, copyButton, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const LISTED = 20; // datasets that follow a schema
@@ -59,13 +60,9 @@ function trialAnswer({ day, events, refused, refused_already: already, examples,
   const place = (one) => (one.pointer ? h("code", {}, foreign(one.pointer)) : "–");
   return [
     notice(kind, h("p", { class: "what" }, what), Number(already) ? h("p", {}, `${withSeparators(already)} more are refused by the present schema, too.`) : null, complete ? null : h("p", {}, "The day has more: pulse schema try validates all of it.")),
-    examples.length ? table("Events that would be refused", ["Event id", "Reason", "Place", "What is wrong"], examples.map((one) => [foreign(one.event_id ?? "–"), h("code", {}, foreign(one.reason)), place(one), foreign(one.detail)])) : null,
+    examples.length ? table("Events that would be refused", ["Event id", "Reason", "Place", "What is wrong"], examples.map((one) => [foreign(one.event_id ?? "–"), h("code", {}, foreign(one.reason)), place(one), foreign(sentence(one.detail))])) : null,
     incompatibilities.length ? obstaclesOf(incompatibilities) : null,
   ];
-}
-
-function obstaclesOf(obstacles) {
-  return notice("warn", h("p", { class: "what" }, "The dataset cannot move to this schema:"), h("ul", {}, obstacles.map((one) => h("li", {}, h("code", {}, foreign(one.pointer)), ": ", foreign(one.change), ": ", foreign(one.reason)))));
 }
 
 function checkAnswer(answer) {

@@ -45,12 +45,20 @@ export function problem(error) {
   const { understood = [], incompatibilities = [], request_id: id } = error.document;
   return notice(
     "error",
-    h("p", { class: "what" }, foreign(error.message)),
+    report(error.message),
     understood.length ? h("p", {}, "Understood: ", foreign(understood.join("; "))) : null,
     incompatibilities.length ? h("ul", {}, incompatibilities.map((entry) => h("li", {}, foreign(Object.values(entry).join(": "))))) : null,
     h("p", { class: "fix" }, foreign(error.fix)),
     id ? h("p", { class: "quiet" }, "Request ", h("code", {}, foreign(id))) : null,
   );
+}
+
+/** What is wrong, line by line; a line of SQL with the caret below it keeps its alignment. */
+function report(message) {
+  const at = message.search(/^LINE \d+:/m);
+  const [what, ...more] = message.slice(0, at < 0 ? undefined : at).trim().split(/\n+/);
+  const place = at < 0 ? null : h("pre", { class: "report", tabindex: 0, "aria-label": "Place in the query" }, foreign(message.slice(at)));
+  return [h("p", { class: "what" }, foreign(what)), more.map((line) => h("p", {}, foreign(line))), place];
 }
 
 /** What a page shows of a name that the tenant has nothing under: `list` is the page that has all, and its label. */
