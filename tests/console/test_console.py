@@ -36,6 +36,7 @@ OF_NEWCOMERS = {
     "/nowhere": "No such page",
 }
 SERIOUS = ("serious", "critical")
+IS_CUT = "region => region.scrollWidth > region.clientWidth"
 
 
 def wait_until_loaded(page: Page) -> None:
@@ -96,6 +97,8 @@ def test_each_page_shows_data_to_everybody(shop: Shop, open_tab: OpenTab, width:
         assert page.locator(".notice.error").all_text_contents() == [], path
         is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not page.evaluate(is_wide), f"{path} is wider than {width} px"
+        cut = [region.get_attribute("aria-label") for region in page.locator(".scroll:not(.grid)").all() if region.evaluate(IS_CUT)]
+        assert cut == [], f"{path} cuts columns at {width} px"
         rules = ["color-contrast", "target-size"] if scheme == "dark" else None
         assert violations(page, rules) == [], path
 
@@ -222,6 +225,8 @@ def test_a_key_is_shown_once_and_revoked(shop: Shop, tab: Tab) -> None:
     dialog.get_by_role("button", name="Revoke", exact=True).click()
     expect(dialog).to_contain_text("Revoked.")
     dialog.get_by_role("button", name="Close").click()
+    expect(row).to_have_count(0)
+    page.get_by_text("revoked or expired").click()
     expect(row).to_contain_text("revoked")
 
 

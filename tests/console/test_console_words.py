@@ -550,7 +550,7 @@ def test_one_of_many_datasets_is_opened_by_its_name(visit: Visit) -> None:
         "/v1/hours": {"datasets": []},
     }
     page = visit("", answers)
-    expect(page.get_by_role("row", name="of entities")).to_be_visible()
+    expect(page.get_by_role("row", name="holds entities")).to_be_visible()
     page.get_by_label("Name of a dataset").fill("set_1999")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="set_1999")).to_be_visible()

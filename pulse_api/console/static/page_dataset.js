@@ -81,7 +81,7 @@ function head(dataset, { snapshots }, { groups }, asOf, context) {
     facts([
       ["Rows", number(newest?.total_rows ?? 0)],
       ["Holds", dataset.kind === "entities" ? "versions of entities" : "events"],
-      ["Table", h("code", {}, foreign(dataset.table))],
+      ["Table", h("code", {}, nameOfTable(dataset.table))],
       ["Schema", schemaLink(dataset.schema_uri)],
       ["Invalid events", dataset.on_invalid === "refuse" ? "are refused" : "become dead letters"],
       ["Open dead letters", open ? h("a", { class: "bad", href: `${address("dead-letters")}?${new URLSearchParams({ dataset: dataset.slug })}` }, withSeparators(open)) : number(0)],
@@ -89,6 +89,12 @@ function head(dataset, { snapshots }, { groups }, asOf, context) {
     ]),
     h("p", {}, h("a", { href: `${address("query")}?${query}` }, "Query its rows")),
   ];
+}
+
+/** Namespace and name: a line breaks between them first. */
+function nameOfTable(text) {
+  const [namespace, name] = text.split(".");
+  return [foreign(`${namespace}.`), h("wbr"), foreign(name)];
 }
 
 function schemaLink(uri) {
@@ -114,18 +120,15 @@ function syncsOf({ syncs }) {
 function columns(dataset, meaning) {
   if (!dataset.columns.length) return empty("The schema declares no properties.", h("p", {}, "What events hold is in the column _extra."));
   const fields = new Map(meaning.fields.map((field) => [field.name, field]));
-  const hasUnits = meaning.fields.some((field) => field.unit);
+  const text = ({ title, description }) => [title, description].filter(Boolean).join(". ");
+  const hasUnits = meaning.fields.some(({ unit }) => unit);
+  const hasMeaning = meaning.fields.some((field) => text(field) || field.values.length);
   const lines = dataset.columns.map((column) => {
-    const field = fields.get(column.name);
-    const values = field?.values.length ? ` One of: ${field.values.slice(0, 20).join(", ")}` : "";
-    return [
-      h("code", {}, foreign(column.name)),
-      column.type,
-      ...(hasUnits ? [foreign(field?.unit ?? "")] : []),
-      [foreign([field?.title, field?.description].filter(Boolean).join(". ")), values ? h("span", { class: "quiet" }, foreign(values)) : null],
-    ];
+    const field = fields.get(column.name) ?? { values: [] };
+    const values = field.values.length ? h("span", { class: "quiet" }, " One of: ", foreign(field.values.slice(0, 20).join(", "))) : null;
+    return [h("code", {}, foreign(column.name)), column.type, ...(hasUnits ? [field.unit ? foreign(field.unit) : null] : []), ...(hasMeaning ? [text(field) || values ? [foreign(text(field)), values] : null] : [])];
   });
-  return table("Columns", hasUnits ? ["Column", "Type", "Unit", "Meaning"] : ["Column", "Type", "Meaning"], lines);
+  return table("Columns", ["Column", "Type", ...(hasUnits ? ["Unit"] : []), ...(hasMeaning ? ["Meaning"] : [])], lines);
 }
 
 /** The form for a key of the state, or how to declare one. */

@@ -96,7 +96,7 @@ function datasetList(first, groups, options, context) {
     try {
       const answer = await read("/v1/hours", { ...options, parameters });
       for (const hours of answer.datasets) put(lines.get(hours.dataset) ?? h("span"), lastDay(hours));
-      for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet" }, "of entities"));
+      for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet" }, "holds entities"));
     } catch (error) {
       if (error.name === "AbortError") return;
       for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet", title: error.message }, "unknown"));

@@ -1,10 +1,10 @@
 // Pipes: their state, and the last runs of one.
 
 import { change, read, segment } from "./api.js";
-import { foreign, h, put } from "./dom.js";
+import { foreign, h, plain, put } from "./dom.js";
 import { number, time, withSeparators } from "./format.js";
 import { runTable } from "./syncs.js";
-import { absent, button, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
+import { absent, button, code, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
 
 const COUNTS = ["Created", "Changed", "Unchanged", "Deleted", "Refused"];
 const MODES = { __proto__: null, full: "all rows each time", incremental: "rows beyond the last cursor", changes: "changes, from the source's log" };
@@ -17,9 +17,16 @@ export function showPipes(main, context) {
   fillWith(body, async () => {
     const { pipes } = await read("/v1/pipes", { signal: context.signal });
     if (!pipes.length) return empty("There are no pipes yet.", h("p", {}, "A pipe copies a table, files or a feed into a dataset, or a dataset to a sink. POST /v1/pipes creates one, after an operator has set its source."));
-    const lines = pipes.map((pipe) => [link(["pipes", pipe.pipe], foreign(pipe.pipe)), stateOf(pipe), pipe.direction === "in" ? [foreign(pipe.other_end), " → ", link(["datasets", pipe.dataset], foreign(pipe.dataset))] : [link(["datasets", pipe.dataset], foreign(pipe.dataset)), " → ", foreign(pipe.other_end)], time(pipe.settled_at)]);
+    const lines = pipes.map((pipe) => [link(["pipes", pipe.pipe], foreign(pipe.pipe)), stateOf(pipe), wayOf(pipe), time(pipe.settled_at)]);
     return [freshLine(asOf, context.reload), table("Pipes", ["Pipe", "State", "Way", "Last settled"], lines)];
   });
+}
+
+/** From where to where, in the order of the way. */
+function wayOf(pipe) {
+  const ends = [pipe.transform ? h("span", { title: plain(pipe.transform) }, "a query") : foreign(pipe.other_end), link(["datasets", pipe.dataset], foreign(pipe.dataset))];
+  const [from, to] = pipe.direction === "in" ? ends : ends.reverse();
+  return [from, " → ", to];
 }
 
 function stateOf(pipe) {
@@ -41,14 +48,15 @@ export function showPipe(main, context) {
       pipe.error ? notice("error", h("p", { class: "what" }, "Its last run failed: ", foreign(pipe.error)), h("p", { class: "fix" }, "Remove the cause, then run it.")) : null,
       facts([
         ["State", stateOf(pipe)],
-        ["Way", pipe.direction === "in" ? "into a dataset" : "out to a sink"],
-        ["Other end", foreign(pipe.other_end)],
-        ["Dataset", link(["datasets", pipe.dataset], foreign(pipe.dataset))],
+        [pipe.direction === "in" ? "From" : "To", pipe.transform ? "a query" : foreign(pipe.other_end)],
+        [pipe.direction === "in" ? "Into the dataset" : "From the dataset", link(["datasets", pipe.dataset], foreign(pipe.dataset))],
         ["Reads", pipe.mode && (MODES[pipe.mode] ?? pipe.mode)],
         ["Runs", pipe.every_seconds === null ? "only on request" : period(pipe.every_seconds)],
         ["Behind by", pipe.behind === null ? null : [number(pipe.behind), " versions"]],
         ["Last run began", time(pipe.begun_at)],
       ]),
+      pipe.transform ? code(pipe.transform, "Query of the pipe") : null,
+      pipe.computes ? h("p", { class: "quiet" }, "Its last run computed ", foreign(pipe.computes), ".") : null,
       actions(path, pipe, context),
       section("Last 24 hours", facts(COUNTS.map((outcome) => [outcome, number(pipe.last_day[outcome.toLowerCase()])]))),
       section("Last runs", runs(pipe)),

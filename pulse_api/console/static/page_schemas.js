@@ -26,7 +26,9 @@ export function showSchemas(main, context) {
 /** A document to paste: its columns, what events may cost, and whether a dataset can move to it. */
 function checkForm(context) {
   const field = h("textarea", { id: "document", rows: 8, spellcheck: "false", placeholder: '{"type": "object", "properties": {"country": {"type": "string"}}}' });
-  const dataset = h("input", { id: "follows", autocomplete: "off", spellcheck: "false" });
+  const names = h("datalist", { id: "names-of-datasets" });
+  const dataset = h("input", { id: "follows", autocomplete: "off", spellcheck: "false", list: names.id });
+  fillWith(names, async () => (await read("/v1/datasets", { signal: context.signal })).datasets.map(({ slug }) => h("option", { value: slug })), () => []);
   const result = h("div", { "aria-live": "polite" });
   const check = async () => {
     put(result, pending(3));
@@ -46,7 +48,7 @@ function checkForm(context) {
     h("p", { class: "quiet" }, "Nothing is published or stored."),
     h("label", { for: "document" }, "JSON Schema"),
     field,
-    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional for the check)"), dataset, button("Check", check, { class: "primary" })),
+    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional for the check)"), dataset, names, button("Check", check, { class: "primary" })),
     h("div", { class: "actions" }, h("label", { for: "of-day" }, "Day (UTC) of the dataset's events"), day, button("Try on this day", tryOnDay)),
     result,
   ];
@@ -110,7 +112,7 @@ function followers(name, datasets) {
 function differences(older, newer) {
   const rows = alignLines(older.split("\n"), newer.split("\n")).map(([left, right]) => {
     const differs = left !== right;
-    const side = (line, kind) => h("td", { class: differs && line !== null ? kind : "" }, h("code", {}, differs && line !== null ? h("span", { class: "sign" }, kind === "removed" ? "− " : "+ ") : "  ", line === null ? "" : foreign(line)));
+    const side = (line, kind) => h("td", { class: line === null ? "blank" : differs ? kind : "" }, h("code", {}, differs && line !== null ? h("span", { class: "sign" }, kind === "removed" ? "− " : "+ ") : "  ", line === null ? "" : foreign(line)));
     return h("tr", {}, side(left, "removed"), side(right, "added"));
   });
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Differences" }, h("table", { class: "differences" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Before"), h("th", { scope: "col" }, "After"))), h("tbody", {}, rows)));

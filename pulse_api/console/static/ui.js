@@ -126,18 +126,22 @@ export function facts(pairs) {
   }));
 }
 
-/** A table of rows that are lists of cells; `kinds` are classes of the columns. */
+/** A table of rows that are lists of cells; `kinds` are classes of the columns. On a narrow screen each row is a block. */
 export function table(label, columns, rows, kinds = []) {
-  return h(
-    "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
-    h(
-      "table",
-      {},
-      h("thead", {}, h("tr", {}, columns.map((name, at) => h("th", { scope: "col", class: kinds[at] }, name)))),
-      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, at) => h("td", { class: kinds[at] }, cell))))),
-    ),
-  );
+  return tableOf(label, columns, h("tbody", { role: "rowgroup" }, rows.map((cells) => tableRow(columns, cells, kinds))), kinds);
+}
+
+/** A table with a body of `tableRow`s. Its roles stay when a narrow screen shows it in blocks. */
+export function tableOf(label, columns, body, kinds = []) {
+  const headings = columns.map((name, at) => h("th", { scope: "col", role: "columnheader", class: kinds[at] }, name));
+  const head = h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, headings));
+  return h("div", { class: "scroll stack", tabindex: 0, role: "region", "aria-label": label }, h("table", { role: "table" }, head, body));
+}
+
+/** A row of a table; each cell knows the name of its column, for narrow screens. */
+export function tableRow(columns, cells, kinds = []) {
+  const nameOf = (column) => (typeof column === "string" ? column : h("span", {}, column).textContent);
+  return h("tr", { role: "row" }, cells.map((cell, at) => h("td", { role: "cell", class: kinds[at], "data-column": nameOf(columns[at]) }, cell)));
 }
 
 /** Ask before something happens; the dialog shows the action's result or its error. Without an action it only tells. */
