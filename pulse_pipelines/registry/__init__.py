@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         delete_dataset as delete_dataset,
         find_dataset as find_dataset,
         list_datasets as list_datasets,
+        list_slugs as list_slugs,
     )
     from pulse_pipelines.registry.families import (
         Family as Family,
@@ -60,7 +61,14 @@ _NAMES = {
         "current_table",
         "named_tables",
     ),
-    "datasets": ("DeletedDataset", "create_dataset", "delete_dataset", "find_dataset", "list_datasets"),
+    "datasets": (
+        "DeletedDataset",
+        "create_dataset",
+        "delete_dataset",
+        "find_dataset",
+        "list_datasets",
+        "list_slugs",
+    ),
     "families": (
         "Family",
         "Member",

@@ -521,7 +521,9 @@ def test_the_examples_of_queries_are_of_ones_own_datasets(visit: Visit) -> None:
     expect(lines).to_have_text("LINE 1: SELECT x FROM flights\n               ^", use_inner_text=True)
     assert lines.evaluate("pre => getComputedStyle(pre).whiteSpace") == "pre"
     assert "monospace" in lines.evaluate("pre => getComputedStyle(pre).fontFamily")
-    expect(page.get_by_role("alert").locator("p").first).to_have_text("DuckDB fails at it: Binder Error: no column")
+    expect(page.get_by_role("alert").locator("p").first).to_have_text(
+        "DuckDB fails at it: Binder Error: no column"
+    )
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ function underWay(place, path, move, context) {
     }
   }, AGAIN_MS);
   context.signal.addEventListener("abort", () => clearTimeout(timer));
-  const progress = move.state === "planned" ? "waits for a run" : move.files === null ? "has begun" : `${withSeparators(move.files_written)} of ${withSeparators(move.files)} data files are written`;
+  const progress = move.state === "planned" ? "it waits for a run" : move.files === null ? "it has begun" : `${withSeparators(move.files_written)} of ${withSeparators(move.files)} data files are written`;
   return notice(
     "info",
     h("p", { role: "status" }, "The dataset moves to ", foreign(move.schema_uri), `: ${progress}. Until it is done, events land as before.`),

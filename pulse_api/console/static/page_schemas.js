@@ -28,7 +28,8 @@ function checkForm(context) {
   const field = h("textarea", { id: "document", rows: 8, spellcheck: "false", placeholder: '{"type": "object", "properties": {"country": {"type": "string"}}}' });
   const names = h("datalist", { id: "names-of-datasets" });
   const dataset = h("input", { id: "follows", autocomplete: "off", spellcheck: "false", list: names.id });
-  fillWith(names, async () => (await read("/v1/datasets", { signal: context.signal })).datasets.map(({ slug }) => h("option", { value: slug })), () => []);
+  const loadNames = () => fillWith(names, async () => (await read("/v1/datasets", { signal: context.signal })).datasets.map(({ slug }) => h("option", { value: slug })), () => []);
+  dataset.addEventListener("focus", loadNames, { once: true });
   const result = h("div", { "aria-live": "polite" });
   const check = async () => {
     put(result, pending(3));
