@@ -326,7 +326,7 @@ DETAILS = PIPE | {
             "begun_at": "2026-11-28T09:00:00Z",
             "ended_at": None,
         }
-    ],  # fmt: skip
+    ],
 }
 STATE = {
     "events_landed_last": None,
