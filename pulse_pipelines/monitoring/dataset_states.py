@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 
+from pulse_pipelines import registry
 from pulse_pipelines.ask import record
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import snapshots
-from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound, Terminal
 
 AT_A_TIME = 4
@@ -39,8 +39,7 @@ def dataset_states(tenant: Tenant, slugs: Sequence[str]) -> list[DatasetState]:
         Transient: the object store does not answer.
     """
     fresh = record.freshness(tenant, slugs)
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        locations = iceberg.find_locations(connection, tenant.namespace, slugs)
+    locations = registry.current_locations(tenant, slugs)
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="states") as pool:
         return list(pool.map(lambda slug: _state(tenant, slug, fresh.get(slug), locations.get(slug)), slugs))
 

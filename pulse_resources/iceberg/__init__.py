@@ -4,7 +4,7 @@ Pulse never commits through a catalog client: a commit is a compare-and-swap of 
 settle transaction, so staged metadata becomes current there or never.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -47,10 +47,6 @@ CURRENT = """
 SELECT metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s
 """
-CURRENT_OF_MANY = """
-SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables
-WHERE catalog_name = %s AND table_namespace = %s AND table_name = ANY(%s)
-"""
 BEGIN = """
 INSERT INTO iceberg_catalog.iceberg_tables
     (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
@@ -86,11 +82,6 @@ def find_location(connection: postgres.Connection, table: TableName) -> str | No
     """Like `current_location`; None when the catalog has no such table."""
     row = connection.execute(CURRENT, [CATALOG, *table]).fetchone()
     return None if row is None else str(row[0])
-
-
-def find_locations(connection: postgres.Connection, namespace: str, names: Sequence[str]) -> dict[str, str]:
-    """Current metadata locations of several tables, by name; without those that the catalog does not have."""
-    return dict(connection.execute(CURRENT_OF_MANY, [CATALOG, namespace, list(names)]).fetchall())
 
 
 def begin(connection: postgres.Connection, table: TableName, location: str, kind: str = "TABLE") -> bool:
