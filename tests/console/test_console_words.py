@@ -462,6 +462,7 @@ def test_a_move_names_its_consequences_and_shows_its_progress(visit: Visit) -> N
         "/v1/datasets/orders/schema": move,
     }
     page = visit("/datasets/orders", OF_A_DATASET | answers)
+    page.clock.install()
     with page.expect_request("**/v1/schemas/check*") as sent:
         page.get_by_role("button", name="Move …").click()
     assert str(BIG) in (sent.value.post_data or ""), "the check is of the whole document"
@@ -474,6 +475,7 @@ def test_a_move_names_its_consequences_and_shows_its_progress(visit: Visit) -> N
     expect(dialog).to_contain_text("A run will write the data files again.")
     dialog.get_by_role("button", name="Close").click()
     expect(page.get_by_text("3 of 1\u202f200 data files are written")).to_be_visible()
+    page.clock.fast_forward(3_000)
     expect(page.get_by_text("4 of 1\u202f200 data files are written")).to_be_visible()
     trial["incompatibilities"] = [{"pointer": "/n", "change": "property removed", "reason": "rows have it"}]
     listed.clear()
