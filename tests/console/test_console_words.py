@@ -500,6 +500,8 @@ def test_a_dataset_of_entities_shows_what_it_has(visit: Visit) -> None:
     expect(row).to_contain_text("done, without deletions")
     expect(row).to_contain_text("everything")
     assert not re.search("rolled_back|9001|5e0|77", row.inner_text())
+    latest = page.get_by_role("link", name="Query its latest state")
+    assert "orders__latest" in (latest.get_attribute("href") or "")
     headings = page.get_by_role("heading", level=2).all_inner_texts()
     assert headings == ["Newest rows", "Columns", "Syncs", "Snapshots", "Connect an engine"]
 
@@ -517,6 +519,9 @@ def test_the_examples_of_queries_are_of_ones_own_datasets(visit: Visit) -> None:
     }
     page = visit("/query", answers)
     expect(page.get_by_role("button", name="How many long flights were there by carrier?")).to_be_visible()
+    page.get_by_role("button", name="planes", exact=True).click()
+    field = page.get_by_label("A SELECT, or a question in English")
+    expect(field).to_have_value("SELECT * FROM planes__latest ORDER BY timestamp DESC LIMIT 100")
     page.get_by_role("button", name="SELECT carrier, count(*) FROM long_flights GROUP BY ALL").click()
     page.get_by_role("button", name="Run").click()
     lines = page.get_by_role("alert").locator("pre")

@@ -75,7 +75,8 @@ function past(slug, snapshot) {
 function head(dataset, { snapshots }, { groups }, asOf, context) {
   const newest = snapshots[0];
   const open = groups.reduce((sum, group) => sum + Number(group.count), 0);
-  const query = new URLSearchParams({ q: `SELECT * FROM "${dataset.slug}" ORDER BY timestamp DESC LIMIT 100` });
+  const queryOf = (label, sql) => h("a", { href: `${address("query")}?${new URLSearchParams({ q: sql })}` }, label);
+  const isOfEntities = dataset.kind === "entities";
   return [
     freshLine(asOf, context.reload, newest ? ["Last commit ", time(newest.committed_at)] : "No commit yet"),
     facts([
@@ -87,7 +88,7 @@ function head(dataset, { snapshots }, { groups }, asOf, context) {
       ["Open dead letters", open ? h("a", { class: "bad", href: `${address("dead-letters")}?${new URLSearchParams({ dataset: dataset.slug })}` }, withSeparators(open)) : number(0)],
       ["Created", time(dataset.created_at)],
     ]),
-    h("p", {}, h("a", { href: `${address("query")}?${query}` }, "Query its rows")),
+    h("p", {}, isOfEntities ? [queryOf("Query its latest state", `SELECT * FROM "${dataset.slug}__latest" LIMIT 100`), " · "] : null, queryOf(isOfEntities ? "Query its versions" : "Query its rows", `SELECT * FROM "${dataset.slug}" ORDER BY timestamp DESC LIMIT 100`)),
   ];
 }
 

@@ -76,9 +76,14 @@ function examplesOf(datasets, fill) {
   const dataset = datasets.find(({ kind, columns }) => kind === "events" && columns.some(isText)) ?? datasets.find(({ columns }) => columns.some(isText));
   if (!dataset) return null;
   const { name } = dataset.columns.find(isText);
-  const sql = `SELECT ${quoted(name)}, count(*) FROM ${quoted(dataset.slug)} GROUP BY ALL`;
+  const sql = `SELECT ${quoted(name)}, count(*) FROM ${tableOf(dataset)} GROUP BY ALL`;
   const question = `How many ${dataset.slug.replaceAll("_", " ")} were there by ${name.replaceAll("_", " ")}?`;
   return ["Such as: ", button(foreign(sql), () => fill(sql), { class: "link" }), " or: ", button(foreign(question), () => fill(question), { class: "link" }), " "];
+}
+
+/** The table in which each event, or each entity, has one row. */
+function tableOf({ slug, kind }) {
+  return quoted(kind === "entities" ? `${slug}__latest` : slug);
 }
 
 /** A name in SQL. */
@@ -93,7 +98,7 @@ function tablesOf(context, fill, example) {
     if (!datasets.length) return empty("There are no datasets yet.", h("p", {}, link([], "The overview"), " says how to create the first."));
     put(example, examplesOf(datasets, fill));
     const rest = datasets.length - SHOWN_TABLES;
-    return h("p", { class: "chips" }, datasets.slice(0, SHOWN_TABLES).map(({ slug }) => button(foreign(slug), () => fill(`SELECT * FROM ${quoted(slug)} ORDER BY timestamp DESC LIMIT 100`), { class: "chip" })), rest > 0 ? h("span", { class: "quiet" }, `and ${withSeparators(rest)} more`) : null);
+    return h("p", { class: "chips" }, datasets.slice(0, SHOWN_TABLES).map((dataset) => button(foreign(dataset.slug), () => fill(`SELECT * FROM ${tableOf(dataset)} ORDER BY timestamp DESC LIMIT 100`), { class: "chip" })), rest > 0 ? h("span", { class: "quiet" }, `and ${withSeparators(rest)} more`) : null);
   });
   return box;
 }
