@@ -108,7 +108,7 @@ async def freshness(session: Session, arguments: OfSome) -> Answer:
         if arguments.dataset:
             dataset = registry.find_dataset(session.tenant, arguments.dataset)
             return {"datasets": _states(session.tenant, [dataset.slug]), "next": None}
-        slugs = [dataset.slug for dataset in registry.list_datasets(session.tenant)]
+        slugs = registry.list_slugs(session.tenant, arguments.after, arguments.limit + 1)
         page, following = _page(slugs, arguments, lambda slug: slug)
         return {"datasets": _states(session.tenant, page), "next": following}
 

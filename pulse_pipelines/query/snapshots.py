@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from typing import TypeVar
 
@@ -16,7 +16,6 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import SHOWN_SNAPSHOTS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query.file_pruning import EPOCH
-from pulse_pipelines.registry import CurrentTable
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
 from pulse_resources import iceberg
 from pulse_resources.errors import FileGone, NotFound, PulseError, Terminal, Transient
@@ -57,6 +56,19 @@ def snapshots(tenant: Tenant, slug: str, limit: int = SHOWN_SNAPSHOTS) -> list[S
     return of_current(newest, tenant, slug)
 
 
+def newest_snapshot(tenant: Tenant, slug: str, location: str) -> Snapshot | None:
+    """The newest snapshot of a dataset whose metadata was at `location` a moment ago; None: it has none.
+
+    Raises:
+        as `snapshots`.
+    """
+
+    def newest(metadata: TableMetadata) -> Snapshot | None:
+        return next((_described(snapshot) for snapshot in history(metadata)), None)
+
+    return of_current(newest, tenant, slug, location)
+
+
 def _described(snapshot: IcebergSnapshot) -> Snapshot:
     summary = snapshot.summary
     properties = summary.additional_properties if summary else {}
@@ -72,20 +84,27 @@ def _described(snapshot: IcebergSnapshot) -> Snapshot:
     )
 
 
-def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str) -> _Made:
+def of_current(
+    use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str, location: str | None = None
+) -> _Made:
     """Apply `use` to the current metadata of the dataset's table, resolved in the tenant's RLS session.
+
+    Args:
+        location: where the metadata was a moment ago, if the caller has resolved it.
 
     Raises:
         as `snapshots`, and what `use` does.
     """
 
-    def read(current: CurrentTable) -> _Made:
+    def read(metadata_location: str) -> _Made:
         with store_errors_explained():
-            metadata = metadata_at((tenant.namespace, slug), current.metadata_location)
+            metadata = metadata_at((tenant.namespace, slug), metadata_location)
         return use(metadata)
 
-    read_current = partial(registry.current_table, tenant, slug)
-    return readable.as_it_is(read, read_current(), read_current, lambda current: current.metadata_location)
+    def resolve() -> str:
+        return registry.current_table(tenant, slug).metadata_location
+
+    return readable.as_it_is(read, location or resolve(), resolve, str)
 
 
 @lru_cache(maxsize=128)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         delete_dataset as delete_dataset,
         find_dataset as find_dataset,
         list_datasets as list_datasets,
+        list_slugs as list_slugs,
     )
     from pulse_pipelines.registry.families import (
         Family as Family,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         CurrentLog as CurrentLog,
         CurrentTable as CurrentTable,
         NamedTable as NamedTable,
+        current_locations as current_locations,
         current_log as current_log,
         current_table as current_table,
         named_tables as named_tables,
@@ -56,11 +58,19 @@ _NAMES = {
         "CurrentLog",
         "CurrentTable",
         "NamedTable",
+        "current_locations",
         "current_log",
         "current_table",
         "named_tables",
     ),
-    "datasets": ("DeletedDataset", "create_dataset", "delete_dataset", "find_dataset", "list_datasets"),
+    "datasets": (
+        "DeletedDataset",
+        "create_dataset",
+        "delete_dataset",
+        "find_dataset",
+        "list_datasets",
+        "list_slugs",
+    ),
     "families": (
         "Family",
         "Member",

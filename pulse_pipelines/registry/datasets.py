@@ -20,6 +20,10 @@ from pulse_resources.errors import AlreadyExists, Conflict, NotFound, Transient,
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
 
+SLUGS = """
+SELECT slug FROM pdm_datasets WHERE tenant_id = app_tenant() AND slug COLLATE "C" > %s
+ORDER BY slug COLLATE "C" LIMIT %s
+"""
 INSERT_DATASET = """
 INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema, on_invalid, kind)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
@@ -116,6 +120,12 @@ def list_datasets(tenant: Tenant) -> list[Dataset]:
     """The tenant's datasets by slug, as its own RLS session sees them."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return list(dataset_rows.read(connection, dataset_rows.OF_TENANT))
+
+
+def list_slugs(tenant: Tenant, after: str | None, limit: int) -> list[str]:
+    """Slugs of at most `limit` of the tenant's datasets, in order: those after a slug, or the first ones."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return [slug for (slug,) in connection.execute(SLUGS, [after or "", limit])]
 
 
 def find_dataset(tenant: Tenant, slug: str) -> Dataset:

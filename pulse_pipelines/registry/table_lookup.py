@@ -10,6 +10,10 @@ from pulse_pipelines.tables import dataset_rows
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Conflict, NotFound
 
+CURRENT_OF_MANY = """
+SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND table_namespace = %s AND table_name = ANY(%s)
+"""
 LOG = "SELECT generation, updated FROM entity_logs WHERE dataset_id = %s"
 CURATED_TABLES = """
 SELECT table_name FROM iceberg_catalog.iceberg_tables
@@ -42,6 +46,13 @@ def current_table(tenant: Tenant, slug: str) -> CurrentTable:
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         return table_of(connection, tenant, slug)
+
+
+def current_locations(tenant: Tenant, slugs: Sequence[str]) -> dict[str, str]:
+    """Locations of the current metadata of several datasets' tables, by slug; without those that are gone."""
+    values = [iceberg.CATALOG, tenant.namespace, list(slugs)]
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return dict(connection.execute(CURRENT_OF_MANY, values).fetchall())
 
 
 def current_log(tenant: Tenant, slug: str) -> CurrentLog:

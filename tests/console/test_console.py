@@ -36,6 +36,7 @@ OF_NEWCOMERS = {
     "/nowhere": "No such page",
 }
 SERIOUS = ("serious", "critical")
+IS_CUT = "region => region.scrollWidth > region.clientWidth"
 
 
 def wait_until_loaded(page: Page) -> None:
@@ -96,6 +97,12 @@ def test_each_page_shows_data_to_everybody(shop: Shop, open_tab: OpenTab, width:
         assert page.locator(".notice.error").all_text_contents() == [], path
         is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not page.evaluate(is_wide), f"{path} is wider than {width} px"
+        cut = [
+            region.get_attribute("aria-label")
+            for region in page.locator(".scroll:not(.grid)").all()
+            if region.evaluate(IS_CUT)
+        ]
+        assert cut == [], f"{path} cuts columns at {width} px"
         rules = ["color-contrast", "target-size"] if scheme == "dark" else None
         assert violations(page, rules) == [], path
 
@@ -222,6 +229,8 @@ def test_a_key_is_shown_once_and_revoked(shop: Shop, tab: Tab) -> None:
     dialog.get_by_role("button", name="Revoke", exact=True).click()
     expect(dialog).to_contain_text("Revoked.")
     dialog.get_by_role("button", name="Close").click()
+    expect(row).to_have_count(0)
+    page.get_by_text("revoked or expired").click()
     expect(row).to_contain_text("revoked")
 
 
@@ -301,7 +310,23 @@ PIPE = {
 DETAILS = PIPE | {
     "last_day": {"created": 1200, "changed": 3, "unchanged": 9, "deleted": 1, "refused": 0},
     "deliveries": [],
-    "syncs": [{"sync_id": 7, "state": "settled", "sent": 1213, "begun_at": "2026-11-28T09:00:00Z"}],
+    "syncs": [
+        {
+            "sync_id": 7,
+            "sequence_id": "planes/7",
+            "state": "sent",
+            "is_full": True,
+            "parts": 1,
+            "created": 1213,
+            "changed": 0,
+            "unchanged": 0,
+            "deleted": 0,
+            "refused": 0,
+            "reason": None,
+            "begun_at": "2026-11-28T09:00:00Z",
+            "ended_at": None,
+        }
+    ],
 }
 STATE = {
     "events_landed_last": None,
@@ -330,7 +355,10 @@ def test_pipes_and_days(shop: Shop, tab: Tab) -> None:
     page.get_by_role("link", name="Look at the pipe").click()
     expect(page.get_by_role("alert")).to_contain_text("the source does not answer")
     expect(page.get_by_text("planes of fleet <b>")).to_be_visible()
-    expect(page.get_by_role("region", name="Last runs")).to_contain_text("1\u202f213")
+    runs = page.get_by_role("region", name="Last runs")
+    expect(runs).to_contain_text("1\u202f213")
+    expect(runs).to_contain_text("landing")
+    expect(page.get_by_text("every minute")).to_be_visible()
     page = tab.open("/datasets/orders")
     days = page.get_by_role("img", name="Events by day, from 2026-11-19 to 2026-11-20")
     expect(days.locator("rect")).to_have_count(2)

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from console.conftest import BIG
 from playwright.sync_api import Browser, Page, Route, expect
 
 from pulse_api.console.pages import KINDS, release
@@ -91,7 +92,7 @@ def alert(page: Page) -> str:
         ("/pipes/__proto__", "There is no pipe __proto__.", "All pipes"),
         ("/dead-letters/0-1", "There is no dead letter 0-1.", "All dead letters"),
         ("/schemas/__proto__", "There is no schema __proto__.", "All schemas"),
-        ("/trace?event=absent", "no such event was accepted", "Compare it with what the sender has sent"),
+        ("/trace?event=absent", "No such event was accepted", "Compare it with what the sender has sent"),
         ("/trace?event=.", "An address cannot have the name “.”", "command line"),
         ("/trace?event=..", "An address cannot have the name “..”", "command line"),
     ],
@@ -126,8 +127,10 @@ def test_an_address_of_no_page_leads_to_the_overview(path: str, visit: Visit) ->
                 "fix": "Report the request_id: the log",
                 "request_id": "r-9",
             },
-            "r-9",
+            "Internal error of Pulse",
         ),
+        (409, {"detail": "it's gone", "fix": "Reload"}, "It's gone"),
+        (409, {"detail": "my_set is gone", "fix": "Reload"}, "my_set is gone"),
         (413, None, "The answer is not one of Pulse"),
         (200, "{", "The answer is not one of Pulse"),
     ],
@@ -420,13 +423,114 @@ def test_a_dataset_leads_to_its_dead_letters_and_to_a_newer_schema(visit: Visit)
         {"name": name, "version": version, "schema_uri": f"pulse://acme/{name}/{version}"}
         for name, version in (("orders", 1), ("orders", 2), ("other", 9))
     ]
-    answers = {"/v1/dead-letters/groups": OF_LETTERS, "/v1/schemas": {"schemas": versions}}
+    answers = {
+        "/v1/keys/current": IDENTITY | {"scopes": ["read"]},
+        "/v1/dead-letters/groups": OF_LETTERS,
+        "/v1/schemas": {"schemas": versions},
+        "/v1/datasets/orders/moves": {"moves": []},
+    }
     page = visit("/datasets/orders", OF_A_DATASET | answers)
     letters = page.get_by_role("link", name="14", exact=True)
     expect(letters).to_have_attribute("href", "/console/dead-letters?dataset=orders")
     expect(page.get_by_text("pulse dataset move acme orders pulse://acme/orders/2")).to_be_visible()
     differences = page.get_by_role("link", name="See the differences")
     expect(differences).to_have_attribute("href", "/console/schemas/orders?from=1&version=2")
+
+
+def test_a_move_names_its_consequences_and_shows_its_progress(visit: Visit) -> None:
+    following = {"name": "orders", "version": 2, "schema_uri": "pulse://acme/orders/2"}
+    integer = {"name": "amount", "type": "integer"}
+    number, coupon = integer | {"type": "number"}, {"name": "coupon", "type": "string"}
+    trial = {"columns": [number, coupon], "incompatibilities": []}
+    begun = {
+        "move_id": "m-1", "schema_uri": following["schema_uri"], "state": "running", "attempt": 1,
+        "files": 1_200, "files_written": 3, "error": None, "ended_at": None,
+    }  # fmt: skip
+    listed: list[Any] = []
+
+    def move(_: Any) -> tuple[int, Any]:
+        listed.append(begun)
+        return 202, begun
+
+    answers = {
+        "/v1/datasets/orders": ORDERS | {"columns": [integer]},
+        "/v1/schemas": {"schemas": [following]},
+        "/v1/schemas/orders/2": following | {"schema": {"maximum": BIG}},
+        "/v1/schemas/check": trial,
+        "/v1/datasets/orders/moves": lambda _: {"moves": listed},
+        "/v1/datasets/orders/moves/m-1": begun | {"files_written": 4},
+        "/v1/datasets/orders/schema": move,
+    }
+    page = visit("/datasets/orders", OF_A_DATASET | answers)
+    page.clock.install()
+    with page.expect_request("**/v1/schemas/check*") as sent:
+        page.get_by_role("button", name="Move …").click()
+    assert str(BIG) in (sent.value.post_data or ""), "the check is of the whole document"
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("It adds columns to the table: coupon (string).")
+    expect(dialog).to_contain_text("amount (integer to number)")
+    expect(dialog).to_contain_text("cannot move back")
+    assert not listed, "nothing happens before the answer"
+    dialog.get_by_role("button", name="Move", exact=True).click()
+    expect(dialog).to_contain_text("A run will write the data files again.")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.get_by_text("3 of 1\u202f200 data files are written")).to_be_visible()
+    page.clock.fast_forward(3_000)
+    expect(page.get_by_text("4 of 1\u202f200 data files are written")).to_be_visible()
+    trial["incompatibilities"] = [{"pointer": "/n", "change": "property removed", "reason": "rows have it"}]
+    listed.clear()
+    page.reload()
+    page.get_by_role("button", name="Move …").click()
+    expect(dialog).to_contain_text("/n: property removed: rows have it", ignore_case=True)
+    expect(dialog.get_by_role("button")).to_have_text(["Close"])
+
+
+def test_a_dataset_of_entities_shows_what_it_has(visit: Visit) -> None:
+    sync = {
+        "sync_id": 9_001, "sequence_id": "5e0", "is_full": True, "state": "rolled_back", "parts": 77,
+        "created": 5, "changed": 0, "unchanged": 0, "deleted": 0, "refused": 0, "reason": "too many",
+        "begun_at": "2026-11-28T09:00:00Z", "ended_at": None,
+    }  # fmt: skip
+    answers = {
+        "/v1/datasets/orders": ORDERS | {"kind": "entities"},
+        "/v1/datasets/orders/syncs": {"syncs": [sync]},
+    }
+    page = visit("/datasets/orders", OF_A_DATASET | answers)
+    row = page.get_by_role("region", name="Syncs").get_by_role("row").nth(1)
+    expect(row).to_contain_text("done, without deletions")
+    expect(row).to_contain_text("everything")
+    assert not re.search("rolled_back|9001|5e0|77", row.inner_text())
+    latest = page.get_by_role("link", name="Query its latest state")
+    assert "orders__latest" in (latest.get_attribute("href") or "")
+    headings = page.get_by_role("heading", level=2).all_inner_texts()
+    assert headings == ["Newest rows", "Columns", "Syncs", "Snapshots", "Connect an engine"]
+
+
+def test_the_examples_of_queries_are_of_ones_own_datasets(visit: Visit) -> None:
+    text = {"name": "carrier", "type": "string"}
+    datasets = [
+        ORDERS | {"slug": "planes", "kind": "entities", "columns": [text]},
+        ORDERS | {"slug": "long_flights", "columns": [{"name": "delay", "type": "number"}, text]},
+    ]
+    failure = "DuckDB fails at it: Binder Error: no column\n\nLINE 1: SELECT x FROM flights\n               ^"
+    answers = {
+        "/v1/datasets": {"datasets": datasets},
+        "/v1/sql": (422, {"detail": failure, "fix": "DESCRIBE lists columns"}),
+    }
+    page = visit("/query", answers)
+    expect(page.get_by_role("button", name="How many long flights were there by carrier?")).to_be_visible()
+    page.get_by_role("button", name="planes", exact=True).click()
+    field = page.get_by_label("A SELECT, or a question in English")
+    expect(field).to_have_value("SELECT * FROM planes__latest ORDER BY timestamp DESC LIMIT 100")
+    page.get_by_role("button", name="SELECT carrier, count(*) FROM long_flights GROUP BY ALL").click()
+    page.get_by_role("button", name="Run").click()
+    lines = page.get_by_role("alert").locator("pre")
+    expect(lines).to_have_text("LINE 1: SELECT x FROM flights\n               ^", use_inner_text=True)
+    assert lines.evaluate("pre => getComputedStyle(pre).whiteSpace") == "pre"
+    assert "monospace" in lines.evaluate("pre => getComputedStyle(pre).fontFamily")
+    expect(page.get_by_role("alert").locator("p").first).to_have_text(
+        "DuckDB fails at it: Binder Error: no column"
+    )
 
 
 @pytest.mark.parametrize(
@@ -455,7 +559,7 @@ def test_one_of_many_datasets_is_opened_by_its_name(visit: Visit) -> None:
         "/v1/hours": {"datasets": []},
     }
     page = visit("", answers)
-    expect(page.get_by_role("row", name="of entities")).to_be_visible()
+    expect(page.get_by_role("row", name="holds entities")).to_be_visible()
     page.get_by_label("Name of a dataset").fill("set_1999")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="set_1999")).to_be_visible()

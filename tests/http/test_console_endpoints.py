@@ -16,7 +16,9 @@ from pulse_pipelines.backfill import try_schema
 from pulse_pipelines.curated.hours import last_hours
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.monitoring.dataset_states import dataset_states
 from pulse_pipelines.registry import keys
+from pulse_resources import postgres
 
 ITEMS = {
     "type": "object",
@@ -105,6 +107,38 @@ def test_freshness_comes_in_pages(letters: Caller) -> None:
     )
     assert orders["events_landed_last"]
     assert last["next_after"] is None
+
+
+def test_states_of_many_datasets_take_no_more_transactions_than_one(
+    letters: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions = []
+    begin = postgres.tenant_transaction
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        transactions.append(arguments)
+        return begin(*arguments, **options)
+
+    monkeypatch.setattr(postgres, "tenant_transaction", count)
+    tenant, numbers = letters.owner.tenant, []
+    for slugs in (["orders"], ["orders", "baskets"]):
+        transactions.clear()
+        states = dataset_states(tenant, slugs)
+        assert [(state.dataset, state.problem) for state in states] == [(slug, None) for slug in slugs]
+        numbers.append(len(transactions))
+    assert numbers[0] == numbers[1]
+    assert [bool(state.problem) for state in dataset_states(tenant, ["absent", "orders"])] == [True, False]
+
+
+def test_slugs_come_in_the_order_of_their_characters(letters: Caller) -> None:
+    tenant = letters.owner.tenant
+    uri = registry.find_dataset(tenant, "baskets").schema_uri
+    for slug in ("zz", "z_1", "z1"):
+        registry.create_dataset(tenant, slug, uri)
+    assert registry.list_slugs(tenant, "y", 9) == ["z1", "z_1", "zz"] == sorted(["zz", "z_1", "z1"])
+    assert registry.list_slugs(tenant, "z1", 1) == ["z_1"]
+    for slug in ("zz", "z_1", "z1"):
+        registry.delete_dataset(tenant, slug)
 
 
 def test_a_key_is_told_whose_it_is(new_caller: Callable[..., Caller]) -> None:

@@ -1,5 +1,6 @@
 // Requests to /v1 with the key of the tab. Reads wait until the API is back; changes are sent once.
 
+import { sentence } from "./format.js";
 import { readJson } from "./json.js";
 import { currentKey } from "./session.js";
 
@@ -20,7 +21,7 @@ const INVALID = [400, 422];
 /** An answer that is an error: the problem document, with `status`, and `message` and `fix` for a reader of pages. */
 export class Problem extends Error {
   constructor(document, status) {
-    super(wordsOf(document) ?? "The answer is not one of Pulse");
+    super(sentence(wordsOf(document) ?? "The answer is not one of Pulse"));
     this.status = status;
     this.document = document;
     this.fix = typeof document.fix === "string" && !OF_REQUESTS.test(document.fix) ? document.fix : (FIXES[status] ?? RELOAD);

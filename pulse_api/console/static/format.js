@@ -17,6 +17,11 @@ export function number(value) {
   return h("span", { class: "number" }, withSeparators(value));
 }
 
+/** A text of the API where it stands alone: its first word begins with a capital, unless it may be a name. */
+export function sentence(text) {
+  return text.replace(/^[a-z](?=[a-z']*[ ,])/, (letter) => letter.toUpperCase());
+}
+
 /** A count with its noun: 1 event, 2 events. */
 export function count(value, noun, plural = `${noun}s`) {
   return `${withSeparators(value)} ${Number(value) === 1 ? noun : plural}`;

@@ -3,12 +3,15 @@
 import { canBeInPath, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
 import { number, time, withSeparators } from "./format.js";
+import { newerVersion } from "./moves.js";
 import { days, rollups } from "./summaries.js";
 import { stateForm } from "./states.js";
+import { runTable } from "./syncs.js";
 import { grid } from "./values.js";
 import { absent, address, code, empty, facts, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const ROWS = 100;
+const SYNCS = 10;
 const NO_STATE = 409; // the dataset exists, and no state is declared
 const FIRST = ["timestamp", "id", "_is_deleted"];
 const LAST = ["context", "trace_id", "schema_version", "tenant_id"];
@@ -17,8 +20,11 @@ export function showDataset(main, context) {
   const { segments: [, slug], signal, parameters } = context;
   const snapshot = parameters.get("snapshot");
   const options = { signal };
-  const places = Object.fromEntries(["head", "rows", "columns", "days", "rollups", "state", "snapshots", "connect"].map((name) => [name, h("div", {}, pending(name === "rows" ? 10 : 3))]));
+  const places = Object.fromEntries(["head", "rows", "columns", "days", "rollups", "state", "syncs", "snapshots", "connect"].map((name) => [name, h("div", {}, pending(name === "rows" ? 10 : 3))]));
   const newer = h("div", {});
+  const ofEvents = [section("Events by hour and day", places.days), section("Rollups", places.rollups), section("State of a key", places.state)];
+  const ofEntities = section("Syncs", places.syncs);
+  const omit = (...sections) => sections.forEach((part) => part.remove());
   put(
     main,
     h("p", { class: "path" }, link([], "Datasets"), " / "),
@@ -27,9 +33,8 @@ export function showDataset(main, context) {
     newer,
     section("Newest rows", snapshot ? past(slug, snapshot) : null, places.rows),
     section("Columns", places.columns),
-    section("Events by hour and day", places.days),
-    section("Rollups", places.rollups),
-    section("State of a key", places.state),
+    ofEvents,
+    ofEntities,
     section("Snapshots", places.snapshots),
     section("Connect an engine", places.connect),
   );
@@ -45,16 +50,20 @@ export function showDataset(main, context) {
   const letters = read("/v1/dead-letters/groups", { signal, parameters: { dataset: slug, limit: 1000 } });
   letters.catch(() => {});
   fillWith(places.head, async () => head(await dataset, await snapshots, await letters, asOf, context));
-  fillWith(newer, async () => newerVersion(await dataset, await read("/v1/schemas", options), context.identity.tenant), () => []);
+  fillWith(newer, async () => newerVersion(newer, await dataset, await read("/v1/schemas", options), context), () => []);
   fillWith(places.rows, async () => rows(await read(`${path}/preview`, { signal, parameters: { limit: ROWS, snapshot_id: snapshot } }), await dataset, context));
   const meaning = read(`${path}/meaning`, options);
   meaning.catch(() => {});
-  const isOfEvents = async () => (await dataset).kind === "events";
-  const ofEntities = (noun) => h("p", { class: "quiet" }, `Datasets of entities have no ${noun}.`);
   fillWith(places.columns, async () => columns(await dataset, await meaning));
-  fillWith(places.days, async () => ((await isOfEvents()) ? days(await read(`${path}/summary`, options)) : ofEntities("summary of days")));
-  fillWith(places.rollups, async () => ((await isOfEvents()) ? rollups(path, await meaning, options) : ofEntities("rollups")));
-  fillWith(places.state, async () => ((await isOfEvents()) ? stateOf(path, slug, context) : ofEntities("state")));
+  const ofKind = async () => {
+    const isOfEvents = (await dataset).kind === "events";
+    omit(...(isOfEvents ? [ofEntities] : ofEvents));
+    if (!isOfEvents) return fillWith(places.syncs, async () => syncsOf(await read(`${path}/syncs`, options)));
+    fillWith(places.days, async () => days(await read(`${path}/summary`, options)));
+    fillWith(places.rollups, async () => rollups(path, await meaning, options));
+    return fillWith(places.state, async () => stateOf(path, slug, context));
+  };
+  ofKind().catch(() => omit(...ofEvents, ofEntities)); // the head shows the error
   fillWith(places.snapshots, async () => history(slug, await snapshots, snapshot));
   return fillWith(places.connect, async () => connections(await read("/v1/lake/connect", options)));
 }
@@ -66,33 +75,27 @@ function past(slug, snapshot) {
 function head(dataset, { snapshots }, { groups }, asOf, context) {
   const newest = snapshots[0];
   const open = groups.reduce((sum, group) => sum + Number(group.count), 0);
-  const query = new URLSearchParams({ q: `SELECT * FROM "${dataset.slug}" ORDER BY timestamp DESC LIMIT 100` });
+  const queryOf = (label, sql) => h("a", { href: `${address("query")}?${new URLSearchParams({ q: sql })}` }, label);
+  const isOfEntities = dataset.kind === "entities";
   return [
     freshLine(asOf, context.reload, newest ? ["Last commit ", time(newest.committed_at)] : "No commit yet"),
     facts([
       ["Rows", number(newest?.total_rows ?? 0)],
       ["Holds", dataset.kind === "entities" ? "versions of entities" : "events"],
-      ["Table", h("code", {}, foreign(dataset.table))],
+      ["Table", h("code", {}, nameOfTable(dataset.table))],
       ["Schema", schemaLink(dataset.schema_uri)],
       ["Invalid events", dataset.on_invalid === "refuse" ? "are refused" : "become dead letters"],
       ["Open dead letters", open ? h("a", { class: "bad", href: `${address("dead-letters")}?${new URLSearchParams({ dataset: dataset.slug })}` }, withSeparators(open)) : number(0)],
       ["Created", time(dataset.created_at)],
     ]),
-    h("p", {}, h("a", { href: `${address("query")}?${query}` }, "Query its rows")),
+    h("p", {}, isOfEntities ? [queryOf("Query its latest state", `SELECT * FROM "${dataset.slug}__latest" LIMIT 100`), " · "] : null, queryOf(isOfEntities ? "Query its versions" : "Query its rows", `SELECT * FROM "${dataset.slug}" ORDER BY timestamp DESC LIMIT 100`)),
   ];
 }
 
-/** That a version of the schema is published which the dataset does not follow, and how it moves there. */
-function newerVersion(dataset, { schemas }, tenant) {
-  const [name] = dataset.schema_uri.split("/").slice(-2);
-  const latest = schemas.filter((schema) => schema.name === name).at(-1);
-  if (!latest || Number(latest.version) <= Number(dataset.schema_version)) return [];
-  const versions = new URLSearchParams({ from: dataset.schema_version, version: latest.version });
-  return notice(
-    "info",
-    h("p", {}, `The dataset follows version ${dataset.schema_version} of its schema; version ${latest.version} is published. `, h("a", { href: `${address("schemas", name)}?${versions}` }, "See the differences"), ". To move the dataset:"),
-    code(`pulse dataset move ${tenant} ${dataset.slug} ${latest.schema_uri}`, "Command of the move"),
-  );
+/** Namespace and name: a line breaks between them first. */
+function nameOfTable(text) {
+  const [namespace, name] = text.split(".");
+  return [foreign(`${namespace}.`), h("wbr"), foreign(name)];
 }
 
 function schemaLink(uri) {
@@ -111,21 +114,22 @@ function rows(answer, dataset) {
   return grid(`Newest rows of ${dataset.slug}`, ordered, answer.rows);
 }
 
+function syncsOf({ syncs }) {
+  return syncs.length ? runTable("Syncs", syncs.slice(0, SYNCS)) : h("p", { class: "quiet" }, "No sync yet: entities were sent one by one, or not at all.");
+}
+
 function columns(dataset, meaning) {
   if (!dataset.columns.length) return empty("The schema declares no properties.", h("p", {}, "What events hold is in the column _extra."));
   const fields = new Map(meaning.fields.map((field) => [field.name, field]));
-  const hasUnits = meaning.fields.some((field) => field.unit);
+  const text = ({ title, description }) => [title, description].filter(Boolean).join(". ");
+  const hasUnits = meaning.fields.some(({ unit }) => unit);
+  const hasMeaning = meaning.fields.some((field) => text(field) || field.values.length);
   const lines = dataset.columns.map((column) => {
-    const field = fields.get(column.name);
-    const values = field?.values.length ? ` One of: ${field.values.slice(0, 20).join(", ")}` : "";
-    return [
-      h("code", {}, foreign(column.name)),
-      column.type,
-      ...(hasUnits ? [foreign(field?.unit ?? "")] : []),
-      [foreign([field?.title, field?.description].filter(Boolean).join(". ")), values ? h("span", { class: "quiet" }, foreign(values)) : null],
-    ];
+    const field = fields.get(column.name) ?? { values: [] };
+    const values = field.values.length ? h("span", { class: "quiet" }, " One of: ", foreign(field.values.slice(0, 20).join(", "))) : null;
+    return [h("code", {}, foreign(column.name)), column.type, ...(hasUnits ? [field.unit ? foreign(field.unit) : null] : []), ...(hasMeaning ? [text(field) || values ? [foreign(text(field)), values] : null] : [])];
   });
-  return table("Columns", hasUnits ? ["Column", "Type", "Unit", "Meaning"] : ["Column", "Type", "Meaning"], lines);
+  return table("Columns", ["Column", "Type", ...(hasUnits ? ["Unit"] : []), ...(hasMeaning ? ["Meaning"] : [])], lines);
 }
 
 /** The form for a key of the state, or how to declare one. */

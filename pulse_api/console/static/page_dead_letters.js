@@ -2,10 +2,10 @@
 
 import { change, read, segment } from "./api.js";
 import { foreign, h, plain, put } from "./dom.js";
-import { bytes, count, number, time, withSeparators } from "./format.js";
+import { bytes, count, number, sentence, time, withSeparators } from "./format.js";
 import { groupQuery } from "./page_overview.js";
 import { jsonTree } from "./values.js";
-import { absent, address, button, confirm, copyButton, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
+import { absent, address, button, confirm, copyButton, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, tableOf, tableRow } from "./ui.js";
 
 const MOST = 10_000; // letters that one request replays or discards
 const LISTED = 50;
@@ -68,16 +68,16 @@ function shortened(text) {
 }
 
 async function letters(options) {
-  const box = h("tbody", {});
+  const box = h("tbody", { role: "rowgroup" });
+  const columns = ["Letter", "Event id", "What is wrong", "Set aside"];
   const more = h("p", { class: "more" });
   const add = async (cursor) => {
     const page = await read("/v1/dead-letters", { ...options, parameters: { ...options.parameters, limit: LISTED, cursor } });
-    box.append(...page.dead_letters.map((letter) => h("tr", {}, h("td", {}, link(["dead-letters", letter.id], foreign(letter.id))), h("td", {}, letter.event_id === null ? "–" : shortened(letter.event_id)), h("td", {}, foreign(letter.detail)), h("td", {}, time(letter.set_aside_at)))));
+    box.append(...page.dead_letters.map((letter) => tableRow(columns, [link(["dead-letters", letter.id], foreign(letter.id)), letter.event_id === null ? "–" : shortened(letter.event_id), foreign(sentence(letter.detail)), time(letter.set_aside_at)])));
     put(more, page.next_cursor ? button("More", () => add(page.next_cursor)) : null);
   };
   await add(null);
-  const headings = ["Letter", "Event id", "What is wrong", "Set aside"].map((name) => h("th", { scope: "col" }, name));
-  return [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Dead letters" }, h("table", {}, h("thead", {}, h("tr", {}, headings)), box)), more];
+  return [tableOf("Dead letters", columns, box), more];
 }
 
 function showLetter(main, context, id) {

@@ -2,7 +2,7 @@
 
 import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
-import { time } from "./format.js";
+import { count, time } from "./format.js";
 import { button, code, confirm, fillWith, freshLine, notice, openDialog, pending, problem, section, table } from "./ui.js";
 
 // What a key with a scope can do.
@@ -18,9 +18,15 @@ export function showKeys(main, context) {
   const asOf = new Date().toISOString();
   return fillWith(body, async () => {
     const answer = await read("/v1/keys", { signal: context.signal });
-    const keys = [...answer.keys.filter(isInForce), ...answer.keys.filter((key) => !isInForce(key))];
-    const lines = keys.map((key) => [[foreign(key.name), key.key_id === context.identity.key_id ? h("span", { class: "quiet" }, " (yours)") : null], h("code", {}, foreign(key.key_id)), key.scopes.join(", "), stateOf(key), time(key.last_used_at), time(key.created_at), isInForce(key) ? button("Revoke …", () => revoke(key, context), { class: "small danger" }) : null]);
-    return [freshLine(asOf, context.reload), section("Issue a key", form(context)), table("Keys", ["Name", "Id", "Scopes", "State", "Last used", "Created", ""], lines, ["wide", "", "wide", "", "", "", ""])];
+    const line = (key) => [[foreign(key.name), key.key_id === context.identity.key_id ? h("span", { class: "quiet" }, " (yours)") : null], h("code", {}, foreign(key.key_id)), key.scopes.join(", "), stateOf(key), time(key.last_used_at), time(key.created_at), isInForce(key) ? button("Revoke …", () => revoke(key, context), { class: "small danger" }) : null];
+    const list = (label, keys) => table(label, ["Name", "Id", "Scopes", "State", "Last used", "Created", ""], keys.map(line), ["wide", "", "wide", "", "", "", ""]);
+    const ended = answer.keys.filter((key) => !isInForce(key));
+    return [
+      freshLine(asOf, context.reload),
+      list("Keys", answer.keys.filter(isInForce)),
+      ended.length ? h("details", {}, h("summary", {}, `${count(ended.length, "key")} revoked or expired`), list("Ended keys", ended)) : null,
+      section("Issue a key", form(context)),
+    ];
   });
 }
 

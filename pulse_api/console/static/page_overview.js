@@ -3,7 +3,7 @@
 import { read } from "./api.js";
 import { smallBars } from "./chart.js";
 import { foreign, h, put } from "./dom.js";
-import { count, exact, number, time, withSeparators } from "./format.js";
+import { count, exact, number, sentence, time, withSeparators } from "./format.js";
 import { address, code, empty, facts, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const LOW = 0.1; // of a quota, from which the overview warns
@@ -96,7 +96,7 @@ function datasetList(first, groups, options, context) {
     try {
       const answer = await read("/v1/hours", { ...options, parameters });
       for (const hours of answer.datasets) put(lines.get(hours.dataset) ?? h("span"), lastDay(hours));
-      for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet" }, "of entities"));
+      for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet" }, "holds entities"));
     } catch (error) {
       if (error.name === "AbortError") return;
       for (const line of lines.values()) if (line.textContent === "…") put(line, h("span", { class: "quiet", title: error.message }, "unknown"));
@@ -118,7 +118,7 @@ function datasetList(first, groups, options, context) {
       lines.set(one.dataset, line);
       rows.push([
         link(["datasets", one.dataset], foreign(one.dataset)),
-        one.problem ? h("span", { class: "bad" }, foreign(one.problem)) : number(one.rows),
+        one.problem ? h("span", { class: "bad" }, foreign(sentence(one.problem))) : number(one.rows),
         line,
         time(one.events_landed_last, "nothing yet"),
         many ? h("a", { class: "bad", href: `${address("dead-letters")}?dataset=${encodeURIComponent(one.dataset)}` }, withSeparators(many)) : number(0),

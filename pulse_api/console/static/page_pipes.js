@@ -1,11 +1,14 @@
 // Pipes: their state, and the last runs of one.
 
 import { change, read, segment } from "./api.js";
-import { foreign, h, put } from "./dom.js";
-import { number, time } from "./format.js";
-import { absent, button, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
+import { foreign, h, plain, put } from "./dom.js";
+import { number, time, withSeparators } from "./format.js";
+import { runTable } from "./syncs.js";
+import { absent, button, code, empty, facts, fillWith, freshLine, link, notice, pending, problem, section, table } from "./ui.js";
 
-const COUNTS = ["created", "changed", "unchanged", "deleted", "refused"];
+const COUNTS = ["Created", "Changed", "Unchanged", "Deleted", "Refused"];
+const MODES = { __proto__: null, full: "all rows each time", incremental: "rows beyond the last cursor", changes: "changes, from the source's log" };
+const PERIODS = [[86_400, "day"], [3_600, "hour"], [60, "minute"]];
 
 export function showPipes(main, context) {
   const body = h("div", {}, pending(8));
@@ -14,9 +17,16 @@ export function showPipes(main, context) {
   fillWith(body, async () => {
     const { pipes } = await read("/v1/pipes", { signal: context.signal });
     if (!pipes.length) return empty("There are no pipes yet.", h("p", {}, "A pipe copies a table, files or a feed into a dataset, or a dataset to a sink. POST /v1/pipes creates one, after an operator has set its source."));
-    const lines = pipes.map((pipe) => [link(["pipes", pipe.pipe], foreign(pipe.pipe)), stateOf(pipe), pipe.direction === "in" ? [foreign(pipe.other_end), " → ", link(["datasets", pipe.dataset], foreign(pipe.dataset))] : [link(["datasets", pipe.dataset], foreign(pipe.dataset)), " → ", foreign(pipe.other_end)], time(pipe.settled_at)]);
+    const lines = pipes.map((pipe) => [link(["pipes", pipe.pipe], foreign(pipe.pipe)), stateOf(pipe), wayOf(pipe), time(pipe.settled_at)]);
     return [freshLine(asOf, context.reload), table("Pipes", ["Pipe", "State", "Way", "Last settled"], lines)];
   });
+}
+
+/** From where to where, in the order of the way. */
+function wayOf(pipe) {
+  const ends = [pipe.transform ? h("span", { title: plain(pipe.transform) }, "a query") : foreign(pipe.other_end), link(["datasets", pipe.dataset], foreign(pipe.dataset))];
+  const [from, to] = pipe.direction === "in" ? ends : ends.reverse();
+  return [from, " → ", to];
 }
 
 function stateOf(pipe) {
@@ -38,19 +48,27 @@ export function showPipe(main, context) {
       pipe.error ? notice("error", h("p", { class: "what" }, "Its last run failed: ", foreign(pipe.error)), h("p", { class: "fix" }, "Remove the cause, then run it.")) : null,
       facts([
         ["State", stateOf(pipe)],
-        ["Way", pipe.direction === "in" ? "into a dataset" : "out to a sink"],
-        ["Other end", foreign(pipe.other_end)],
-        ["Dataset", link(["datasets", pipe.dataset], foreign(pipe.dataset))],
-        ["Mode", pipe.mode],
-        ["Runs", pipe.every_seconds === null ? "only on request" : `every ${pipe.every_seconds} s`],
+        [pipe.direction === "in" ? "From" : "To", pipe.transform ? "a query" : foreign(pipe.other_end)],
+        [pipe.direction === "in" ? "Into the dataset" : "From the dataset", link(["datasets", pipe.dataset], foreign(pipe.dataset))],
+        ["Reads", pipe.mode && (MODES[pipe.mode] ?? pipe.mode)],
+        ["Runs", pipe.every_seconds === null ? "only on request" : period(pipe.every_seconds)],
         ["Behind by", pipe.behind === null ? null : [number(pipe.behind), " versions"]],
         ["Last run began", time(pipe.begun_at)],
       ]),
+      pipe.transform ? code(pipe.transform, "Query of the pipe") : null,
+      pipe.computes ? h("p", { class: "quiet" }, "Its last run computed ", foreign(pipe.computes), ".") : null,
       actions(path, pipe, context),
-      section("Last 24 hours", facts(COUNTS.map((outcome) => [outcome, number(pipe.last_day[outcome])]))),
+      section("Last 24 hours", facts(COUNTS.map((outcome) => [outcome, number(pipe.last_day[outcome.toLowerCase()])]))),
       section("Last runs", runs(pipe)),
     ];
   }, missing);
+}
+
+/** How often, in the largest unit that divides it. */
+function period(seconds) {
+  const [length, unit] = PERIODS.find(([size]) => Number(seconds) % size === 0) ?? [1, "second"];
+  const many = Number(seconds) / length;
+  return many === 1 ? `every ${unit}` : `every ${withSeparators(many)} ${unit}s`;
 }
 
 function actions(path, pipe, context) {
@@ -69,8 +87,5 @@ function actions(path, pipe, context) {
 
 function runs({ deliveries, syncs, direction }) {
   const entries = direction === "out" ? deliveries : syncs;
-  if (!entries.length) return h("p", { class: "quiet" }, "It has not run yet.");
-  const names = Object.keys(entries[0]).filter((name) => entries.some((entry) => entry[name] !== null && typeof entry[name] !== "object"));
-  const cell = (name, value) => (value === null || value === undefined || typeof value === "object" ? "–" : name.endsWith("_at") ? time(value) : typeof value === "number" ? number(value) : typeof value === "boolean" ? (value ? "yes" : "no") : foreign(String(value)));
-  return table("Last runs", names.map((name) => name.replaceAll("_", " ")), entries.map((entry) => names.map((name) => cell(name, entry[name]))), names.map((name) => (entries.some((entry) => typeof entry[name] === "number") ? "number" : "")));
+  return entries.length ? runTable("Last runs", entries) : h("p", { class: "quiet" }, "It has not run yet.");
 }

@@ -3,7 +3,7 @@
 import { change, read } from "./api.js";
 import { chartOfRows } from "./chart.js";
 import { foreign, h, put } from "./dom.js";
-import { count, exact, time, withSeparators } from "./format.js";
+import { count, exact, sentence, time, withSeparators } from "./format.js";
 import { grid } from "./values.js";
 import { address, button, code, empty, fillWith, link, notice, pending, problem, section } from "./ui.js";
 
@@ -17,6 +17,12 @@ export function showQuery(main, context) {
   const field = h("textarea", { id: "q", rows: 5, spellcheck: "false", "aria-describedby": "q-help" });
   field.value = text;
   const result = h("div", { "aria-live": "polite" });
+  const fill = (query) => {
+    field.value = query;
+    field.focus();
+  };
+  const example = h("span", {});
+  const help = h("p", { id: "q-help", class: "quiet" }, example, "Ctrl+Enter runs it.");
   const history = h("div", {});
   let running = null;
   const stop = button("Stop", () => running?.abort(), { hidden: true });
@@ -46,7 +52,7 @@ export function showQuery(main, context) {
   });
   const drawHistory = () => {
     const queries = readHistory(context.identity.tenant);
-    const items = queries.map((query) => h("li", {}, button(foreign(query), () => { field.value = query; field.focus(); }, { class: "link" })));
+    const items = queries.map((query) => h("li", {}, button(foreign(query), () => fill(query), { class: "link" })));
     put(history, queries.length ? h("ul", { class: "history" }, items) : h("p", { class: "quiet" }, "Queries of this tab appear here."));
   };
   put(
@@ -54,23 +60,45 @@ export function showQuery(main, context) {
     h("h1", {}, "Query"),
     h("label", { for: "q" }, "A SELECT, or a question in English"),
     field,
-    h("p", { id: "q-help", class: "quiet" }, "Such as: ", h("code", {}, "SELECT country, count(*) FROM orders GROUP BY ALL"), " or: How many orders were there by country? Ctrl+Enter runs it."),
+    help,
     h("div", { class: "actions" }, h("button", { type: "button", class: "primary", onclick: run }, "Run"), stop),
     result,
-    section("Tables", tablesOf(context, field)),
+    section("Tables", tablesOf(context, fill, example)),
     section("Queries of this tab", history),
   );
   drawHistory();
   if (!text) field.focus();
 }
 
-function tablesOf(context, field) {
+/** A query and a question about one of the tenant's own datasets, if any has a column to count by. */
+function examplesOf(datasets, fill) {
+  const isText = ({ type }) => type === "string";
+  const dataset = datasets.find(({ kind, columns }) => kind === "events" && columns.some(isText)) ?? datasets.find(({ columns }) => columns.some(isText));
+  if (!dataset) return null;
+  const { name } = dataset.columns.find(isText);
+  const sql = `SELECT ${quoted(name)}, count(*) FROM ${tableOf(dataset)} GROUP BY ALL`;
+  const question = `How many ${dataset.slug.replaceAll("_", " ")} were there by ${name.replaceAll("_", " ")}?`;
+  return ["Such as: ", button(foreign(sql), () => fill(sql), { class: "link" }), " or: ", button(foreign(question), () => fill(question), { class: "link" }), " "];
+}
+
+/** The table in which each event, or each entity, has one row. */
+function tableOf({ slug, kind }) {
+  return quoted(kind === "entities" ? `${slug}__latest` : slug);
+}
+
+/** A name in SQL. */
+function quoted(name) {
+  return /^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;
+}
+
+function tablesOf(context, fill, example) {
   const box = h("div", {}, pending(1));
   fillWith(box, async () => {
     const { datasets } = await read("/v1/datasets", { signal: context.signal });
     if (!datasets.length) return empty("There are no datasets yet.", h("p", {}, link([], "The overview"), " says how to create the first."));
+    put(example, examplesOf(datasets, fill));
     const rest = datasets.length - SHOWN_TABLES;
-    return h("p", { class: "chips" }, datasets.slice(0, SHOWN_TABLES).map(({ slug }) => button(foreign(slug), () => { field.value = `SELECT * FROM "${slug}" ORDER BY timestamp DESC LIMIT 100`; field.focus(); }, { class: "chip" })), rest > 0 ? h("span", { class: "quiet" }, `and ${withSeparators(rest)} more`) : null);
+    return h("p", { class: "chips" }, datasets.slice(0, SHOWN_TABLES).map((dataset) => button(foreign(dataset.slug), () => fill(`SELECT * FROM ${tableOf(dataset)} ORDER BY timestamp DESC LIMIT 100`), { class: "chip" })), rest > 0 ? h("span", { class: "quiet" }, `and ${withSeparators(rest)} more`) : null);
   });
   return box;
 }
@@ -123,7 +151,7 @@ function notUnderstood(error) {
   return notice(
     "warn",
     h("p", { class: "what" }, foreign(error.message)),
-    understood.length ? h("ul", {}, understood.map((line) => h("li", {}, foreign(line)))) : null,
+    understood.length ? h("ul", {}, understood.map((line) => h("li", {}, foreign(sentence(line))))) : null,
     Object.keys(known).length ? h("details", {}, h("summary", {}, "What can be asked for"), Object.entries(known).map(([slug, names]) => h("p", {}, h("strong", {}, foreign(slug)), ": ", foreign(names.join(", "))))) : null,
     h("p", { class: "fix" }, foreign(error.fix)),
   );

@@ -2,8 +2,9 @@
 
 import { change, read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
-import { count, number, time, withSeparators } from "./format.js";
+import { count, number, sentence, time, withSeparators } from "./format.js";
 import { writeJson } from "./json.js";
+import { obstaclesOf } from "./moves.js";
 import { absent, address, button, code, copyButton, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const LISTED = 20; // datasets that follow a schema
@@ -25,7 +26,10 @@ export function showSchemas(main, context) {
 /** A document to paste: its columns, what events may cost, and whether a dataset can move to it. */
 function checkForm(context) {
   const field = h("textarea", { id: "document", rows: 8, spellcheck: "false", placeholder: '{"type": "object", "properties": {"country": {"type": "string"}}}' });
-  const dataset = h("input", { id: "follows", autocomplete: "off", spellcheck: "false" });
+  const names = h("datalist", { id: "names-of-datasets" });
+  const dataset = h("input", { id: "follows", autocomplete: "off", spellcheck: "false", list: names.id });
+  const loadNames = () => fillWith(names, async () => (await read("/v1/datasets", { signal: context.signal })).datasets.map(({ slug }) => h("option", { value: slug })), () => []);
+  dataset.addEventListener("focus", loadNames, { once: true });
   const result = h("div", { "aria-live": "polite" });
   const check = async () => {
     put(result, pending(3));
@@ -45,7 +49,7 @@ function checkForm(context) {
     h("p", { class: "quiet" }, "Nothing is published or stored."),
     h("label", { for: "document" }, "JSON Schema"),
     field,
-    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional for the check)"), dataset, button("Check", check, { class: "primary" })),
+    h("div", { class: "actions" }, h("label", { for: "follows" }, "Dataset that is to follow it (optional for the check)"), dataset, names, button("Check", check, { class: "primary" })),
     h("div", { class: "actions" }, h("label", { for: "of-day" }, "Day (UTC) of the dataset's events"), day, button("Try on this day", tryOnDay)),
     result,
   ];
@@ -59,13 +63,9 @@ function trialAnswer({ day, events, refused, refused_already: already, examples,
   const place = (one) => (one.pointer ? h("code", {}, foreign(one.pointer)) : "–");
   return [
     notice(kind, h("p", { class: "what" }, what), Number(already) ? h("p", {}, `${withSeparators(already)} more are refused by the present schema, too.`) : null, complete ? null : h("p", {}, "The day has more: pulse schema try validates all of it.")),
-    examples.length ? table("Events that would be refused", ["Event id", "Reason", "Place", "What is wrong"], examples.map((one) => [foreign(one.event_id ?? "–"), h("code", {}, foreign(one.reason)), place(one), foreign(one.detail)])) : null,
+    examples.length ? table("Events that would be refused", ["Event id", "Reason", "Place", "What is wrong"], examples.map((one) => [foreign(one.event_id ?? "–"), h("code", {}, foreign(one.reason)), place(one), foreign(sentence(one.detail))])) : null,
     incompatibilities.length ? obstaclesOf(incompatibilities) : null,
   ];
-}
-
-function obstaclesOf(obstacles) {
-  return notice("warn", h("p", { class: "what" }, "The dataset cannot move to this schema:"), h("ul", {}, obstacles.map((one) => h("li", {}, h("code", {}, foreign(one.pointer)), ": ", foreign(one.change), ": ", foreign(one.reason)))));
 }
 
 function checkAnswer(answer) {
@@ -113,7 +113,7 @@ function followers(name, datasets) {
 function differences(older, newer) {
   const rows = alignLines(older.split("\n"), newer.split("\n")).map(([left, right]) => {
     const differs = left !== right;
-    const side = (line, kind) => h("td", { class: differs && line !== null ? kind : "" }, h("code", {}, differs && line !== null ? h("span", { class: "sign" }, kind === "removed" ? "− " : "+ ") : "  ", line === null ? "" : foreign(line)));
+    const side = (line, kind) => h("td", { class: line === null ? "blank" : differs ? kind : "" }, h("code", {}, differs && line !== null ? h("span", { class: "sign" }, kind === "removed" ? "− " : "+ ") : "  ", line === null ? "" : foreign(line)));
     return h("tr", {}, side(left, "removed"), side(right, "added"));
   });
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Differences" }, h("table", { class: "differences" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Before"), h("th", { scope: "col" }, "After"))), h("tbody", {}, rows)));

@@ -2,7 +2,7 @@
 
 import { read, segment } from "./api.js";
 import { foreign, h, put } from "./dom.js";
-import { exact, time } from "./format.js";
+import { exact, sentence, time } from "./format.js";
 import { address, code, facts, fillWith, freshLine, link, notice, pending } from "./ui.js";
 
 const PLACE = /^(.*):(\d+):(\d+)$/s;
@@ -57,7 +57,7 @@ function fateOf(fate) {
     "article",
     { class: "card" },
     h("h2", {}, ENDS[fate.state] ?? fate.state, fate.dataset ? [" · ", link(["datasets", fate.dataset], foreign(fate.dataset))] : null),
-    h("p", {}, foreign(fate.detail)),
+    h("p", {}, foreign(sentence(fate.detail))),
     h("ol", { class: "steps" }, steps(fate).map(([name, moment, note]) => h("li", { class: name === null ? kind : "done" }, h("strong", {}, name ?? ENDS[fate.state]), " ", moment ? h("span", { class: "when" }, time(moment), " · ", exact(moment)) : null, note ? h("div", { class: "quiet" }, note) : null))),
     facts([
       ["Place (partition:offset)", fate.offset === null ? null : h("code", {}, `${fate.partition}:${fate.offset}`)],
@@ -79,7 +79,7 @@ function steps(fate) {
   if (row) lines.push(["Happened", row.timestamp, "the event's timestamp, by its sender"]);
   if (fate.received_at) lines.push(["Received", fate.received_at, "appended to the topic"]);
   if (fate.batch_id) lines.push(["In a batch", null, h("code", {}, foreign(fate.batch_id))]);
-  if (letter) lines.push(["Set aside", letter.set_aside_at, foreign(letter.detail)]);
+  if (letter) lines.push(["Set aside", letter.set_aside_at, foreign(sentence(letter.detail))]);
   const snapshot = row?.snapshot_id ? ["snapshot ", h("code", {}, foreign(String(row.snapshot_id)))] : null;
   lines.push([null, row?.landed_at ?? letter?.resolved_at ?? (letter ? null : fate.settled_at), snapshot]);
   for (const rebuild of row?.rebuilds ?? []) lines.push(["Rebuilt", rebuild.settled_at, ["by the backfill ", h("code", {}, foreign(rebuild.backfill_id))]]);

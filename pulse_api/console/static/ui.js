@@ -45,12 +45,20 @@ export function problem(error) {
   const { understood = [], incompatibilities = [], request_id: id } = error.document;
   return notice(
     "error",
-    h("p", { class: "what" }, foreign(error.message)),
+    report(error.message),
     understood.length ? h("p", {}, "Understood: ", foreign(understood.join("; "))) : null,
     incompatibilities.length ? h("ul", {}, incompatibilities.map((entry) => h("li", {}, foreign(Object.values(entry).join(": "))))) : null,
     h("p", { class: "fix" }, foreign(error.fix)),
     id ? h("p", { class: "quiet" }, "Request ", h("code", {}, foreign(id))) : null,
   );
+}
+
+/** What is wrong, line by line; a line of SQL with the caret below it keeps its alignment. */
+function report(message) {
+  const at = message.search(/^LINE \d+:/m);
+  const [what, ...more] = message.slice(0, at < 0 ? undefined : at).trim().split(/\n+/);
+  const place = at < 0 ? null : h("pre", { class: "report", tabindex: 0, "aria-label": "Place in the query" }, foreign(message.slice(at)));
+  return [h("p", { class: "what" }, foreign(what)), more.map((line) => h("p", {}, foreign(line))), place];
 }
 
 /** What a page shows of a name that the tenant has nothing under: `list` is the page that has all, and its label. */
@@ -118,18 +126,22 @@ export function facts(pairs) {
   }));
 }
 
-/** A table of rows that are lists of cells; `kinds` are classes of the columns. */
+/** A table of rows that are lists of cells; `kinds` are classes of the columns. On a narrow screen each row is a block. */
 export function table(label, columns, rows, kinds = []) {
-  return h(
-    "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
-    h(
-      "table",
-      {},
-      h("thead", {}, h("tr", {}, columns.map((name, at) => h("th", { scope: "col", class: kinds[at] }, name)))),
-      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, at) => h("td", { class: kinds[at] }, cell))))),
-    ),
-  );
+  return tableOf(label, columns, h("tbody", { role: "rowgroup" }, rows.map((cells) => tableRow(columns, cells, kinds))), kinds);
+}
+
+/** A table with a body of `tableRow`s. Its roles stay when a narrow screen shows it in blocks. */
+export function tableOf(label, columns, body, kinds = []) {
+  const headings = columns.map((name, at) => h("th", { scope: "col", role: "columnheader", class: kinds[at] }, name));
+  const head = h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, headings));
+  return h("div", { class: "scroll stack", tabindex: 0, role: "region", "aria-label": label }, h("table", { role: "table" }, head, body));
+}
+
+/** A row of a table; each cell knows the name of its column, for narrow screens. */
+export function tableRow(columns, cells, kinds = []) {
+  const nameOf = (column) => (typeof column === "string" ? column : h("span", {}, column).textContent);
+  return h("tr", { role: "row" }, cells.map((cell, at) => h("td", { role: "cell", class: kinds[at], "data-column": nameOf(columns[at]) }, cell)));
 }
 
 /** Ask before something happens; the dialog shows the action's result or its error. Without an action it only tells. */

@@ -53,6 +53,5 @@ def get_freshness(
 
 def page_of_slugs(tenant: Tenant, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Slugs of at most `limit` datasets after one (None: of the first), and `after` of the next page."""
-    slugs = sorted(dataset.slug for dataset in registry.list_datasets(tenant))
-    slugs = [slug for slug in slugs if slug > (after or "")]
+    slugs = registry.list_slugs(tenant, after, limit + 1)
     return slugs[:limit], slugs[limit - 1] if len(slugs) > limit else None
