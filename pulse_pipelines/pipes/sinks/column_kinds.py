@@ -1,4 +1,4 @@
-"""Kinds of a sink's columns: what `texts.text` needs of their types, through domains, arrays and composites."""
+"""Kinds of a sink's columns: what `texts.text` needs of their types, in domains, arrays and composites."""
 
 import json
 from collections.abc import Sequence

@@ -212,7 +212,11 @@ def _literals(written: str) -> Iterator[str]:
 def _fields(written: str) -> Iterator[str | None]:
     """The fields of a composite, as Postgres writes it; None for those that are null."""
     for field in _FIELD.findall(written.strip().removeprefix("(")):
-        yield _IN_FIELD.sub(lambda part: part[2] or _IN_QUOTES.sub(r"\1\2", part[1]), field) if field else None
+        yield _IN_FIELD.sub(_without_quotes, field) if field else None
+
+
+def _without_quotes(part: re.Match[str]) -> str:
+    return part[2] or _IN_QUOTES.sub(r"\1\2", part[1])
 
 
 def _item(item: Any, kind: str) -> str:
