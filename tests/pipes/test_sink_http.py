@@ -297,7 +297,7 @@ def test_an_answer_that_does_not_say_how_many_were_refused_confirms_none(number:
     with (
         service(answer) as (place, _),
         Service(f"http://{place}/") as sink,
-        pytest.raises(UserError, match="member dead_lettered that"),
+        pytest.raises(UserError, match="not count entities in its member dead_lettered"),
     ):
         sink.push({}, b"{}")
 

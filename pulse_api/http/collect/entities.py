@@ -35,8 +35,8 @@ def describing(headers: Mapping[str, str], slug: str, *, of_sync: bool) -> dict[
             "entities cannot be sent as CloudEvents",
             fix="Send application/json or application/x-ndjson",
         )
-    own = {DATASET: slug, **({OF_SYNC: ""} if of_sync else {})}
-    return {**({"content-type": media_type} if media_type else {}), **own}
+    sent = {"content-type": media_type} if media_type else {}
+    return {**sent, DATASET: slug, **({OF_SYNC: ""} if of_sync else {})}
 
 
 def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: int) -> list[Item]:

@@ -40,14 +40,14 @@ RANGES = {"date": "daterange", "timestamp": "tsrange", "timestamptz": "tstzrange
 class _Type:
     name: str
     base: int | None
-    """Of a domain."""
+    """The type beneath a domain."""
     modifier: int
     item: int | None
-    """Of an array."""
+    """The type of an array's elements."""
     bound: int | None
-    """Of a range, or a multirange."""
+    """The type of the bounds of a range, or multirange."""
     fields: Sequence[tuple[int, int]] | None
-    """Of a composite: types and modifiers."""
+    """Types and modifiers of a composite's fields."""
 
 
 class ColumnKinds:

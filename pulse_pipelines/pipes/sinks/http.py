@@ -136,7 +136,7 @@ def _count(member: str, content: msgspec.Raw) -> int:
         number = math.nan
     if number % 1 != 0:  # as of NaN
         raise UserError(
-            f"the service's answer has a member {member} that is no number of entities",
+            f"the service's answer does not count entities in its member {member}",
             fix="How many it has refused is unknown: have it answer with a whole number",
         )
     return max(0, int(number))
