@@ -1,9 +1,13 @@
-"""Charsets that a Content-Type names: text is read as UTF-8, and no other is taken."""
+"""Charsets that a Content-Type names, or a first mark: text is read as UTF-8, and no other is taken."""
 
+import codecs
 import re
 
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 """Charsets whose text is the same in UTF-8."""
+MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+"""Marks of other encodings; UTF-32 LE begins as UTF-16 LE."""
+LONGEST_MARK = len(codecs.BOM_UTF32_BE)
 _PARAMETER = re.compile(r';\s*([^\s=;"]+)\s*=\s*("(?:[^"\\]|\\.)*"?|[^;]*)', re.DOTALL)
 _SHOWN = 40
 

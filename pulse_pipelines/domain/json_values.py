@@ -75,6 +75,12 @@ def written(value: object) -> bytes:
     return orjson.dumps(value, default=plain)
 
 
+def rounded(text: str) -> float:
+    """A number with a fraction or an exponent: a `Number` where no double holds it, else the double."""
+    number = _real_of(text)
+    return float(number) if number.is_exact or not _NUMBER.fullmatch(text) else number
+
+
 def _real_of(text: str) -> Number:
     number = Number(text)
     number.text = text

@@ -11,6 +11,7 @@ import orjson
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.dataset import DatasetKind, OnInvalid
 from pulse_pipelines.domain.event import nesting
 from pulse_pipelines.domain.key import KeyScope
@@ -18,6 +19,7 @@ from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.pipes import Definition, definition
 from pulse_pipelines.domain.quota import MOST, UNLIMITED
 from pulse_pipelines.domain.schemas import shorthand
+from pulse_pipelines.domain.schemas.exact_numbers import check_numbers
 from pulse_resources.errors import UserError, some_of
 
 MAX_DEPTH = 100
@@ -139,6 +141,17 @@ class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # yaml has no types
         return super().construct_mapping(node, deep)
 
 
+def _construct_float(loader: _Loader, node: Any) -> float:
+    number: float = loader.construct_yaml_float(node)
+    try:
+        return json_values.rounded(node.value)
+    except ValueError:  # a form that JSON lacks: 1:30.5, .inf
+        return number
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
 def _check_events(content: bytes) -> None:
     """Refuse aliases, which can become gigabytes, and depths that a recursive loader does not survive."""
     depth = 0
@@ -161,7 +174,7 @@ def load(content: bytes, noun: str) -> Any:
         UserError: it is neither, has a member twice, an alias, or more than `MAX_DEPTH` levels.
     """
     if content.lstrip()[:1] == b"{" and _is_json(content):  # YAML lacks its escapes of surrogate pairs
-        return json.loads(content, object_pairs_hook=partial(_members, noun))
+        return json.loads(content, object_pairs_hook=partial(_members, noun), parse_float=json_values.rounded)
     try:
         _check_events(content)
         return yaml.load(content, _Loader)  # noqa: S506 - a safe one
@@ -199,7 +212,8 @@ def _schema(place: str, entry: Any, read: Callable[[str], bytes]) -> str:
         if isinstance(entry, str):
             return shorthand.write_out(read(entry))
         if isinstance(entry, dict):
-            return shorthand.write_out(orjson.dumps(entry))
+            check_numbers(entry)
+            return shorthand.write_out(orjson.dumps(entry, default=float))
     except TypeError as error:
         raise UserError(f"{place}: the schema is not JSON: {error}") from None
     except UserError as error:

@@ -137,7 +137,8 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
             fix="Set PULSE_SPARK__TOKEN, here and where Pulse runs",
         )
     java_options = (
-        f"-Xms128m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -XX:MaxDirectMemorySize=512m {_COMPILER} "
+        f"-Xms128m -XX:MetaspaceSize=200m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m "
+        f"-XX:MaxDirectMemorySize=512m {_COMPILER} "
         f"-Djava.io.tmpdir={folder / 'tmp'} -Duser.timezone=UTC "
         f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}{java_tls.options(folder, settings)}"
     )

@@ -130,6 +130,8 @@ def engine() -> duckdb.DuckDBPyConnection:
         ("(born = 'today')", "is not a date"),
         ("(seen < 'now')", "is not a timestamp"),
         ("(people < 99999999999999999999)", "beyond 64 bits"),
+        ("(area < 0.10000000000000000001)", "0.10000000000000000001 would be compared as 0.1"),
+        ("(area < 1e400)", "1e400 would be compared as inf"),
         ("people = 1", "an end was expected"),
         ("upper(name)", "an end was expected"),
         ("(people 5)", "a comparison was expected"),

@@ -198,6 +198,10 @@ def test_a_part_that_is_sent_again_takes_nothing_back(caller: Caller) -> None:
     ]
 
 
+LONG = b"[" + b" " * 300_000 + b"]"
+"""An empty array that is read by a worker process."""
+
+
 def test_a_part_is_empty_however_its_request_is_framed(caller: Caller) -> None:
     """Clients that stream send chunks, also of nothing."""
     bodies: dict[str, dict[str, Any]] = {
@@ -205,7 +209,10 @@ def test_a_part_is_empty_however_its_request_is_framed(caller: Caller) -> None:
         "chunks": {"content": iter([])},
         "lines": {"content": iter([b"\n"]), "headers": {"content-type": "application/x-ndjson"}},
         "array": {"json": []},
+        "array with white space": {"content": b"\n[ \r\n\t]\n"},
+        "array after a byte order mark": {"content": b"\xef\xbb\xbf[]"},
         "gzip": {"content": gzip.compress(b""), "headers": {"content-encoding": "gzip"}},
+        "gzip, long": {"content": gzip.compress(LONG, 0), "headers": {"content-encoding": "gzip"}},
     }
     for name, body in bodies.items():
         said = {"sequence_id": name, "is_full": True}

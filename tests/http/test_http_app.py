@@ -129,6 +129,16 @@ def test_what_is_wrong_with_a_schema_is_said_once(caller: Caller, body: Any, sai
     assert [f"{each['at']}: {each['problem']}" for each in answer.json()["errors"]] == said
 
 
+@pytest.mark.parametrize("path", ["", "/check"])
+def test_a_schema_whose_number_would_be_rounded_is_refused_as_it_was_sent(caller: Caller, path: str) -> None:
+    schema = b'{"type": "object", "properties": {"b": {"maximum": 0.10000000000000000001}}}'
+    body = b'{"name": "a", "schema": %s}' % schema
+    headers = {"content-type": "application/json"}
+    answer = caller.http.post(f"/v1/schemas{path}", content=body, headers=headers)
+    assert answer.status_code == 422
+    assert "0.10000000000000000001 at #/properties/b/maximum would be compared as 0.1" in answer.text
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -204,6 +204,14 @@ def test_what_is_added_during_the_question_is_asked_for_again(
         ("tenant: acme\nschemas: {orders: 7}", "schemas.orders: a schema is a path"),
         ("tenant: acme\nschemas: {orders: []}", "schemas.orders: it has no version"),
         ("tenant: acme\nschemas: {orders: {a: 2026-11-19}}", ""),
+        (
+            "tenant: acme\nschemas: {orders: {maximum: 0.10000000000000000001}}",
+            "schemas.orders: 0.100.*compared",
+        ),
+        (
+            '{"tenant": "acme", "schemas": {"orders": {"const": 9007199254740993.0}}}',
+            "schemas.orders: 9007.*compared",
+        ),
         ("tenant: acme\ndatasets: {orders: {}}", "datasets.orders.schema: Field required"),
         ("tenant: acme\nkeys: {shop: {scopes: [all]}}", "keys.shop.scopes"),
         ("tenant: acme\npipes: [7]", "pipes: number 1 is neither"),
@@ -220,6 +228,11 @@ def test_a_manifest_that_is_not_valid_is_refused_with_the_place(manifest: str, w
             document.parse(manifest.encode(), read)
     else:
         assert document.parse(manifest.encode(), read).schemas["orders"] == ('{"a":"2026-11-19"}',)
+
+
+def test_numbers_of_a_schema_are_written_as_doubles() -> None:
+    yaml = b"tenant: acme\nschemas: {a: {b: [1.10, .5, 1_0.0, -1.5, 0.10000000000000000001]}}"
+    assert document.parse(yaml, lambda _: b"").schemas["a"] == ('{"b":[1.1,0.5,10.0,-1.5,0.1]}',)
 
 
 def test_undefined_schemas_are_named_together() -> None:

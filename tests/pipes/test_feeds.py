@@ -214,6 +214,16 @@ def test_a_page_in_another_charset_is_refused() -> None:
         feeds.page(client, address, None)
 
 
+def test_a_page_is_text_in_utf_8_with_or_without_its_mark() -> None:
+    texts = ["\ufeff".encode() + LINE, LINE.decode().encode("utf-16"), LINE.decode().encode("utf-32")]
+    answers = [(200, {"Pulse-Since": "1-1"}, text) for text in texts]
+    with web(lambda *_: answers.pop(0)) as address, httpx.Client(verify=TLS) as client:
+        assert feeds.page(client, address, None).lines == (LINE.strip(),)
+        for _ in texts[1:]:
+            with pytest.raises(UserError, match="mark as UTF-16 or UTF-32"):
+                feeds.page(client, address, None)
+
+
 @pytest.mark.parametrize("line", [LINE, b"\n", b"1\n"])
 def test_a_page_with_more_lines_than_asked_for_is_refused_before_they_are_made(line: bytes) -> None:
     full = LINE * feeds.LIMIT

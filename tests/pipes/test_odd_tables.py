@@ -1,6 +1,8 @@
 """Tables that are not like others: brought exactly, or refused with words before a row is missing."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from tempfile import TemporaryFile
 from typing import Any
 
 import psycopg
@@ -15,6 +17,8 @@ from chaos.sources import SOURCE, capturing, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.entities import syncs
+from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes.postgres import reading, sessions
 from pulse_pipelines.pipes.run import run
 from pulse_resources.errors import UserError
 
@@ -230,6 +234,17 @@ def test_a_table_that_is_another_one_is_brought_whole(owner: Owner, source: Any,
     assert not bring(owner).is_full
 
 
+def compares_partitions(owner: Owner, *, full: bool) -> bool:
+    """Whether a run queries which partitions were attached or rewritten since the one before."""
+    pipe = pipes.find(owner.tenant, "planes")
+    with sessions.snapshot(addresses.url(owner.tenant, SOURCE)) as snapshot, TemporaryFile() as sent:
+        snapshot.pgconn.trace(sent.fileno())
+        reading.plan(snapshot, pipe, None, datetime.now(UTC), 2, full=full)
+        snapshot.pgconn.untrace()
+        sent.seek(0)
+        return b"relfilenode <> c.oid" in sent.read()
+
+
 def test_rows_of_a_partition_that_is_attached_later_are_brought(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (tail text, at int, PRIMARY KEY (tail, at)) PARTITION BY RANGE (at)")
     source.execute("CREATE TABLE later PARTITION OF planes FOR VALUES FROM (100) TO (200)")
@@ -244,6 +259,7 @@ def test_rows_of_a_partition_that_is_attached_later_are_brought(owner: Owner, so
     assert (sent.is_full, sent.rows) == (False, 2)
     assert {row["tail"] for row in latest(owner).values()} == {"N1", "N2", "N3"}
     assert bring(owner).rows == 1
+    assert [compares_partitions(owner, full=full) for full in (False, True)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -268,8 +268,9 @@ def test_a_service_that_is_busy_is_asked_again_and_no_other_place_ever() -> None
         (b'{"refused": -1}', 0),
         (b'{"refused": 1, "dead_lettered": 2}', 3),
         (b'{"refused": 3, "verdicts": [' + b'{"id": "x"},' * 400_000 + b"{}]}", 3),
-        (b'{"refused": true}', 0),
-        (b'{"refused": "2"}', 0),
+        (b'{"refused": 2.0, "dead_lettered": null}', 2),
+        (b'{"refused": [ ], "dead_lettered": 1}', 1),
+        (b'\xef\xbb\xbf{"refused": 2}', 2),
         (b"[2]", 0),
         (b"taken", 0),
         (b"", 0),
@@ -288,6 +289,17 @@ def test_an_answer_says_how_many_were_refused_and_nothing_else_of_it_is_made(
         finally:
             tracemalloc.stop()
     assert peak < 16 * 2**20
+
+
+@pytest.mark.parametrize("number", [b"true", b'"2"', b"1.5", b'[{"_id": "A"}]', b"{}", b"1e400"])
+def test_an_answer_that_does_not_say_how_many_were_refused_confirms_none(number: bytes) -> None:
+    answer = (200, {}, b'{"accepted": 3, "dead_lettered": %s}' % number)
+    with (
+        service(answer) as (place, _),
+        Service(f"http://{place}/") as sink,
+        pytest.raises(UserError, match="not count entities in its member dead_lettered"),
+    ):
+        sink.push({}, b"{}")
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,13 @@ def test_a_result_without_an_id_or_with_other_names_is_refused(names: list[str],
         columns.check([t.StructField(name, t.StringType()) for name in names])
 
 
+def test_a_struct_with_two_members_of_one_name_is_refused() -> None:
+    twice = t.StructType([t.StructField("a", t.LongType()), t.StructField("a", t.LongType())])
+    for kind in (twice, t.ArrayType(t.StructType([t.StructField("b", twice)]))):
+        with pytest.raises(UserError, match=r"a struct of the column 'of' .* two members of one name"):
+            columns.check([t.StructField("id", t.LongType()), t.StructField("of", kind)])
+
+
 def test_each_type_has_its_schema_or_is_refused() -> None:
     kinds = {
         "id": t.LongType(),

@@ -171,6 +171,24 @@ def test_a_row_without_an_id_or_with_that_of_another_sends_nothing(owner: Owner)
     assert "secret" not in str(pipes.find(owner.tenant, "fleet").error)
 
 
+def test_bytes_that_are_no_text_are_named_and_not_replaced(owner: Owner) -> None:
+    push(owner, plane("N1", name="one"), plane("N2", name="\ufffd"))
+    first = (
+        "SELECT id, name, array(named_struct('first', CAST(substr(CAST(name AS BINARY), 1, {}) AS STRING)))"
+    )
+    pipes.create(owner.tenant, definition(PIPE | {"transform": f"{first.format(3)} AS cut FROM planes"}))
+    bring(owner, "fleet")
+    settle(owner)
+    assert [latest(owner)[key]["cut"] for key in ("N1", "N2")] == [[{"first": "one"}], [{"first": "\ufffd"}]]
+    push(owner, plane("N3", name="on\u00e9"))
+    with pytest.raises(UserError, match="the column 'cut' of the row with the id 'N3' is not UTF-8"):
+        bring(owner, "fleet")
+    pipes.delete(owner.tenant, "fleet")
+    pipes.create(owner.tenant, definition(PIPE | {"transform": f"{first.format(1)} AS cut FROM planes"}))
+    with pytest.raises(UserError, match="the column 'cut' of the row with the id 'N2' is not UTF-8"):
+        bring(owner, "fleet")
+
+
 def test_what_it_cannot_read_is_refused_when_it_is_created(owner: Owner) -> None:
     other = make_owner()
     make_entities(other, "theirs")

@@ -15,6 +15,8 @@ from pulse_pipelines.tables.arrow_columns import unusual
 
 DATASET = "entities-of"
 """Pulse's own entry among the headers that say how a body is read (`split.describing`): the dataset."""
+OF_SYNC = "part-of-sync"
+"""Another such entry: the body is a part of a sync, and may be empty."""
 _NAMES: dict[str, str | None] = {
     "/event_id": f"/{entities.ID}",
     f"/{entities.DELETION}": f"/{entities.DELETED}",
@@ -22,7 +24,7 @@ _NAMES: dict[str, str | None] = {
 }
 
 
-def describing(headers: Mapping[str, str], slug: str) -> dict[str, str]:
+def describing(headers: Mapping[str, str], slug: str, *, of_sync: bool) -> dict[str, str]:
     """Headers for reading a body of a dataset's entities. Raises ProblemError: 415, it holds CloudEvents."""
     media_type = headers.get("content-type", "")
     kind = media_type.strip().lower()
@@ -33,7 +35,8 @@ def describing(headers: Mapping[str, str], slug: str) -> dict[str, str]:
             "entities cannot be sent as CloudEvents",
             fix="Send application/json or application/x-ndjson",
         )
-    return {**({"content-type": media_type} if media_type else {}), DATASET: slug}
+    sent = {"content-type": media_type} if media_type else {}
+    return {**sent, DATASET: slug, **({OF_SYNC: ""} if of_sync else {})}
 
 
 def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: int) -> list[Item]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pulse_api.http.collect import body as bodies, entities
-from pulse_api.http.collect.split import Item, split
+from pulse_api.http.collect.split import Item, is_empty, split
 from pulse_api.http.collect.verdicts import Validation
 from pulse_pipelines.validation.limits import event_limits
 from pulse_pipelines.validation.validator import Validator
@@ -48,6 +48,8 @@ def go_on(scope: bytes, validation: Validation) -> Validation:
 def items_of(content: bytes, headers: Mapping[str, str]) -> list[Item]:
     """The events of a body, within the limits of the settings. Raises ProblemError as `split` does."""
     settings = load_settings()
+    if entities.OF_SYNC in headers and is_empty(content):
+        return []
     items = split(
         content,
         headers,

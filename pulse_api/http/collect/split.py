@@ -7,6 +7,7 @@ several is for the validator to refuse: the others do not depend on it.
 """
 
 import json
+import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ LARGE_BYTES = 256 * 1024
 LEVELS_OF_AN_ARRAY = 1
 """Nesting levels that an array adds to those of its events."""
 
+_EMPTY = re.compile(rb"[ \t\n\r]*+(?:\[[ \t\n\r]*+\][ \t\n\r]*+)?")
 _VALID = "Send one JSON object, an array of them, or a line each as application/x-ndjson"
 _AS_LINES = "If each line is an event, send Content-Type: application/x-ndjson"
 
@@ -126,6 +128,11 @@ def split(
     if not items:
         raise ProblemError(400, "malformed", "the body holds no event", fix=_VALID)
     return items
+
+
+def is_empty(body: bytes) -> bool:
+    """Whether a body is white space, or an empty array, however its request says that it is read."""
+    return _EMPTY.fullmatch(body.removeprefix(BOM_UTF8)) is not None
 
 
 def describing(headers: Mapping[str, str]) -> dict[str, str]:

@@ -35,7 +35,6 @@ class Taking:
         records_per_month: the tenant's monthly quota for these records.
         carried: trace headers for its messages.
         publishes: False: all of it was published before, so that what has come since must stay.
-        may_be_empty: the body may hold nothing, however its request is framed.
     """
 
     state: AppState
@@ -46,7 +45,6 @@ class Taking:
     records_per_month: int
     carried: Carried | None
     publishes: bool = True
-    may_be_empty: bool = False
 
     async def verdicts(self) -> Verdicts:
         """Verdict of each event; accepted and dead-lettered events are published.
@@ -68,8 +66,6 @@ class Taking:
     async def _validate(self, holding: BodyHolding) -> Verdicts:
         """Verdict of each event; the tenant's requests take turns."""
         content, encoding = await self._received(holding)
-        if self.may_be_empty and content.strip() in (b"", b"[]"):
-            return Verdicts()
         cached = self.principal.cached
         verdicts = await self._validate_by(cached.of(self.kind), content, encoding, holding)
         if verdicts.unknown_datasets and (now := await self.state.views.changed(cached)) is not None:
@@ -134,6 +130,8 @@ class Taking:
 
     def _count(self, events: int) -> None:
         """Count a request's events against the tenant's rate. Raises ProblemError: 429 beyond it."""
+        if not events:  # an empty part of a sync owes nothing, even of a rate that is in debt
+            return
         limits = self.principal.cached.view.limits
         take(self.state, self.principal.tenant, "events", events, limits.events_per_second)
 

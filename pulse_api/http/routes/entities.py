@@ -93,11 +93,10 @@ async def _verdicts(
         request=request,
         principal=principal,
         kind=DatasetKind.ENTITIES,
-        describing=entities.describing(request.headers, slug),
+        describing=entities.describing(request.headers, slug, of_sync=part is not None),
         records_per_month=UNLIMITED,
         carried=telemetry.carried(request, PATH) if state.traced else None,
         publishes=part is None or not part.repeated,
-        may_be_empty=part is not None,
     )
     verdicts = await taking.verdicts()
     verdicts.notable = entities.translated(verdicts.notable)

@@ -1,5 +1,6 @@
 """/v1/schemas: publish and read the tenant's schemas."""
 
+import asyncio
 from datetime import date, datetime
 from typing import Annotated, Any
 
@@ -13,8 +14,11 @@ from pulse_api.http.models import Body, Day, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import backfill, registry
+from pulse_pipelines.domain import json_values
+from pulse_pipelines.domain.event import nesting
 from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
-from pulse_pipelines.domain.schemas.schema import SchemaUri
+from pulse_pipelines.domain.schemas.exact_numbers import check_numbers
+from pulse_pipelines.domain.schemas.schema import MAX_DEPTH, SchemaUri
 from pulse_pipelines.domain.schemas.shorthand import expand
 from pulse_pipelines.registry import PublishedSchema
 from pulse_pipelines.registry.examination import examine_schema
@@ -154,6 +158,14 @@ def _version(version: PublishedSchema) -> dict[str, Any]:
     }
 
 
+async def _document(request: Request, body: Published) -> str:
+    """The document to publish. Raises UserError: decoding the body has rounded a number of it."""
+    content = await request.body()
+    if isinstance(body, FromSchema) and nesting(content) <= MAX_DEPTH + 1:
+        await asyncio.to_thread(lambda: check_numbers(json_values.exact(content)["schema"]))
+    return body.document()
+
+
 def _whole(version: PublishedSchema) -> Schema:
     return Schema.model_validate(_version(version) | {"schema": orjson.loads(version.document)})
 
@@ -177,7 +189,7 @@ async def publish_schema(request: Request, principal: Manager, body: Published, 
     """
     tenant = principal.tenant
     schema = await app_state(request).change(
-        tenant.tenant_id, registry.publish_schema, tenant, body.name, body.document()
+        tenant.tenant_id, registry.publish_schema, tenant, body.name, await _document(request, body)
     )
     response.status_code = 201 if schema.created else 200
     return _whole(schema)
@@ -200,7 +212,7 @@ async def check_schema(
     """
     tenant = principal.tenant
     examined = await app_state(request).change(
-        tenant.tenant_id, examine_schema, tenant, body.document(), dataset
+        tenant.tenant_id, examine_schema, tenant, await _document(request, body), dataset
     )
     obstacles = examined.incompatibilities
     return CheckedSchema(
@@ -237,7 +249,14 @@ async def try_schema(
     """
     tenant = principal.tenant
     trial = await app_state(request).change_long(
-        tenant.tenant_id, backfill.try_schema, tenant, dataset, body.document(), day, limit, TRIAL_S
+        tenant.tenant_id,
+        backfill.try_schema,
+        tenant,
+        dataset,
+        await _document(request, body),
+        day,
+        limit,
+        TRIAL_S,
     )
     return TriedSchema.model_validate(trial, from_attributes=True)
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
+from pulse_pipelines.domain import json_values
 from pulse_resources.errors import UserError
 
 MAX_LENGTH = 500
@@ -70,6 +71,17 @@ def prefix(text: str) -> tuple[Node, str]:
     return node, text[reader.at :]
 
 
+def _double(text: str) -> float:
+    """The double that a number with a fraction or an exponent is. Raises UserError: none is."""
+    number = json_values.exact(text)
+    if isinstance(number, json_values.Number) and not number.is_exact:
+        raise UserError(
+            f"{text} would be compared as {float(number)!r}",
+            fix="Write up to 15 digits, below 1.8e308: numbers with a fraction are doubles",
+        )
+    return float(number)
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text, self._parts, self.at = text, 0, 0
@@ -89,7 +101,7 @@ class _Reader:
             self.fail("a property, a value or a function")
         self._limit(self.at)
         if (number := token["number"]) is not None:
-            return Literal(float(number) if token["fraction"] else int(number))
+            return Literal(_double(number) if token["fraction"] else int(number))
         if (text := token["text"]) is not None:
             return Literal(text.replace("''", "'"))
         if (path := token["path"]) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema_rs
 import orjson
 
+from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.event import json_pointer, nesting
 from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.roles import check_roles
@@ -16,6 +17,7 @@ from pulse_pipelines.domain.schemas.bundle import bundled
 from pulse_pipelines.domain.schemas.cheap_checks import guarded
 from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.domain.schemas.cost import Bound, check_cost
+from pulse_pipelines.domain.schemas.exact_numbers import check_numbers
 from pulse_pipelines.domain.schemas.patterns import LINEAR
 from pulse_pipelines.domain.schemas.safety import check_bounds
 from pulse_pipelines.domain.schemas.shapes import EVERY, Shapes
@@ -106,7 +108,8 @@ def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, A
     Raises:
         UserError: not JSON, too large or deep, not a schema of its draft, refers outside itself, could
             take too long to check events by (`safety.check_bounds`, `cost.check_cost`), does not describe
-            an object, declares columns that cannot live side by side, or gives a role to what cannot play it.
+            an object, has numbers that would be rounded, declares columns that cannot live side by side, or
+            gives a role to what cannot play it.
     """
     # Lone surrogates become bytes that are not JSON.
     encoded = text.encode(errors="surrogatepass") if isinstance(text, str) else text
@@ -131,6 +134,7 @@ def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, A
         check_bounds(bundle)
         validator(bundle)
         if bound is not None:
+            check_numbers(json_values.exact(encoded))
             check_cost(bundle, bound)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         problem, fix = _invalid(error)

@@ -2,12 +2,14 @@
 
 import re
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
+from pulse_pipelines.domain.charsets import MARKS
 from pulse_pipelines.domain.pipe_sources import Feed
 from pulse_pipelines.pipes import web
 from pulse_pipelines.pipes.web import Site
@@ -143,4 +145,9 @@ def _page(
                     f"a page of the feed has more than {LIMIT:,} lines",
                     fix="The service must heed the limit that it is asked for",
                 )
-    return Page(tuple(line for line in bytes(body).split(b"\n") if line.strip()), following)
+    if body.startswith(MARKS):
+        raise UserError(
+            "the source sends text that its first bytes mark as UTF-16 or UTF-32", fix="It has to be UTF-8"
+        )
+    lines = bytes(body).removeprefix(BOM_UTF8).split(b"\n")
+    return Page(tuple(line for line in lines if line.strip()), following)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pulse_pipelines.domain.charsets import LONGEST_MARK, MARKS
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import schema_inference
 from pulse_pipelines.pipes.files import gzipped, int96, old_calendar, parquet_types
@@ -26,8 +27,6 @@ LARGEST = 4 * 1024**3
 """Bytes of a Parquet file that is read: each is copied to the disk."""
 LARGEST_SAMPLED = 256 * 1024 * 1024
 """Bytes of the largest Parquet file that is read for its schema, in the process that serves others, too."""
-_OTHER_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-"""Marks of other encodings; UTF-32 LE begins as UTF-16 LE."""
 _AS_UTF8 = "Write the file in UTF-8"
 _SHOWN = 200
 """Characters of a fault that an error shows."""
@@ -113,7 +112,7 @@ def _utf8(stream: BinaryIO) -> BinaryIO:
     """The stream, from its start. Raises UserError: its first bytes mark it as UTF-16 or UTF-32."""
     raw: Any = stream
     buffered = io.BufferedReader(raw, 2**20)
-    if buffered.peek(len(codecs.BOM_UTF32_BE)).startswith(_OTHER_BOMS):
+    if buffered.peek(LONGEST_MARK).startswith(MARKS):
         raise UserError("the file is not UTF-8: its first bytes mark it as UTF-16 or UTF-32", fix=_AS_UTF8)
     return buffered
 

@@ -156,11 +156,10 @@ def plan(
         before = Reached.of(pipe)
         last = cursor.usable(source, before.cursor)
         shape = shapes.shape(source, table.name)
-        attached, is_rewritten = (
-            shapes.changed_partitions(source, table, before.moment) if before.moment else ((), False)
-        )
-        if last is not None and not full and before.shape in ("", shape) and not is_rewritten:
-            is_full, condition, fresh = False, cursor.since(last, source_table.overlap), attached
+        if last is not None and not full and before.shape in ("", shape):
+            fresh, is_full = shapes.changed_partitions(source, table, before.moment)
+        if not is_full:
+            condition = cursor.since(last, source_table.overlap)
         at = cursor.highest(source) or last
         position = None if at is None else str(Reached(at, shape, shapes.moment(source, table)))
     stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0, fresh)

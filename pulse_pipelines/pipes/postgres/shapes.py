@@ -73,8 +73,11 @@ def changed_partitions(
     """The partitions that were attached to a table since a `moment`, and whether others may have other rows.
 
     They have after a truncation or a rewrite, which the shape of the table does not show.
+
+    Args:
+        since: empty: the table had no partitions.
     """
-    if not table.partitioned:
+    if not table.partitioned or not since:
         return (), False
     partitions = source.execute(_PARTITIONS, {"name": table.name, "since": since}).fetchall()
     return (

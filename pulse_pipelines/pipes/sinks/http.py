@@ -4,7 +4,9 @@ The address has the credentials, as that of a source (`pipes.web`). No error con
 the service's answers.
 """
 
+import math
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,11 +29,14 @@ _HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity
 class _SinkAnswer(msgspec.Struct):
     """What is read of an answer; its other members are not made, however many they are."""
 
-    refused: int = 0
-    dead_lettered: int = 0
+    refused: msgspec.Raw = msgspec.Raw(b"0")
+    dead_lettered: msgspec.Raw = msgspec.Raw(b"0")
 
 
+_NONE = (b"null", b"false", b"[]")
+"""What says that there are none, where a number is expected."""
 _decoder = msgspec.json.Decoder(_SinkAnswer)
+_number = msgspec.json.Decoder(float)
 
 
 @dataclass(frozen=True)
@@ -111,12 +116,30 @@ class Service:
 
 
 def _refused(body: bytes) -> int:
-    """How many entities an answer of Pulse's form says have not become versions; of any other none."""
+    """How many entities an answer of Pulse's form says have not become versions; of any other none.
+
+    Raises:
+        UserError: it has something else than a count.
+    """
     try:
-        counted = _decoder.decode(body)
+        counted = _decoder.decode(body.removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, RecursionError):
         return 0
-    return max(0, counted.refused) + max(0, counted.dead_lettered)
+    return _count("refused", counted.refused) + _count("dead_lettered", counted.dead_lettered)
+
+
+def _count(member: str, content: msgspec.Raw) -> int:
+    try:
+        is_none = bytes(content).replace(b" ", b"") in _NONE
+        number = 0.0 if is_none else _number.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        number = math.nan
+    if number % 1 != 0:  # as of NaN
+        raise UserError(
+            f"the service's answer does not count entities in its member {member}",
+            fix="How many it has refused is unknown: have it answer with a whole number",
+        )
+    return max(0, int(number))
 
 
 def _head(body: bytes) -> bytes:

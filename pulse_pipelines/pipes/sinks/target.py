@@ -15,6 +15,7 @@ from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_pipelines.pipes.postgres import tables
 from pulse_pipelines.pipes.sinks import answers
+from pulse_pipelines.pipes.sinks.column_kinds import ColumnKinds
 from pulse_resources.errors import NotFound, UserError
 
 LONGEST = 63
@@ -23,28 +24,10 @@ OF_SYSTEM = frozenset(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"))
 KEY = "id"
 """Column of the entity's `_id`."""
 NAME = re.compile(r"(?:([a-z_][a-z0-9_]{0,62})\.)?([a-z_][a-z0-9_]{0,62})")
-# For a domain its base type decides how a value is written; for an interval its fields, too; for a range of a
-# type of its own that of its bounds.
 COLUMNS = """
-WITH RECURSIVE base AS (
-    SELECT a.attnum, a.attname, a.attgenerated <> '' OR a.attidentity = 'a' AS own,
-        format_type(a.atttypid, a.atttypmod) AS said, a.atttypid AS oid, a.atttypmod AS more
-    FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
-    UNION ALL
-    SELECT b.attnum, b.attname, b.own, b.said, t.typbasetype, t.typtypmod
-    FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'),
-of_item AS (
-    SELECT b.*, t.typcategory = 'A' AS is_array,
-        CASE WHEN t.typcategory = 'A' THEN t.typelem ELSE t.oid END AS item
-    FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd')
-SELECT i.attname, i.said, CASE WHEN i.is_array THEN 'array ' ELSE '' END
-    || CASE WHEN i.item = 'interval'::regtype THEN format_type(i.item, i.more)
-        ELSE coalesce(s.range, t.typname) END, i.own
-FROM of_item i JOIN pg_type t ON t.oid = i.item
-LEFT JOIN pg_range r ON i.item IN (r.rngtypid, (to_jsonb(r) ->> 'rngmultitypid')::oid)
-LEFT JOIN (VALUES ('date'::regtype, 'daterange'), ('timestamp', 'tsrange'), ('timestamptz', 'tstzrange'))
-    s (bound, range) ON s.bound = r.rngsubtype
-ORDER BY i.attnum
+SELECT attname, format_type(atttypid, atttypmod), atttypid::bigint, atttypmod,
+    attgenerated <> '' OR attidentity = 'a'
+FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 # What Postgres empties after a crash; rows of other tables that a DELETE would take, too.
 STATE = """
@@ -131,9 +114,10 @@ def inspect(connection: "psycopg.Connection[Any]", definition: Definition, datas
         )
     fields = {column.field for column in dataset.columns}
     _check_names(fields, {column for column, *_ in described}, where)
+    kinds_of = ColumnKinds(connection, [type_oid for _, _, type_oid, *_ in described])
     written = {
-        column: (type_, kind)
-        for column, type_, kind, is_generated in described
+        column: (type_, kinds_of.of(type_oid, modifier))
+        for column, type_, type_oid, modifier, is_generated in described
         if column == KEY or (column in fields and not is_generated)
     }
     kinds = {column: (type_, kind.partition(" ")[0]) for column, (type_, kind) in written.items()}

@@ -11,6 +11,7 @@ from typing import Any
 from pulse_pipelines.domain import json_values
 
 ARRAY = "array"
+COMPOSITE = "composite"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _JSON = ("json", "jsonb")
 _INTEGERS = ("int2", "int4", "int8")
@@ -50,6 +51,10 @@ _HEX = re.compile(r"\\x(?:[0-9a-f]{2})*")
 """Bytes as Postgres writes them, and so pipes those of an array."""
 _LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},;"]+)', re.DOTALL)
 """An element of an array, with or without quotes."""
+_FIELD = re.compile(r'((?:"(?:[^"\\]|\\.|"")*+"|\\.|[^"\\,)])*+)[,)]', re.DOTALL)
+"""A field of a composite, with what ends it; without a character it is null."""
+_IN_FIELD = re.compile(r'"((?:[^"\\]|\\.|"")*+)"|\\(.)', re.DOTALL)
+_IN_QUOTES = re.compile(r'\\(.)|"(")', re.DOTALL)
 _LOWER_BOUNDS = re.compile(r"^\s*(?:\[[^\]]*\])+\s*=")
 _BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = str.maketrans({'"': '\\"', "\\": "\\\\"})
@@ -60,7 +65,7 @@ def text(value: Any, kind: str) -> str | None:
 
     Args:
         kind: name of the column's type, of intervals with its fields; of arrays `array`, and after a space
-            that of their elements.
+            that of their elements; of composites `composite`, and those of their fields as JSON.
 
     Raises:
         ValueError: no column of this type can hold it.
@@ -79,9 +84,7 @@ def text(value: Any, kind: str) -> str | None:
     if kind == "bytea":
         return _bytes(value)
     written = _written(value, kind)
-    item_kind = kind.removeprefix(f"{ARRAY} ")
-    for part in _literals(written) if item_kind != kind else (written,):
-        _check(part, item_kind)
+    _check(written, kind)
     return written
 
 
@@ -137,6 +140,14 @@ def _whole(number: str) -> str:
 
 def _check(value: str, kind: str) -> None:
     """Raise ValueError if a column of a type takes the text, and has a part of it, or another value."""
+    outer, _, inner = kind.partition(" ")
+    if outer == ARRAY:
+        for item in _literals(value):
+            _check(item, inner)
+    if outer == COMPOSITE:
+        for field, field_kind in zip(_fields(value), json.loads(inner), strict=False):
+            if field is not None:
+                _check(field, field_kind)
     if (kind in _TIMES or kind in _RANGES) and _WORD.search(value):
         raise ValueError("Postgres would take a word such as now for the moment at which it is written")
     if kind in _TIMES:
@@ -196,6 +207,16 @@ def _literals(written: str) -> Iterator[str]:
     for quoted, plain in _LITERAL.findall(_LOWER_BOUNDS.sub("", written)):
         if quoted or plain.strip().upper() != "NULL":
             yield _BACKSLASH.sub(r"\1", quoted) if quoted else plain.strip()
+
+
+def _fields(written: str) -> Iterator[str | None]:
+    """The fields of a composite, as Postgres writes it; None for those that are null."""
+    for field in _FIELD.findall(written.strip().removeprefix("(")):
+        yield _IN_FIELD.sub(_without_quotes, field) if field else None
+
+
+def _without_quotes(part: re.Match[str]) -> str:
+    return part[2] or _IN_QUOTES.sub(r"\1\2", part[1])
 
 
 def _item(item: Any, kind: str) -> str:

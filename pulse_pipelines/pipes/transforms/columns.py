@@ -30,6 +30,8 @@ def check(columns: Sequence[t.StructField]) -> None:
             )
         if [name.lower() for name in names].count(name.lower()) > 1:
             raise UserError(f"two columns of the transform are called {name!r}", fix="Rename one with AS")
+    for column in columns:
+        _check_members(column.name, column.dataType)
     id_column = next((column for column in columns if column.name == ID), None)
     if id_column is None:
         raise UserError("the transform has no column id", fix="Select the id of each entity, AS id")
@@ -46,12 +48,16 @@ def schema(columns: Sequence[t.StructField]) -> dict[str, Any]:
 
 
 def written(columns: Sequence[t.StructField], sql: str) -> str:
-    """SQL of a result's rows: `id` as text, `data` as JSON text, and `times` that the id is there."""
+    """SQL of a result's rows: `id` as text, `data` as JSON, `times` that the id is there, and `not_text`.
+
+    That is the name of a column with bytes that are not UTF-8: JSON has other characters for them.
+    """
     named = ", ".join(f"{_literal(column.name)}, {_value(column)}" for column in columns if column.name != ID)
     data = f"to_json(named_struct({named}), {_TIMES})" if named else "'{}'"
     return (
-        f"SELECT id, data, count(*) OVER (PARTITION BY id) AS times "  # noqa: S608 - see `checked`
-        f"FROM (SELECT CAST({ID} AS STRING) AS id, {data} AS data FROM ({sql}))"
+        "SELECT id, data, count(*) OVER (PARTITION BY id) AS times, not_text "  # noqa: S608 - see `checked`
+        f"FROM (SELECT CAST({ID} AS STRING) AS id, {data} AS data, {_not_text(columns)} AS not_text "
+        f"FROM ({sql}))"
     )
 
 
@@ -63,14 +69,50 @@ def shortest(data: str) -> str:
 def with_ids(rows: str, ids: str) -> str:
     """SQL of rows as `written` has them, for each of some ids: without `data` where there is none."""
     return (
-        f"SELECT ids.id, data, coalesce(times, 1) AS times FROM ({ids}) AS ids "  # noqa: S608 - from SQL
-        f"LEFT JOIN ({rows}) AS result ON ids.id = result.id"
+        f"SELECT ids.id, data, coalesce(times, 1) AS times, not_text "  # noqa: S608 - from SQL
+        f"FROM ({ids}) AS ids LEFT JOIN ({rows}) AS result ON ids.id = result.id"
     )
 
 
+def _not_text(columns: Sequence[t.StructField]) -> str:
+    """SQL of the name of the first column with a text that has such bytes; a cast to text keeps them."""
+    whens = [
+        f"WHEN NOT is_valid_utf8(CAST({_name(column)} AS STRING)) THEN {_literal(column.name)}"
+        for column in columns
+        if _has_text(column.dataType)
+    ]
+    return f"CASE {' '.join(whens)} END" if whens else "CAST(NULL AS STRING)"
+
+
+def _has_text(of: t.DataType) -> bool:
+    if isinstance(of, t.ArrayType):
+        return _has_text(of.elementType)
+    if isinstance(of, t.StructType):
+        return any(_has_text(field.dataType) for field in of.fields)
+    return isinstance(of, t.StringType)
+
+
+def _name(column: t.StructField) -> str:
+    return f"`{column.name.replace('`', '``')}`"
+
+
 def _value(column: t.StructField) -> str:
-    name = f"`{column.name.replace('`', '``')}`"
+    name = _name(column)
     return f"CAST({name} AS STRING)" if isinstance(column.dataType, t.DecimalType) else name
+
+
+def _check_members(name: str, of: t.DataType) -> None:
+    """Raise UserError if an object of a column would have two members of one name."""
+    if isinstance(of, t.ArrayType):
+        _check_members(name, of.elementType)
+    elif isinstance(of, t.StructType):
+        if len(set(of.names)) < len(of.names):
+            raise UserError(
+                f"a struct of the column {name!r} of the transform has two members of one name",
+                fix="Give each its own name",
+            )
+        for field in of.fields:
+            _check_members(name, field.dataType)
 
 
 def _literal(text: str) -> str:

@@ -145,9 +145,14 @@ def _compute(
     with _view(session, computation) as numbers:
         frame: Any = session.sql(computation.sql(fields, numbers))
         check_reads(spark.plan(frame), computation.pinned.reads)
-        for entity_id, data, times in frame.toLocalIterator(prefetchPartitions=True):
+        for entity_id, data, times, not_text in frame.toLocalIterator(prefetchPartitions=True):
             if entity_id is None:
                 raise UserError("a row of the transform has no id", fix="Leave it out: WHERE ... IS NOT NULL")
+            if not_text is not None:
+                raise UserError(
+                    f"the column {not_text!r} of the row with the id {entity_id[:200]!r} is not UTF-8",
+                    fix="Cast no bytes to text that are not one",
+                )
             if times > 1:
                 raise UserError(
                     f"the transform has the id {entity_id[:200]!r} {times} times",
