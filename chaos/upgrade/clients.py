@@ -11,7 +11,7 @@ import httpx
 from chaos.sent import REQUEST_S, Collected
 from chaos.surroundings import TLS
 
-OPENS_NEITHER = "no process of it listened"
+NOT_LISTENING = "no process of it listened"
 PERIOD_S = 0.5
 Answers = Counter[tuple[str, str]]
 """Number of requests by what they were for and how they ended."""
@@ -26,7 +26,7 @@ class Front:
 
     def request(self, subject: str, method: str, path: str, **arguments: object) -> httpx.Response | None:
         """Send a request; None: it was not answered."""
-        ended = OPENS_NEITHER
+        ended = NOT_LISTENING
         for url in list(self.urls):
             try:
                 answer = httpx.request(method, url + path, timeout=REQUEST_S, verify=TLS, **arguments)  # type: ignore[arg-type]

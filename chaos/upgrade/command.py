@@ -9,6 +9,7 @@ for every event. Each run makes a new stack in .pulse-upgrade and removes it aft
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -79,7 +80,11 @@ def run(
     shutil.rmtree(HOME, ignore_errors=True)
     os.environ.pop("PYTHONPATH", None)  # else each version imports what it names
     versions = Versions(HOME / "versions")
-    old, new = (versions.install(commit_of(name)) for name in (earlier or before_newest_migration(), to))
+    try:
+        commits = [commit_of(name) for name in (earlier or before_newest_migration(), to)]
+    except subprocess.CalledProcessError as error:
+        raise typer.BadParameter("this repository has no such commit") from error
+    old, new = map(versions.install, commits)
     console.print(f"from {old.commit[:8]} to {new.commit[:8]}: starting the earlier version")
     versions.make_current(old)
     with stack(HOME / "stack", Kind.DEFAULTS, PULSE_INGEST__FLUSH_SECONDS="3", **old.environment) as running:
@@ -119,23 +124,27 @@ def upgrade(
                 settled_until(traffic.sent)
     recovered = settled_until(traffic.sent)
     console.print(f"everything is settled {recovered:.1f} s after the last event")
-    # Spark's server is none of Pulse's programs, and its workers are started by it.
-    old_services = [
-        name for name, module in MODULES.items() if name != "spark" and not versions.started(new, module)
-    ]
-    findings = [Finding("not replaced", "all", name) for name in old_services]
-    for name, front in fronts.items():
-        for (subject, ended), times in sorted(front.answers.items()):
-            console.print(f"{name}: {subject}: {ended}: {times}", markup=False)
-        findings += [
-            Finding("request failed", tenants[0].slug, f"{name}: {subject}: {ended}: {times} times")
-            for subject, ended, times in front.unexpected()
-        ]
+    findings = [*_not_replaced(versions, new), *_failed_requests(fronts, tenants[0])]
     with spark.session() as session:
         findings += oracle.find_violations(traffic.sent, session)
     events = sum(len(sender.events) for sender in traffic.sent)
     console.print(f"{events:,} messages accounted for")
     return findings
+
+
+def _not_replaced(versions: Versions, new: Version) -> Iterator[Finding]:
+    for name, module in MODULES.items():
+        # Spark's server is none of Pulse's programs, and its workers are started by it.
+        if name != "spark" and not versions.started(new, module):
+            yield Finding("not replaced", "all", name)
+
+
+def _failed_requests(fronts: Mapping[str, Front], tenant: Tenant) -> Iterator[Finding]:
+    for name, front in fronts.items():
+        for (subject, ended), times in sorted(front.answers.items()):
+            console.print(f"{name}: {subject}: {ended}: {times}", markup=False)
+        for subject, ended, times in front.unexpected():
+            yield Finding("request failed", tenant.slug, f"{name}: {subject}: {ended}: {times} times")
 
 
 def _urls() -> Mapping[str, str]:
@@ -172,7 +181,7 @@ def _replace(running: Stack, fronts: Mapping[str, Front], new: Version, name: st
     began = time.monotonic()
     with ExitStack() as beside:
         if name in FRONTS:
-            beside.enter_context(_second(running, fronts[name], new, name))
+            beside.enter_context(_second_process(running, fronts[name], new, name))
         before = _process(running, name)
         running.end(name, signal.SIGTERM)
         wait(lambda: _process(running, name) not in (before, None), f"{name} is not up again")
@@ -187,7 +196,7 @@ def _process(running: Stack, name: str) -> int | None:
 
 
 @contextmanager
-def _second(running: Stack, front: Front, new: Version, name: str) -> Iterator[None]:
+def _second_process(running: Stack, front: Front, new: Version, name: str) -> Iterator[None]:
     """A second process of a service while the block runs; it gets what the first does not take."""
     port = ports.choose_any(())
     health = ports.choose_any((port,))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.upgrade.clients import OPENS_NEITHER, Front
+from chaos.upgrade.clients import NOT_LISTENING, Front
 from chaos.upgrade.versions import REPOSITORY, Versions, commit_of, without_path
 from pulse_resources.local import ports
 
@@ -61,7 +61,7 @@ def test_a_request_goes_to_a_process_that_listens(url: str) -> None:
     assert answer
     front.urls.remove(url)
     assert front.request("events", "GET", "/200") is None
-    assert list(front.unexpected()) == [("events", OPENS_NEITHER, 1)]
+    assert list(front.unexpected()) == [("events", NOT_LISTENING, 1)]
 
 
 def test_services_take_the_current_version_and_others_that_of_their_parent(tmp_path: Path) -> None:
