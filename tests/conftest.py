@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("pulse", deadline=None, max_examples=20)  # no test asserts how long a thing takes
+settings.register_profile("pulse", deadline=None, max_examples=14)  # no test asserts how long a thing takes
 settings.register_profile("fast", deadline=None, max_examples=10)  # `make test-fast`
 settings.register_profile("whole", deadline=None, max_examples=60)  # `make test-slow`
 settings.load_profile("pulse")

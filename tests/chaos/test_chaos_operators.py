@@ -295,7 +295,7 @@ def a_lost_file(world: World) -> Iterator[None]:
         pytest.param([in_the_raw_zone], {"erased, and still in the raw zone"}, id="10: a raw object"),
     ],
 )
-@pytest.mark.sample(2)
+@pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
 def test_the_oracle_notices_what_a_defect_leaves(world: World, harms: list[Harm], found: set[str]) -> None:
     with ExitStack() as done:
         for harm in harms:

@@ -46,7 +46,7 @@ def process() -> Iterator[Executor]:
         yield pool
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_an_attack_harms_no_neighbour(
     name: str, target: Target, neighbour: Neighbour, process: Executor

@@ -437,6 +437,7 @@ def test_names_are_known_by_field_ids(own_engine: RestCatalog) -> None:
     assert known[2] == {"email", "contact"}
 
 
+@pytest.mark.slow  # the limits are tried in tests/lake/test_lake_upkeep.py and test_lake_parsing.py
 def test_a_table_beyond_the_limits_is_in_no_other_table_s_way(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
