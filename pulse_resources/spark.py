@@ -34,9 +34,11 @@ Output = TypeVar("Output")
 for _name_of_logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
     PySparkLogger.getLogger(_name_of_logger).disabled = True  # of errors that are raised anyway
 
-del SparkSession.__del__
-"""Sessions are stopped where they end. The finalizer would do it again whenever the garbage collector finds
-one, and a thread that held the lock of the client's release pool at that moment would wait for itself."""
+# Sessions are stopped where they end. The finalizer would do it again whenever the garbage collector finds
+# one, and a thread that held the lock of the client's release pool at that moment would wait for itself. A
+# worker may import this module a second time (see `spark_daemon`).
+if "__del__" in vars(SparkSession):
+    del SparkSession.__del__
 
 
 @contextmanager

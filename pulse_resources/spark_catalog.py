@@ -12,7 +12,7 @@ from pulse_resources.settings.service_settings import CATALOG, ObjectStoreSettin
 from pulse_resources.store_keys import store_key
 
 OURS = "spark.pulse.environment"
-"""Set on a server whose executors run in Pulse's own environment."""
+"""Set on a server whose executors run in Pulse's own environment: the digest of its code."""
 TOMBSTONES = "spark.connect.session.manager.closedSessionsTombstonesSize"
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 IDLE_S = 30

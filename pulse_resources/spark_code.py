@@ -1,4 +1,4 @@
-"""Pulse's own code for Spark executors: an archive added to a session whose Python lacks Pulse.
+"""Pulse's own code for Spark executors: an archive for sessions whose Python lacks it or has another version.
 
 Third-party packages must be installed there: those of `requirements.lock`.
 """
@@ -6,6 +6,7 @@ Third-party packages must be installed there: those of `requirements.lock`.
 import hashlib
 import io
 import marshal
+import re
 import zipfile
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +14,7 @@ from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from pathlib import Path
 
 PACKAGES = ("pulse_pipelines", "pulse_resources")
+_FILE_NAME = re.compile(r"pulse-[0-9a-f]{16}\.zip")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 """Flags of a compiled module that is not checked against its source."""
@@ -27,6 +29,17 @@ def digest() -> str:
     return digest.hexdigest()[:16]
 
 
+def file_name() -> str:
+    """Name of the archive, by its content."""
+    return f"pulse-{digest()}.zip"
+
+
+def is_file_of_another(name: str) -> bool:
+    """Whether a file has the name of an archive of code that is not this process's."""
+    return _FILE_NAME.fullmatch(name) is not None and name != file_name()
+
+
+@cache
 def archive() -> bytes:
     """Zip of the modules, compiled: otherwise each worker would compile them at import."""
     made = io.BytesIO()

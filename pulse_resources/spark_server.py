@@ -1,8 +1,9 @@
 """Requirements on a Spark Connect server, and Pulse's settings on each of its sessions.
 
-A server that runs in Pulse's own environment (`pulse up`, the container) declares it, and has Pulse's code
-and catalog. On any other, the session brings both: the code as an artifact, the catalog's address and secrets
-as settings of the session only.
+A server that runs in Pulse's own environment (`pulse up`, the container) declares its code, and has Pulse's
+catalog. On any other, the session brings both: the code as an artifact, the catalog's address and secrets as
+settings of the session only. While an upgrade goes on, the server's code is of another version than a run's:
+then the session brings the code alone, and workers prefer it (`runtime.spark_daemon`).
 """
 
 import hashlib
@@ -41,7 +42,8 @@ def prepare(session: SparkSession) -> None:
     has: Mapping[str, str] = session.conf.getAll
     if has.get(PREPARED) == "true" and all(has.get(name) == value for name, value in SESSION.items()):
         return
-    settings, is_ours = load_settings(), OURS in has
+    settings, environment = load_settings(), has.get(OURS)
+    is_ours = environment is not None
     problem = next(problems(session, has), None)
     if problem:
         raise UserError(problem[0], fix=problem[1], remote=settings.spark.place)
@@ -51,7 +53,7 @@ def prepare(session: SparkSession) -> None:
     for name in SECRETS if not is_ours else ():
         if name not in catalog(settings):
             session.conf.unset(name)  # otherwise Iceberg would take the placeholder for a value
-    if not is_ours and PREPARED not in has:
+    if environment != spark_code.digest() and PREPARED not in has:
         _send_code(session)
     session.conf.set(PREPARED, "true")
 
@@ -88,7 +90,7 @@ def _add(name: str, value: str) -> str:
 
 def _send_code(session: SparkSession) -> None:
     with tempfile.TemporaryDirectory(prefix="pulse-code-") as folder:
-        file = Path(folder) / f"pulse-{spark_code.digest()}.zip"
+        file = Path(folder) / spark_code.file_name()
         file.write_bytes(spark_code.archive())
         session.addArtifacts(str(file), pyfile=True)
         if str(file) in sys.path:  # it is for executors; this process keeps its own modules

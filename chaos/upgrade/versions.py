@@ -6,6 +6,7 @@ import site
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,14 @@ from chaos.surroundings import INSTALLATION
 REPOSITORY = Path(__file__).parent.parent.parent
 MIGRATIONS = "pulse_resources/postgres/migrations"
 _PYTHON = """#!/bin/bash
-# A service takes the current version; any other process that of its parent, as in a container.
+# A service, and Spark's workers once Spark has started again, take the current version; any other process
+# that of its parent, as in a container.
+version={venv}
 case "$(tr '\\0' ' ' < /proc/$PPID/cmdline)" in
     *pulse_resources.local.supervisor*) version=$(readlink -f {current}) ;;
-    *) version={venv} ;;
+    *SparkConnectServer*)
+        started=$(sed 's/.*) //' /proc/$PPID/stat | cut -d ' ' -f 20)
+        [ "$started" -lt "$(cat {since})" ] || version=$(readlink -f {current}) ;;
 esac
 echo "$version $*" >> {log}
 exec -a "$version/bin/python" "$version/bin/python3.11" "$@"
@@ -68,6 +73,8 @@ class Versions:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._current = folder / "current"
+        self._since = folder / "since"
+        """Clock ticks from the machine's start until the version became the current one."""
         self._log = folder / "starts.log"
 
     def install(self, commit: str) -> Version:
@@ -80,7 +87,7 @@ class Versions:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
         packages = next((venv / "lib").iterdir()) / "site-packages"
         (packages / "version.pth").write_text("\n".join([str(code), *site.getsitepackages()]))
-        words = {"venv": venv, "current": self._current, "log": self._log}
+        words = {"venv": venv, "current": self._current, "since": self._since, "log": self._log}
         _write_program(venv / "bin" / "python3.11", None)
         _write_program(venv / "bin" / "python", _PYTHON.format(**words))
         _write_program(venv / "bin" / "pulse", _PULSE.format(**words))
@@ -88,6 +95,8 @@ class Versions:
 
     def make_current(self, version: Version) -> None:
         """Let services that start from now on be of this version."""
+        ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+        self._since.write_text(f"{ticks:.0f}")
         following = self._folder / "following"
         following.symlink_to(version.venv)
         following.replace(self._current)

@@ -63,6 +63,15 @@ class Dataset:
     def columns(self) -> tuple[Column, ...]:
         return _columns(self.document, self.table_schema)
 
+    @cached_property
+    def later_columns(self) -> tuple[str, ...]:
+        """Names of the columns that moves to newer schema versions have added."""
+        if not self.earlier:
+            return ()
+        _, first = min(self.earlier)
+        at_first = {column.field for column in columns(orjson.loads(first))}
+        return tuple(column.name for column in self.columns if column.field not in at_first)
+
     @property
     def of_entities(self) -> bool:
         return self.kind == DatasetKind.ENTITIES

@@ -158,11 +158,15 @@ class Places:
         return self.before + 1 + np.searchsorted(self.positions, at)
 
 
-def states(rows: pa.Table) -> Digests:
+def states(rows: pa.Table, later_columns: Sequence[str] = ()) -> Digests:
     """States of rows: the content hash, zeros if deleted, `OF_SYNC` and the number if deleted by a full sync.
 
+    A row with a value in a column that a move added has another state than one with the same content from
+    before the move, whose value is in `_extra`. So an entity that is sent again unchanged fills the column.
+
     Args:
-        rows: with `_hash`, and for arrived events `context`.
+        rows: with `_hash`, for arrived events `context`, and those of the later columns that they have.
+        later_columns: see `Dataset.later_columns`.
     """
     texts = rows.column(HASH).fill_null("0" * 2 * HASH_BYTES).to_pylist()
     if "context" in rows.column_names and rows.column("context").null_count < len(texts):
@@ -170,7 +174,14 @@ def states(rows: pa.Table) -> Digests:
             if context is not None and (sync := entities.sync_of(context)) is not None:
                 texts[place] = f"{OF_SYNC:016x}{sync:016x}"
     words = np.frombuffer(bytes.fromhex("".join(texts)), ">u8").reshape(-1, 2)
-    return Digests(words[:, 0].astype("<u8"), words[:, 1].astype("<u8"))
+    of_rows = Digests(words[:, 0].astype("<u8"), words[:, 1].astype("<u8"))
+    for name in later_columns:
+        if name in rows.column_names:
+            has_value = rows.column(name).is_valid().to_numpy()
+            mark = np.frombuffer(bytes.fromhex(entities.content_hash(name.encode())), "<u8")
+            of_rows.heads[has_value] ^= mark[0]
+            of_rows.tails[has_value] ^= mark[1]
+    return of_rows
 
 
 def log(connection: postgres.Connection, dataset_id: UUID) -> Log | None:

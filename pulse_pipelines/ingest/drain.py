@@ -169,7 +169,9 @@ def _drain_topic(
                 digests = Digests.of(table.column("id"), dataset.claim_seed)
                 ids[dataset.dataset_id].append(ArrivedIds(digests, positions(table).to_numpy()).packed())
                 if dataset.of_entities:
-                    states[dataset.dataset_id].append(heads.states(table.select([HASH, "context"])).packed())
+                    later = dataset.later_columns
+                    rows = table.select([HASH, "context", *later])
+                    states[dataset.dataset_id].append(heads.states(rows, later).packed())
                 lake.add(dataset, table)
                 _count_accepted(counts, dataset.dataset_id, table)
             for letter in conformed.dead_letters:

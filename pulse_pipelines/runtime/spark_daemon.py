@@ -31,6 +31,7 @@ from zipimport import zipimporter
 from typing_extensions import override
 
 from pulse_pipelines.runtime import spark_template
+from pulse_resources import spark_code
 
 PRELOADED = ("backfill.rebuild", "curated.day_tasks", "ingest.drain", "ingest.land")
 """Modules of Pulse whose imports are all that tasks need."""
@@ -80,9 +81,29 @@ def read_archives_once() -> None:
             del sys.path_importer_cache[place]
 
 
+def prefer_code_of_sessions() -> None:
+    """Let workers import Pulse from the archive that a session of another version brings.
+
+    Spark starts a daemon per session, so no worker has tasks of two versions.
+    """
+    from pyspark import worker_util
+
+    add_path = worker_util.add_path
+    spark_code.digest()  # once, before workers are forked
+
+    def add_path_and_forget(path: str) -> None:
+        if path not in sys.path and spark_code.is_file_of_another(Path(path).name):
+            for name in [name for name in sys.modules if name.partition(".")[0] in spark_code.PACKAGES]:
+                del sys.modules[name]
+        add_path(path)
+
+    worker_util.add_path = add_path_and_forget
+
+
 def load() -> None:
     """Import what tasks need, and spare workers from visiting it."""
     read_archives_once()
+    prefer_code_of_sessions()
     for name in PRELOADED:
         import_module(f"pulse_pipelines.{name}")
     import_module("pyspark.daemon")

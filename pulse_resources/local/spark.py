@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from pulse_resources import spark_catalog
+from pulse_resources import spark_catalog, spark_code
 from pulse_resources.errors import UserError
 from pulse_resources.home import write_atomically
 from pulse_resources.local import java_tls
@@ -166,7 +166,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.extensions": spark_catalog.EXTENSIONS,
-        spark_catalog.OURS: "true",
+        spark_catalog.OURS: spark_code.digest(),
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": f"file:{folder / 'warehouse'}",
     }

@@ -1,11 +1,13 @@
 """Entities: the log that lands is that of ten lines of plain Python, whatever dies on the way."""
 
+import json
 from datetime import date
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from support.entities import (
+    SCHEMA,
     SLUG,
     as_model,
     declare,
@@ -17,6 +19,7 @@ from support.entities import (
     seen,
 )
 from support.faults import AtPoint
+from support.here import ingest_here
 from support.ingest import (
     Owner,
     event,
@@ -32,6 +35,7 @@ from support.lake import spark
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.entities.index_runs import Run
 from pulse_pipelines.erasure.run import erase
@@ -40,6 +44,7 @@ from pulse_pipelines.maintenance.policy import Need
 from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.monitoring import checks, trace
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.moves import evolve
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.query.snapshots import snapshots
 from pulse_resources import postgres
@@ -104,6 +109,49 @@ def test_a_version_for_each_change_and_none_for_what_is_unchanged(owner: Owner) 
 
 def location(owner: Owner) -> str:
     return registry.current_table(owner.tenant, SLUG).metadata_location
+
+
+def test_an_entity_that_is_sent_again_fills_a_column_that_a_move_added(owner: Owner) -> None:
+    """Once, and only where it has a value for it."""
+    both: Sent = [
+        ("DE", {"name": "Germany", "capital": "Berlin"}),
+        ("FR", {"name": "France", "capital": None}),
+        ("IT", {"name": "Italy"}),
+    ]
+    send(owner, both)
+    ingest_here(owner)
+    wider = SCHEMA | {"properties": SCHEMA["properties"] | {"capital": {"type": ["string", "null"]}}}
+    uri = registry.publish_schema(owner.tenant, SLUG, json.dumps(wider)).schema_uri
+    dataset = evolve.move_dataset(owner.tenant, SLUG, uri)
+    assert dataset.later_columns == ("capital",)
+    for _ in range(2):
+        send(owner, [*both, both[0]])
+        ingest_here(owner)
+        versions = [(v["_id"], v["_updated"]) for v in pages(owner)]
+        assert versions == [("DE", 1), ("FR", 2), ("IT", 3), ("DE", 4)]
+    rows = preview(owner.tenant, SLUG, 10).to_pylist()
+    capitals = [(row["id"], row["capital"]) for row in rows if row["_updated"] == 4]
+    assert capitals == [("DE", "Berlin")]
+    send(owner, [("DE", {"_deleted": True}), both[0]])
+    ingest_here(owner)
+    assert counts(owner) == (13, 6, 7, 0)
+    assert not checks.run("latest_equals_log", owner.tenant, SLUG).problems
+
+
+def test_a_head_from_before_states_had_columns_is_not_a_problem(owner: Owner) -> None:
+    """Its state is the content hash alone; the entity becomes a version once more when it is sent again."""
+    wider = SCHEMA | {"properties": SCHEMA["properties"] | {"capital": {"type": "string"}}}
+    uri = registry.publish_schema(owner.tenant, SLUG, json.dumps(wider)).schema_uri
+    evolve.move_dataset(owner.tenant, SLUG, uri)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Dataset, "later_columns", ())
+        send(owner, [("DE", {"name": "Germany", "capital": "Berlin"})])
+        ingest_here(owner)
+    assert not checks.run("latest_equals_log", owner.tenant, SLUG).problems
+    for _ in range(2):
+        send(owner, [("DE", {"name": "Germany", "capital": "Berlin"})])
+        ingest_here(owner)
+        assert [v["_updated"] for v in pages(owner)] == [1, 2]
 
 
 def test_what_the_schema_refuses_is_a_dead_letter_and_no_version(owner: Owner) -> None:

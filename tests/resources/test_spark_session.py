@@ -2,18 +2,23 @@
 
 import gc
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines.pipes import progress
-from pulse_resources import spark
+from pulse_resources import spark, spark_code
 from pulse_resources.errors import Transient
 from pulse_resources.settings import Settings
+
+MARKED = "pulse_pipelines/ingest/drain.py"
+MARK = b'\nCODE = "the session\'s"\n'
 
 
 def test_a_session_is_collected_while_the_lock_of_the_release_pool_is_held(stack: Settings) -> None:
@@ -33,6 +38,33 @@ def test_a_session_is_collected_while_the_lock_of_the_release_pool_is_held(stack
     submits.start()
     submits.join(PATIENCE_S)
     assert not submits.is_alive(), "the collector waits for a lock that its own thread holds"
+
+
+@pytest.mark.parametrize("versions", ["one", "two"])
+def test_tasks_have_the_code_of_the_session_that_runs_them(
+    versions: str, stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two, as while an upgrade goes on: the server's workers have loaded another version."""
+    here = [(name, source + MARK if name == MARKED else source) for name, source in spark_code._sources()]
+    if versions == "two":
+        monkeypatch.setattr(spark_code, "_sources", lambda: iter(here))
+
+    def code(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pulse_pipelines.ingest import drain
+
+        for _ in batches:
+            yield pa.record_batch([pa.array([getattr(drain, "CODE", "the server's")])], names=["code"])
+
+    spark_code.digest.cache_clear()
+    spark_code.archive.cache_clear()
+    try:
+        with spark.session() as session:
+            (row,) = session.range(1).mapInArrow(code, "code string").collect()
+    finally:
+        monkeypatch.undo()
+        spark_code.digest.cache_clear()
+        spark_code.archive.cache_clear()
+    assert row.code == ("the session's" if versions == "two" else "the server's")
 
 
 def test_dagster_is_told_of_a_task_s_error_whose_it_was_and_where_its_log_is_and_nobody_else(

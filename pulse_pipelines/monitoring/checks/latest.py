@@ -56,7 +56,8 @@ def _read(subject: Subject) -> _LogSnapshot:
 
 def _compare(subject: Subject, snapshot: _LogSnapshot) -> CheckResult:
     table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), snapshot.location)
-    versions = list(_versions(subject.dataset, live_table.live_files(table)))
+    parts = list(_versions(subject.dataset, live_table.live_files(table)))
+    versions, by_content = [part for part, _ in parts], [part for _, part in parts]
     updated = np.sort(np.concatenate([np.empty(0, np.int64), *(part.updated for part in versions)]))
     log, result = snapshot.log, CheckResult({"versions": len(updated)})
     distinct = np.unique(updated)
@@ -68,7 +69,10 @@ def _compare(subject: Subject, snapshot: _LogSnapshot) -> CheckResult:
         )
     by_rows, by_heads = (Heads.newest(each) for each in (versions, [run for _, run in log.runs]))
     result.numbers["entities"] = len(by_rows)
-    rows, by_log = ({_identity(each, n) for n in range(len(each))} for each in (by_rows, by_heads))
+    by_log = set(_identities(by_heads))
+    # A head from before version 0.3 has the content hash alone as its state.
+    earlier = _identities(Heads.newest(by_content))
+    rows = {new if new in by_log else old for new, old in zip(_identities(by_rows), earlier, strict=True)}
     ids = {head[:2] for head in rows}
     idle = {head for head in by_log - rows if head[:2] not in ids}  # heads of entities without a version
     if rows - by_log or by_log - rows - idle or len(idle) > snapshot.erased:
@@ -79,18 +83,23 @@ def _compare(subject: Subject, snapshot: _LogSnapshot) -> CheckResult:
     return result
 
 
-def _identity(of: Heads, place: int) -> tuple[int, ...]:
+def _identities(of: Heads) -> list[tuple[int, ...]]:
     ids, states = of.ids, of.states
     columns = (ids.heads, ids.tails, states.heads, states.tails, of.updated)
-    return tuple(int(column[place]) for column in columns)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _versions(dataset: Dataset, files: Iterable[str]) -> Iterator[Heads]:
+def _versions(dataset: Dataset, files: Iterable[str]) -> Iterator[tuple[Heads, Heads]]:
+    """The versions of each file: with their states, and with their content hashes as such."""
+    later = dataset.later_columns
     for path in files:
         with object_store.file_system().open_input_file(object_store.key(path)) as content:
             try:
-                rows = pq.read_table(content, columns=["id", UPDATED, HASH])
+                file = pq.ParquetFile(content)
+                existing = [name for name in later if name in file.schema_arrow.names]
+                rows = file.read(columns=["id", UPDATED, HASH, *existing])
             except pa.ArrowInvalid as error:
                 raise Terminal(f"a file of the table is damaged: {error}", file=path) from error
         ids = Digests.of(rows.column("id"), dataset.claim_seed)
-        yield Heads(ids, heads.states(rows), rows.column(UPDATED).to_numpy())
+        places = rows.column(UPDATED).to_numpy()
+        yield Heads(ids, heads.states(rows, later), places), Heads(ids, heads.states(rows), places)
