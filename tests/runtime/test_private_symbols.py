@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagster._api import snapshot_repository  # noqa: F401 - a module is resolved only once it is imported
 from dagster._grpc.server import DagsterApiServer
 from dagster_postgres.schedule_storage import PostgresScheduleStorage
 from dagster_postgres.storage import DagsterPostgresStorage

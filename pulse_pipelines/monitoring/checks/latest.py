@@ -70,7 +70,7 @@ def _compare(subject: Subject, snapshot: _LogSnapshot) -> CheckResult:
     by_rows, by_heads = (Heads.newest(each) for each in (versions, [run for _, run in log.runs]))
     result.numbers["entities"] = len(by_rows)
     by_log = set(_identities(by_heads))
-    # A head from before version 0.3 has the content hash alone as its state.
+    # A head from before version 0.8 has the content hash alone as its state.
     earlier = _identities(Heads.newest(by_content))
     rows = {new if new in by_log else old for new, old in zip(_identities(by_rows), earlier, strict=True)}
     ids = {head[:2] for head in rows}
