@@ -2,7 +2,7 @@
 
 A server that runs in Pulse's own environment (`pulse up`, the container) declares its code, and has Pulse's
 catalog. On any other, the session brings both: the code as an artifact, the catalog's address and secrets as
-settings of the session only. While an upgrade goes on, the server's code is of another version than a run's:
+settings of the session only. During an upgrade, the server's code is of another version than a run's:
 then the session brings the code alone, and workers prefer it (`runtime.spark_daemon`).
 """
 

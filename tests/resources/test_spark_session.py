@@ -44,7 +44,7 @@ def test_a_session_is_collected_while_the_lock_of_the_release_pool_is_held(stack
 def test_tasks_have_the_code_of_the_session_that_runs_them(
     versions: str, stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two, as while an upgrade goes on: the server's workers have loaded another version."""
+    """Two, as during an upgrade: the server's workers have loaded another version."""
     here = [(name, source + MARK if name == MARKED else source) for name, source in spark_code._sources()]
     if versions == "two":
         monkeypatch.setattr(spark_code, "_sources", lambda: iter(here))
