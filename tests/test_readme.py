@@ -178,28 +178,28 @@ def test_the_quickstart_works_from_the_first_line_to_the_last(
         return result.stdout
 
     for line in quickstart():
-        command = re.sub(r"\bacme\b", slug, line)
+        command = re.sub(r"\bshop\b", slug, line)
         if assigned := re.match(r"(?:export )?(\w+)=\$\((.*)\)", command):
             name, value = assigned.groups()
             monkeypatch.setenv(name, pulse(value).strip() if value.startswith("pulse ") else shell(value))
             continue
         left, _, command = command.rpartition(" | ")
-        kind = " ".join(words_of(command)[1:3]).replace(slug, "acme")
+        kind = " ".join(words_of(command)[1:3]).replace(slug, "shop")
         if kind == "status":  # it is about other tests, too
             continue
-        if kind == "collect acme":
+        if kind == "collect shop":
             owner = Owner(registry.find_tenant(slug))
             does_not_land = kind in outputs
             output = while_it_lands(owner, partial(pulse, command, shell(left), int(does_not_land)))
         else:
             output = pulse(command)
         outputs[kind].append(output)
-    assert "1 landed, 0 did not" in outputs["collect acme"][0]
-    assert "0 landed, 1 did not" in outputs["collect acme"][1]
-    assert outputs["trace acme"][0].startswith("landed")
-    assert "o-1" in outputs["preview acme"][0]
+    assert "1 landed, 0 did not" in outputs["collect shop"][0]
+    assert "0 landed, 1 did not" in outputs["collect shop"][1]
+    assert outputs["trace shop"][0].startswith("landed")
+    assert "o-1" in outputs["preview shop"][0]
     assert "schema_violation" in outputs["dlq list"][0]
-    assert {"schema check", "schema try", "reconcile acme", "batch list"} <= outputs.keys()
+    assert {"schema check", "schema try", "reconcile shop", "batch list"} <= outputs.keys()
     (row,) = preview(owner.tenant, "orders", 10).to_pylist()
     assert (row["id"], row["country"], row["amount"]) == ("o-1", "DE", 12.5)
 

@@ -32,7 +32,7 @@ def create_key(
     scope: Annotated[
         list[KeyScope] | None,
         typer.Option(
-            help="A scope of the key; repeat the option for more than one. [default: collect and read]"
+            help=r"A scope of the key; repeat the option for more than one. \[default: collect and read]"
         ),
     ] = None,
     expires_in: Annotated[

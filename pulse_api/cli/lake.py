@@ -132,25 +132,27 @@ def print_rows(
         return
     used = [name for name in rows[0] if name not in _SAME and any(row[name] is not None for row in rows)]
     cells = [[_cell(row[name]) for name in used] for row in rows]
-    table = Table(*map(shown, used), title=shown(title))
+    # A title of the table itself would be broken at the table's width.
+    console.print(shown(title), soft_wrap=True, highlight=False)
+    table = Table(*map(shown, used))
     for row in cells:
         table.add_row(*row)
     if Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum <= console.width:
         console.print(table)
     else:
-        _print_turned(console, used, cells, title)
+        _print_turned(console, used, cells)
     if omitted := [name for name in rows[0] if name not in used]:
         remark(
             f"Columns left out, empty or the same in all rows: {', '.join(omitted)}. --json has everything."
         )
 
 
-def _print_turned(console: Console, names: list[str], cells: list[list[str]], title: str) -> None:
+def _print_turned(console: Console, names: list[str], cells: list[list[str]]) -> None:
     abreast = max(1, (console.width - LABEL_WIDTH) // CELL_WIDTH)
     for first in range(0, len(cells), abreast):
         group = cells[first : first + abreast]
         numbers = (f"row {first + index}" for index in range(1, len(group) + 1))
-        table = Table("column", *numbers, title=None if first else shown(title))
+        table = Table("column", *numbers)
         for name, *values in zip(names, *group, strict=True):
             table.add_row(shown(name), *values)
         console.print(table)

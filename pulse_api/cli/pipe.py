@@ -185,7 +185,7 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
         return
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
     fields = pipe.document | {"last_24_hours": outcomes}
-    show_fields((key.replace("_", " "), value) for key, value in fields.items())
+    show_fields((key.replace("_", " "), value) for key, value in fields.items() if value not in (None, ""))
     if out:
         show_table(
             ("begun", "kind", "state", "versions", "written", "deleted", "refused", "reason"),

@@ -114,9 +114,9 @@ def try_schema(
 
 def _show_trial(trial: "backfill.Trial") -> None:
     all_ = "" if trial.complete else "the first "
-    say(f"{all_}{trial.events:,} events of {trial.day}: {trial.refused:,} would be refused")
-    if trial.refused_already:
-        say(f"{trial.refused_already:,} more are refused by the current schema, too")
+    already = trial.refused_already
+    beside = f", beside {already:,} that the current schema refuses, too" if already else ""
+    say(f"{all_}{trial.events:,} events of {trial.day}: {trial.refused:,} would be refused{beside}")
     if trial.examples:
         rows = ((one.event_id, one.reason, one.pointer, one.detail) for one in trial.examples)
         show_table(("event id", "reason", "pointer", "detail"), rows, empty="")

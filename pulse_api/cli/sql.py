@@ -103,7 +103,16 @@ def _list(recorded: "list[audit.Recorded]", as_json: bool) -> None:
         emit(recorded)
         return
     rows = (
-        (q.query_id, q.asked_at, q.state, q.rows, q.bytes, q.seconds, q.key_id, " ".join(q.sql.split()))
+        (
+            q.query_id,
+            q.asked_at,
+            q.state,
+            q.rows,
+            q.bytes,
+            None if q.seconds is None else f"{q.seconds:.2f}",
+            q.key_id,
+            " ".join(q.sql.split()),
+        )
         for q in recorded
     )
     columns = ("query", "asked", "state", "rows", "bytes", "seconds", "key", "sql")

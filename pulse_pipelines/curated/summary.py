@@ -77,9 +77,10 @@ def summary(
         if rollup != BUILT_IN[0] and all(row[2] is None for row in rows):
             computed = [name for (name,) in connection.execute(ROLLUPS, [dataset_row[0]])]
             if rollup not in computed:
+                offer = f"It has: {', '.join(computed)}" if computed else "It has none yet"
                 raise NotFound(
                     "this rollup has not been computed for the dataset",
-                    fix=f"It has: {', '.join(computed) or 'none yet'}",
+                    fix=f"{offer}. A rollup is computed about a minute after events have landed",
                     tenant=tenant.slug,
                     dataset=slug,
                     rollup=rollup,

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from chaos.surroundings import superuser
 from pulse_api import cli
 from pulse_api.cli.arguments import day
+from pulse_api.cli.schema import _show_trial
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import Trial, try_schema
 
@@ -86,12 +87,18 @@ def command(owner: Owner, file: Path, *more: str) -> Result:
     return CliRunner().invoke(cli.app, words)
 
 
+def test_what_both_schemas_refuse_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
+    _show_trial(Trial(DAY, 2, 0, 1, (), complete=True, incompatibilities=()))
+    shown = f"2 events of {DAY}: 0 would be refused, beside 1 that the current schema refuses, too\n"
+    assert capsys.readouterr().out == shown
+
+
 def test_the_command_says_it_and_ends_with_1(settled: Owner, tmp_path: Path) -> None:
     file = tmp_path / "orders.json"
     file.write_text(changed(country={"type": "string", "enum": ["c4"]}))
     result = command(settled, file)
     assert result.exit_code == 1
-    assert f"events of {DAY}: 5 would be refused" in result.stdout
+    assert f"events of {DAY}: 5 would be refused\n" in result.stdout
     assert "/data/country" in result.stdout
     assert "The dataset cannot move to this schema" in result.stderr
     assert json.loads(command(settled, file, "--json").stdout)["refused"] == 5

@@ -25,6 +25,7 @@ import pytest
 import typer
 from psycopg_pool import ConnectionPool
 from rich.console import Console
+from rich.markup import render
 from support.here import ingest_here as ingest
 from support.ingest import SCHEMA, Owner, event
 from typer.testing import CliRunner, Result
@@ -172,7 +173,9 @@ def test_a_command_has_help_with_an_example_and_json(path: tuple[str, ...]) -> N
     options = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in options or path == ("mcp",)  # which speaks a protocol of its own
     assert re.search(rf"Example: .*pulse {' '.join(path)}\b", command.help), "no example of itself"
-    assert all(getattr(parameter, "help", None) for parameter in command.params if not parameter.hidden)
+    helps = [getattr(parameter, "help", None) for parameter in command.params if not parameter.hidden]
+    assert all(helps)
+    assert [render(text).plain for text in helps] == [text.replace(r"\[", "[") for text in helps]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -818,6 +821,9 @@ def test_a_time_is_printed_as_options_take_it(zone: str, monkeypatch: pytest.Mon
     time.tzset()
 
 
+TITLE = "query 0123456789abcdef of a tenant whose name makes the title wider than the table"
+
+
 def test_rows_are_lines_where_they_fit_and_columns_where_not(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[dict[str, object]] = [
         {"id": f"o-{n}", "timestamp": MOMENT, "amount": n, "tenant_id": "t", "none": None} for n in (1, 2)
@@ -825,8 +831,10 @@ def test_rows_are_lines_where_they_fit_and_columns_where_not(capsys: pytest.Capt
 
     def printed(width: int) -> list[str]:
         written = io.StringIO()
-        print_rows(Console(file=written, width=width), rows, "orders")
+        print_rows(Console(file=written, width=width), rows, TITLE)
         return written.getvalue().splitlines()
+
+    assert [printed(width)[0] for width in (80, 30)] == [TITLE] * 2
 
     assert [line for line in printed(80) if "o-1" in line and "2026-11-19 10:00:00Z" in line]
     assert "Columns left out, empty or the same in all rows: tenant_id, none." in capsys.readouterr().err

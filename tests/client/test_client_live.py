@@ -60,7 +60,9 @@ def test_over_rate_is_waited_out_while_the_time_lasts(api: Api, caller: Caller) 
     assert caught.value.partial.refused == 0
 
 
-def test_the_examples_of_the_page_work(api: Api, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_page_work(
+    api: Api, caller: Caller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     kafka = load_settings().kafka
     variables = {
         "PULSE": api.url,
@@ -78,6 +80,7 @@ def test_the_examples_of_the_page_work(api: Api, caller: Caller, monkeypatch: py
         for text, replacement in replacements.items():
             example = example.replace(f'"{text}"', f'"{replacement}"')
         exec(example, {})  # noqa: S102 - the page is ours
+    assert "1 o-x refused schema_violation /data/country" in capsys.readouterr().out
     ingest(caller.owner)
     ids = {row["id"] for row in caller.owner.rows()}
-    assert {"o-1", "o-2", "k-1"} < ids, "and the one without an id"
+    assert {"o-1", "o-3", "k-1"} < ids, "and the one without an id"

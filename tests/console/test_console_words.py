@@ -352,6 +352,7 @@ def test_a_schema_is_tried_on_a_day(visit: Visit) -> None:
     page.get_by_role("button", name="Try on this day").click()
     what = "Of the first 10\u202f000 events of 2026-11-19, 1\u202f500 would be refused."
     expect(page.get_by_text(what)).to_be_visible()
+    expect(page.get_by_text("The present schema refuses 2 more, too.")).to_be_visible()
     expect(page.get_by_role("region", name="Events that would be refused")).to_contain_text("<b>")
     expect(page.get_by_text("narrower")).to_be_visible()
 

@@ -508,7 +508,7 @@ def test_the_summary_over_http(zone: Zone, new_caller: Callable[..., Caller], ap
         ({"from": "2020-01-01", "to": "2026-11-01"}, 422, "more than 400 days"),
         ({"from": "20261101"}, 422, "query.from"),
         ({"from": "1700000000"}, 422, "query.from"),
-        ({"rollup": "by_nobody"}, 404, "this rollup has not been computed"),
+        ({"rollup": "by_nobody"}, 404, "computed about a minute after events have landed"),
         ({"rollup": "x'; --"}, 422, "query.rollup"),
     ):
         answer = caller.http.get(path, params=params)

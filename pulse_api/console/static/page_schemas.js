@@ -62,7 +62,7 @@ function trialAnswer({ day, events, refused, refused_already: already, examples,
   const what = Number(events) ? `Of ${all}${count(events, "event")} of ${day}, ${withSeparators(refused)} would be refused.` : `There are no events of ${day}.`;
   const place = (one) => (one.pointer ? h("code", {}, foreign(one.pointer)) : "–");
   return [
-    notice(kind, h("p", { class: "what" }, what), Number(already) ? h("p", {}, `${withSeparators(already)} more are refused by the present schema, too.`) : null, complete ? null : h("p", {}, "The day has more: pulse schema try validates all of it.")),
+    notice(kind, h("p", { class: "what" }, what), Number(already) ? h("p", {}, `The present schema refuses ${withSeparators(already)} more, too.`) : null, complete ? null : h("p", {}, "The day has more: pulse schema try validates all of it.")),
     examples.length ? table("Events that would be refused", ["Event id", "Reason", "Place", "What is wrong"], examples.map((one) => [foreign(one.event_id ?? "–"), h("code", {}, foreign(one.reason)), place(one), foreign(sentence(one.detail))])) : null,
     incompatibilities.length ? obstaclesOf(incompatibilities) : null,
   ];
