@@ -10,9 +10,9 @@ import httpx
 
 from chaos.sent import REQUEST_S, Collected
 from chaos.surroundings import TLS
+from chaos.traffic import PERIOD_S
 
 NOT_LISTENING = "no process of it listened"
-PERIOD_S = 0.5
 Answers = Counter[tuple[str, str]]
 """Number of requests by what they were for and how they ended."""
 

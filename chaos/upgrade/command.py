@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
-import httpx
 import orjson
 import typer
 from rich.console import Console
@@ -27,7 +26,7 @@ from chaos.load import Load
 from chaos.oracle import Finding
 from chaos.sent import Sent
 from chaos.stack import Kind, Stack, stack
-from chaos.surroundings import TLS, pulse
+from chaos.surroundings import pulse
 from chaos.traffic import Traffic, settled_until
 from chaos.upgrade.clients import Balanced, Front, Read, reading
 from chaos.upgrade.versions import Version, Versions, before_newest_migration, commit_of
@@ -36,6 +35,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import spark
 from pulse_resources.local import api, lake, ports, state
 from pulse_resources.local.layout import Layout
+from pulse_resources.local.service import responds
 from pulse_resources.settings import load_settings
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -204,17 +204,11 @@ def _second_process(running: Stack, front: Front, new: Version, name: str) -> It
     variables = {f"PULSE_{name.upper()}__PORT": str(port), f"PULSE_{name.upper()}__HEALTH_PORT": str(health)}
     with new.begin("-m", MODULES[name], **running.by_proxy, **variables) as process:
         try:
-            wait(lambda: _is_ready(health), f"the second process of {name} is not ready")
+            ready = responds(f"http://127.0.0.1:{health}/readyz")
+            wait(ready, f"the second process of {name} is not ready")
             front.urls.append(f"http://127.0.0.1:{port}")
             yield
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
             front.urls.pop()
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/readyz", verify=TLS).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False

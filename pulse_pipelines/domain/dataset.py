@@ -69,7 +69,7 @@ class Dataset:
         if not self.earlier:
             return ()
         _, first = min(self.earlier)
-        at_first = {column.field for column in columns(orjson.loads(first))}
+        at_first = {column.field for column in _columns(first, self.table_schema)}
         return tuple(column.name for column in self.columns if column.field not in at_first)
 
     @property

@@ -17,6 +17,7 @@ from pulse_pipelines.ingest.stages import StagedTable
 from pulse_pipelines.tables import arrow_columns, parquet_files
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.spark import leave_at_once
 from support.ingest import Owner
 
 DAY = date(2026, 11, 19)  # of `support.ingest.event`
@@ -24,7 +25,9 @@ DAY = date(2026, 11, 19)  # of `support.ingest.event`
 
 def spark() -> SparkSession:
     """The Spark session of this process; others of it share it, so nobody may stop it."""
-    return SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
+    entered = SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
+    leave_at_once(entered)  # the stack is gone by the time that this process ends
+    return entered
 
 
 def location(owner: Owner, slug: str = "orders") -> str:

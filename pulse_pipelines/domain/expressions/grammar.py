@@ -73,13 +73,13 @@ def prefix(text: str) -> tuple[Node, str]:
 
 def _double(text: str) -> float:
     """The double that a number with a fraction or an exponent is. Raises UserError: none is."""
-    number = json_values.exact(text)
-    if isinstance(number, json_values.Number) and not number.is_exact:
+    number = json_values.rounded(text)
+    if isinstance(number, json_values.Number):
         raise UserError(
             f"{text} would be compared as {float(number)!r}",
             fix="Write up to 15 digits, below 1.8e308: numbers with a fraction are doubles",
         )
-    return float(number)
+    return number
 
 
 class _Reader:

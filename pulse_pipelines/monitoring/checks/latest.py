@@ -1,6 +1,6 @@
 """Check `latest_equals_log`: the heads of an entity dataset match its log, which has no gap."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -56,8 +56,8 @@ def _read(subject: Subject) -> _LogSnapshot:
 
 def _compare(subject: Subject, snapshot: _LogSnapshot) -> CheckResult:
     table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), snapshot.location)
-    parts = list(_versions(subject.dataset, live_table.live_files(table)))
-    versions, by_content = [part for part, _ in parts], [part for _, part in parts]
+    dataset, files = subject.dataset, live_table.live_files(table)
+    versions = list(_versions(dataset, files, dataset.later_columns))
     updated = np.sort(np.concatenate([np.empty(0, np.int64), *(part.updated for part in versions)]))
     log, result = snapshot.log, CheckResult({"versions": len(updated)})
     distinct = np.unique(updated)
@@ -69,10 +69,12 @@ def _compare(subject: Subject, snapshot: _LogSnapshot) -> CheckResult:
         )
     by_rows, by_heads = (Heads.newest(each) for each in (versions, [run for _, run in log.runs]))
     result.numbers["entities"] = len(by_rows)
-    by_log = set(_identities(by_heads))
-    # A head from before version 0.8 has the content hash alone as its state.
-    earlier = _identities(Heads.newest(by_content))
-    rows = {new if new in by_log else old for new, old in zip(_identities(by_rows), earlier, strict=True)}
+    rows, by_log = (set(_identities(each)) for each in (by_rows, by_heads))
+    if rows - by_log and dataset.later_columns:
+        # A head from before version 0.8 has the content hash alone as its state.
+        by_content = _identities(Heads.newest(_versions(dataset, files)))
+        pairs = zip(_identities(by_rows), by_content, strict=True)
+        rows = {state if state in by_log else content for state, content in pairs}
     ids = {head[:2] for head in rows}
     idle = {head for head in by_log - rows if head[:2] not in ids}  # heads of entities without a version
     if rows - by_log or by_log - rows - idle or len(idle) > snapshot.erased:
@@ -89,9 +91,7 @@ def _identities(of: Heads) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _versions(dataset: Dataset, files: Iterable[str]) -> Iterator[tuple[Heads, Heads]]:
-    """The versions of each file: with their states, and with their content hashes as such."""
-    later = dataset.later_columns
+def _versions(dataset: Dataset, files: Iterable[str], later: Sequence[str] = ()) -> Iterator[Heads]:
     for path in files:
         with object_store.file_system().open_input_file(object_store.key(path)) as content:
             try:
@@ -101,5 +101,4 @@ def _versions(dataset: Dataset, files: Iterable[str]) -> Iterator[tuple[Heads, H
             except pa.ArrowInvalid as error:
                 raise Terminal(f"a file of the table is damaged: {error}", file=path) from error
         ids = Digests.of(rows.column("id"), dataset.claim_seed)
-        places = rows.column(UPDATED).to_numpy()
-        yield Heads(ids, heads.states(rows, later), places), Heads(ids, heads.states(rows), places)
+        yield Heads(ids, heads.states(rows, later), rows.column(UPDATED).to_numpy())
