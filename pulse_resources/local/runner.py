@@ -16,7 +16,7 @@ from pulse_resources.process import niceness
 
 _TICK = 0.1
 _UP_TICK = 0.4
-"""Seconds between two looks at a process that is up: ten services cost a percent of a core otherwise."""
+"""Seconds between two checks of a process that is up. At 0.1, five idle services took 0.8 % of a core."""
 _TRIES = 3
 """Failed starts after which the stack gives up; a service that has been up is restarted without limit."""
 _LONGEST_BACKOFF = 15.0
