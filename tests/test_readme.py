@@ -1,9 +1,8 @@
 """What the documentation tells a reader to type exists, and its example works from end to end."""
 
 import re
-import shutil
-import subprocess
 import shlex
+import shutil
 import subprocess
 import uuid
 from collections import defaultdict
@@ -238,6 +237,8 @@ def test_set_up_leaves_a_linked_environment_alone(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / ".venv").symlink_to(other)
-    done = subprocess.run(["make", "setup"], cwd=tmp_path, capture_output=True, text=True)
+    make = shutil.which("make")
+    assert make
+    done = subprocess.run([make, "setup"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, list(other.iterdir())) == (2, [])
     assert "remove the link" in done.stderr
