@@ -17,6 +17,7 @@ from rich.console import Console
 
 from chaos import oracle, report
 from chaos.harm import command as harm
+from chaos.hosts import command as hosts
 from chaos.operators.schedule import Schedule
 from chaos.oracle import Finding
 from chaos.progress import progress
@@ -29,6 +30,7 @@ from pulse_resources import spark
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(harm.app, name="harm")
+app.add_typer(hosts.app, name="hosts")
 app.add_typer(upgrade.app, name="upgrade")
 console = Console(highlight=False)
 HOME = Path(".pulse-chaos").absolute()

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 from pydantic import SecretStr
 from support.charts import CHART, EXAMPLES, merge_values, read_yaml, variables
-from support.composed import DOCKERFILE, ROOT
 
+from chaos.hosts.composed import DOCKERFILE, ROOT
 from pulse_api.http.server import WATCHED
 from pulse_pipelines.defs.control_room.guard import HEALTH
 from pulse_resources.local.provision import DEFAULT_PORTS

@@ -11,11 +11,11 @@ from itertools import permutations
 
 import httpx
 import pytest
-from support import composed, hosts
 from support.charts import CHART, merge_values, read_yaml, variables
-from support.composed import ROOT, Deployment
-from support.hosts import Network
 
+from chaos.hosts import composed
+from chaos.hosts.composed import ROOT, Deployment
+from chaos.hosts.network import Network, missing
 from chaos.waiting import wait
 
 TABLE = read_yaml(CHART / "services.yaml")
@@ -54,7 +54,7 @@ def chart_services(compose: composed.Services) -> composed.Services:
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    if reason := hosts.missing():
+    if reason := missing():
         pytest.skip(f"hosts cannot be made here: {reason}")
     # The pod of `prepare` is gone when the others start; this one runs it on the host of the daemon.
     placement = dict.fromkeys(STORES.values(), "data") | POD_OF | {"prepare": "dagster"}

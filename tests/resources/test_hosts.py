@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import hosts
-from support.hosts import Network
 
+from chaos.hosts.network import Network, missing
 from chaos.waiting import wait
 from pulse_resources.local import ports
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.long
 MADE = """
 import sys
 from pathlib import Path
-from support.hosts import Network
+from chaos.hosts.network import Network, missing
 network = Network(Path(sys.argv[1]), {"left": []}).__enter__()
 host = network.add("left", {})
 host.start(["sleep", "1000"], Path(sys.argv[1]) / "log")
@@ -42,7 +41,7 @@ ANSWER = "import socket; socket.create_server(('0.0.0.0', 8000)).accept()[0].sen
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    if reason := hosts.missing():
+    if reason := missing():
         pytest.skip(f"hosts cannot be made here: {reason}")
     with Network(tmp_path_factory.mktemp("hosts"), {"left": ["store"], "right": []}) as network:
         for name in network.names:
@@ -98,7 +97,7 @@ def test_packets_of_one_direction_are_lost_until_the_fault_ends(network: Network
 
 
 def test_nothing_stays_when_the_process_that_made_them_is_killed(tmp_path: Path) -> None:
-    if reason := hosts.missing():
+    if reason := missing():
         pytest.skip(f"hosts cannot be made here: {reason}")
     with subprocess.Popen(
         [sys.executable, "-c", MADE, str(tmp_path)],

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from support.composed import ROOT
+from chaos.hosts.composed import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "pulse"
 EXAMPLES = tuple(sorted(CHART.glob("ci/*-values.yaml")))

@@ -29,7 +29,7 @@ def dagster(settings: Settings) -> Iterator[Finding]:
 
 def _ready(service: str, local: str, public: str, path: str, port: str) -> Finding:
     """Ask the service on this host, and if none answers there, the one at its public URL."""
-    problems = []
+    problems: list[str] = []
     for base in filter(None, (local, public)):
         url = f"{base}{path}"
         try:

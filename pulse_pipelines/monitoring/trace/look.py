@@ -63,16 +63,13 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
     if not fates and unread is not None:
         raise unread
     if not fates:
+        about = {"event": event_id, "tenant": tenant.slug}
         if dataset is not None:
-            registry.find_dataset(tenant, dataset)
+            about["dataset"] = registry.find_dataset(tenant, dataset).slug
         beyond = f" ({'; '.join(omissions)})" if omissions else ""
-        raise NotFound(
-            f"no such event was accepted, or it is older than what is remembered{beyond}",
-            fix="Compare the id with what the sender has sent: a request that was refused has accepted none",
-            event=event_id,
-            tenant=tenant.slug,
-            **({"dataset": dataset} if dataset else {}),
-        )
+        problem = f"no such event was accepted, or it is older than what is remembered{beyond}"
+        fix = "Compare the id with what the sender has sent: a request that was refused has accepted none"
+        raise NotFound(problem, fix=fix, **about)
     return Trace(ordered(fates), tuple(omissions))
 
 

@@ -19,9 +19,10 @@ from typing import Any
 
 import yaml
 
+from chaos.hosts.host import Files, Host
+from chaos.hosts.network import Network
 from chaos.waiting import PATIENCE_S
 from pulse_resources.local import kafka, minio_program, postgres, spark
-from support.hosts import Files, Host, Network
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
@@ -204,12 +205,12 @@ class Deployment:
 
     def environment(self, name: str) -> dict[str, str]:
         """Variables of a service: those of its image, then those of the file."""
-        given = {key: str(value) for key, value in self.services[name].get("environment", {}).items()}
+        variables = {key: str(value) for key, value in self.services[name].get("environment", {}).items()}
         if name in _DATA:
-            return given
+            return variables
         image = re.search(r"^ENV (.*)$", DOCKERFILE.partition(" AS pulse\n")[2], re.MULTILINE)
         assert image
-        return dict(part.split("=", 1) for part in image[1].split()) | given | dict(self.more)
+        return dict(part.split("=", 1) for part in image[1].split()) | variables | dict(self.more)
 
     def _make_folders(self, name: str) -> None:
         host = self.network.hosts[name]
@@ -217,11 +218,11 @@ class Deployment:
         folders = {folder: service for service, folder in _DATA.items() if service in services}
         if len(folders) < len(services):
             folders |= dict.fromkeys(("/var/lib/pulse", "/opt/dagster", "/srv/app"), "pulse")
-        own = "; ".join(f"install -d -o {user} -g {user} {folder}" for folder, user in folders.items())
+        install = "; ".join(f"install -d -o {user} -g {user} {folder}" for folder, user in folders.items())
         # As the Dockerfile does it: Dagster writes beside its dagster.yaml, and may not write into the code.
         packaged = f"{IMAGE}/lib/python*/site-packages/dagster_home"
         links = f"for p in {packaged}; do ln -sf $p /srv/app/; ln -sf $p/dagster.yaml /opt/dagster/; done"
-        script = f"{own}; {links}" if "/srv/app" in folders else own
+        script = f"{install}; {links}" if "/srv/app" in folders else install
         if _DATA["postgres"] in folders:
             binaries = postgres._wheel()
             script += f"; ln -sf /opt/{binaries.parent.name}/{binaries.name} /opt/postgres"
@@ -253,9 +254,9 @@ def _postgres(deployment: Deployment, service: Mapping[str, Any]) -> list[str]:
 
 def _kafka(deployment: Deployment, service: Mapping[str, Any]) -> list[str]:
     """What the entry point of the image `apache/kafka` does."""
-    given = {name: value for name, value in service["environment"].items() if name != "KAFKA_HEAP_OPTS"}
-    names = {name: name.removeprefix("KAFKA_").lower().replace("_", ".") for name in given}
-    properties = "".join(f"{names[name]}={value.strip()}\n" for name, value in given.items())
+    variables = {name: value for name, value in service["environment"].items() if name != "KAFKA_HEAP_OPTS"}
+    names = {name: name.removeprefix("KAFKA_").lower().replace("_", ".") for name in variables}
+    properties = "".join(f"{names[name]}={value.strip()}\n" for name, value in variables.items())
     host = deployment.host("kafka")
     (host.root / "var/lib/kafka/server.properties").write_text(properties)
     java = "java $KAFKA_HEAP_OPTS -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp '/opt/kafka/*'"
