@@ -69,10 +69,8 @@ def draw(rng: random.Random, at_once: int) -> tuple[Fault, ...]:
         chosen = tuple(rng.sample(all_faults(), at_once))
         switched_off = {fault.host for fault in chosen if fault.kind is Kind.OFF}
         touched = [host for fault in chosen for host in (fault.host, fault.other)]
-        links = [{fault.host, fault.other} for fault in chosen]
-        if all(touched.count(host) == 1 for host in switched_off) and len({*map(frozenset, links)}) == len(
-            links
-        ):
+        links = {frozenset((fault.host, fault.other)) for fault in chosen}
+        if len(links) == at_once and all(touched.count(host) == 1 for host in switched_off):
             return chosen
 
 
