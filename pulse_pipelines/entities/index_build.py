@@ -17,9 +17,8 @@ from pyiceberg.expressions import And, GreaterThan, LessThanOrEqual
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import index_entries, index_runs
-from pulse_pipelines.entities.heads import Counters
 from pulse_pipelines.entities.index_entries import Index
-from pulse_pipelines.entities.index_runs import Values
+from pulse_pipelines.entities.index_runs import Counters, Values
 from pulse_pipelines.registry.table_lookup import CurrentLog, current_log, log_of
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, UPDATED

@@ -32,7 +32,7 @@ PIECE = 1_000
 PIECE_S = 1.0
 """... if they take no longer than this, in seconds."""
 BEGUN = "SELECT begun_at, gives_way FROM pipes WHERE tenant_id = %s AND pipe = %s"
-Row = TypeVar("Row")
+SourceRow = TypeVar("SourceRow")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Hold:
         self._session, self._run, self._gives_way = session, run, False
         self._check()
 
-    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def __call__(self, rows: Iterable[SourceRow]) -> Iterator[SourceRow]:
         """Pass rows on. Raises as `joined` does."""
         for count, row in enumerate(rows):
             if count % PIECE == 0 or time.monotonic() - self._checked_at > PIECE_S:

@@ -15,7 +15,7 @@ from support.ingest import Owner, next_attempt, plan_batch, run_batch, start_att
 from support.lake import spark
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, Folder, database, known_as
+from chaos.sources import SOURCE, Folder, database, stored_source
 from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
@@ -55,7 +55,7 @@ def source(owner: Owner) -> Iterator[Any]:
 @pytest.fixture
 def folder(owner: Owner) -> Iterator[Folder]:
     found = Folder()
-    with known_as(owner.tenant, found.address):
+    with stored_source(owner.tenant, found.address):
         yield found
 
 

@@ -124,7 +124,7 @@ class S3:
                 if file.is_text:
                     web.refuse_charset(answer.get("ContentType"))
                 pieces = web.paced(iter(partial(body.read, 2**14), b""))
-                yield io.BufferedReader(_Reader(_of_chunks(pieces)), 2**20)
+                yield io.BufferedReader(_StreamOfReads(_of_chunks(pieces)), 2**20)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -197,7 +197,7 @@ class Web:
                     raise web.changed()
                 if file.is_text:
                     web.refuse_charset(response.headers.get("content-type"))
-                yield io.BufferedReader(_Reader(_of_chunks(web.paced(response.iter_raw()))), 2**20)
+                yield io.BufferedReader(_StreamOfReads(_of_chunks(web.paced(response.iter_raw()))), 2**20)
             # A server continues in a file that is rewritten in place: its answer is a mix of both.
             if _differ(file, web.patiently(lambda: self._listed(client, file.name))):
                 raise web.changed()
@@ -234,7 +234,7 @@ def _of_chunks(chunks: Iterator[bytes]) -> Any:
     return read
 
 
-class _Reader(io.RawIOBase):
+class _StreamOfReads(io.RawIOBase):
     """A stream of what a function reads; empty: there is no more."""
 
     def __init__(self, read: Any) -> None:

@@ -11,7 +11,7 @@ from pulse_pipelines.pipes.sinks.deliveries import Confirmed, Counts, Run, begun
 from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.push import push
 from pulse_pipelines.pipes.sinks.reading import Reader
-from pulse_pipelines.pipes.sinks.table import Table
+from pulse_pipelines.pipes.sinks.table import SinkTable
 from pulse_pipelines.pipes.turns import OthersWait, Turn, no_one_waits
 from pulse_pipelines.registry import CurrentLog
 from pulse_resources.errors import Conflict
@@ -62,7 +62,7 @@ def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) 
         fail_point("sink.held")
         aim = target.inspect(connection, pipe.definition, log.dataset)
         of = f"{pipe.dataset_id}/{log.generation}/{run.epoch}/{pipe.definition.sink.subset or ''}"
-        table = Table(connection, pipe, aim, of)
+        table = SinkTable(connection, pipe, aim, of)
         position = table.position
         run.is_full = position.deletes_missing or position.updated == 0
         if position.updated > log.updated:

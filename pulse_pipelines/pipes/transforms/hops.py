@@ -17,8 +17,9 @@ from pyspark.sql.types import StructField
 
 from pulse_pipelines import registry
 from pulse_pipelines.entities import heads, index_build, index_runs, indexes
-from pulse_pipelines.entities.heads import Counters, Heads
+from pulse_pipelines.entities.heads import Heads
 from pulse_pipelines.entities.index_entries import digests, texts
+from pulse_pipelines.entities.index_runs import Counters
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.transforms import columns
 from pulse_pipelines.pipes.transforms.shape import BY_ID, Hop, Shape, Side, Whole, shape_of
