@@ -20,11 +20,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pulse_api.http import problems
 from pulse_api.http.app_state import Kind, app_state
-from pulse_api.http.asking import run_query
 from pulse_api.http.auth import Principal, authenticate, take
 from pulse_api.http.collect.body import received
-from pulse_api.http.leaving import unless_disconnected
+from pulse_api.http.disconnects import unless_disconnected
 from pulse_api.http.problems import ProblemError
+from pulse_api.http.query_runner import run_query
 from pulse_api.http.routing import MAX_BYTES
 from pulse_api.mcp.server import Context, server
 from pulse_api.mcp.session import Session

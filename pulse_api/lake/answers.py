@@ -11,8 +11,8 @@ from pulse_api.lake.routing import CatalogRequest, json_response
 from pulse_pipelines.lake import catalog, tables
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.table_commits import Name
 from pulse_pipelines.lake.tables import Loaded
-from pulse_pipelines.lake.writing import Name
 
 MOST = 1_000
 """Maximum names on a page."""

@@ -27,7 +27,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import parsing
 from pulse_pipelines.lake.names import SEPARATOR, Levels
 from pulse_pipelines.lake.requests import Once
-from pulse_pipelines.lake.writing import Name
+from pulse_pipelines.lake.table_commits import Name
 
 MAX_BYTES = 4 * 1024 * 1024
 """Maximum bytes of a body: a transaction over many tables has some hundred kB."""

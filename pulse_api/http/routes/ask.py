@@ -7,11 +7,11 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 
 from pulse_api.http.app_state import Kind, app_state
-from pulse_api.http.asking import runner
 from pulse_api.http.auth import LakeReader
-from pulse_api.http.leaving import unless_disconnected
+from pulse_api.http.disconnects import unless_disconnected
 from pulse_api.http.models import Body, DatasetSlug, SnapshotId
 from pulse_api.http.problems import documented
+from pulse_api.http.query_runner import runner
 from pulse_api.http.routing import resource
 from pulse_pipelines.ask import meaning, providers, record
 from pulse_pipelines.ask.answer import MAX_QUESTION, answer

@@ -11,7 +11,7 @@ from typing_extensions import override
 from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import LakeReader
 from pulse_api.http.collect.body_memory import BodyHolding
-from pulse_api.http.leaving import unless_disconnected
+from pulse_api.http.disconnects import unless_disconnected
 from pulse_api.http.models import Body, Moment, SnapshotId
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.openapi import OPEN_OBJECT

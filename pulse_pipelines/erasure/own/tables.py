@@ -18,7 +18,7 @@ from pulse_pipelines.erasure.own.subject import paths_of
 from pulse_pipelines.erasure.own.table import Outcome
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.lake import catalog, metadata, own, paths
+from pulse_pipelines.lake import catalog, metadata, paths, table_state
 from pulse_pipelines.lake.catalog import OwnTable
 from pulse_pipelines.sql.confinement import last_words
 from pulse_resources import object_store, postgres
@@ -139,7 +139,7 @@ def asking(tenant: Tenant) -> list[OwnTable]:
 
 def _asks(tenant: Tenant, table: OwnTable) -> bool:
     try:
-        return own.property_of(metadata.read(tenant, table.at).document(), ASKS) == "true"
+        return table_state.property_of(metadata.read(tenant, table.at).document(), ASKS) == "true"
     except (PulseError, ValueError, AttributeError):  # its metadata is damaged: it is named
         return False
 
