@@ -59,9 +59,9 @@ def in_file() -> dict[str, Any]:
     return document
 
 
-def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace `path` atomically."""
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file atomically; only its owner may read it."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     fresh.replace(path)

@@ -197,7 +197,7 @@ def _names(request: Request) -> dict[str, str]:
         raise refused(400, "a name in the path is not UTF-8") from None
 
 
-def json_response(document: object, status: int = 200, **headers: str) -> Response:
+def json_response(document: object, **headers: str) -> Response:
     """A JSON response of the catalog."""
     header_values = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(orjson.dumps(document), status, header_values, media_type="application/json")
+    return Response(orjson.dumps(document), 200, header_values, media_type="application/json")

@@ -94,11 +94,6 @@ class _PartitionOffsets:
     """For each settled offset, whether it is accounted for exactly once."""
 
 
-def reconcile(tenants: Iterable[Tenant]) -> list[TenantReport]:
-    """One report per tenant, each read in the tenant's own RLS session."""
-    return [reconcile_tenant(tenant) for tenant in tenants]
-
-
 def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
     """Account for every offset of the tenant's topic below its settled position.
 
