@@ -58,8 +58,8 @@ def refuse_other_sites(request: Request) -> None:
         return
     settings, host = load_settings().api, request.headers.get("host", "")
     scheme, _, rest = settings.public_url.partition("://")
-    own_site = f"{scheme}://{rest.partition('/')[0]}".lower()
-    permitted = {origin, "*"} & {*settings.cors_origins, own_site}
+    public_site = f"{scheme}://{rest.partition('/')[0]}".lower()
+    permitted = {origin, "*"} & {*settings.cors_origins, public_site}
     if not permitted and not (is_of_host(origin, host) and _is_address(host)):
         fix = "Call it from a program, or have an operator add the origin to the setting api.cors_origins"
         raise ProblemError(403, "forbidden", "a page of another site asked (Origin)", fix=fix)

@@ -93,14 +93,14 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         _cursor(params, None)
         prompts = [
             types.Prompt(
-                name=each.name,
-                description=each.description,
+                name=prompt.name,
+                description=prompt.description,
                 arguments=[
                     types.PromptArgument(name=name, description=what, required=True)
-                    for name, what in each.takes.items()
+                    for name, what in prompt.takes.items()
                 ],
             )
-            for each in PROMPTS.values()
+            for prompt in PROMPTS.values()
         ]
         return types.ListPromptsResult(prompts=prompts, cache_scope="private")
 

@@ -220,13 +220,13 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
         "curated": steps[curated.STEP],
         "own_tables": [
             {
-                "table": each.table,
-                "rows": each.rows,
-                "files": each.files,
-                "snapshots_dropped": each.snapshots,
-                "objects_deleted": each.objects,
+                "table": outcome.table,
+                "rows": outcome.rows,
+                "files": outcome.files,
+                "snapshots_dropped": outcome.snapshots,
+                "objects_deleted": outcome.objects,
             }
-            for each in outcomes
+            for outcome in outcomes
         ],
         "verified": steps["verified"],
         "remains": steps["remains"],

@@ -98,22 +98,22 @@ def table(done: Sequence[Done]) -> dg.TableMetadataValue:
                 zip(
                     columns,
                     (
-                        each.tenant,
-                        each.dataset or "",
-                        str(each.day or ""),
-                        each.task,
-                        each.reason,
-                        each.outcome,
-                        _text(each.before),
-                        _text(each.after),
-                        each.seconds or 0.0,
-                        each.detail or "",
+                        task.tenant,
+                        task.dataset or "",
+                        str(task.day or ""),
+                        task.task,
+                        task.reason,
+                        task.outcome,
+                        _text(task.before),
+                        _text(task.after),
+                        task.seconds or 0.0,
+                        task.detail or "",
                     ),
                     strict=True,
                 )
             )
         )
-        for each in done[:SHOWN]
+        for task in done[:SHOWN]
     ]
     kinds = {"seconds": "float"}
     schema = dg.TableSchema([dg.TableColumn(name, kinds.get(name, "string")) for name in columns])

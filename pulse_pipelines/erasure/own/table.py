@@ -254,11 +254,11 @@ class OwnErasure:
         by = table_state.access(self.entry)
         dead = object_store.store_time() - DEAD
         removable = [
-            each
-            for each in object_store.listed(self.entry.location, by.store)
-            if each.path in before
-            or erasure_id in each.name.replace("-", "")
-            or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
+            file
+            for file in object_store.listed(self.entry.location, by.store)
+            if file.path in before
+            or erasure_id in file.name.replace("-", "")
+            or (file.name.startswith(foreign_files.PREFIX) and file.modified <= dead)
         ]
         return orphan_files.remove(
             self.tenant,

@@ -79,9 +79,9 @@ def search_again(tenant: Tenant, subject: Subject, erasure: Erasure) -> list[Out
     """Search the tables that the erasure covered again, for files that they had then."""
     by_name = {table.shown: table for table in catalog.tenant_tables(tenant)}
     return [
-        _process(tenant, by_name[each.table], subject, do="left", uuid=each.uuid, sequence=each.sequence)
-        for each in erased(erasure.steps)
-        if each.table in by_name
+        _process(tenant, by_name[item.table], subject, do="left", uuid=item.uuid, sequence=item.sequence)
+        for item in erased(erasure.steps)
+        if item.table in by_name
     ]
 
 
