@@ -55,7 +55,7 @@ def in_file() -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return document
 
 

@@ -1,4 +1,4 @@
-"""The demo's second half: an operational database of airlines, airports and planes, which pipes bring.
+"""The demo's second half: an operational database of airlines, airports and planes, which pipes copy.
 
 The database stands for one that a tenant has anyway. It lies on the embedded Postgres, and Pulse reads it
 with a role that may do nothing else. Its tables begin as the package has them and change between two runs;
@@ -66,7 +66,7 @@ def rollup(planes: str) -> str:
 
 @dataclass(frozen=True)
 class TableLine:
-    """A table of the source, and what became of it."""
+    """A table of the source, and the outcome of its pipe."""
 
     name: str
     rows: int
@@ -95,7 +95,7 @@ class TableLine:
 
 
 def register(tenant: Tenant) -> None:
-    """Make the database as the package has it, tell Pulse where it is, and create pipes that are missing."""
+    """Create the database from the package, store its address as a source, and create missing pipes."""
     settings = load_settings().postgres
     password = secrets.token_urlsafe(24)
     with psycopg.connect(settings.superuser_url(), autocommit=True) as connection:
@@ -122,7 +122,7 @@ def register(tenant: Tenant) -> None:
 
 
 def run(tenant: Tenant) -> list[TableLine]:
-    """Bring the tables, change them, bring them again, and compare.
+    """Copy the tables, change them, copy them again, and compare.
 
     Raises:
         Terminal: a run failed, or did not end.
@@ -137,7 +137,7 @@ def run(tenant: Tenant) -> list[TableLine]:
 
 
 def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
-    """Events joined with entities, by a transform: its largest rows, and how many rows DuckDB has otherwise.
+    """The largest rows of a transform of events and entities, and how many rows DuckDB computes otherwise.
 
     Raises:
         Terminal: the transform failed, or did not end.
@@ -182,7 +182,7 @@ def _change() -> dict[str, dict[str, int]]:
 
 
 def compare(tenant: Tenant) -> dict[str, tuple[int, int]]:
-    """By table the rows of the source, and how many rows only the source or only the lake has."""
+    """The rows of each source table, and the number of rows that only the source or only the lake has."""
     differences = {}
     with _database() as connection, local.queries(tenant) as query:
         for name, columns in TABLES.items():
@@ -209,7 +209,7 @@ def _database() -> "Iterator[psycopg.Connection[Any]]":
 
 
 def _tell(tenant: Tenant, address: str) -> None:
-    """Write down where the source is, as an operator would."""
+    """Store the source's address, as an operator would."""
     path = addresses.file(tenant, SOURCE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)

@@ -66,7 +66,7 @@ class Mcp:
         principal = await authenticate(request, KeyScope.READ, KeyScope.LAKE_READ)
         take(state, principal.tenant, "calls of tools", 1, state.per_second[Kind.OTHER], state.burst_seconds)
         if request.method != "POST":
-            detail = "POST alone is taken here: there are no sessions"
+            detail = "only POST is supported: there are no sessions"
             raise ProblemError(405, "method-not-allowed", detail, headers={"Allow": "POST"})
         if self._manager is None:
             raise ProblemError(503, "unavailable", "the server is starting, or stopping")
@@ -79,7 +79,9 @@ class Mcp:
                 != "application/json"
             ):
                 fix = "Send JSON, with the header Content-Type: application/json"
-                raise ProblemError(415, "unsupported-media-type", "the body is not said to be JSON", fix=fix)
+                raise ProblemError(
+                    415, "unsupported-media-type", "the request does not declare a body of JSON", fix=fix
+                )
             if _has_invalid_id(body):
                 await Response(_INVALID_ID, 400, media_type="application/json")(scope, receive, send)
                 return

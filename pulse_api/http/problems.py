@@ -256,7 +256,7 @@ _DESCRIPTIONS = {
     401: "No key, or one that is not in force.",
     403: "The key lacks the scope that this needs.",
     404: "There is no such thing for this tenant, whoever else has one.",
-    406: "None of the accepted media types can be given.",
+    406: "None of the accepted media types is available.",
     409: "The state of things does not allow it.",
     413: "The body, as sent or decompressed, is too large.",
     415: "The body's media type or encoding is not taken.",

@@ -82,12 +82,12 @@ def _after(request: CatalogRequest) -> str | None:
     try:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise refused(400, "pageToken is none of this catalog") from None
+        raise refused(400, "pageToken is not one of this catalog") from None
 
 
 def _size(text: str | None) -> int:
     if text is None:
         return MOST
     if not (text.isascii() and text.isdigit() and int(text[:9]) > 0):
-        raise refused(400, "pageSize is a number from 1 on")
+        raise refused(400, "pageSize must be a positive number")
     return min(int(text[:9]), MOST)

@@ -39,7 +39,7 @@ def checked(text: str, of: str, *, only: str | None = None) -> Query:
     (query,) = statements
     common = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
     if only in common:
-        raise UserError(f"{only!r} is the day's rows: no other query may be called so")
+        raise UserError(f"{only!r} names the day's rows: no other query may have this name")
     tables: dict[str, None] = {}
     for node in query.walk(bfs=False):
         _check_node(node, of)

@@ -60,11 +60,11 @@ class TeamRollup(Rollup):
             if doubled:
                 twice = {name: doubled[0][name] for name in self.grain}
                 raise UserError(
-                    f"the grain ({', '.join(self.grain)}) does not tell rows apart: {twice} is there twice",
+                    f"the grain ({', '.join(self.grain)}) does not distinguish rows: {twice} is there twice",
                     fix="Group by the grain, or declare a finer one",
                 )
         elif len(rows) > 1:
-            raise UserError("without a grain a day has one row, not more", fix="Declare the grain")
+            raise UserError("without a grain a day may have one row only", fix="Declare the grain")
         return rows.cast(pa.schema([field.with_type(_plain(field)) for field in rows.schema]))
 
 
@@ -128,7 +128,7 @@ def _check_header(header: Mapping[str, str], name: str, grain: Sequence[str]) ->
     for key in ("dataset", "grain"):
         if key not in header:
             raise UserError(
-                f"the header says no {key}", fix=f"Begin the file with a line such as -- {key}: ..."
+                f"the header has no {key}", fix=f"Begin the file with a line such as -- {key}: ..."
             )
     if not _is_name(name):
         raise UserError(

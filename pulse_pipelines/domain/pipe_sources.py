@@ -83,14 +83,14 @@ class Files:
                 f"{format_name!r} is not a format of files"
                 if format_name
                 else "the path does not tell the files' format",
-                fix=f"Say format: {', '.join(Format)}",
+                fix=f"Set format to one of {', '.join(Format)}",
             ) from None
         if form is Format.PARQUET and path.endswith(".gz"):
             raise UserError("Parquet is compressed inside", fix="Name files without .gz")
         if not isinstance(key, list | tuple) or not all(isinstance(each, str) and each for each in key):
             raise UserError("key must be a list of columns")
         if not key and form is not Format.NDJSON:
-            raise UserError("the pipe says no key", fix="Name the columns that tell rows apart: `key`")
+            raise UserError("the pipe has no key", fix="Name the columns that identify a row: `key`")
         source, timestamp = source_name(texts["source"]), timestamp_column(texts)
         return cls(source, path, form, tuple(key) or ("_id",), timestamp)
 

@@ -138,7 +138,7 @@ def check(tenant: Tenant, dataset: Dataset, columns: Sequence[Column]) -> None:
             compiler.expression(text, columns)
         except UserError as error:
             raise Conflict(
-                f"the index by {text} has no place in the newer schema: {error}",
+                f"the index by {text} does not fit the newer schema: {error}",
                 fix=f"Drop it first (it is number {index_id}), then declare one by what fits both",
                 tenant=tenant.slug,
                 dataset=dataset.slug,

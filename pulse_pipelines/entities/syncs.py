@@ -188,7 +188,7 @@ def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
         if connection.execute(DECIDE, values).rowcount != 1:
             raise Conflict(
                 "no sync with this number is held",
-                fix=f"See what there is: pulse sync list {tenant.slug} {slug}",
+                fix=f"List the syncs: pulse sync list {tenant.slug} {slug}",
                 tenant=tenant.slug,
                 dataset=slug,
                 sync=sync_id,

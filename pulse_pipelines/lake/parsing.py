@@ -74,7 +74,7 @@ def loads(content: bytes) -> Document:
     check_weight(content)
     document = orjson.loads(content)
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return document
 
 

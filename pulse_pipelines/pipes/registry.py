@@ -166,7 +166,7 @@ def create(tenant: Tenant, definition: Definition) -> Pipe:
                 connection.execute(RESET, [definition.pipe])
     except psycopg.errors.UniqueViolation:
         raise AlreadyExists(
-            "the tenant has a pipe of this name, or another pipe that writes this dataset",
+            "the tenant has a pipe of this name already, or another pipe that writes this dataset",
             tenant=tenant.slug,
             pipe=definition.pipe,
             dataset=definition.dataset,

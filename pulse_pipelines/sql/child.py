@@ -191,7 +191,7 @@ def _encoded(
 
 def _too_large(most: str) -> UserError:
     return WrongQueryError(
-        f"the result has more than the {most} that a query may give", fix="Aggregate, or add LIMIT"
+        f"the result has more than the {most} that a query may return", fix="Aggregate, or add LIMIT"
     )
 
 

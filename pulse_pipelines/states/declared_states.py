@@ -191,7 +191,7 @@ def newest(tenant: Tenant, slug: str, key: str, as_of: datetime | None = None) -
     """
     moment = as_of or datetime.now(UTC)
     if not 2 <= moment.year < MAXYEAR:
-        raise UserError("windows are as of the years 2 to 9998", tenant=tenant.slug, dataset=slug)
+        raise UserError("windows end in the years 2 to 9998", tenant=tenant.slug, dataset=slug)
     row: Any = None
     windows: KeyWindows | None = None
     if "\0" not in key:
@@ -246,7 +246,7 @@ def _key_of(dataset: Dataset, latest_by: str, where: dict[str, str]) -> str:
     """The name of the column that is to be the key. Raises UserError, Conflict."""
     if dataset.of_entities:
         raise Conflict(
-            "entities have a latest state by themselves",
+            "a dataset of entities has a latest state already",
             fix=f"Read it as {dataset.slug}__latest, in SQL",
             **where,
         )

@@ -54,7 +54,7 @@ def test_a_pipe_is_created_run_paused_reset_and_deleted(owned: Caller) -> None:
     kept = http.delete("/v1/datasets/planes")
     assert (kept.status_code, kept.json()["detail"]) == (
         409,
-        "a pipe brings this dataset, or brings it to a sink",
+        "a pipe writes this dataset, or copies it to a sink",
     )
     assert http.delete("/v1/pipes/planes").json() == {"pipe": "planes", "dataset": "planes"}
     assert http.get("/v1/pipes/planes").status_code == 404
@@ -131,7 +131,7 @@ def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_to
         ({"source": "postgres://u:p@h/db"}, 422, "source"),
         ({"password": "secret"}, 422, "password"),
         ({"transform": "SELECT id FROM planes"}, 422, "transform"),
-        ({"mode": "incremental"}, 422, "has a cursor"),
+        ({"mode": "incremental"}, 422, "needs a cursor"),
         ({"every": 0}, 422, "every"),
         ({"key": ["seats"]}, 422, "no unique index"),
     ):

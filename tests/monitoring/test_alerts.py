@@ -168,7 +168,7 @@ def test_a_receiver_that_is_down_hears_of_everything_when_it_is_up_again(receive
     receiver.answers = [500, 503] * 3
     alerts.record(found(finding("a"), finding("b")))
     assert [delivery.error for delivery in alerts.deliver()] == [
-        "Transient: the webhook was not told: it answered 503 [attempts=2]"
+        "Transient: the webhook did not take the alerts: it answered 503 [attempts=2]"
     ]
     alerts.record(found(finding("b"), finding("c")))  # a ended, and nobody knows of it yet
     alerts.deliver()

@@ -255,7 +255,7 @@ def test_a_feed_without_an_end_has_one() -> None:
     with (
         web(turning) as address,
         httpx.Client(timeout=PATIENCE_S, verify=TLS) as client,
-        pytest.raises(UserError, match="in a circle"),
+        pytest.raises(UserError, match="the feed repeats itself"),
     ):
         list(feeds.pages(client, address, None, 1_000))
     with web(growing) as address, httpx.Client(timeout=PATIENCE_S, verify=TLS) as client:

@@ -237,7 +237,7 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
         ({"source": "elsewhere"}, "the source has no address"),
         ({"source": "postgres://u:secret@host/db"}, "a source is a name"),
         ({"password": "secret"}, "no secrets"),
-        ({"mode": "incremental"}, "has a cursor"),
+        ({"mode": "incremental"}, "needs a cursor"),
         *(
             ({"mode": "incremental", "cursor": cursor, "overlap": overlap}, "before the cursor")
             for cursor, overlaps in (

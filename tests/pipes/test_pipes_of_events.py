@@ -415,7 +415,7 @@ def test_a_dataset_of_a_pipe_of_events_is_deleted_after_it(owner: Owner, source:
     sell(source, 1, 3)
     pipes.create(owner.tenant, definition(PIPE))
     bring(owner, "sales")
-    with pytest.raises(Exception, match="a pipe brings this dataset"):
+    with pytest.raises(Exception, match="a pipe writes this dataset"):
         registry.delete_dataset(owner.tenant, "sales")
     pipes.delete(owner.tenant, "sales")
     registry.delete_dataset(owner.tenant, "sales")

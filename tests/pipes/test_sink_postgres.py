@@ -556,7 +556,7 @@ def test_what_cannot_be_a_sink_is_refused_with_words(owner: Owner, sink: Any) ->
         ({"table": "pair"}, "no column id with a unique index"),
         ({"table": "v"}, "not a table"),
         ({"table": "nowhere"}, "no such table"),
-        ({"table": 'x"; DROP TABLE copied; --', "create": True}, "a table is created by a name"),
+        ({"table": 'x"; DROP TABLE copied; --', "create": True}, "a created table has a name"),
         ({"table": "nowhere.x", "create": True}, "does not create the table"),
         ({"from": "orders"}, "a dataset of events"),
         ({"from": "others"}, "no such dataset"),

@@ -35,7 +35,7 @@ class Verdict(BaseModel):
 
 
 class Ignored(BaseModel):
-    """A member of accepted events that is none of an event's: no column has it, only the raw zone."""
+    """An unknown member of accepted events: no column has it, only the raw zone."""
 
     member: str
     events: int = Field(ge=1, description="Events of the request that have it.")

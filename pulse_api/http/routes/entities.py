@@ -141,9 +141,7 @@ async def read_entities(
     slug: DatasetSlug,
     since: Annotated[
         str | None,
-        Query(
-            pattern=CONTINUATION, description=f"What the page before said in {NEXT}; the start if not given."
-        ),
+        Query(pattern=CONTINUATION, description=f"{NEXT} of the previous page; if omitted, the start."),
     ] = None,
     limit: Annotated[
         int, Query(ge=1, le=MAX_VERSIONS, description="Maximum number of versions.")

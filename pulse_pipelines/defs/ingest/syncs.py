@@ -36,7 +36,7 @@ def move_on(context: dg.OpExecutionContext, config: SyncsConfig, kafka: Kafka, p
 
 
 @dg.job(
-    description="Move on full syncs that no batch moves on. Launched by the sensor `syncs`.",
+    description="Advances full syncs that no batch advances. Launched by the sensor `syncs`.",
     executor_def=dg.in_process_executor,
     tags={"pulse/job": "syncs"},
 )

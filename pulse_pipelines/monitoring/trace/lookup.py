@@ -186,13 +186,13 @@ def _landed(
     if run is None:
         return None
     if not search.complete:
-        detail = "it landed; its row is in a file that was not looked at"
+        detail = "it landed; its row is in a file that was not searched"
     elif day is not None:
         detail = "it landed; its row is of another day"
     elif ledger.erased_from(tenant, dataset.dataset_id):
         return Fate(FateState.ERASED, "it landed, and an erasure removed it", dataset.slug, event_id)
     else:
-        detail = "it landed, and its row is gone: somebody else removed it from the table"
+        detail = "it landed, and its row is gone: another writer removed it from the table"
     return Fate(FateState.LANDED, detail, dataset.slug, event_id)
 
 
@@ -200,7 +200,7 @@ def _say(search: Search, dataset: Dataset, omissions: list[str]) -> None:
     if not search.complete:
         omissions.append(
             f"of {dataset.slug} the latest {search.read:,} of {search.candidates:,} files that may have it: "
-            "name the day of its timestamp to look at those of that day"
+            "name the day of its timestamp to search those of that day"
         )
 
 

@@ -104,8 +104,8 @@ class Service:
             if answer.headers.get("content-encoding", "identity") != "identity":
                 raise UserError(
                     "the service's answer is compressed, although that was not requested",
-                    fix="It hides how many entities were refused: have the service, or its proxy, heed"
-                    " Accept-Encoding",
+                    fix="It hides how many entities were refused: have the service, or its proxy, respect "
+                    "Accept-Encoding",
                 )
             return Answer(_refused(read if is_whole else _head(read)))
         if status == _CONFLICT:

@@ -151,12 +151,12 @@ def _compute(
             if not_text is not None:
                 raise UserError(
                     f"the column {not_text!r} of the row with the id {entity_id[:200]!r} is not UTF-8",
-                    fix="Cast no bytes to text that are not one",
+                    fix="Cast only bytes of UTF-8 to text",
                 )
             if times > 1:
                 raise UserError(
                     f"the transform has the id {entity_id[:200]!r} {times} times",
-                    fix="Join by what tells rows apart, or group by the id",
+                    fix="Join by columns that identify a row, or group by the id",
                 )
             if data is None:
                 without_row.append(entity_id)
