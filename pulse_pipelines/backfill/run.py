@@ -50,7 +50,7 @@ class Backfilled:
 
 
 def choose_version(dataset: Dataset, version: int | None) -> int:
-    """The version asked for, or the current one if None.
+    """The requested version; None: the current one.
 
     Raises:
         NotFound: the dataset never followed it.

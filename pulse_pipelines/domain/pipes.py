@@ -1,4 +1,4 @@
-"""Pipes: the definition of a pipe, from YAML. What it reads, or writes, decides which members it has."""
+"""Pipes: the definition of a pipe, from YAML. Its source or sink decides which members it has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -167,17 +167,17 @@ class Definition:
 
     @property
     def delivers(self) -> bool:
-        """Whether it reads its dataset, and brings it to a sink."""
+        """Whether it copies its dataset to a sink."""
         return isinstance(self.other_end, Sink)
 
     @property
     def timestamp(self) -> str | None:
-        """The column that is the time of an event; None: it brings, or delivers, entities."""
+        """The column with the time of an event; None: it reads or delivers entities."""
         return self.other_end.timestamp if isinstance(self.other_end, PostgresTable | Files) else None
 
     @property
     def kind(self) -> DatasetKind:
-        """What it brings, or delivers."""
+        """The kind of its dataset."""
         return DatasetKind.EVENTS if self.timestamp else DatasetKind.ENTITIES
 
     @property

@@ -1,4 +1,4 @@
-"""Building of an index: from the versions that are in the log already, until batches maintain it.
+"""Building of an index from the versions in the log, until batches maintain it.
 
 Each version's predecessor is found from the ids of the whole log, 24 bytes a version; values are then read
 and written a piece at a time. Every piece is a transaction of its own, which holds the log: a batch or an
@@ -142,7 +142,7 @@ class _Predecessors:
         self._ids, self._updated, self._last = Digests.joined([]), np.empty(0, np.int64), 0
 
     def read(self, tenant: Tenant, log: CurrentLog) -> None:
-        """Read the ids of what is in the log by now."""
+        """Read the ids of the versions in the log."""
         if log.generation != self._generation:
             self._forget()
             self._generation = log.generation

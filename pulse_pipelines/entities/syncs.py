@@ -1,4 +1,4 @@
-"""Syncs: taken part by part, listed, and decided about by a person where one is held."""
+"""Syncs: received part by part, listed, and decided by a person where one is held."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,7 +164,7 @@ def finish(tenant: Tenant, slug: str, opened_part: OpenedPart, refused: Sequence
 
 
 def list_syncs(tenant: Tenant, slug: str, limit: int = LISTED) -> list[Sync]:
-    """The syncs of a dataset, the latest first; of one of events they are the runs of its pipe.
+    """The syncs of a dataset, the latest first; for a dataset of events, the runs of its pipe.
 
     Raises:
         NotFound: the tenant has no such dataset.
@@ -175,7 +175,7 @@ def list_syncs(tenant: Tenant, slug: str, limit: int = LISTED) -> list[Sync]:
 
 
 def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
-    """Let a sync that is held delete what it did not bring, or let it delete nothing; as it is then.
+    """Let a held sync delete the entities missing from it, or delete nothing; returns the sync.
 
     Raises:
         NotFound: the tenant has no such dataset of entities.
@@ -197,7 +197,7 @@ def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
 
 
 def allow(tenant: Tenant, slug: str, share: float) -> None:
-    """Say which share of a dataset's entities a full sync may delete without a person's word.
+    """Set the share of a dataset's entities that a full sync may delete without confirmation.
 
     Raises:
         NotFound: the tenant has no such dataset of entities.

@@ -1,4 +1,4 @@
-"""Deletions of full syncs: entities that the sync did not bring are deleted once all its events have settled.
+"""Deletions of full syncs: entities missing from a sync are deleted once all its events have settled.
 
 Pulse sends the deletions to the topic as the sync's last part: they settle like other events, and the
 transaction that settles them ends the sync. An entity that arrived since the sync began is not deleted,

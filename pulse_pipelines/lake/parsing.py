@@ -1,4 +1,4 @@
-"""Parsing of what a tenant's engines wrote: within limits of size, and so that other threads run meanwhile.
+"""Parsing of documents of a tenant's engines: within limits of size, and so that other threads run meanwhile.
 
 A metadata file is any content that a tenant may write. orjson makes of 60 MB of `{},{},` gigabytes, and
 pyiceberg of a megabyte; both hold up all threads of the process. So a document is weighed before it becomes

@@ -46,7 +46,7 @@ def remove(tenant: Tenant, location: str, until: float) -> bool:
 
 
 def finish(tenant: Tenant, seconds: float) -> int:
-    """Remove what removals that failed, died, or had no more time, have left; returns the number of folders.
+    """Remove what unfinished removals have left; returns the number of folders.
 
     Args:
         seconds: for all of them.
@@ -63,7 +63,7 @@ def finish(tenant: Tenant, seconds: float) -> int:
 
 
 def remove_abandoned(tenant: Tenant, min_age: timedelta, seconds: float) -> int:
-    """Remove folders that never were a table's, as far as the time goes; returns their number.
+    """Remove folders that never belonged to a table, while there is time; returns their number.
 
     These are folders of no table, with no metadata file that was committed: a client that staged a table
     wrote data only; a process that died left the first metadata file alone. All their files are at least

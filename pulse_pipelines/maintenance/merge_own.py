@@ -50,7 +50,7 @@ UNREADABLE = (*table_state.UNREADABLE, OSError, MemoryError, pa.ArrowException, 
 
 @dataclass
 class Budget:
-    """What is left of a run."""
+    """The time and bytes left for a run."""
 
     files: int = MOST_FILES
     bytes: int = MOST_BYTES
@@ -81,7 +81,7 @@ class Group:
 
 @dataclass
 class Merged:
-    """What was done with a table."""
+    """The result for a table."""
 
     files: int = 0
     into: int = 0

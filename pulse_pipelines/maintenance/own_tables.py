@@ -58,7 +58,7 @@ _HOUR_MS = 3_600_000
 
 
 def keep(tenant: Tenant, done: Done, seconds: float) -> None:
-    """Look after the own tables of a tenant, in a process of its own.
+    """Maintain the own tables of a tenant, in a process of its own.
 
     Args:
         seconds: the tenant's share of the time of a run.
@@ -122,7 +122,7 @@ def _tell(outcome: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class UpkeepReport:
-    """What upkeep did with a tenant's own tables."""
+    """Results of upkeep of a tenant's own tables."""
 
     numbers: dict[str, int]
     """Counts by name: `tables` checked, those that `asked` for upkeep; `snapshots` expired, `objects` and

@@ -1,4 +1,4 @@
-"""Fence: tasks of a run that was killed send no rows once the next run has begun, whatever the source is.
+"""Fence: tasks of a killed run send no rows once the next run has begun, for any source.
 
 A source that has locks holds its pipe itself (`postgres.sessions.begin_alone`). For others the tasks hold a
 lock in Pulse's Postgres, each in a session of its own, and the run that they are of is named by the moment at
@@ -46,7 +46,7 @@ class RunOf:
 
 
 def begin(pipe: Pipe) -> RunOf:
-    """Check that no task of an earlier run still sends rows; the pipe's row already has this run's moment.
+    """Check that no task of an earlier run still sends rows. The pipe's row already has this run's start.
 
     Raises:
         Transient: one does.

@@ -1,4 +1,4 @@
-"""Repair after a restore: what Postgres or the object store has lost, from what Kafka and the other have.
+"""Repair after a restore: what Postgres or the object store has lost, from Kafka and the other one.
 
 Raw objects that are gone are written again from Kafka. A table whose metadata is gone is pointed at the
 newest that is there, or at metadata without rows. Then the days whose rows are not those of the ledger are

@@ -56,7 +56,7 @@ class Recorded:
 
 
 def new_id() -> str:
-    """An id for a query to which the caller gave none."""
+    """An id for a query whose caller did not choose one."""
     return secrets.token_hex(8)
 
 

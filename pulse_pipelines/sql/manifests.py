@@ -191,7 +191,7 @@ def _check_manifest(database: duckdb.DuckDBPyConnection, manifest: _Listed, cont
 
 
 class Verdicts:
-    """Which manifests were whole, by the folders of their tables. Thread-safe."""
+    """Marks of manifests that were whole, by the folders of their tables. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -26,7 +26,7 @@ Text = Callable[[pa.Array], list[str | None]]
 
 
 def texts(database: duckdb.DuckDBPyConnection) -> Text:
-    """`Text` in an instance, beside a query of which rows are still to come."""
+    """`Text` in an instance, beside a query that has more rows."""
 
     def text(array: pa.Array) -> list[str | None]:
         if not len(array):

@@ -1,4 +1,4 @@
-"""States of datasets of events: declared, looked at, read by key, dropped (see `states.state_keys`)."""
+"""States of datasets of events: declare, show, read by key, drop (see `states.state_keys`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +120,7 @@ def declare(
     max_keys: int = STATE_KEYS,
     windows: Windows | None = None,
 ) -> DeclaredState:
-    """Declare the state of a dataset, then to be built; one by the same column stays, with this room.
+    """Declare the state of a dataset, to be built then; one by the same column stays, with this size.
 
     Args:
         windows: its windows; None: it has none.
@@ -222,7 +222,7 @@ def page(tenant: Tenant, slug: str, after: str | None, limit: int) -> tuple[Decl
 
 
 def full() -> list[FullState]:
-    """The states of all tenants that had no room for a key, or have too little for windows."""
+    """The states of all tenants that had no room for a key, or too little for windows."""
     with postgres.transaction("pulse_pipeline") as connection:
         return postgres.select(connection, FullState, FULL, [RETENTION_MINUTES])
 

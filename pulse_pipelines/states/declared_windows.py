@@ -1,4 +1,4 @@
-"""Windows of states: declared with the state, looked at, read by key (see `states.window_buckets`)."""
+"""Windows of states: declared with the state, shown, read by key (see `states.window_buckets`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class DeclaredWindows:
 
 @dataclass(frozen=True)
 class Window:
-    """What there was of a key in some minutes."""
+    """The events of a key in some minutes."""
 
     start: str
     events: int

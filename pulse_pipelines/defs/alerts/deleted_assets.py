@@ -1,4 +1,4 @@
-"""What runs were of, and was deleted since: a pipe, or a dataset, of a tenant."""
+"""Assets of runs that were deleted since: a tenant's pipe or dataset."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

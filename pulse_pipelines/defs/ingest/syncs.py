@@ -1,4 +1,4 @@
-"""Syncs that no batch moves on: decided by a person, without messages, or left by a run that died."""
+"""Syncs that no batch advances: decided by a person, without messages, or left by a run that died."""
 
 from collections.abc import Iterator
 

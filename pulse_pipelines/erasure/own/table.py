@@ -53,7 +53,7 @@ class _Erased(Work):
 
 @dataclass
 class Outcome:
-    """What became of a table, or would."""
+    """The outcome for a table, or the outcome that it would have."""
 
     table: str
     rows: int = 0

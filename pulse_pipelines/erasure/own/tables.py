@@ -71,7 +71,7 @@ def erase(progress: Callable[[str], None], tenant: Tenant, subject: Subject, era
 
 
 def count(tenant: Tenant, subject: Subject) -> list[Outcome]:
-    """What an erasure from all datasets would remove now from tables that ask for it; changes nothing."""
+    """Count what an erasure from all datasets would now remove from tables that ask for it."""
     return [_process(tenant, table, subject, do="count") for table in asking(tenant)]
 
 
@@ -91,7 +91,7 @@ def erased(steps: Mapping[str, Any]) -> list[Outcome]:
 
 
 def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The tables that were not searched: which of them hold copies, only their engines know.
+    """The tables that were not searched; only their engines know which of them hold copies.
 
     Raises:
         OSError: the object store failed.
@@ -145,7 +145,7 @@ def _asks(tenant: Tenant, table: OwnTable) -> bool:
 
 
 def outcomes(steps: Mapping[str, Any]) -> Sequence[Outcome]:
-    """What became of each table that asks for erasures, by the record."""
+    """The outcome for each table that asks for erasures, by the record."""
     return [Outcome(**entry) for entry in steps.get(STEP, ())]
 
 

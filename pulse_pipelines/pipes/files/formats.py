@@ -39,7 +39,7 @@ class TooLarge(UserError):  # noqa: N818 - reads as the fact it states
 
 
 class Row(NamedTuple):
-    """A row, or what stands where one should be."""
+    """A row, or the text in the place of one."""
 
     line: int
     """Number of its line, or of the row in a Parquet file; from 1."""

@@ -88,7 +88,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of requests that has not come to its end."""
+    """A chain of requests that has not ended."""
 
     sequence: str
     is_full: bool
@@ -148,7 +148,7 @@ class Run:
             self.remark = f"{subject} set aside, and tried again by each run: {named}"[:2_000]
 
     def confirm(self, confirmed: Confirmed, counts: Counts | None = None) -> None:
-        """Record how far the sink is, and what became of versions.
+        """Record how far the sink is, and the outcomes of versions.
 
         Raises:
             Conflict: another run has recorded something meanwhile, or the pipe was deleted.

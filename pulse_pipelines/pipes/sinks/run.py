@@ -24,7 +24,7 @@ SESSION = "SET row_security = on; SET lock_timeout = '60s'"
 
 
 def deliver(tenant: Tenant, name: str, others_wait: OthersWait = no_one_waits) -> Run:
-    """Run a pipe with a sink once; returns what it did.
+    """Run a pipe with a sink once; returns the recorded run.
 
     Args:
         others_wait: whether another tenant's run waits for the place that this one holds.

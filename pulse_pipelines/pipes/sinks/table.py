@@ -31,7 +31,7 @@ RETRIED = 10_000
 
 @dataclass
 class Position:
-    """How far a table is."""
+    """The position that a table has recorded."""
 
     log: str
     """Identifies the log, and the form of the table: with another one everything is copied again."""
@@ -65,7 +65,7 @@ class SinkTable:
 
     @answers.explained()
     def write(self, batch: Batch) -> Counts:
-        """Write a batch, and the position after it; returns what became of it.
+        """Write a batch, and the position after it; returns the outcome.
 
         An entity that cannot be written is stored as refused, and tried again by `retry`.
 

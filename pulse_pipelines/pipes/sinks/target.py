@@ -1,4 +1,4 @@
-"""The table of a sink: which of its columns are written, and what makes it another table than before."""
+"""The table of a sink: its written columns, and how a changed table is recognized."""
 
 import hashlib
 import json

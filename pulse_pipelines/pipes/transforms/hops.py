@@ -1,4 +1,4 @@
-"""Hops: what the changes of a transform's sources lead to since its last run that has settled.
+"""Hops: the entities of a transform to which changes of its sources lead, since its last settled run.
 
 Each change of the FROM dataset leads to the entity itself. A change of a joined one leads to the rows that
 its keys are joined to, those of all its versions since then and of the one before: an index has both. Where a
@@ -48,7 +48,7 @@ INDEX = "SELECT index_id FROM entity_indexes WHERE dataset_id = %s AND expressio
 
 
 class ThisTime(Whole):
-    """Why a run computes a transform whole, which others need not."""
+    """The reason why one run computes a transform whole, which other runs need not."""
 
     WHEN = "all this time"
 
@@ -65,7 +65,7 @@ class All:
     numbers: None = None
 
     def sql(self, fields: Sequence[StructField], _: str) -> str:
-        """Spark SQL of it; the arguments are those of `Touched`."""
+        """Spark SQL of the result; the arguments are those of `Touched`."""
         return columns.written(fields, self.pinned.sql)
 
     def deleted_ids(self, _: Sequence[str]) -> list[str]:
@@ -129,7 +129,7 @@ def shape(pinned: Pinned) -> Shape:
 
 
 def touched(pipe: Pipe, pinned: Pinned) -> Touched:
-    """What the changes of pinned sources lead to.
+    """The part of the result to which the changes of pinned sources lead.
 
     Raises:
         Moved: pin them again.

@@ -52,7 +52,7 @@ def schema(tenant: Tenant, definition: Definition) -> dict[str, Any]:
 
 
 def computes(tenant: Tenant, definition: Definition) -> str:
-    """What runs of a transform compute, in a line; raises as `schema`."""
+    """The line that describes what runs of a transform compute; raises as `schema`."""
     try:
         return str(hops.shape(_pinned(tenant, definition)))
     except Whole as why:
@@ -61,7 +61,7 @@ def computes(tenant: Tenant, definition: Definition) -> str:
 
 @contextmanager
 def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
-    """Pin the sources of a pipe, and see what has to be computed since the last run that settled.
+    """Pin the sources of a pipe, and find what has to be computed since the last settled run.
 
     Raises:
         NotFound: a source is gone.

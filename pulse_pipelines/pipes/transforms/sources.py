@@ -44,7 +44,7 @@ class Source:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What Spark's plan may read of it."""
+        """The names that Spark's plan may have for it."""
         return self.table, f"{self.table} VERSION AS OF '{self.snapshot_id}'"
 
     @property
@@ -54,11 +54,11 @@ class Source:
 
     @property
     def place(self) -> str:
-        """What changes when the rows do, in a word."""
+        """A word that changes when the rows change."""
         raise NotImplementedError
 
     def content(self) -> str:
-        """Spark SQL of what a query sees of it."""
+        """Spark SQL of the rows that a query sees."""
         raise NotImplementedError
 
     def _rows(self, names: Sequence[str], rows: str, only: str) -> str:
@@ -171,7 +171,7 @@ class Pinned:
         return next(s for s in self.sources if isinstance(s, Entities) and s.dataset.slug == slug)
 
     def position(self, pipe: str) -> str:
-        """The place of each source, and a hash of what else determines the result.
+        """The place of each source, and a hash of everything else that determines the result.
 
         Args:
             pipe: what identifies the result; a pipe of the same name may have written another dataset.
@@ -180,7 +180,7 @@ class Pinned:
         return f"{', '.join(places)} of {self._of(pipe)}"
 
     def since(self, pipe: str, position: str | None) -> Mapping[str, int] | None:
-        """The places in the logs that a `position` names, by slug; None: it is of something else.
+        """The places in the logs that a `position` names, by slug; None: it is of another query or source.
 
         All sources are datasets of entities.
         """
