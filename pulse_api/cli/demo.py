@@ -111,7 +111,7 @@ def _accounted(console: Console, events: "Sequence[source.Event]") -> dict[str, 
     else:
         with console.status("bringing a database, changing it, bringing it again"):
             tables = operations.run(fleet)
-            largest_rows, differing = operations.rolled_up(fleet)
+            largest_rows, differing = operations.largest_rollup_rows(fleet)
         report.show_tables(console, tables)
         print_rows(console, largest_rows, f"departures of {fleet.slug} by its planes' manufacturers")
         document["tables"] = {line.name: line.document for line in tables}

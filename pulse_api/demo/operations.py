@@ -115,7 +115,7 @@ def register(tenant: Tenant) -> None:
                     copy.write_row(list(row.values()))
             connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(table, sql.Identifier(READER)))
     as_reader = {"dbname": DATABASE, "user": READER, "password": password}
-    _tell(tenant, conninfo.make_conninfo(settings.superuser_url(), **as_reader))
+    _store_address(tenant, conninfo.make_conninfo(settings.superuser_url(), **as_reader))
     for name in TABLES:
         with suppress(AlreadyExists):
             pipes.create(tenant, Definition(name, name, PostgresTable(SOURCE, name)))
@@ -127,16 +127,16 @@ def run(tenant: Tenant) -> list[TableLine]:
     Raises:
         Terminal: a run failed, or did not end.
     """
-    first = _bring(tenant, TABLES)
+    first = _run_pipes(tenant, TABLES)
     expected = _change()
-    second = _bring(tenant, TABLES)
+    second = _run_pipes(tenant, TABLES)
     return [
         TableLine(name, rows, (first[name], second[name]), expected[name], differing)
         for name, (rows, differing) in compare(tenant).items()
     ]
 
 
-def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
+def largest_rollup_rows(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
     """The largest rows of a transform of events and entities, and how many rows DuckDB computes otherwise.
 
     Raises:
@@ -144,7 +144,7 @@ def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
     """
     with suppress(AlreadyExists):
         pipes.create(tenant, Definition(ROLLUP, ROLLUP, Transform(rollup("planes"))))
-    _bring(tenant, [ROLLUP])
+    _run_pipes(tenant, [ROLLUP])
     with local.queries(tenant) as query:
         names = "id, departures, minutes_late"
         rows = _rows(query, f"SELECT {names} FROM {ROLLUP}__latest ORDER BY departures DESC, id")  # noqa: S608
@@ -153,7 +153,7 @@ def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
     return [dict(row) for row in rows[:SHOWN]], len(expected_rows ^ stored_rows)
 
 
-def _bring(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
+def _run_pipes(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
     """Run pipes, and wait until what they have sent has settled, and deletions too."""
     before = {name: pipes.last_sync(pipes.find(tenant, name)) for name in names}
     for name in names:
@@ -208,7 +208,7 @@ def _database() -> "Iterator[psycopg.Connection[Any]]":
         yield connection
 
 
-def _tell(tenant: Tenant, address: str) -> None:
+def _store_address(tenant: Tenant, address: str) -> None:
     """Store the source's address, as an operator would."""
     path = addresses.file(tenant, SOURCE)
     path.parent.mkdir(parents=True, exist_ok=True)

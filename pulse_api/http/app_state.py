@@ -71,10 +71,10 @@ class AppState(Keyring):
         self.burst_seconds = api.burst_seconds
         self.previews = Workers(api.preview_parallelism, preview.warm)
         many = api.change_parallelism
-        self._changes = Workers(many, _nothing, CHANGES, memory_bytes=CHANGES_BYTES)
+        self._changes = Workers(many, _do_nothing, CHANGES, memory_bytes=CHANGES_BYTES)
         self._changing = turns("changes", running=many, running_of_one=max(1, many // 2))
         long = api.long_change_parallelism
-        self._long_changes = Workers(long, _nothing, CHANGES, api.long_change_seconds, CHANGES_BYTES)
+        self._long_changes = Workers(long, _do_nothing, CHANGES, api.long_change_seconds, CHANGES_BYTES)
         self._changing_long = turns("long changes", running=long, running_of_one=1)
 
     async def change(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:
@@ -123,7 +123,7 @@ class AppState(Keyring):
             await asyncio.to_thread(self._long_changes.stop)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

@@ -86,7 +86,7 @@ class Mcp:
                 await Response(_INVALID_ID, 400, media_type="application/json")(scope, receive, send)
                 return
             async with state.turns[Kind.ASK].take(whom):
-                handling = self._manager.handle_request(scope, _again(body), send)
+                handling = self._manager.handle_request(scope, _replay_body(body), send)
                 await unless_disconnected(receive, handling)  # it ends its tool, which ends its query
 
 
@@ -104,7 +104,7 @@ def _has_invalid_id(body: bytes) -> bool:
     return isinstance(message["id"], bool) or not isinstance(message["id"], str | int)
 
 
-def _again(body: bytes) -> Receive:
+def _replay_body(body: bytes) -> Receive:
     """A receive channel that replays the body, and then has nothing more."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

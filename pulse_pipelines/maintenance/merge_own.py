@@ -199,7 +199,7 @@ def _group(
     try:
         written = foreign_files.write_again(by, chosen, metadata, alive=budget.check)
     except UNREADABLE as error:
-        merged.skipped[_why(error)] += len(chosen)
+        merged.skipped[_reason(error)] += len(chosen)
         return None
     return None if written.file is None else Group(chosen, written.file)
 
@@ -224,14 +224,14 @@ def _shape(store: pafs.S3FileSystem, file: DataFile) -> tuple[Shape | None, str]
         with foreign_files.opened(store, file) as parquet:
             return foreign_files.shape(parquet.metadata), ""
     except UNREADABLE as error:
-        return None, _why(error)
+        return None, _reason(error)
 
 
 def _partition(file: DataFile) -> tuple[Any, ...]:
     return tuple(file.partition[number] for number in range(len(file.partition)))
 
 
-def _why(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return error.message if isinstance(error, Unfit) else f"{type(error).__name__}: {str(error)[:100]}"
 
 

@@ -129,7 +129,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif (wait := self._connections.wait_s(self)) > 0:
             self._resting = True
             self._deadline += wait
-            self._rest(wait)
+            self._pause_reading(wait)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -230,13 +230,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             self._connections.refused(self)
         if self._refused > MAX_REFUSED and not self.transport.is_closing():
-            self._rest(REST_S)
+            self._pause_reading(REST_S)
 
-    def _rest(self, seconds: float) -> None:
+    def _pause_reading(self, seconds: float) -> None:
         self.flow.pause_reading()
-        self.loop.call_later(seconds, self._go_on)
+        self.loop.call_later(seconds, self._resume_reading)
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         self._resting = False
         early, self._early = self._early, []
         if not self.transport.is_closing():

@@ -132,7 +132,7 @@ class OwnErasure:
             outcome.reason = reason.replace(self.searched.value, "…")
         return outcome
 
-    def _see(self, outcome: Outcome) -> TableState:
+    def _read_state(self, outcome: Outcome) -> TableState:
         """The table now. Raises NotRewritten: it cannot be searched, or not changed."""
         state = table_state.read_state(self.tenant, self.entry)
         outcome.has_column = bool(self.searched.columns(state.metadata))
@@ -145,14 +145,14 @@ class OwnErasure:
         return state
 
     def _count(self, outcome: Outcome) -> None:
-        state = self._see(outcome)
+        state = self._read_state(outcome)
         if outcome.has_column:
             files = self._matching(state, table_state.live_files(state))
             outcome.searched = len(self._rows)
             outcome.rows, outcome.files = sum(self._rows[file.file_path] for file in files), len(files)
 
     def _erase(self, erasure_id: str, outcome: Outcome) -> None:
-        state = self._see(outcome)
+        state = self._read_state(outcome)
         if not outcome.has_column:
             return
         table_state.live_files(state)
@@ -173,7 +173,7 @@ class OwnErasure:
 
     def _stage(self, erasure_id: str, outcome: Outcome) -> _Erased:
         """Stage the next commit: without a part of the files, and with the last part without history."""
-        summary, current = {PROPERTY: erasure_id}, self._see(outcome)
+        summary, current = {PROPERTY: erasure_id}, self._read_state(outcome)
         live = table_state.live_files(current)
         hit = self._matching(current, live)
         part = _part(hit)

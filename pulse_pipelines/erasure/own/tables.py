@@ -134,10 +134,10 @@ def folders_without_table(tenant: Tenant) -> list[str]:
 
 def asking(tenant: Tenant) -> list[OwnTable]:
     """The tables whose property asks for erasures."""
-    return [table for table in catalog.tenant_tables(tenant) if _asks(tenant, table)]
+    return [table for table in catalog.tenant_tables(tenant) if _asks_for_erasure(tenant, table)]
 
 
-def _asks(tenant: Tenant, table: OwnTable) -> bool:
+def _asks_for_erasure(tenant: Tenant, table: OwnTable) -> bool:
     try:
         return table_state.property_of(metadata.read(tenant, table.at).document(), ASKS) == "true"
     except (PulseError, ValueError, AttributeError):  # its metadata is damaged: it is named
@@ -163,15 +163,15 @@ def _process(tenant: Tenant, table: OwnTable, subject: Subject, **arguments: obj
             command, input=orjson.dumps(request), capture_output=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise _beyond(f"it took more than {SECONDS} s", tenant, table) from None
+        raise _failed_erasure(f"it took more than {SECONDS} s", tenant, table) from None
     if ended.returncode:
         why = last_words(ended.stderr)[:300].replace(subject.value, "…")
-        raise _beyond(f"its process ended with {ended.returncode}: {why}", tenant, table)
+        raise _failed_erasure(f"its process ended with {ended.returncode}: {why}", tenant, table)
     outcome = Outcome(**orjson.loads(ended.stdout.splitlines()[-1]))
     return outcome if outcome.reason is None else replace(outcome, reason=printable(outcome.reason))
 
 
-def _beyond(why: str, tenant: Tenant, table: OwnTable) -> Terminal:
+def _failed_erasure(why: str, tenant: Tenant, table: OwnTable) -> Terminal:
     return Terminal(
         f"the person could not be erased from the tenant's own table {table.shown}: {why}",
         fix="Repeat the command: files that were written again stay so. If it fails again, delete the rows "

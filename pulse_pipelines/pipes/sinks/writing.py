@@ -156,11 +156,11 @@ class Writer:
             if len(again) < len(places):
                 places = again
                 continue
-            if not self._together(rows, again, outcome):
+            if not self._upsert_together(rows, again, outcome):
                 outcome.refused |= attempt.refused
             return
 
-    def _together(self, rows: dict[int, TextRow], places: list[int], outcome: Outcome) -> bool:
+    def _upsert_together(self, rows: dict[int, TextRow], places: list[int], outcome: Outcome) -> bool:
         """Write rows that take each other's unique values: first all give up theirs, then they get others."""
         for step in (self._vacated, self._replaced):
             try:

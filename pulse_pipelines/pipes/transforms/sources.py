@@ -177,7 +177,7 @@ class Pinned:
             pipe: what identifies the result; a pipe of the same name may have written another dataset.
         """
         places = [f"{source.dataset.slug} {source.place}" for source in self.sources]
-        return f"{', '.join(places)} of {self._of(pipe)}"
+        return f"{', '.join(places)} of {self._digest(pipe)}"
 
     def since(self, pipe: str, position: str | None) -> Mapping[str, int] | None:
         """The places in the logs that a `position` names, by slug; None: it is of another query or source.
@@ -185,14 +185,14 @@ class Pinned:
         All sources are datasets of entities.
         """
         places, _, of = (position or "").rpartition(" of ")
-        if of != self._of(pipe):
+        if of != self._digest(pipe):
             return None
         by_slug = {slug: place.split("-") for slug, place in map(str.split, places.split(", "))}
         if any(by_slug[slug][0] != str(self.entities(slug).log.generation) for slug in by_slug):
             return None
         return {slug: int(updated) for slug, (_, updated) in by_slug.items()}
 
-    def _of(self, pipe: str) -> str:
+    def _digest(self, pipe: str) -> str:
         parts = [pipe, self.query.text]
         for source in self.sources:
             parts += [str(source.dataset.dataset_id), repr(source.dataset.columns), repr(sorted(source.has))]
