@@ -178,7 +178,7 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     pipe = pipes.find(owner, name)
     out = pipe.definition.delivers
     recent = [] if out else syncs.list_syncs(owner, pipe.dataset, 10)
-    runs = pipes.deliveries(owner, name, 10) if out else []
+    runs = pipes.list_deliveries(owner, name, 10) if out else []
     counts = pipes.last_day(owner).get((owner.tenant_id, name), pipes.LastDay())._asdict()
     if as_json:
         emit(pipe.document | {"last_day": counts, "syncs": recent, "deliveries": runs})

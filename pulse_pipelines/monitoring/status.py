@@ -109,7 +109,7 @@ def gather() -> Status:
             recorded,
             pipes=tuple(
                 (pipe, counts.get((pipe.tenant.tenant_id, pipe.name), LastDay()))
-                for pipe in pipes.everyones()
+                for pipe in pipes.list_all_pipes()
             ),
         )
         status = plan.ingest_status()

@@ -457,7 +457,7 @@ def test_a_pipe_that_needs_no_watch_takes_no_lock(owner: Owner, monkeypatch: pyt
     looked_at: list[str] = []
     monkeypatch.setattr(watch, "watch_one", lambda pipe: looked_at.append(pipe.name))
     make_pipe(owner, "planes")
-    mine = [pipe for pipe in pipes.everyones() if pipe.tenant == owner.tenant]
+    mine = [pipe for pipe in pipes.list_all_pipes() if pipe.tenant == owner.tenant]
     assert [error for _, error in watch.watch(mine)] == [None]
     assert looked_at == []
 

@@ -94,7 +94,7 @@ def test_a_definition_that_is_invalid_today_stops_no_other_pipe(
         said = "UPDATE pipes SET definition = '{}', asked_at = now() WHERE tenant_id = %s"
         connection.execute(said, [other.tenant.tenant_id])
     mine = (owner.tenant.slug, other.tenant.slug)
-    for listed in (pipes.everyones(), pipes.due()):
+    for listed in (pipes.list_all_pipes(), pipes.due()):
         assert [each.tenant.slug for each in listed if each.tenant.slug in mine] == [owner.tenant.slug]
     assert f"pipe planes of tenant {other.tenant.slug} does not run" in caplog.text
     with superuser() as connection:

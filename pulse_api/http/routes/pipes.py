@@ -205,7 +205,7 @@ def get_pipe(principal: Reader, pipe: PipeName) -> PipeDetails:
     counts = pipes.last_day(tenant).get((tenant.tenant_id, pipe), pipes.LastDay())
     out = details.definition.delivers
     recent_syncs = [] if out else syncs.list_syncs(tenant, details.dataset, RUNS)
-    delivered = pipes.deliveries(tenant, pipe, RUNS) if out else []
+    delivered = pipes.list_deliveries(tenant, pipe, RUNS) if out else []
     return PipeDetails(
         **_info(details).model_dump(),
         last_day=Counts(**counts._asdict()),

@@ -35,7 +35,7 @@ class DeletedAssets:
 
     @cached_property
     def _pipes(self) -> dict[tuple[str, str], datetime]:
-        return pipes.made()
+        return pipes.creation_times()
 
     def _owners_of(self, slug: str) -> set[str]:
         if slug not in self._owners:

@@ -65,7 +65,7 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
 )
 def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     wrong = 0
-    for pipe, error in watch(pipes.everyones()):
+    for pipe, error in watch(pipes.list_all_pipes()):
         if error is not None:
             wrong += 1
             context.log.warning("pipe %s of tenant %s: %s", pipe.name, pipe.tenant.slug, error)

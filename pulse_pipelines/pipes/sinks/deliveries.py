@@ -196,7 +196,7 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
             progress.remark(connection, pipe, run.remark)
 
 
-def of_pipe(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:
+def list_deliveries(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:
     """The latest runs of a pipe, the latest first."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return postgres.select(connection, Delivery, LIST, [pipe, limit])
