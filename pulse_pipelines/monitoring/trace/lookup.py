@@ -94,7 +94,7 @@ def by_place(tenant: Tenant, partition: int, offset: int) -> Trace:
                 partition=partition,
                 offset=offset,
             )
-        fate = _waiting_fate(partition, offset)
+        fate = _unsettled_fate(partition, offset, None)
     else:
         fate = _planned_fate(tenant, place, partition, offset, omissions)
     return Trace((fate,), tuple(omissions))
@@ -110,46 +110,37 @@ def _find_waiting(tenant: Tenant, event_id: str, dataset: str | None, omissions:
         if dataset not in (None, named):
             continue
         place = ledger.place(tenant, message.partition, message.offset)
-        if place is None:
-            fates.append(_waiting_fate(message.partition, message.offset, message, named))
-        elif place.settled_at is None:  # otherwise it settled meanwhile: the steps below find it
-            fates.append(_in_batch_fate(place, message.partition, message.offset, message, named))
+        if place is None or place.settled_at is None:  # else it settled meanwhile: the steps below find it
+            fates.append(_unsettled_fate(message.partition, message.offset, place, message, named))
     return fates
 
 
-def _waiting_fate(
-    partition: int, offset: int, message: Message | None = None, dataset: str | None = None
+def _unsettled_fate(
+    partition: int,
+    offset: int,
+    place: Place | None,
+    message: Message | None = None,
+    dataset: str | None = None,
 ) -> Fate:
+    """Fate of an accepted event that waits in the topic, or in the batch of its place."""
+    waits = "it waits in the topic for the next batch"
+    detail = f"batch {place.batch_id} has it and is not settled" if place else waits
     return Fate(
-        state=FateState.WAITING,
-        detail="accepted: it waits in the topic for the next batch",
+        state=FateState.IN_BATCH if place else FateState.WAITING,
+        detail=f"accepted: {detail}",
         dataset=dataset,
         event_id=_event_id(message),
         partition=partition,
         offset=offset,
         received_at=_received_at(message),
-    )
-
-
-def _in_batch_fate(
-    place: Place, partition: int, offset: int, message: Message | None = None, dataset: str | None = None
-) -> Fate:
-    return Fate(
-        state=FateState.IN_BATCH,
-        detail=f"accepted: batch {place.batch_id} has it and is not settled",
-        dataset=dataset,
-        event_id=_event_id(message),
-        partition=partition,
-        offset=offset,
-        received_at=_received_at(message),
-        batch_id=place.batch_id,
+        batch_id=place.batch_id if place else None,
     )
 
 
 def _planned_fate(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Fate:
     """Fate of an offset that a batch has or had."""
     if place.settled_at is None:
-        return _in_batch_fate(place, partition, offset)
+        return _unsettled_fate(partition, offset, place)
     where = (partition, offset, None, place.batch_id, place.settled_at)
     if place.absent:
         if place.batch_id.startswith(LOSS):
