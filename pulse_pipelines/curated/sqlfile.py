@@ -6,8 +6,8 @@
     SELECT country, count(*) AS orders, sum(amount) AS revenue FROM events GROUP BY country
 
 The body is one query over `events`: the rows of one tenant's dataset on one day. That it reads nothing else
-is enforced three times: by an allow-list of its syntax (`checked`), by running the query as regenerated from
-its syntax tree, and by checking the plan that Spark makes of it (`compute`).
+is enforced three times: by an allow-list of its syntax (`check_query`), by running the query as regenerated
+from its syntax tree, and by checking the plan that Spark makes of it (`compute`).
 """
 
 import re
@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.types as pt
 
-from pulse_pipelines.curated.checked import checked
+from pulse_pipelines.curated.query_check import check_query
 from pulse_pipelines.curated.rollup import PARTITION_FIELD, Part, Rollup, union
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR
@@ -146,7 +146,7 @@ def checked_query(text: str) -> str:
     Raises:
         UserError: it is not one SELECT, or contains something that a rollup may not use.
     """
-    return checked(text, "rollup", only=EVENTS).text
+    return check_query(text, "rollup", only=EVENTS).text
 
 
 def _check_columns(schema: pa.Schema, grain: Sequence[str], actor: str | None) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulse_pipelines.curated.checked_plan import check_reads
 from pulse_pipelines.curated.commit import _json
+from pulse_pipelines.curated.query_check import check_reads
 from pulse_pipelines.curated.rollups import team_rollups
 from pulse_pipelines.curated.sqlfile import checked_query
 from pulse_pipelines.domain.dataset import Dataset

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.curated.checked_plan import check_reads
+from pulse_pipelines.curated.query_check import check_reads
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.pipes import Definition

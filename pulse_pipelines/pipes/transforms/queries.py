@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pulse_pipelines.curated.checked import Query, checked
+from pulse_pipelines.curated.query_check import Query, check_query
 from pulse_pipelines.domain.pipes import Definition, Transform
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes.registry import Pipe, list_all_pipes, list_pipes
@@ -20,7 +20,7 @@ def query_of(definition: Definition) -> Query:
     """
     assert isinstance(definition.other_end, Transform)  # noqa: S101 - by `sources`
     try:
-        query = checked(definition.other_end.transform, "transform")
+        query = check_query(definition.other_end.transform, "transform")
     except RecursionError:
         raise UserError("the transform is nested too deeply", pipe=definition.pipe) from None
     if not 1 <= len(query.tables) <= MOST:

@@ -15,7 +15,7 @@ from itertools import takewhile
 import sqlglot
 from sqlglot import exp
 
-from pulse_pipelines.curated.checked import Query
+from pulse_pipelines.curated.query_check import Query
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.expressions.compiler import Expression, expression

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 
-from pulse_pipelines.curated.checked import Query
+from pulse_pipelines.curated.query_check import Query
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities.index_runs import Counters
