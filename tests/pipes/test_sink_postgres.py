@@ -579,7 +579,7 @@ def test_what_cannot_be_a_sink_is_refused_with_words(owner: Owner, sink: Any) ->
     pipes.create(owner.tenant, definition(PIPE | {"pipe": "second"}))
     with pytest.raises(UserError, match="another pipe, out, writes this table"):
         deliver(owner.tenant, "second")
-    with pytest.raises(Conflict, match="brings it to a sink"):
+    with pytest.raises(Conflict, match="copies it to a sink"):
         registry.delete_dataset(owner.tenant, "countries")
     pipes.delete(owner.tenant, "out")
     pipes.delete(owner.tenant, "second")
