@@ -45,7 +45,7 @@ def no_installation(elsewhere: str = "PULSE_HOME=/path") -> UserError:
 
 
 def in_file() -> dict[str, Any]:
-    """Settings from settings.json; empty if there is no such file.
+    """Settings from settings.json; empty if the file does not exist.
 
     Raises:
         OSError, ValueError: the file cannot be read.

@@ -66,7 +66,7 @@ class Mcp:
         principal = await authenticate(request, KeyScope.READ, KeyScope.LAKE_READ)
         take(state, principal.tenant, "calls of tools", 1, state.per_second[Kind.OTHER], state.burst_seconds)
         if request.method != "POST":
-            detail = "only POST is supported: there are no sessions"
+            detail = "only POST is supported: /mcp has no sessions"
             raise ProblemError(405, "method-not-allowed", detail, headers={"Allow": "POST"})
         if self._manager is None:
             raise ProblemError(503, "unavailable", "the server is starting, or stopping")

@@ -255,7 +255,7 @@ _DESCRIPTIONS = {
     400: "The request cannot be read.",
     401: "No key, or one that is not in force.",
     403: "The key lacks the scope that this needs.",
-    404: "There is no such thing for this tenant, whoever else has one.",
+    404: "The tenant has no such object; another tenant may have one.",
     406: "None of the accepted media types is available.",
     409: "The state of things does not allow it.",
     413: "The body, as sent or decompressed, is too large.",

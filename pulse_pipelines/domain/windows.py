@@ -32,7 +32,7 @@ class Windows:
     sums: tuple[str, ...] = ()
     """Columns that are summed."""
     session_gap_s: int | None = None
-    """A session ends where no event follows for longer than this; None: there are no sessions."""
+    """A session ends where no event follows for longer than this; None: sessions are not kept."""
     max_buckets: int = STATE_BUCKETS
 
 

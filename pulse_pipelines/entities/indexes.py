@@ -20,7 +20,7 @@ UNREAD = timedelta(days=30)
 
 # Whoever declares an index of the dataset waits for the others, so that the limit holds.
 HOLD = "SELECT FROM entity_logs WHERE dataset_id = %s FOR UPDATE"
-# What somebody has declared is no longer there for joins alone.
+# An index that a person declares stays when the joins that needed it end.
 DECLARE = """
 INSERT INTO entity_indexes (tenant_id, dataset_id, expression, implied) VALUES (%s, %s, %s, %s)
 ON CONFLICT (dataset_id, expression) DO UPDATE SET implied = false

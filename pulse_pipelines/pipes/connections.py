@@ -117,7 +117,7 @@ def remove(tenant: Tenant, name: str) -> None:
     try:
         path.unlink()
     except FileNotFoundError:
-        raise NotFound("there is no such source", tenant=tenant.slug, source=name) from None
+        raise NotFound("the tenant has no such source", tenant=tenant.slug, source=name) from None
 
 
 def list_connections(tenant: Tenant) -> list[Connection]:

@@ -272,7 +272,7 @@ def _newest(key: str, at: int, event_id: str, data: str | None) -> Newest:
 
 
 def _without_state(tenant: Tenant, slug: str) -> Conflict:
-    """The error of a dataset without a state. Raises NotFound: there is no such dataset."""
+    """The error of a dataset without a state. Raises NotFound: the dataset does not exist."""
     find_dataset(tenant, slug)
     return Conflict(
         "the dataset has no state",

@@ -176,7 +176,7 @@ def add(
     row: Sequence[Any],
     frames: Iterable[bytes],
 ) -> int | None:
-    """Add frames to windows that are held, and drop buckets that are too old, or for which there is no room.
+    """Add frames to windows that are held, and drop buckets that are too old, or exceed the maximum.
 
     Args:
         row: what `HOLD` gave.

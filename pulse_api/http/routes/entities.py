@@ -126,7 +126,7 @@ async def _of_entities(state: AppState, principal: Principal, slug: str) -> Prin
     response_class=Response,
     responses={
         200: {
-            "description": "Versions in the order of `_updated`, one a line; none: there are no more yet.",
+            "description": "Versions in the order of `_updated`, one a line; empty at the end of the log.",
             "content": {NDJSON: {"schema": {"type": "string"}}},
             "headers": {
                 NEXT: {"description": "`since` of the next page.", "schema": {"type": "string"}},

@@ -39,7 +39,7 @@ def pipe_assets(
 
 
 def pipe_jobs(names: Iterable[str]) -> list[Any]:
-    """Build the job that runs pipes; empty if there are no pipes."""
+    """Build the job that runs pipes; empty without pipes."""
     keys = [pipe_key(name) for name in names]
     about = "A run of a tenant's pipe. Launched by the sensor `pipes_due`."
     return [dg.define_asset_job(JOB, keys, description=about, tags={"pulse/job": JOB})] if keys else []

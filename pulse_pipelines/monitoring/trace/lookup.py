@@ -146,7 +146,7 @@ def _planned_fate(tenant: Tenant, place: Place, partition: int, offset: int, omi
         if place.batch_id.startswith(LOSS):
             detail = "the topic no longer held it: its loss was accepted"
             return Fate(FateState.LOST, detail, None, None, *where)
-        return Fate(FateState.NO_MESSAGE, "there is no event at this offset", None, None, *where)
+        return Fate(FateState.NO_MESSAGE, "this offset holds no event", None, None, *where)
     if place.erasure_id:
         detail = f"it landed, and erasure {place.erasure_id} removed it"
         return Fate(FateState.ERASED, detail, None, None, *where, erasure_id=place.erasure_id)

@@ -32,7 +32,7 @@ from pulse_resources.errors import QuotaExceeded
 SHARE = 1 / 3
 """Share of the target's entities: if changes lead to more, all are computed ..."""
 FEW = 1_000
-"""... unless it is no more than these."""
+"""... unless it has at most this many."""
 # Of the syncs since the one by which the pipe last compared everything: whether all of that holds, and
 # whether rows of a run that failed may be on their way.
 SINCE = """
