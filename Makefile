@@ -11,6 +11,8 @@ BIN = .venv/bin
 TESTS_AT_ONCE ?= 3
 PACKAGES = .venv/.packages
 READY = .venv/.ready
+# Both `python -m venv --clear` and `pip install --editable` would change the folder that a link leads to.
+OWN_VENV = if [ -L .venv ]; then echo "make: .venv is a link to $$(readlink .venv), which set-up would change: remove the link" >&2; exit 1; fi
 
 .DEFAULT_GOAL = help
 .PHONY: help setup demo up down status test test-times test-room test-room-down chromium test-fast test-slow rck trino conformance promtool docs lint format lock chaos harm hosts helm bench clean
@@ -126,6 +128,7 @@ clean: ## Stop the stack and DELETE its data, the caches and .venv (downloads st
 # pip compiles one module after the other, tests too: a third of its time, which all cores share here.
 # It says nothing or far too much: this prints a line now and then, and errors in full.
 $(PACKAGES): requirements.lock
+	@$(OWN_VENV)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
 	@$(PYTHON) -m pulse_resources.local.minio_program </dev/null >/dev/null 2>&1 &
 	@if $(PYTHON) -m pulse_resources.local.environment take .venv; then \
@@ -145,5 +148,6 @@ $(PACKAGES): requirements.lock
 	@touch $@
 
 $(READY): $(PACKAGES) pyproject.toml
+	@$(OWN_VENV)
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -101,8 +101,8 @@ def flush(producer: Producer, seconds: float) -> int:
     return len(producer)
 
 
-def consumer() -> Consumer:
-    """Consumer for exact offset ranges: it never commits and never resets its position."""
+def consumer(fetch_bytes: int = 4_096) -> Consumer:
+    """Consumer for exact ranges, fetched by `fetch_bytes`: it never commits, nor resets its position."""
     return Consumer(
         client_settings()
         | {
@@ -113,8 +113,8 @@ def consumer() -> Consumer:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "check.crcs": True,
-            "fetch.message.max.bytes": 2 * 1024 * 1024,
-            "queued.max.messages.kbytes": 65_536,
+            "fetch.message.max.bytes": fetch_bytes,
+            "queued.max.messages.kbytes": max(4_096, fetch_bytes // 32),
             "queued.min.messages": 20_000,
             "fetch.queue.backoff.ms": 5,  # a full queue would delay fetching by a second
         }

@@ -66,9 +66,9 @@ class LogNotifier:
         for alert in alerts:
             ongoing = alert.resolved_at is None
             level = logging.ERROR if ongoing and alert.severity == "error" else logging.WARNING
-            place = ", ".join(f"{name}={value}" for name, value in alert.about.items())
+            about = ", ".join(f"{name}={value}" for name, value in alert.about.items())
             text = f"{alert.summary}. {alert.fix}" if ongoing else f"resolved: {alert.summary}"
-            log.log(level, "%s [%s] %s", alert.kind, place, text)
+            log.log(level, "%s %s", f"{alert.kind} [{about}]" if about else alert.kind, text)
 
 
 class WebhookNotifier:

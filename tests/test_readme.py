@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import uuid
 from collections import defaultdict
@@ -228,3 +229,16 @@ def test_a_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def test_set_up_leaves_a_linked_environment_alone(tmp_path: Path) -> None:
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / ".venv").symlink_to(other)
+    make = shutil.which("make")
+    assert make
+    done = subprocess.run([make, "setup"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, list(other.iterdir())) == (2, [])
+    assert "remove the link" in done.stderr

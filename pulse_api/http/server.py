@@ -5,6 +5,7 @@ A second port serves only health and metrics, so that they answer when the first
 
 import asyncio
 import gc
+import os
 import resource
 import socket
 import sys
@@ -22,6 +23,8 @@ from pulse_resources.settings import load_settings
 from pulse_resources.settings.api_settings import ApiSettings
 
 GRACE_S = 15
+ACCEPT_S = 0.5
+"""Seconds in which a server that ends still accepts, and tells its clients to close their connections."""
 WATCHED = frozenset({"/healthz", "/readyz", "/metrics"})
 MAX_WATCHERS = 32
 """Connections of the second port, in total and per address."""
@@ -53,6 +56,7 @@ class Server(uvicorn.Server):
             )
         )
         self._settings = settings
+        self._connections = connections
         self._watchers = Connections(settings, MAX_WATCHERS, MAX_WATCHERS)
 
     @override
@@ -61,6 +65,17 @@ class Server(uvicorn.Server):
         if port := self._settings.health_port:
             loop = asyncio.get_running_loop()
             self.servers.append(await loop.create_server(self._watcher, self._settings.host, port))
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer whom the kernel let in, too: closing the listening sockets resets those connections."""
+        self._connections.ending = self._watchers.ending = True
+        for server in self.servers:
+            for shared in server.sockets:
+                with socket.socket(fileno=os.dup(shared.fileno())) as listener:
+                    listener.listen(0)  # the kernel lets one more in at a time
+        await asyncio.sleep(ACCEPT_S)
+        await super().shutdown(sockets)
 
     def _watcher(self) -> BoundedProtocol:
         protocol = BoundedProtocol(

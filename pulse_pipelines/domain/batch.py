@@ -24,16 +24,31 @@ class OffsetRange:
         return self.end - self.start
 
 
+ORDINARY_BYTES = 4 * 1024
+"""An event of twice this size, or more, counts as several: a batch is bounded by bytes, too."""
+
+
 @dataclass(frozen=True)
 class Backlog:
     """The unplanned events of one tenant's topic: per partition the planned position and the end offset."""
 
     tenant_id: UUID
     ranges: tuple[OffsetRange, ...]
+    event_bytes: int = 0
+    """Mean size of the tenant's latest events; 0: unknown."""
 
     @property
-    def pending(self) -> int:
-        return sum(r.length for r in self.ranges)
+    def weight(self) -> int:
+        """Ordinary events that would take as long."""
+        return sum(r.length for r in self.ranges) * self.event_weight
+
+    @property
+    def event_weight(self) -> int:
+        return max(1, self.event_bytes // ORDINARY_BYTES)
+
+    def is_bulk(self, flush_rows: int) -> bool:
+        """Whether it is due at once, in a batch that gives way to small ones."""
+        return self.weight >= flush_rows
 
 
 def batch_id(ranges: Iterable[OffsetRange]) -> str:
@@ -52,7 +67,7 @@ def due(
     flush_rows: int,
     flush_seconds: float,
 ) -> tuple[list[Backlog], list[Backlog]]:
-    """The backlogs to flush now, as two groups: those due by waiting time, and bulk ones (see `is_bulk`).
+    """The backlogs to flush now, as two groups: those due by waiting time, and bulk ones.
 
     Backlogs that have waited at least half of `flush_seconds` join the first group: one batch costs less
     than two, and tenants flushed together are due together from then on. The groups are never in one batch:
@@ -60,38 +75,34 @@ def due(
     """
 
     def waits(backlog: Backlog, seconds: float) -> bool:
-        return bool(backlog.pending) and now - waiting_since.get(backlog.tenant_id, now) >= seconds
+        return bool(backlog.weight) and now - waiting_since.get(backlog.tenant_id, now) >= seconds
 
-    bulk = [b for b in backlogs if is_bulk([b.pending], flush_rows)]
-    small = [b for b in backlogs if not is_bulk([b.pending], flush_rows)]
+    bulk = [b for b in backlogs if b.is_bulk(flush_rows)]
+    small = [b for b in backlogs if not b.is_bulk(flush_rows)]
     if any(waits(b, flush_seconds) for b in small):
         return [b for b in small if waits(b, flush_seconds / 2)], bulk
     return [], bulk
 
 
-def is_bulk(waiting: Iterable[int], flush_rows: int) -> bool:
-    """Whether one of a batch's tenants, with these numbers of waiting events, has at least `flush_rows`."""
-    return max(waiting, default=0) >= flush_rows
-
-
 def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
-    """Choose the ranges of one batch over all due backlogs, at most `max_rows` events.
+    """Choose the ranges of one batch over all due backlogs, at most `max_rows` ordinary events.
 
     Every topic gets an equal share first, so that a tenant with a large backlog cannot keep others out; the
     unused part of small topics' shares goes to the large ones.
     """
-    waiting = sorted(backlogs, key=lambda backlog: backlog.pending)
+    waiting = sorted(backlogs, key=lambda backlog: backlog.weight)
     ranges: list[OffsetRange] = []
     remaining = max_rows
     for index, backlog in enumerate(waiting):
         share = max(1, remaining // (len(waiting) - index))
-        grant = min(share, remaining)
+        weight = backlog.event_weight
+        events = -(-min(share, remaining) // weight)
         for r in sorted(backlog.ranges, key=lambda r: r.length):
-            length = min(r.length, grant)
+            length = min(r.length, events)
             if length:
                 ranges.append(OffsetRange(r.tenant_id, r.partition, r.start, r.start + length))
-                grant -= length
-                remaining -= length
+                events -= length
+                remaining = max(0, remaining - length * weight)
     return ranges
 
 
@@ -101,12 +112,12 @@ def share_out(backlogs: Iterable[Backlog], batches: int, worth: int) -> list[lis
     Batches of different tenants overlap: one drains while another is in the dedup gate. A batch should have
     at least `worth` events: fewer are not worth a run of their own.
     """
-    waiting = sorted(backlogs, key=lambda backlog: backlog.pending, reverse=True)
-    total = sum(backlog.pending for backlog in waiting)
+    waiting = sorted(backlogs, key=lambda backlog: backlog.weight, reverse=True)
+    total = sum(backlog.weight for backlog in waiting)
     count = max(1, min(batches, len(waiting), total // worth))
     groups: list[list[Backlog]] = [[] for _ in range(count)]
     for backlog in waiting:  # the largest first, each to the group that has least
-        min(groups, key=lambda group: sum(b.pending for b in group)).append(backlog)
+        min(groups, key=lambda group: sum(b.weight for b in group)).append(backlog)
     return [group for group in groups if group]
 
 

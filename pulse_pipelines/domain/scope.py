@@ -17,6 +17,8 @@ class Scope:
     """The broker's id of the topic that the ranges are offsets of."""
     bases: Mapping[int, int] = field(default_factory=dict)
     """What is added to the broker's offsets, by partition (see `ingest.data_loss`)."""
+    event_bytes: int = 0
+    """Mean size of the tenant's latest events; 0: unknown."""
     elsewhere: frozenset[str] = frozenset()
     """Slugs of the tenant's datasets of entities, where these are not among `datasets`: events for them are
     refused, and told so."""

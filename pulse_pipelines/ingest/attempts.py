@@ -5,12 +5,12 @@ gone, whatever any clock says. An attempt that is paused beyond its lease is fen
 """
 
 import contextlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from pulse_pipelines.domain.batch import OffsetRange, is_bulk
+from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
@@ -24,7 +24,7 @@ from pulse_resources.process import watchdog
 from pulse_resources.settings import load_settings
 
 OPEN_BATCHES = """
-SELECT batch_id, attempt, state, not_before <= now() AS ready, last_error
+SELECT batch_id, attempt, state, bulk, not_before <= now() AS ready, last_error
 FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at
 """
 BEGIN = """
@@ -49,6 +49,7 @@ WHERE batch_id = %s AND state = 'stuck'
 FENCE = """
 SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
 """
+IS_BULK = "SELECT bulk FROM ingest_batches WHERE batch_id = %s"
 UNSETTLED_RANGES = """
 SELECT tenant_id, partition, start_offset AS start, end_offset AS "end" FROM ingest_ranges
 WHERE batch_id = %s AND settled_at IS NULL
@@ -58,7 +59,7 @@ SELECT slug, sum(end_offset - start_offset)::int8 FROM ingest_ranges JOIN pdm_te
 WHERE batch_id = %s AND settled_at IS NULL GROUP BY slug ORDER BY slug
 """
 TENANTS = """
-SELECT t.tenant_id, t.slug, max(p.topic_id), jsonb_object_agg(p.partition, p.base_offset)
+SELECT t.tenant_id, t.slug, max(p.topic_id), jsonb_object_agg(p.partition, p.base_offset), max(p.event_bytes)
 FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
 WHERE t.tenant_id = ANY(%s) GROUP BY t.tenant_id, t.slug
 """
@@ -69,6 +70,7 @@ class OpenBatch:
     batch_id: str
     attempt: int
     state: str
+    bulk: bool
     ready: bool
     """Whether its back-off is over."""
     last_error: str | None
@@ -135,6 +137,7 @@ def bounded(batch: str, number: int) -> Iterator[None]:
 def load_plan(batch: str, number: int) -> Plan:
     """The unsettled ranges of a batch and the datasets of their tenants, as they are now."""
     with postgres.transaction("pulse_pipeline") as connection:
+        ((bulk,),) = connection.execute(IS_BULK, [batch])
         ranges = tuple(postgres.select(connection, OffsetRange, UNSETTLED_RANGES, [batch]))
         tenant_ids = list({r.tenant_id for r in ranges})
         tenants = connection.execute(TENANTS, [tenant_ids]).fetchall()
@@ -147,13 +150,10 @@ def load_plan(batch: str, number: int) -> Plan:
             tuple(owned[tenant_id]),
             topic_id,
             {int(partition): base for partition, base in bases.items()},
+            event_bytes=event_bytes,
         )
-        for tenant_id, slug, topic_id, bases in tenants
+        for tenant_id, slug, topic_id, bases, event_bytes in tenants
     }
-    waiting: Counter[UUID] = Counter()
-    for r in ranges:
-        waiting[r.tenant_id] += r.length
-    bulk = is_bulk(waiting.values(), load_settings().ingest.flush_rows)
     return Plan(batch, number, ranges, scopes, bulk)
 
 

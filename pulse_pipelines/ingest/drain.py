@@ -17,14 +17,14 @@ from uuid import UUID
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.domain.batch import OffsetRange, spread
+from pulse_pipelines.domain.batch import ORDINARY_BYTES, OffsetRange, spread
 from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.entities import heads
 from pulse_pipelines.ingest import isolate, priority
 from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
-from pulse_pipelines.ingest.messages import read
+from pulse_pipelines.ingest.messages import LARGE_FETCH_BYTES, SMALL_FETCH_BYTES, read, stand_in
 from pulse_pipelines.ingest.origins import Origins, chosen
 from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
 from pulse_pipelines.ingest.stages import NEXT_STEP, Drained, Failure, PartitionCount, Plan, TopicDrained
@@ -53,6 +53,8 @@ class DrainTask:
     limits: EventLimits
     isolated: str | None = None
     """Why all its events become dead letters unconformed (see `isolate`); None: they are conformed."""
+    unread: bool = False
+    """Whether not even their bytes are read."""
 
 
 def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
@@ -65,20 +67,31 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
     limits = event_limits()
     outcomes: list[TopicDrained | Failure] = []
 
-    def run(ranges: Sequence[OffsetRange], isolated: str | None = None) -> list[TopicDrained | Failure]:
-        tasks = [DrainTask(_share(plan, part), limits, isolated) for part in spread(ranges, parallelism)]
+    def run(
+        ranges: Sequence[OffsetRange], isolated: str | None = None, unread: bool = False
+    ) -> list[TopicDrained | Failure]:
+        parts = spread(ranges, parallelism)
+        tasks = [DrainTask(_share(plan, part), limits, isolated, unread) for part in parts]
         with noted(NEXT_STEP, **plan.about):
             return run_tasks(spark, tasks, drain_task, [TopicDrained, Failure])
 
-    def drain_tenant(
-        ranges: Sequence[OffsetRange], isolated: str | None = None
+    def run_tenant(
+        ranges: Sequence[OffsetRange], isolated: str | None, unread: bool
     ) -> list[TopicDrained | Failure]:
         try:
-            return run(ranges, isolated)
+            return run(ranges, isolated, unread)
         except PySparkException as error:
             outages.check(spark)
             _log.warning("the job of tenant %s died: %s", ranges[0].tenant_id, error)
             return [Failure(ranges[0].tenant_id, STEP, isolate.DIED, by_event=True)]
+
+    def drain_tenant(
+        ranges: Sequence[OffsetRange], isolated: str | None = None
+    ) -> list[TopicDrained | Failure]:
+        drained = run_tenant(ranges, isolated, unread=False)
+        if isolated is not None and isolate.needed(drained):
+            drained = run_tenant(ranges, isolate.UNREADABLE, unread=True)
+        return drained
 
     def sound() -> bool:
         try:
@@ -159,7 +172,12 @@ def _drain_topic(
         BatchFiles(scope.tenant, settings.object_store.bucket, stem, drop_copies=True, pause=pause) as lake,
     ):
         fail_point("drain.before_fetch")
-        for messages in read(scope, ranges, counts, settings.ingest.chunk_rows, origins, plan.patience):
+        if task.unread:
+            chunks = stand_in(ranges, counts)
+        else:
+            of = (scope, ranges, counts, settings.ingest.chunk_rows, origins, plan.patience)
+            chunks = read(*of, fetch_bytes=_fetch_bytes(plan, scope))
+        for messages in chunks:
             fail_point("drain.before_conform")
             pause()
             conformed = conform(messages)
@@ -200,6 +218,13 @@ def _drain_topic(
             for dataset_id, parts in states.items()
         },
     )
+
+
+def _fetch_bytes(plan: Plan, scope: Scope) -> int:
+    """Fetch little at once if the events are large, or if an attempt may have died of them."""
+    if plan.attempt > 1 or scope.event_bytes > ORDINARY_BYTES:
+        return SMALL_FETCH_BYTES
+    return LARGE_FETCH_BYTES
 
 
 def _count_accepted(counts: dict[int, PartitionCount], dataset_id: UUID, table: object) -> None:

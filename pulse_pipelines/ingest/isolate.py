@@ -29,6 +29,10 @@ TOO_MANY = (
     "it is among events so many of which end the process that works on them that there was no time to find "
     "each: replay it, maybe it is none of them"
 )
+UNREADABLE = (
+    "the batch of messages that holds it cannot be unpacked, or takes more memory than there is: its bytes "
+    "are only in the topic, at its partition and offset, for as long as the topic keeps them"
+)
 PATIENCE = 1 / 3
 """Share of `ingest.attempt_seconds` after which the search ends."""
 

@@ -1,7 +1,7 @@
 """Messages of exact offset ranges of a tenant's topic, read in chunks; offsets without one are noted."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from confluent_kafka import KafkaError, Message as Received, TopicPartition
 
@@ -16,9 +16,16 @@ from pulse_resources import kafka
 from pulse_resources.errors import Terminal, Transient
 
 PIECE = 1_000
-"""Messages per poll of the consumer."""
+"""Messages per poll of the consumer, at most."""
+PIECE_BYTES = 4 * 1024 * 1024
+"""Bytes per poll, if the messages are as large as those of the poll before."""
 CHUNK_BYTES = 32 * 1024 * 1024
 """A chunk ends at this many bytes, or at `ingest.chunk_rows`: large events must not fill the memory."""
+LARGE_FETCH_BYTES = 2 * 1024 * 1024
+"""Bytes of a partition that the broker sends at once: for topics of small events."""
+SMALL_FETCH_BYTES = 4 * 1024
+"""For topics of large events: the client unpacks a whole answer, and zstd makes up to 20,000 bytes of one.
+(At least one batch comes anyway.) With small events even 16 KiB cost a fifth of throughput."""
 SILENCE_S = 30.0
 """At the first attempt, a broker that sends nothing for this long while messages are due is unreachable."""
 
@@ -30,31 +37,36 @@ def read(
     chunk_rows: int,
     origins: Origins | None = None,
     patience: int = 1,
+    fetch_bytes: int = SMALL_FETCH_BYTES,
 ) -> Iterator[list[Message]]:
     """Read the messages of ranges (at most one range per partition), in chunks.
 
-    Fills `drained`, `oldest_ms`, `counted` and `absent` of `counts`.
+    A payload beyond `kafka.MAX_MESSAGE_BYTES`, which only a compressed batch can hold, is cut there.
+
+    Fills `drained`, `bytes`, `oldest_ms`, `counted` and `absent` of `counts`.
 
     Args:
         origins: collects the traces of the messages; None if traces are off.
         patience: how many times `SILENCE_S` the broker may be silent.
+        fetch_bytes: bytes of a partition that the broker sends at once.
 
     Raises:
         Transient: the broker fell silent.
         Terminal: the topic or the offsets are gone.
+        UnreadableError: a batch of messages cannot be unpacked.
     """
     topic, bases = scope.tenant.topic, scope.bases
     pending = {r.partition: [r.start, r.end] for r in ranges}  # [next expected, end)
-    consumer = kafka.consumer()
+    consumer = kafka.consumer(fetch_bytes)
     try:
         heard = time.monotonic()
         messages: list[Message] = []
-        size = 0
+        size, unpacked, piece = 0, 0, 10
         consumer.assign(
             [TopicPartition(topic, r.partition, r.start - bases.get(r.partition, 0)) for r in ranges]
         )
         while pending:
-            received = consumer.consume(PIECE, 0)  # no time-out: it goes by the wall clock, see `kafka.flush`
+            received = consumer.consume(piece, 0)  # no time-out: it goes by the wall clock, see `kafka.flush`
             if received:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_S * patience:
@@ -79,8 +91,9 @@ def read(
                             count.oldest_ms = appended_ms
                         if (headers := headers_of(message)) and any(h[0] == COUNTED for h in headers):
                             count.counted.append(offset)
-                        payload = message.value() or b""
+                        payload = (message.value() or b"")[: kafka.MAX_MESSAGE_BYTES]
                         messages.append(Message(partition, offset, appended_ms, payload))
+                        count.bytes += len(payload)
                         size += len(payload)
                     span[0] = offset + 1
                     reached = span[0] >= span[1]
@@ -89,12 +102,33 @@ def read(
                 if reached:
                     del pending[partition]
                     consumer.incremental_unassign([TopicPartition(topic, partition)])
+            if received:
+                before, unpacked = unpacked, sum(count.bytes for count in counts.values())
+                piece = min(PIECE, PIECE_BYTES * len(received) // max(1, unpacked - before) + 1)
             if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not pending):
                 yield messages
                 messages, size = [], 0
                 heard = time.monotonic()  # the time in which the caller worked is not the broker's silence
     finally:
         consumer.close()
+
+
+class UnreadableError(Exception):
+    """A batch of messages that cannot be unpacked: what somebody sent is at fault, and no outage."""
+
+
+def stand_in(ranges: Iterable[OffsetRange], counts: Mapping[int, PartitionCount]) -> Iterator[list[Message]]:
+    """An empty message for each offset of ranges, instead of reading them. Fills `drained` and `oldest_ms`.
+
+    Their tenant counts as one of large events: see `ingest_positions.event_bytes`.
+    """
+    now_ms = round(time.time() * 1000)
+    for r in ranges:
+        count = counts[r.partition]
+        count.drained += r.length
+        count.bytes += r.length * kafka.MAX_MESSAGE_BYTES
+        count.oldest_ms = min(count.oldest_ms, now_ms)
+        yield [Message(r.partition, offset, now_ms, b"") for offset in range(r.start, r.end)]
 
 
 def _due(message: Received, pending: Mapping[int, Sequence[int]], bases: Mapping[int, int]) -> bool:
@@ -126,4 +160,6 @@ def _at_end(
         )
     if error.retriable() and not error.fatal():
         return False
+    if error.code() in (KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG):
+        raise UnreadableError(f"{error.str()} (partition {partition}, offset {span[0]})")
     raise Transient(f"Kafka: {error.str()}", topic=topic, partition=partition, offset=span[0])

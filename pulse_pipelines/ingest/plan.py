@@ -20,13 +20,14 @@ from pulse_pipelines.tables import ledger
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Terminal
 from pulse_resources.process.faults import fail_point
+from pulse_resources.settings import load_settings
 
 _log = logging.getLogger("pulse.plan")
 
 # The last column: a ledger range at or beyond the planned position, which must not exist (an alarm).
 POSITIONS = """
 SELECT t.tenant_id, t.slug, p.partition, p.planned_offset AS planned, p.settled_offset AS settled, p.topic_id,
-    p.base_offset AS base, (
+    p.base_offset AS base, p.event_bytes, (
     SELECT min(r.start_offset) FROM ingest_ranges r
     WHERE (r.tenant_id, r.partition) = (p.tenant_id, p.partition) AND r.start_offset >= p.planned_offset
     ) AS ahead
@@ -41,9 +42,10 @@ SELECT DISTINCT tenant_id FROM entity_syncs WHERE pipe IS NOT NULL
 """
 # The same ranges may have been a batch before, which `accept-loss` emptied: it becomes another attempt.
 PLAN_BATCH = """
-INSERT INTO ingest_batches AS b (batch_id) VALUES (%s)
+INSERT INTO ingest_batches AS b (batch_id, bulk) VALUES (%s, %s)
 ON CONFLICT (batch_id) DO UPDATE SET state = 'planned', attempt = b.attempt + 1, planned_at = now(),
-    not_before = now(), started_at = NULL, settled_at = NULL, last_error = NULL, last_cause = NULL
+    bulk = EXCLUDED.bulk, not_before = now(), started_at = NULL, settled_at = NULL, last_error = NULL,
+    last_cause = NULL
 WHERE b.state = 'settled' AND NOT EXISTS (SELECT FROM ingest_ranges r WHERE r.batch_id = b.batch_id)
 """
 
@@ -98,6 +100,7 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
     waits = [pair for row, pair in zip(rows, partitions, strict=True) if _beyond(ends[pair], row.planned)]
     starts = _positions(kafka.offsets(waits, "earliest"), bases)
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
+    event_bytes: Counter[UUID] = Counter()
     alarms: list[Alarm] = []
     busy = {row.tenant_id for row in rows if row.planned != row.settled}
     for row in rows:
@@ -111,6 +114,7 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
         elif _beyond(end, row.planned) and row.tenant_id not in busy:
             offsets = OffsetRange(row.tenant_id, row.partition, row.planned, end)
             ranges[row.tenant_id].append(offsets)
+            event_bytes[row.tenant_id] = max(event_bytes[row.tenant_id], row.event_bytes)
     ids = kafka.topic_ids(tenants[tenant_id].topic for tenant_id in ranges)
     for row in rows:
         current = ids.get(tenants[row.tenant_id].topic)
@@ -119,7 +123,9 @@ def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
             alarms.append(_lost(tenants[row.tenant_id], row, problem))
     stopped = {alarm.tenant.tenant_id for alarm in alarms}
     backlogs = tuple(
-        Backlog(tenant_id, tuple(due)) for tenant_id, due in ranges.items() if tenant_id not in stopped
+        Backlog(tenant_id, tuple(due), event_bytes[tenant_id])
+        for tenant_id, due in ranges.items()
+        if tenant_id not in stopped
     )
     waiting = frozenset(row.tenant_id for row, pair in zip(rows, partitions, strict=True) if pair in starts)
     lag = _lag(rows, tenants, ends)
@@ -134,6 +140,7 @@ class _Position(NamedTuple):
     settled: int
     topic_id: str | None
     base: int
+    event_bytes: int
     ahead: int | None
     """Start of a ledger range at or beyond the planned position."""
 
@@ -205,7 +212,7 @@ def _new_partitions(
     """Positions for partitions that an operator added to a topic."""
     partition_counts = Counter(row.tenant_id for row in rows)
     added = [
-        _Position(tenant_id, tenant.slug, partition, 0, 0, None, 0, None)
+        _Position(tenant_id, tenant.slug, partition, 0, 0, None, 0, 0, None)
         for tenant_id, tenant in tenants.items()
         for partition in range(partition_counts[tenant_id], counts.get(tenant.topic, 0))
     ]
@@ -235,7 +242,9 @@ def plan_batch(ranges: Sequence[OffsetRange], status: IngestStatus) -> str | Non
         if not free:
             return None
         name = batch_id(free)
-        if connection.execute(PLAN_BATCH, [name]).rowcount != 1:
+        planned, flush_rows = {r.tenant_id for r in free}, load_settings().ingest.flush_rows
+        bulk = any(b.is_bulk(flush_rows) for b in status.backlogs if b.tenant_id in planned)
+        if connection.execute(PLAN_BATCH, [name, bulk]).rowcount != 1:
             raise Terminal("the batch was planned before", fix="Compare with `pulse reconcile`", batch=name)
         for r in free:
             postgres.set_tenant(connection, r.tenant_id)

@@ -10,17 +10,8 @@ import time
 from collections.abc import Callable
 
 from pulse_resources import postgres
-from pulse_resources.settings import load_settings
 
-# A batch none of whose tenants has `flush_rows` events, by the rule of `domain.batch.is_bulk`.
-SMALL_BATCH_RUNS = """
-SELECT EXISTS (
-    SELECT FROM ingest_batches b WHERE b.state = 'running' AND (
-        SELECT max(waiting) FROM (
-            SELECT sum(r.end_offset - r.start_offset) AS waiting FROM ingest_ranges r
-            WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL GROUP BY r.tenant_id) sums
-    ) < %s)
-"""
+SMALL_BATCH_RUNS = "SELECT EXISTS (SELECT FROM ingest_batches b WHERE b.state = 'running' AND NOT b.bulk)"
 CHECK_INTERVAL_S = 0.2
 NAP_S = 0.05
 NICENESS = 10
@@ -56,6 +47,5 @@ def lower_for_good() -> None:
 
 
 def _small_batch_runs() -> bool:
-    flush_rows = load_settings().ingest.flush_rows
     with postgres.transaction("pulse_pipeline") as connection:
-        return connection.execute(SMALL_BATCH_RUNS, [flush_rows]).fetchone() == (True,)
+        return connection.execute(SMALL_BATCH_RUNS).fetchone() == (True,)

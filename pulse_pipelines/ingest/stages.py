@@ -90,6 +90,8 @@ class PartitionCount:
     """Counts of what one task drained from one partition; `absent` are offsets that hold no message."""
 
     drained: int = 0
+    bytes: int = 0
+    """Sum of the payloads."""
     oldest_ms: int = NEVER_MS
     """The earliest append time among the drained."""
     dead_letters: int = 0

@@ -70,6 +70,7 @@ def accounting(landed: Landed, part: TenantPart, r: OffsetRange) -> RangeAccount
     dead = count.dead_letters + unlanded
     return RangeAccounting(
         drained=count.drained,
+        event_bytes=count.bytes // max(1, count.drained),
         landed=count.drained - len(copies) - dead,
         duplicates=len(copies),
         dead_letters=dead,
@@ -85,6 +86,7 @@ def _total(topics: Iterable[TopicDrained], partition: int) -> PartitionCount:
         if (count := topic.partitions.get(partition)) is None:
             continue
         total.drained += count.drained
+        total.bytes += count.bytes
         total.oldest_ms = min(total.oldest_ms, count.oldest_ms)
         total.dead_letters += count.dead_letters
         total.absent.extend(count.absent)

@@ -61,7 +61,8 @@ WHERE batch_id = %(batch)s AND tenant_id = %(tenant)s AND partition = %(partitio
 """
 ADVANCE_SETTLED = """
 UPDATE ingest_positions SET settled_offset = %(end)s, landed = landed + %(landed)s,
-    duplicates = duplicates + %(duplicates)s, dead_letters = dead_letters + %(dead_letters)s
+    duplicates = duplicates + %(duplicates)s, dead_letters = dead_letters + %(dead_letters)s,
+    event_bytes = greatest(%(event_bytes)s, event_bytes * 9 / 10)
 WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND settled_offset = %(start)s
 """
 # The range of an offset is the last one that starts at or before it.
@@ -121,6 +122,8 @@ class RangeAccounting:
     absent: Sequence[tuple[int, int]] = ()
     """Offsets that hold no message, as half-open ranges."""
     oldest_received: datetime | None = None
+    event_bytes: int = 0
+    """Mean size of the drained events."""
 
     def __post_init__(self) -> None:
         """Raises Terminal: the invariant does not hold."""
@@ -230,6 +233,7 @@ def settle(connection: postgres.Connection, batch: str, r: OffsetRange, accounti
         "duplicate_offsets": Multirange(runs(accounting.duplicate_offsets)),
         "absent_offsets": Multirange(Range(first, end) for first, end in sorted(accounting.absent)),
         "oldest_received": accounting.oldest_received,
+        "event_bytes": accounting.event_bytes,
     }
     settled = connection.execute(SETTLE_RANGE, values).rowcount
     if settled != 1 or connection.execute(ADVANCE_SETTLED, values).rowcount != 1:

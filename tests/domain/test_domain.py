@@ -14,7 +14,6 @@ from pulse_pipelines.domain.batch import (
     OffsetRange,
     batch_id,
     due,
-    is_bulk,
     plan,
     share_out,
     spread,
@@ -45,7 +44,7 @@ def taken(ranges: list[OffsetRange]) -> dict[int, int]:
 def test_due_backlogs_are_shared_out_over_batches_of_about_equal_size() -> None:
     backlogs = [backlog(n, size) for n, size in enumerate((50, 10, 40, 30, 20), 1)]
     groups = share_out(backlogs, 2, worth=75)
-    assert sorted(sum(b.pending for b in group) for group in groups) == [70, 80]
+    assert sorted(sum(b.weight for b in group) for group in groups) == [70, 80]
     assert sorted(b.tenant_id for group in groups for b in group) == [b.tenant_id for b in backlogs]
     assert [len(group) for group in share_out(backlogs, 2, worth=76)] == [5], "not worth a second run"
     assert [len(group) for group in share_out([backlog(1, 500)], 2, worth=75)] == [1]
@@ -72,19 +71,25 @@ def test_large_topics_and_small_ones_are_in_different_lanes() -> None:
     backlogs = [backlog(n, size) for n, size in enumerate((100, 99, 5_000, 1), 1)]
     since = {b.tenant_id: 0.0 for b in backlogs}
     quick, bulk = due(backlogs, since, 30.0, flush_rows=100, flush_seconds=30.0)
-    assert [b.pending for b in quick] == [99, 1]
-    assert [b.pending for b in bulk] == [100, 5_000]
+    assert [b.weight for b in quick] == [99, 1]
+    assert [b.weight for b in bulk] == [100, 5_000]
 
 
-def test_a_batch_is_bulk_by_its_largest_tenant() -> None:
-    assert is_bulk([1, 100], 100)
-    assert not is_bulk([60, 99], 100)
-    assert not is_bulk([], 100)
+@pytest.mark.parametrize(
+    ("event_bytes", "weight"), [(0, 10), (4_095, 10), (8_191, 10), (8_192, 20), (1_000_000, 2_440)]
+)
+def test_large_events_count_as_several(event_bytes: int, weight: int) -> None:
+    large = Backlog(UUID(int=1), (OffsetRange(UUID(int=1), 0, 5, 15),), event_bytes)
+    assert large.weight == weight
+    assert large.is_bulk(weight)
+    assert not large.is_bulk(weight + 1)
+    taken = sum(r.length for r in plan([large], 60))
+    assert taken == min(10, -(-60 // (weight // 10))), "a batch is bounded by bytes, and takes at least one"
 
 
-def test_pending_counts_all_partitions() -> None:
+def test_weight_counts_all_partitions() -> None:
     _, (found,) = due([backlog(1, 60, 40)], {}, 0.0, flush_rows=100, flush_seconds=30.0)
-    assert found.pending == 100
+    assert found.weight == 100
 
 
 def test_a_plan_takes_everything_that_fits() -> None:
@@ -122,11 +127,11 @@ def test_plans_are_prefixes_within_the_limit_that_leave_no_room(seed: int) -> No
     for r in planned:
         whole = waiting[r.tenant_id, r.partition]
         assert r.start == whole.start < r.end <= whole.end
-    assert sum(r.length for r in planned) == min(limit, sum(b.pending for b in backlogs))
+    assert sum(r.length for r in planned) == min(limit, sum(b.weight for b in backlogs))
     if limit >= len(backlogs):
         share = limit // len(backlogs)
         got = taken(planned)
-        assert all(got.get(b.tenant_id.int, 0) >= min(b.pending, share) for b in backlogs)
+        assert all(got.get(b.tenant_id.int, 0) >= min(b.weight, share) for b in backlogs)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -74,7 +74,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def reading(broker: Broker, monkeypatch: pytest.MonkeyPatch, patience: int = 1) -> Iterator[list[Message]]:
-    monkeypatch.setattr(messages.kafka, "consumer", lambda: broker)
+    monkeypatch.setattr(messages.kafka, "consumer", lambda _fetch_bytes: broker)
     of = [OffsetRange(uuid.uuid4(), 0, 0, 3)]
     return messages.read(Scope(TENANT, ()), of, {0: PartitionCount()}, 1, patience=patience)
 

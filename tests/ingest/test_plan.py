@@ -25,7 +25,7 @@ def alarms_of(owner: Owner) -> list[str]:
 
 
 def backlog_of(owner: Owner) -> int:
-    return sum(b.pending for b in planning.ingest_status().backlogs if b.tenant_id == owner.tenant.tenant_id)
+    return sum(b.weight for b in planning.ingest_status().backlogs if b.tenant_id == owner.tenant.tenant_id)
 
 
 def test_the_backlog_is_what_no_batch_has_taken(owner: Owner) -> None:

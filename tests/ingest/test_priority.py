@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from support.ingest import Owner, event, ingest, make_owner, plan_batch
 
-from chaos.surroundings import with_settings
+from chaos.surroundings import superuser, with_settings
 from pulse_pipelines.defs.ingest import job
 from pulse_pipelines.defs.ingest.sensor import LagCursor, ingest_lag
 from pulse_pipelines.ingest import attempts, priority
@@ -116,8 +116,9 @@ def test_a_large_batch_stands_aside_at_most_as_long_as_it_has_worked(
         assert waited(after=priority.CHECK_INTERVAL_S / 2) == 0, "it looks now and then only"
         assert waited(after=1) == pytest.approx(6, abs=0.2), "as long as it has worked since it last waited"
         assert waited(after=1) == pytest.approx(1, abs=0.2)
-        with with_settings(INGEST__FLUSH_ROWS=2):
-            assert waited(after=1) == 0, "the other one is large, too"
+        with superuser() as connection:
+            connection.execute("UPDATE ingest_batches SET bulk = true WHERE batch_id = %s", [batch])
+        assert waited(after=1) == 0, "the other one is large, too"
     attempts.next_attempt(batch, 1, "given up")
     assert waited(after=1) == 0, "it runs no more"
 

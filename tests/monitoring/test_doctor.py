@@ -6,9 +6,11 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -77,7 +79,7 @@ def test_a_service_that_is_away_is_found_with_its_setting(nobody: int, setting: 
     service, value = AWAY[setting]
     with with_settings(**{setting: value.format(port=nobody)}):
         (found,) = doctor.examine(service)
-    assert (found.check, found.ok) == ("address", False)
+    assert (found.check, found.ok) == ("ready" if service == "dagster" else "address", False)
     assert str(nobody) in found.found
     assert f"PULSE_{setting.split('__')[0]}__" in (found.fix or "")
 
@@ -111,7 +113,7 @@ def test_a_token_that_spark_does_not_know_is_found_in_plain_words(stack: Setting
 def test_an_address_that_is_none_is_found(setting: str, service: str, value: str) -> None:
     with with_settings(**{setting: value}):
         (found,) = doctor.examine(service)
-    assert (found.check, found.ok) == ("address", False)
+    assert (found.check, found.ok) == ("ready" if service == "dagster" else "address", False)
     assert value in found.found
 
 
@@ -329,6 +331,30 @@ def test_the_command_ends_with_1_and_says_what_to_do(nobody: int) -> None:
         "alerts",
     }
     assert all(each["fix"] for each in found["findings"] if not each["ok"])
+
+
+@pytest.mark.parametrize(("status", "ok"), [(200, True), (503, False)])
+@pytest.mark.parametrize("service", ["api", "lake", "dagster"])
+def test_a_service_of_another_host_is_asked_at_its_public_url(
+    service: str, status: int, ok: bool, nobody: int
+) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as other:
+        threading.Thread(target=other.handle_request).start()
+        url = f"http://127.0.0.1:{other.server_port}/prefix"
+        port = "WEBSERVER_PORT" if service == "dagster" else "PORT"
+        with with_settings(**{f"{service}__{port}".upper(): nobody, f"{service}__PUBLIC_URL".upper(): url}):
+            (ready,) = doctor.examine(service)
+    assert ready.ok == ok
+    assert url in ready.found
+    assert f"127.0.0.1:{nobody}" in ready.found
 
 
 @pytest.mark.slow

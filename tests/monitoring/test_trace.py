@@ -197,7 +197,10 @@ def test_the_command_takes_an_id_or_a_place(new_owner: Callable[[], Owner]) -> N
     said = run(slug, "bad")
     assert "dead lettered" in said
     assert "schema_violation at /data/count" in said
-    assert "no such event was accepted" in run(other.tenant.slug, "bad", code=2)
+    unknown = run(other.tenant.slug, "bad", code=2)
+    assert "no such event was accepted" in unknown
+    assert "event=bad" in unknown
+    assert "Compare the id with what the sender has sent" in unknown
     assert "the topic is another tenant's" in run(other.tenant.slug, f"{topic_name}:0:0", code=2)
 
 

@@ -144,8 +144,10 @@ def test_a_database_of_an_earlier_release_keeps_its_data_and_is_like_a_new_one(s
             before = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]
             postgres.migrate(old)
             assert missing(old) == []
-            assert [connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES] == before
             assert all(before)
+            for table, rows in zip(TABLES, before, strict=True):
+                now = connection.execute(f"SELECT * FROM {table}").fetchall()  # new columns are the last ones
+                assert [row[: len(rows[0])] for row in now] == rows
         assert model(old) == model(stack)
 
 
@@ -163,7 +165,7 @@ def model(settings: Settings) -> list[str]:
         settings.postgres.superuser_url(settings.postgres.database),
     )
     dump = subprocess.run(
-        [program, "--schema-only", "--exclude-table=*yoyo*", url],
+        [program, "--schema-only", "--exclude-table=*yoyo*", "--exclude-table=staging.*", url],
         capture_output=True,
         text=True,
         check=True,

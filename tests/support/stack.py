@@ -43,12 +43,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     With PULSE_TEST_HOME the stack in that folder is used and left running.
     """
     shared = os.environ.get("PULSE_TEST_HOME")
-    if shared:
-        os.environ["PULSE_HOME"] = shared
-    else:
-        home = tmp_path_factory.mktemp("pulse")
+    home = Path(shared) if shared else tmp_path_factory.mktemp("pulse")
+    if not Layout(home).settings_file.exists():
+        home.mkdir(parents=True, exist_ok=True)
         choose_ports(home)
-        os.environ["PULSE_HOME"] = str(home)
+    os.environ["PULSE_HOME"] = str(home)
     # A shared stack outlives this run of tests.
     environment = {endings.MARK: ""} if shared else None
     pulse("up", "--only", ",".join((*INFRASTRUCTURE, "api")), environment=environment)

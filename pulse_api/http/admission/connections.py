@@ -29,6 +29,8 @@ MAX_PIPELINED = 16
 REFUSED = frozenset({401, 403, 413, 429})
 MAX_REFUSED = 3
 """Consecutive refusals after which a connection pauses before its next request is read ..."""
+FIRST_REQUEST_S = 0.5
+"""Seconds that a server which ends waits for the first request of a connection."""
 REST_S = 1.0
 """... at least for as long as `Retry-After` says. A refusal costs as much as a small request."""
 
@@ -44,6 +46,8 @@ class Connections:
 
     def __init__(self, settings: ApiSettings, most: int, most_per_address: int) -> None:
         self.settings = settings
+        self.ending = False
+        """Whether the server ends: the next answer on a connection is its last."""
         self._most = most
         self._most_per_address = most_per_address or most
         self._open: dict[BoundedProtocol, str] = {}
@@ -198,6 +202,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_bytes() > MAX_HEAD_BYTES:  # a head that came in one piece is checked here
             raise ValueError("the request's headers are too large")
         super().on_headers_complete()
+        if self._connections.ending:
+            self.cycle.keep_alive = False
         self._in_head, self._in_body = False, True
         self._deadline = self.loop.time() + self._limits.body_seconds
 
@@ -243,6 +249,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
             for data in early:
                 self.data_received(data)
+
+    @override
+    def shutdown(self) -> None:
+        if self.cycle is None:  # the first request may be on its way
+            self.loop.call_later(FIRST_REQUEST_S, super().shutdown)
+        else:
+            super().shutdown()
 
     @override
     def pause_writing(self) -> None:

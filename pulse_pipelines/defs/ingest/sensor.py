@@ -15,7 +15,7 @@ import dagster as dg
 from pulse_pipelines.defs.ingest.job import LIMIT_TAG, ingest
 from pulse_pipelines.defs.launches import vanished
 from pulse_pipelines.defs.tags import tenant_tags
-from pulse_pipelines.domain.batch import due, is_bulk, plan, share_out
+from pulse_pipelines.domain.batch import due, plan, share_out
 from pulse_pipelines.ingest import attempts, plan as planning
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.ingest.plan import IngestStatus
@@ -32,11 +32,11 @@ WORTH_A_RUN = 100_000
     job=ingest,
     minimum_interval_seconds=load_settings().ingest.sensor_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events or 30 s "
-    "after its first one may have come (settings), and at once when a pipe has sent a sync to its end. All "
-    "that are due by time go into one batch; those due by number go into another, which runs beside it. "
-    "Batches whose run failed or vanished get a new attempt after a back-off; after five they are stuck, "
-    "which is an alert, and tried less often.",
+    description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events (fewer, if "
+    "they are larger than 8 KiB) or 30 s after its first one may have come (settings), and at once when a "
+    "pipe has sent a sync to its end. All that are due by time go into one batch; those due by number go "
+    "into another, which runs beside it. Batches whose run failed or vanished get a new attempt after a "
+    "back-off; after five they are stuck, which is an alert, and tried less often.",
 )
 def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     for batch in attempts.open_batches():
@@ -93,7 +93,6 @@ def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, f
 
 
 def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
-    flush_rows = load_settings().ingest.flush_rows
     for batch in batches:
         if batch.state == "planned" and batch.ready:
             waiting = attempts.waiting_in(batch.batch_id)
@@ -103,7 +102,7 @@ def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
                 tags={
                     "pulse/batch": batch.batch_id,
                     "pulse/attempt": str(batch.attempt),
-                    LIMIT_TAG: "bulk" if is_bulk(waiting.values(), flush_rows) else "quick",
+                    LIMIT_TAG: "bulk" if batch.bulk else "quick",
                 }
                 | tenant_tags(waiting),
             )

@@ -1,41 +1,46 @@
-"""HTTP API, REST catalog and Dagster UI: whether they answer at their configured addresses."""
+"""HTTP API, REST catalog and Dagster UI: whether they answer, here or at their public URL on another host."""
 
 from collections.abc import Iterator
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, reached
+from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding
 from pulse_resources.settings import Settings
 from pulse_resources.settings.api_settings import local_url
 
 
 def api(settings: Settings) -> Iterator[Finding]:
     """Check the API's readiness endpoint, which covers Postgres and Kafka."""
-    yield _ready("api", local_url(settings.api.host, settings.api.port))
+    local = local_url(settings.api.host, settings.api.port)
+    yield _ready("api", local, settings.api.public_url, "/readyz", "PULSE_API__PORT")
 
 
 def lake(settings: Settings) -> Iterator[Finding]:
     """Check the REST catalog's readiness endpoint, which covers Postgres."""
-    yield _ready("lake", local_url(settings.lake.host, settings.lake.port))
-
-
-def _ready(service: str, where: str) -> Finding:
-    url = f"{where}/readyz"
-    name = f"PULSE_{service.upper()}__"
-    fix = f"Start it with `pulse up`, or correct {name}HOST and {name}PORT"
-    try:
-        with urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - http, by the settings
-            return Finding(service, "ready", answer.status == 200, f"{url} answers", fix)
-    except HTTPError as error:
-        problem = f"{url} answers {error.code}: a service behind it is away"
-    except (URLError, OSError) as error:
-        problem = f"{url} does not answer: {getattr(error, 'reason', error)}"
-    return Finding(service, "ready", False, problem, fix)
+    local = local_url(settings.lake.host, settings.lake.port)
+    yield _ready("lake", local, settings.lake.public_url, "/readyz", "PULSE_LAKE__PORT")
 
 
 def dagster(settings: Settings) -> Iterator[Finding]:
-    """Check whether the UI listens; `pulse status` reports on its runs."""
-    at = urlsplit(local_url(settings.dagster.host, settings.dagster.webserver_port))
-    fix = "Start it with `pulse up`, or correct PULSE_DAGSTER__HOST and PULSE_DAGSTER__WEBSERVER_PORT"
-    yield reached("dagster", at.hostname or "", at.port or 80, fix)
+    """Check whether the UI answers; `pulse status` reports on its runs."""
+    local = local_url(settings.dagster.host, settings.dagster.webserver_port)
+    yield _ready("dagster", local, settings.dagster.public_url, "/healthz", "PULSE_DAGSTER__WEBSERVER_PORT")
+
+
+def _ready(service: str, local: str, public: str, path: str, port: str) -> Finding:
+    """Ask the service on this host, and if none answers there, the one at its public URL."""
+    problems: list[str] = []
+    for base in filter(None, (local, public)):
+        url = f"{base}{path}"
+        try:
+            with urlopen(url, timeout=PATIENCE_S):  # noqa: S310 - http or https, by the settings
+                absent = f" (and none at {local})" if problems else ""
+                return Finding(service, "ready", True, f"{url} answers{absent}")
+        except HTTPError as error:
+            problems.append(f"{url} answers {error.code}: a service behind it is away")
+            break
+        except (URLError, OSError) as error:
+            problems.append(f"{url} does not answer: {getattr(error, 'reason', error)}")
+    host = port.rpartition("__")[0] + "__HOST"
+    fix = f"Start it with `pulse up`, or correct {host} and {port}"
+    return Finding(service, "ready", False, "; ".join(problems), fix)

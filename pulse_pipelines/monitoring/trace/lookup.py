@@ -68,6 +68,8 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
         beyond = f" ({'; '.join(omissions)})" if omissions else ""
         raise NotFound(
             f"no such event was accepted, or it is older than what is remembered{beyond}",
+            fix="Compare the id with what the sender has sent: a request that was refused has accepted none",
+            event=event_id,
             tenant=tenant.slug,
             **({"dataset": dataset} if dataset else {}),
         )

@@ -1,0 +1,129 @@
+"""Batches that a producer compressed: a few hundred bytes may become gigabytes when they are read."""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+
+import pytest
+from confluent_kafka import Producer
+from support.backfill import balanced
+from support.ingest import Owner, event, ingest, plan_batch, run_batch
+
+from chaos.surroundings import with_settings
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.ingest import attempts, isolate, messages, plan
+from pulse_pipelines.ingest.stages import PartitionCount
+from pulse_resources import kafka
+from pulse_resources.process import memory
+
+ZEROS = bytes(1_000_000)
+MIB = 1024**2
+
+
+def send_compressed(owner: Owner, codec: str, payloads: Sequence[bytes], *, together: bool = False) -> None:
+    """Send as a producer of the tenant's own may: each message compressed alone, or all as one batch."""
+    settings = kafka.client_settings() | {
+        "compression.type": codec,
+        "batch.num.messages": len(payloads) if together else 1,
+        "batch.size": 200 * MIB,
+        "message.max.bytes": 200 * MIB,
+        "linger.ms": 3_000 if together else 0,
+    }
+    producer = Producer(settings)
+    for number, payload in enumerate(payloads, 1):
+        producer.produce(owner.tenant.topic, payload, partition=0)
+        if number % 500 == 0 and not together:
+            assert kafka.flush(producer, 60) == 0
+    assert kafka.flush(producer, 60) == 0
+
+
+def read_within(limit: int, owner: Owner, count: int) -> None:
+    """Read a topic by default fetches, with so much more memory; exits with 1 if not all came."""
+    memory.limit(memory.data_bytes() + limit)
+    counts = {0: PartitionCount()}
+    of = [OffsetRange(owner.tenant.tenant_id, 0, 0, count)]
+    for _ in messages.read(Scope(owner.tenant, ()), of, counts, 10_000):
+        pass
+    assert (counts[0].drained, counts[0].bytes) == (count, count * len(ZEROS))
+
+
+def test_messages_that_unpack_to_gigabytes_are_read_in_little_memory(owner: Owner) -> None:
+    send_compressed(owner, "zstd", [ZEROS] * 700)
+    process = multiprocessing.get_context("forkserver").Process(
+        target=read_within, args=(512 * MIB, owner, 700)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_tenant_whose_events_are_large_has_its_own_batches_from_then_on(
+    new_owner: Callable[[], Owner],
+) -> None:
+    owner, neighbour = new_owner(), new_owner()
+    send_compressed(owner, "zstd", [ZEROS] * 3)
+    ingest(owner)
+    assert balanced(owner) == (0, 0, 3)
+    send_compressed(owner, "zstd", [ZEROS] * 12)
+    neighbour.send(event("a"))
+    sizes = {}
+    for each in (owner, neighbour):
+        (backlog,) = plan.ingest_status({each.tenant.tenant_id}).backlogs
+        sizes[each] = backlog.event_bytes
+        assert backlog.is_bulk(2_000) is (each is owner), "by their bytes, not by their number"
+    assert sizes == {owner: len(ZEROS), neighbour: 0}
+    with with_settings(INGEST__FLUSH_ROWS=2_000):
+        batch = plan_batch([owner])
+    assert attempts.load_plan(batch, 1).bulk
+    run_batch(batch)
+    assert balanced(owner) == (0, 0, 15)
+
+
+@pytest.mark.slow  # gigabytes of dead letters
+def test_a_shared_job_that_dies_of_it_is_read_in_small_pieces_next(new_owner: Callable[[], Owner]) -> None:
+    owner, neighbour = new_owner(), new_owner()
+    send_compressed(owner, "zstd", [ZEROS] * 3_500)
+    neighbour.send(event("a"))
+    batch = plan_batch([owner, neighbour])
+    with with_settings(SPARK__TASK_MEMORY_MB=3_072):
+        assert not run_batch(batch, 1, raise_on_error=False), "fetched at once, it takes 3.5 GB"
+        run_batch(batch, 2)
+    assert balanced(neighbour) == (1, 0, 0)
+    assert balanced(owner) == (0, 0, 3_500)
+
+
+def test_what_cannot_be_unpacked_becomes_dead_letters_without_bytes(owner: Owner) -> None:
+    """zstd unpacks to at most 100 MB per batch."""
+    owner.send(event("before"))
+    send_compressed(owner, "zstd", [bytes(40 * MIB)] * 3, together=True)
+    owner.send(event("after"))
+    batch = plan_batch([owner])
+    for number in (1, 2):
+        assert not run_batch(batch, number, raise_on_error=False)
+    run_batch(batch, 3)
+    assert {row["id"] for row in owner.rows()} == {"before", "after"}
+    assert balanced(owner) == (2, 0, 3)
+    letters = owner.dead_letters()
+    assert {(letter["reason"], letter["payload"]) for letter in letters} == {(Reason.PROCESSING_FAILED, b"")}
+    assert {letter["detail"] for letter in letters} == {isolate.UNREADABLE}
+
+
+def test_a_message_beyond_the_limit_of_messages_is_cut_there(owner: Owner) -> None:
+    send_compressed(owner, "gzip", [bytes(50_000_000)])
+    ingest(owner)
+    (letter,) = owner.dead_letters()
+    assert letter["payload"] == bytes(kafka.MAX_MESSAGE_BYTES)
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_small_events_are_fetched_in_large_pieces_at_first(
+    owner: Owner, attempt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pulse_pipelines.ingest import drain
+
+    owner.send(event("a"))
+    batch = plan_batch([owner])
+    assert drain._fetch_bytes(attempts.load_plan(batch, attempt), Scope(owner.tenant, ())) == (
+        messages.LARGE_FETCH_BYTES if attempt == 1 else messages.SMALL_FETCH_BYTES
+    )
