@@ -112,7 +112,7 @@ def _started(run: Run, data: Path, tenant: Tenant) -> "Iterator[psycopg.Connecti
     port = _start(run, data)
     try:
         address = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
-        with known_as(tenant, address), psycopg.connect(address, autocommit=True) as connection:
+        with stored_source(tenant, address), psycopg.connect(address, autocommit=True) as connection:
             yield connection
     finally:
         run("pg_ctl", "-w", "-m", "immediate", "stop")
@@ -131,7 +131,7 @@ def _start(run: Run, data: Path, attempts: int = PORTS) -> int:
 
 
 @contextmanager
-def known_as(tenant: Tenant, address: str, name: str = SOURCE) -> Iterator[None]:
+def stored_source(tenant: Tenant, address: str, name: str = SOURCE) -> Iterator[None]:
     """Where a tenant's source is, is known while the block runs."""
     path = addresses.file(tenant, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def database(tenant: Tenant) -> "Iterator[psycopg.Connection[Any]]":
     with psycopg.connect(address, dbname="postgres", autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")
         try:
-            with known_as(tenant, address), psycopg.connect(address, autocommit=True) as connection:
+            with stored_source(tenant, address), psycopg.connect(address, autocommit=True) as connection:
                 yield connection
         finally:
             server.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -16,7 +16,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.registry import keys
 from pulse_resources import kafka, postgres
-from pulse_resources.local import api as local_api
+from pulse_resources.local import front_ends
 from pulse_resources.settings import load_settings
 
 SETTLED = "SELECT tenant_id, partition, settled_offset FROM ingest_positions"
@@ -56,7 +56,7 @@ class Traffic:
         if api:
             tenant = make_tenant()
             key = keys.issue_key(tenant, "chaos", [KeyScope.COLLECT])
-            sender = Collected(tenant, url=local_api.url(load_settings()), key=key.text)
+            sender = Collected(tenant, url=front_ends.api_url(load_settings()), key=key.text)
             owners.append((sender, Load(seed + tenants, bad=0)))
         return cls(owners, rate)
 

@@ -47,7 +47,7 @@ JOBS = (ingest, publish_dead_letters, move_syncs_on, check_lake, upkeep, curate,
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """All definitions; in the process of a run those that it needs, in the code server those in no part."""
+    """All definitions; in the process of a run, those that it needs; in the code server, those in no part."""
     run = run_scope.current()
     if run is not None and run.job in {job.name for job in JOBS}:
         return _definitions((), {})

@@ -58,7 +58,7 @@ def count_rows(content: bytes) -> int:
             _check_block(block, number, skip)
             rows += number
     except (RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"its schema is none of Avro: {error!r}") from error
+        raise ValueError(f"its schema is not one of Avro: {error!r}") from error
     return rows
 
 
@@ -102,7 +102,7 @@ class _Header(NamedTuple):
 
 def _header(content: bytes) -> _Header:
     if not content.startswith(_MAGIC):
-        raise ValueError("it is no Avro file")
+        raise ValueError("it is not an Avro file")
     pairs: dict[str, bytes] = {}
     at = _pairs(content, len(_MAGIC), pairs)
     mark = _part(content, at, SYNC)
@@ -121,7 +121,7 @@ def _blocks(content: bytes, header: _Header) -> Iterator[tuple[int, bytes]]:
         block = _part(content, at, size)
         at += size
         if _part(content, at, SYNC) != header.mark:
-            raise ValueError(f"the mark at byte {at} is another one")
+            raise ValueError(f"the sync marker at byte {at} differs")
         at += SYNC
         block = block if header.codec == "null" else unpack(header.codec, block)
         if not 0 <= number <= len(block):

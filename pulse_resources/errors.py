@@ -52,10 +52,10 @@ def first_line(error: BaseException) -> str:
     return message.strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
-def some_of(names: Collection[str], most: int = 3) -> str:
-    """Names for an error, of which there may be many: the first, and how many more."""
-    more = len(names) - most
-    return ", ".join(list(names)[:most]) + (f", and {more:,} more" if more > 0 else "")
+def some_of(names: Collection[str]) -> str:
+    """The first three of possibly many names, and how many more there are, for an error."""
+    more = len(names) - 3
+    return ", ".join(list(names)[:3]) + (f", and {more:,} more" if more > 0 else "")
 
 
 def printable(text: str, besides: str = "") -> str:

@@ -45,7 +45,7 @@ def no_installation(elsewhere: str = "PULSE_HOME=/path") -> UserError:
 
 
 def in_file() -> dict[str, Any]:
-    """Settings from settings.json; empty if there is no such file.
+    """Settings from settings.json; empty if the file does not exist.
 
     Raises:
         OSError, ValueError: the file cannot be read.
@@ -55,13 +55,13 @@ def in_file() -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return document
 
 
-def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace `path` atomically."""
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file atomically; only its owner may read it."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     fresh.replace(path)

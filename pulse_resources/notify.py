@@ -102,7 +102,7 @@ class WebhookNotifier:
             if problem is None:
                 return
             if not again or attempt == self._attempts:
-                raise Transient(f"the webhook was not told: {problem}", attempts=attempt)
+                raise Transient(f"the webhook did not take the alerts: {problem}", attempts=attempt)
             time.sleep(_BACKOFF_S * 2 ** (attempt - 1))
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:

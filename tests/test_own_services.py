@@ -53,7 +53,7 @@ from pulse_pipelines.runtime.storage import PooledStorage
 from pulse_resources import kafka, object_store, postgres, spark
 from pulse_resources.errors import Transient
 from pulse_resources.iceberg import CATALOG
-from pulse_resources.local import accounts, api as local_api
+from pulse_resources.local import accounts, front_ends
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import INFRASTRUCTURE
 from pulse_resources.local.tls import Certificates, make
@@ -106,7 +106,9 @@ def tenant(home: Path) -> Owner:
 def test_an_event_goes_all_the_way(tenant: Owner, settings: Settings) -> None:
     key = keys.issue_key(tenant.tenant, "test", tuple(KeyScope))
     with httpx.Client(
-        base_url=local_api.url(settings), headers={"Authorization": f"Bearer {key.text}"}, timeout=PATIENCE_S
+        base_url=front_ends.api_url(settings),
+        headers={"Authorization": f"Bearer {key.text}"},
+        timeout=PATIENCE_S,
     ) as http:
         assert http.post("/v1/collect", json=sample("a")).status_code == 202
         tenant.send(event("b"), b"not json", event("late", dataset="late"))

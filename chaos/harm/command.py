@@ -105,7 +105,7 @@ def _measured(result: Result) -> None:
     figures = (
         f"{kind} {p99:.1f} → {result.beside.p99_ms[kind]:.1f} ms" for kind, p99 in result.quiet.p99_ms.items()
     )
-    line = f"{result.name}: {pages.answers(result.seen)}; p99 {', '.join(figures)}"
+    line = f"{result.name}: {pages.answers(result.answers)}; p99 {', '.join(figures)}"
     line += f"; api {result.peaks_mib['api']:,.0f} MiB"
     console.print(line, markup=False, soft_wrap=True)
 

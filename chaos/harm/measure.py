@@ -44,7 +44,7 @@ class Result(BaseModel):
 
     name: str
     key: str
-    seen: Mapping[str, int]
+    answers: Mapping[str, int]
     """Responses that the attacker got."""
     wrong: Sequence[str]
     """Unacceptable ones among them."""
@@ -119,7 +119,7 @@ def measure(
     return Result(
         name=chosen.name,
         key=chosen.key,
-        seen=answers,
+        answers=answers,
         wrong=chosen.wrong(answers),
         quiet=quiet,
         beside=beside,

@@ -109,7 +109,7 @@ def _line(result: Result) -> str:
     )
     peak = f"api {result.peaks_mib.get('api', 0):,.0f}"
     findings = "; ".join(result.findings()) or "none"
-    cells = (result.name, result.key, answers(result.seen), *kinds, settled, f"{peak} MiB", findings)
+    cells = (result.name, result.key, answers(result.answers), *kinds, settled, f"{peak} MiB", findings)
     return "| " + " | ".join(cells) + " |"
 
 

@@ -167,9 +167,9 @@ def upkeep(tenants: Sequence[Tenant], tasks: Sequence[str] | None = None) -> Ans
     }
 
 
-def retain(tenants: Sequence[Tenant], what: str) -> Answer:
+def retain(tenants: Sequence[Tenant], data: str) -> Answer:
     """Remove raw objects, or claims, that are beyond their retention."""
-    os.environ |= RETENTION[what]
+    os.environ |= RETENTION[data]
     load_settings.cache_clear()
     need = Need(tenants[0], None, None, Task.RETENTION, "chaos", 0)
     with spark.session() as session:

@@ -126,7 +126,7 @@ _COMMANDS = {
         longest_s=8,
     ),
     "retain": _Kind(
-        0.4, lambda draw, aim: {"what": draw.choice(("raw objects", "claims"))}, points=("upkeep.removed",)
+        0.4, lambda draw, aim: {"data": draw.choice(("raw objects", "claims"))}, points=("upkeep.removed",)
     ),
 }
 
@@ -195,7 +195,7 @@ def _acts(draw: random.Random, focus: Aim) -> Iterator[Step]:
     if draw.random() < AGES:
         aim = _aim(draw, focus)
         yield Step("age", aim.tenant, after_s=_moment(draw))
-        yield replace(_command(draw, "retain", aim), arguments={"what": "claims"})
+        yield replace(_command(draw, "retain", aim), arguments={"data": "claims"})
 
 
 def _lose(draw: random.Random, aim: Aim) -> Iterator[Step]:

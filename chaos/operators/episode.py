@@ -65,14 +65,14 @@ class Episode:
             return self._command(step)
 
         with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="command") as pool:
-            running = [pool.submit(command, step) for step in steps if step.what not in ACTS]
+            running = [pool.submit(command, step) for step in steps if step.action not in ACTS]
             for step in steps:
-                if act := ACTS.get(step.what):
+                if act := ACTS.get(step.action):
                     time.sleep(max(0.0, began + step.after_s - time.monotonic()))
                     act(self._worlds[step.tenant], step, self._api_url)
-                    self.places[step.what] += 1
+                    self.places[step.action] += 1
         ended = [future.result() for future in running]
-        for lost in {step.tenant for step in steps if step.what == "lose"}:
+        for lost in {step.tenant for step in steps if step.action == "lose"}:
             ended.append(self._accepted(lost))
         for world in self._worlds:
             world.record_round()
@@ -83,7 +83,7 @@ class Episode:
         """Run one command; its possible changes are recorded first."""
         worlds = self._worlds if step.tenant == EVERYONE else [self._worlds[step.tenant]]
         world, a = worlds[0], step.arguments
-        match step.what:
+        match step.action:
             case "move" | "create":
                 world.rounds.expect(a["slug"], a["version"])
             case "erase":
@@ -91,10 +91,10 @@ class Episode:
                 world.unfinished.add((a["slug"], a["person"]))
             case "quota":
                 world.quotas.append(a["records"])
-            case "retain" if a["what"] == "raw objects":
+            case "retain" if a["data"] == "raw objects":
                 world.retained = True
         ended = carry_out(step, [world.tenant for world in worlds])
-        if step.what == "erase" and ended.how == "done":
+        if step.action == "erase" and ended.how == "done":
             covers = {int(partition): end for partition, end in ended.result["covers"].items()}
             world.receipts.append(Receipt(a["slug"], a["person"], covers, ended.result["dataset"]))
             world.unfinished.discard((a["slug"], a["person"]))
@@ -113,13 +113,13 @@ class Episode:
     def _note(self, ended: Ended, number: int) -> None:
         step = ended.step
         why = f" ({ended.why})" if ended.why else ""
-        self.places[f"{step.what}: {ended.how}{why}"] += 1
-        again = ended.how == "killed" or (step.what == "erase" and ended.why == "Transient")
+        self.places[f"{step.action}: {ended.how}{why}"] += 1
+        again = ended.how == "killed" or (step.action == "erase" and ended.why == "Transient")
         if again:
             self._owed.append((number + max(1, step.later), replace(step, after_s=0.5, blow=None)))
         elif ended.how in ("failed", "hung", "terminal") and not self._explained(ended):
             self._find("a command that ended as none should", step, str(ended))
-        if step.what == "upkeep" and ended.how == "done":
+        if step.action == "upkeep" and ended.how == "done":
             self.places.update({f"upkeep of a table: {o}": n for o, n in ended.result["outcomes"].items()})
             for wrong in self._wrong_upkeep(ended):
                 self._find("upkeep that failed", step, wrong)
@@ -127,12 +127,12 @@ class Episode:
     def _explained(self, ended: Ended) -> bool:
         """Whether a failure was expected."""
         step, world = ended.step, self._worlds[ended.step.tenant]
-        if step.what == "ingest":
+        if step.action == "ingest":
             return ended.how != "hung"  # an attempt may fail; the end checks that everything settles
         slug = step.arguments.get("slug")
         absent = slug is not None and world.rounds.versions(slug, ended.ended)[1]
         incomplete = world.retained or any(name == slug for name, _ in world.unfinished)
-        return ended.how == "terminal" and (absent or (step.what == "backfill" and incomplete))
+        return ended.how == "terminal" and (absent or (step.action == "backfill" and incomplete))
 
     def _wrong_upkeep(self, ended: Ended) -> Iterator[str]:
         worlds = {world.tenant.slug: world for world in self._worlds}

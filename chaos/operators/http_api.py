@@ -11,7 +11,7 @@ import httpx
 from chaos.surroundings import TLS
 from chaos.waiting import wait
 from pulse_resources.local import ports
-from pulse_resources.local.api import MODULE
+from pulse_resources.local.front_ends import API
 
 ENVIRONMENT = {"PULSE_API__DELIVERY_TIMEOUT_SECONDS": "2", "PULSE_API__ACCESS_LOG": "false"}
 """It does not wait long for a broker that is stopped."""
@@ -24,7 +24,7 @@ def served() -> Iterator[str]:
     environment = os.environ | ENVIRONMENT | {"PULSE_API__PORT": str(port), "PULSE_API__HEALTH_PORT": "0"}
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(
-        [sys.executable, "-m", MODULE], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", API], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
         try:
             wait(lambda: server.poll() is not None or _ready(url), "the API does not begin")

@@ -52,7 +52,7 @@ def carry_out(step: Step, tenants: Sequence[Tenant]) -> Ended:
         environment[VARIABLE] = blow.point if blow.pause_s is None else f"stop:{blow.point}"
     with tempfile.TemporaryDirectory(prefix="pulse-chaos-") as folder:
         answer = Path(folder) / "answer"
-        arguments = (step.what, tenants, step.arguments, environment, str(batches.log()), answer)
+        arguments = (step.action, tenants, step.arguments, environment, str(batches.log()), answer)
         process = batches.fork(commands.perform, arguments)
         hung = not _join(process, blow)
         outcome = orjson.loads(answer.read_bytes()) if answer.exists() else None

@@ -34,7 +34,7 @@ class Blow:
 class Step:
     """A command or an action of the harness."""
 
-    what: str
+    action: str
     tenant: int
     """Number of its tenant; `EVERYONE`."""
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Step:
     def __str__(self) -> str:
         tenant = "all" if self.tenant == EVERYONE else str(self.tenant)
         arguments = [f"{name}={value}" for name, value in self.arguments.items() if value is not None]
-        text = f"{self.what}({', '.join((tenant, *arguments))})"
+        text = f"{self.action}({', '.join((tenant, *arguments))})"
         text += f" after {self.after_s:.1f} s"
         if self.blow:
             text += ", killed " if self.blow.pause_s is None else f", stopped for {self.blow.pause_s:.1f} s "

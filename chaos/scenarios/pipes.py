@@ -19,7 +19,7 @@ from chaos import api, batches, inside, piped
 from chaos.batches import Blow
 from chaos.oracle import Finding
 from chaos.scenario import Outcome, ReportProgress
-from chaos.sources import SOURCE, Folder, capturing, known_as
+from chaos.sources import SOURCE, Folder, capturing, stored_source
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
 from chaos.writer import TABLE, Source, Writer
@@ -176,12 +176,12 @@ def _scene(seed: int, names: tuple[str, ...]) -> Iterator[Scene]:
         source = entered.enter_context(capturing(tenant))
         folder = Folder() if "filed" in names else None
         if folder:
-            entered.enter_context(known_as(tenant, folder.address, "depot"))
+            entered.enter_context(stored_source(tenant, folder.address, "depot"))
         if {"fed", "pushed"} & set(names):
             key = quote(keys.issue_key(tenant, "chaos", [KeyScope.READ, KeyScope.COLLECT]).text, "")
             place = f"http://bearer:{key}@127.0.0.1:{entered.enter_context(api.served())}"
-            entered.enter_context(known_as(tenant, place, "itself"))
-            entered.enter_context(known_as(tenant, f"{place}/v1/datasets/pushed/entities", "receiver"))
+            entered.enter_context(stored_source(tenant, place, "itself"))
+            entered.enter_context(stored_source(tenant, f"{place}/v1/datasets/pushed/entities", "receiver"))
         scene: Scene
         writer = Writer(source.info.dsn, seed, tables, lambda source: scene.files(source))
         scene = Scene(tenant, names, source, writer, folder)

@@ -63,7 +63,7 @@ def run(
         sent = Sent(batches.make_tenant())
         create(sent.tenant, url)
         engines = [EngineWriter(engine(sent.tenant, url), number) for number in (1, 2)]
-        works = (*(each.write for each in engines), _own_upkeep)
+        works = (*(each.write for each in engines), _tenant_table_upkeep)
         find_differences = partial(compare_table, sent.tenant, engine(sent.tenant, url), engines)
         return _run(seed, amount, report_progress, sent, works, find_differences)
 
@@ -128,7 +128,7 @@ def _upkeep(tenant: Tenant, draw: random.Random) -> str:
     return task if done.outcome == "done" else f"{task} gave way"
 
 
-def _own_upkeep(tenant: Tenant, draw: random.Random) -> str:
+def _tenant_table_upkeep(tenant: Tenant, draw: random.Random) -> str:
     need = Need(tenant, None, None, Task.TENANT_TABLES, "chaos", 1)
     (done,) = upkeep(_no_spark, [need], run_id=None, seconds=600)
     problems = [why for why in (done.detail or "").split("; ") if why and not GAVE_WAY.search(why)]

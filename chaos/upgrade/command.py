@@ -33,7 +33,7 @@ from chaos.upgrade.versions import Version, Versions, before_newest_migration, c
 from chaos.waiting import wait
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import spark
-from pulse_resources.local import api, lake, ports, state
+from pulse_resources.local import front_ends, ports, state
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.service import responds
 from pulse_resources.settings import load_settings
@@ -46,8 +46,8 @@ MODULES = {
     "dagster-code": "pulse_pipelines.runtime.code_server",
     "dagster-webserver": "pulse_pipelines.defs.control_room.server",
     "dagster-daemon": "pulse_pipelines.runtime.daemon",
-    "api": api.MODULE,
-    "lake": lake.MODULE,
+    "api": front_ends.API,
+    "lake": front_ends.LAKE,
 }
 """Modules of the services, in the order in which they are replaced."""
 FRONTS = ("api", "lake")
@@ -150,7 +150,7 @@ def _failed_requests(fronts: Mapping[str, Front], tenant: Tenant) -> Iterator[Fi
 
 def _urls() -> Mapping[str, str]:
     settings = load_settings()
-    return {"api": api.url(settings), "lake": lake.url(settings)}
+    return {"api": front_ends.api_url(settings), "lake": front_ends.lake_url(settings)}
 
 
 def _make_tenant(old: Version, running: Stack) -> Tenant:

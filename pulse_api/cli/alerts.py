@@ -69,7 +69,9 @@ def send_test(as_json: AsJson = False) -> None:
 
 def _row(entry: "alerts.Remembered") -> tuple[Any, ...]:
     alert = entry.alert
-    notifications = (f"{name}: {_when(outcome)}" for name, outcome in sorted(entry.deliveries.items()))
+    notifications = (
+        f"{name}: {_last_delivery(outcome)}" for name, outcome in sorted(entry.deliveries.items())
+    )
     return (
         alert.first_seen,
         alert.resolved_at,
@@ -81,7 +83,7 @@ def _row(entry: "alerts.Remembered") -> tuple[Any, ...]:
     )
 
 
-def _when(outcome: Any) -> str:
+def _last_delivery(outcome: Any) -> str:
     if outcome["error"]:
         return f"not told: {outcome['error']}"
     at = outcome["notified_at"]

@@ -28,7 +28,7 @@ from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import settings
 from pulse_resources.errors import PulseError, UserError
-from pulse_resources.local import api
+from pulse_resources.local import front_ends
 
 app = typer.Typer()
 MAX_VERDICTS = 1_000
@@ -78,7 +78,9 @@ def collect(
     lines = array("Q")
     with ExitStack() as stack:
         source = _open(file, stack)
-        client = stack.enter_context(sending.open_client(api.url(settings.load_settings()), presented))
+        client = stack.enter_context(
+            sending.open_client(front_ends.api_url(settings.load_settings()), presented)
+        )
         advance = _progress(source, stack)
         try:
             for batch in sending.batches(_payloads(source, lines)):

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulse_api.cli import complete, moving
+from pulse_api.cli import complete, move_progress
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.guard import FAILED, complain
 from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
@@ -128,7 +128,7 @@ def list_moves(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
     if as_json:
         emit(dataset_moves)
     else:
-        moving.show(dataset_moves)
+        move_progress.show(dataset_moves)
 
 
 @app.command("follow")
@@ -145,7 +145,7 @@ def follow_move(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) 
 
 
 def _follow(owner: Tenant, move: "moves.Move", as_json: bool) -> None:
-    ended = moving.follow(owner, move)
+    ended = move_progress.follow(owner, move)
     if ended.state == moves.MoveState.DONE:
         _show_moved(owner, registry.find_dataset(owner, move.slug), as_json)
         return

@@ -19,7 +19,7 @@ from pulse_api.demo import operations, report, run, source
 from pulse_pipelines.monitoring import reconcile
 from pulse_pipelines.query import preview
 from pulse_resources.errors import PulseError
-from pulse_resources.local import api, dagster
+from pulse_resources.local import dagster, front_ends
 from pulse_resources.local.provision import external
 from pulse_resources.settings import load_settings
 
@@ -72,7 +72,7 @@ def _accounted(console: Console, events: "Sequence[source.Event]") -> dict[str, 
     owners = list(tenants.values())
     before = run.ledger(owners)
     sending = time.monotonic()
-    sent = run.send(console, api.url(settings), tenants, events)
+    sent = run.send(console, front_ends.api_url(settings), tenants, events)
     sending = time.monotonic() - sending
     run.wait_until_settled(console, owners, before, sum(sent.values()))
     elapsed = time.monotonic() - began
@@ -111,7 +111,7 @@ def _accounted(console: Console, events: "Sequence[source.Event]") -> dict[str, 
     else:
         with console.status("bringing a database, changing it, bringing it again"):
             tables = operations.run(fleet)
-            largest_rows, differing = operations.rolled_up(fleet)
+            largest_rows, differing = operations.largest_rollup_rows(fleet)
         report.show_tables(console, tables)
         print_rows(console, largest_rows, f"departures of {fleet.slug} by its planes' manufacturers")
         document["tables"] = {line.name: line.document for line in tables}

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pulse_api.cli import running
+from pulse_api.cli import stack_check
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table, working
 from pulse_pipelines.monitoring import doctor
@@ -31,7 +31,7 @@ def examine(
     if not layout.settings_file.exists() and not provision.external():
         remark(f"No stack has been started in {layout.home}: the checks use the default addresses.")
         remark(
-            f"Start one with pulse up, name the folder of one ({running.elsewhere()}), or see "
+            f"Start one with pulse up, name the folder of one ({stack_check.elsewhere()}), or see "
             "docs/own-services.md."
         )
     findings: list[doctor.Finding] = []

@@ -202,11 +202,11 @@ def _forget(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def complain(message: str, severity: str = "error") -> None:
+def complain(message: str) -> None:
     """Print an error on stderr, for a person, unless its disk is full."""
     console = Console(stderr=True, soft_wrap=True)
     try:
-        console.print(f"[red]{severity}:[/red] {shown(message)}", highlight=False)
+        console.print(f"[red]error:[/red] {shown(message)}", highlight=False)
     except OSError as error:
         if error.errno not in _FULL:
             raise

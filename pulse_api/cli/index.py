@@ -1,4 +1,4 @@
-"""`pulse index`: by what the entities of a dataset are indexed."""
+"""`pulse index`: indexes over the entities of a dataset."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What Ctrl-C means: for every long command, the line that says what continues without it.
+"""Ctrl-C: for every long command, the line that says what continues without it.
 
 A command marks the part of its work to which a line applies; anywhere else, nothing continues.
 """

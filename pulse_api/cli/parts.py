@@ -94,9 +94,9 @@ def _prepared(callback: Callable[..., Any], modules: Sequence[str], *, looks: bo
     def prepared(*arguments: Any, **options: Any) -> Any:
         with interrupted.later():
             if looks:
-                from pulse_api.cli import running  # it loads the settings, which help does not need
+                from pulse_api.cli import stack_check  # it loads the settings, which help does not need
 
-                running.check()
+                stack_check.check()
             load(modules)
         return callback(*arguments, **options)
 

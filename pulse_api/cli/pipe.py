@@ -88,25 +88,25 @@ def run_pipe(
     with interrupted.leaves(interrupted.PIPE_RUN, tenant=owner.slug, pipe=name):
         pipes.ask(owner, name, full=full)
         if wait and out:
-            done = _awaited(lambda: pipes.delivered(owner, name, after=before))
+            done = _await_outcome(lambda: pipes.delivered(owner, name, after=before))
         elif wait:
-            last = _awaited(lambda: pipes.ended(owner, name, after=before))
+            last = _await_outcome(lambda: pipes.ended(owner, name, after=before))
     if done is not None:
         line = f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused"
-        _tell(done, line, as_json)
+        _print_outcome(done, line, as_json)
     elif last is not None:
         line = (
             f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
             f"{last.deleted} deleted, {last.refused} refused"
         )
-        _tell(last, line, as_json)
+        _print_outcome(last, line, as_json)
         _check_sync(owner, last)
     else:
         line = f"pipe {name} runs as soon as a place is free. See: pulse pipe status {tenant} {name}"
-        _tell({"pipe": name, "done": "asked"}, line, as_json)
+        _print_outcome({"pipe": name, "done": "asked"}, line, as_json)
 
 
-def _awaited(read_outcome: "Callable[[], Ended | None]") -> "Ended":
+def _await_outcome(read_outcome: "Callable[[], Ended | None]") -> "Ended":
     """The outcome of a run, once it has ended."""
     while (outcome := read_outcome()) is None:
         time.sleep(POLL_S)
@@ -178,7 +178,7 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     pipe = pipes.find(owner, name)
     out = pipe.definition.delivers
     recent = [] if out else syncs.list_syncs(owner, pipe.dataset, 10)
-    runs = pipes.deliveries(owner, name, 10) if out else []
+    runs = pipes.list_deliveries(owner, name, 10) if out else []
     counts = pipes.last_day(owner).get((owner.tenant_id, name), pipes.LastDay())._asdict()
     if as_json:
         emit(pipe.document | {"last_day": counts, "syncs": recent, "deliveries": runs})
@@ -218,7 +218,7 @@ def pause_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     Example: pulse pipe pause acme planes
     """
     pipes.pause(registry.find_tenant(tenant), name, paused=True)
-    _tell({"pipe": name, "done": "paused"}, f"pipe {name} is paused", as_json)
+    _print_outcome({"pipe": name, "done": "paused"}, f"pipe {name} is paused", as_json)
 
 
 @app.command("resume")
@@ -228,7 +228,7 @@ def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None
     Example: pulse pipe resume acme planes
     """
     pipes.pause(registry.find_tenant(tenant), name, paused=False)
-    _tell({"pipe": name, "done": "resumed"}, f"pipe {name} runs on its schedule again", as_json)
+    _print_outcome({"pipe": name, "done": "resumed"}, f"pipe {name} runs on its schedule again", as_json)
 
 
 @app.command("reset")
@@ -238,7 +238,7 @@ def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     Example: pulse pipe reset acme planes
     """
     pipes.reset(registry.find_tenant(tenant), name)
-    _tell({"pipe": name, "done": "reset"}, f"the next run of pipe {name} reads all rows", as_json)
+    _print_outcome({"pipe": name, "done": "reset"}, f"the next run of pipe {name} reads all rows", as_json)
 
 
 @app.command("delete")
@@ -258,10 +258,10 @@ def delete_pipe(
     Example: pulse pipe delete acme planes
     """
     pipes.delete(registry.find_tenant(tenant), name, leave_slot=leave_slot)
-    _tell({"pipe": name, "done": "deleted"}, f"pipe {name} is deleted; its dataset stays", as_json)
+    _print_outcome({"pipe": name, "done": "deleted"}, f"pipe {name} is deleted; its dataset stays", as_json)
 
 
-def _tell(document: object, line: str, as_json: bool) -> None:
+def _print_outcome(document: object, line: str, as_json: bool) -> None:
     if as_json:
         emit(document)
     else:

@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.status import Status as Spinner
 from rich.table import Table
 
-from pulse_api.cli import guard, interrupted, running
+from pulse_api.cli import guard, interrupted, stack_check
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.cli.output import AsJson, emit, harmless, remark, shown
 from pulse_resources.errors import PulseError, Transient
@@ -168,7 +168,7 @@ def down(as_json: AsJson = False) -> None:
     if not stopped:
         remark(
             f"Nothing to stop: Pulse is not running in {layout.home}. Name another folder: "
-            f"{running.elsewhere()}"
+            f"{stack_check.elsewhere()}"
         )
         return
     _console.print("Pulse is stopped.")
@@ -191,7 +191,7 @@ def show_status(as_json: AsJson = False) -> None:
         document = {"home": str(layout.home)} | current.as_json()
         emit(document | {"ingestion": ingesting and ingesting.as_json()})
     elif not current.rows:
-        remark(str(no_installation(running.elsewhere())))
+        remark(str(no_installation(stack_check.elsewhere())))
     else:
         _print_whole(_table(current.rows))
         _console.print(f"{current.memory_bytes / 2**30:.2f} GiB in all")

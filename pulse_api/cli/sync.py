@@ -49,7 +49,7 @@ def commit_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: As
     """
     decided = syncs.decide(registry.find_tenant(tenant), slug, sync, commit=True)
     line = f"sync {sync} deletes the entities missing from it. See: pulse sync list {tenant} {slug}"
-    _tell(decided, line, as_json)
+    _print_outcome(decided, line, as_json)
 
 
 @app.command("rollback")
@@ -59,7 +59,7 @@ def roll_back_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json:
     Example: pulse sync rollback acme countries 7
     """
     decided = syncs.decide(registry.find_tenant(tenant), slug, sync, commit=False)
-    _tell(decided, f"sync {sync} deletes nothing", as_json)
+    _print_outcome(decided, f"sync {sync} deletes nothing", as_json)
 
 
 @app.command("limit")
@@ -74,14 +74,14 @@ def limit_syncs(
     Example: pulse sync limit acme countries 0.5
     """
     syncs.allow(registry.find_tenant(tenant), slug, share)
-    _tell(
+    _print_outcome(
         {"deletes_most": share},
         f"a full sync of {slug} that would delete more than {share:.0%} is held",
         as_json,
     )
 
 
-def _tell(document: object, line: str, as_json: bool) -> None:
+def _print_outcome(document: object, line: str, as_json: bool) -> None:
     if as_json:
         emit(document)
     else:

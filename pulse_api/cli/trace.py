@@ -54,7 +54,7 @@ def trace_event(
     for fate in outcome.fates:
         show_fields(_fields(fate))
     for line in outcome.looked_at:
-        remark(f"Looked at {line}")
+        remark(f"Searched {line}")
 
 
 def _find_trace(tenant: Tenant, event: str, dataset: str | None, day: date | None) -> "trace.Trace":

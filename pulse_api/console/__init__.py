@@ -1,4 +1,4 @@
-"""The console: pages in which a tenant's developer sees her datasets, served by the API at `/console`."""
+"""The console: pages that show a tenant's developers their datasets, served by the API at `/console`."""
 
 HOME = "/console"
 """Path of the console on the API."""

@@ -1,4 +1,4 @@
-"""The demo's second half: an operational database of airlines, airports and planes, which pipes bring.
+"""The demo's second half: an operational database of airlines, airports and planes, which pipes copy.
 
 The database stands for one that a tenant has anyway. It lies on the embedded Postgres, and Pulse reads it
 with a role that may do nothing else. Its tables begin as the package has them and change between two runs;
@@ -66,7 +66,7 @@ def rollup(planes: str) -> str:
 
 @dataclass(frozen=True)
 class TableLine:
-    """A table of the source, and what became of it."""
+    """A table of the source, and the outcome of its pipe."""
 
     name: str
     rows: int
@@ -95,7 +95,7 @@ class TableLine:
 
 
 def register(tenant: Tenant) -> None:
-    """Make the database as the package has it, tell Pulse where it is, and create pipes that are missing."""
+    """Create the database from the package, store its address as a source, and create missing pipes."""
     settings = load_settings().postgres
     password = secrets.token_urlsafe(24)
     with psycopg.connect(settings.superuser_url(), autocommit=True) as connection:
@@ -115,36 +115,36 @@ def register(tenant: Tenant) -> None:
                     copy.write_row(list(row.values()))
             connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(table, sql.Identifier(READER)))
     as_reader = {"dbname": DATABASE, "user": READER, "password": password}
-    _tell(tenant, conninfo.make_conninfo(settings.superuser_url(), **as_reader))
+    _store_address(tenant, conninfo.make_conninfo(settings.superuser_url(), **as_reader))
     for name in TABLES:
         with suppress(AlreadyExists):
             pipes.create(tenant, Definition(name, name, PostgresTable(SOURCE, name)))
 
 
 def run(tenant: Tenant) -> list[TableLine]:
-    """Bring the tables, change them, bring them again, and compare.
+    """Copy the tables, change them, copy them again, and compare.
 
     Raises:
         Terminal: a run failed, or did not end.
     """
-    first = _bring(tenant, TABLES)
+    first = _run_pipes(tenant, TABLES)
     expected = _change()
-    second = _bring(tenant, TABLES)
+    second = _run_pipes(tenant, TABLES)
     return [
         TableLine(name, rows, (first[name], second[name]), expected[name], differing)
         for name, (rows, differing) in compare(tenant).items()
     ]
 
 
-def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
-    """Events joined with entities, by a transform: its largest rows, and how many rows DuckDB has otherwise.
+def largest_rollup_rows(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
+    """The largest rows of a transform of events and entities, and how many rows DuckDB computes otherwise.
 
     Raises:
         Terminal: the transform failed, or did not end.
     """
     with suppress(AlreadyExists):
         pipes.create(tenant, Definition(ROLLUP, ROLLUP, Transform(rollup("planes"))))
-    _bring(tenant, [ROLLUP])
+    _run_pipes(tenant, [ROLLUP])
     with local.queries(tenant) as query:
         names = "id, departures, minutes_late"
         rows = _rows(query, f"SELECT {names} FROM {ROLLUP}__latest ORDER BY departures DESC, id")  # noqa: S608
@@ -153,7 +153,7 @@ def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
     return [dict(row) for row in rows[:SHOWN]], len(expected_rows ^ stored_rows)
 
 
-def _bring(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
+def _run_pipes(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
     """Run pipes, and wait until what they have sent has settled, and deletions too."""
     before = {name: pipes.last_sync(pipes.find(tenant, name)) for name in names}
     for name in names:
@@ -182,7 +182,7 @@ def _change() -> dict[str, dict[str, int]]:
 
 
 def compare(tenant: Tenant) -> dict[str, tuple[int, int]]:
-    """By table the rows of the source, and how many rows only the source or only the lake has."""
+    """The rows of each source table, and the number of rows that only the source or only the lake has."""
     differences = {}
     with _database() as connection, local.queries(tenant) as query:
         for name, columns in TABLES.items():
@@ -208,8 +208,8 @@ def _database() -> "Iterator[psycopg.Connection[Any]]":
         yield connection
 
 
-def _tell(tenant: Tenant, address: str) -> None:
-    """Write down where the source is, as an operator would."""
+def _store_address(tenant: Tenant, address: str) -> None:
+    """Store the source's address, as an operator would."""
     path = addresses.file(tenant, SOURCE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)

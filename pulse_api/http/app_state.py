@@ -11,6 +11,7 @@ from starlette.requests import Request
 from pulse_api.http import telemetry
 from pulse_api.http.admission.rate_shares import RateShares
 from pulse_api.http.admission.turns import Whom, turns
+from pulse_api.http.background import run_forever
 from pulse_api.http.collect.body_memory import BodyMemory
 from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
@@ -19,7 +20,6 @@ from pulse_api.http.keyring import Keyring
 from pulse_api.http.queries import Queries
 from pulse_api.http.readiness import Readiness, check_services
 from pulse_api.http.tenant_accounts import keep_accounts
-from pulse_api.http.without_end import without_end
 from pulse_api.http.workers import CHANGES, CHANGES_BYTES, Result, Workers
 from pulse_pipelines.query import preview
 from pulse_resources.settings import load_settings
@@ -71,10 +71,10 @@ class AppState(Keyring):
         self.burst_seconds = api.burst_seconds
         self.previews = Workers(api.preview_parallelism, preview.warm)
         many = api.change_parallelism
-        self._changes = Workers(many, _nothing, CHANGES, memory_bytes=CHANGES_BYTES)
+        self._changes = Workers(many, _do_nothing, CHANGES, memory_bytes=CHANGES_BYTES)
         self._changing = turns("changes", running=many, running_of_one=max(1, many // 2))
         long = api.long_change_parallelism
-        self._long_changes = Workers(long, _nothing, CHANGES, api.long_change_seconds, CHANGES_BYTES)
+        self._long_changes = Workers(long, _do_nothing, CHANGES, api.long_change_seconds, CHANGES_BYTES)
         self._changing_long = turns("long changes", running=long, running_of_one=1)
 
     async def change(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:
@@ -104,7 +104,7 @@ class AppState(Keyring):
         await asyncio.to_thread(self.running.start)
         await asyncio.to_thread(self.queries.start)
         works = (self._rate_shares.keep, self.queries.watch, keep_accounts)
-        repeated = [asyncio.create_task(without_end(work)) for work in works]
+        repeated = [asyncio.create_task(run_forever(work)) for work in works]
         try:
             async with self.keys_open():
                 yield
@@ -123,7 +123,7 @@ class AppState(Keyring):
             await asyncio.to_thread(self._long_changes.stop)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

@@ -18,7 +18,7 @@ from pulse_api.http.app_state import AppState, app_state
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import CachedTenant
-from pulse_pipelines.domain.key import KeyScope, Presented
+from pulse_pipelines.domain.key import ApiKey, Credential, KeyScope, Presented
 from pulse_pipelines.domain.tenant import Tenant
 
 KEY = HTTPBearer(
@@ -84,6 +84,22 @@ async def _of_the_wrong_kind(request: Request, presented: Presented) -> ProblemE
     return unauthorized()
 
 
+async def find_caller(
+    request: Request, keyring: Keyring, presented: Credential
+) -> tuple[CachedTenant, ApiKey] | None:
+    """The tenant and the key of a credential, noted for the log; None if it is not in force.
+
+    Raises:
+        ProblemError: as `Keyring.find_tenant`.
+    """
+    if (tenant_and_key := await keyring.find_tenant(request, presented)) is not None:
+        tenant, key = tenant_and_key[0].view.tenant, tenant_and_key[1]
+        request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
+        request.state.key_id = key.key_id
+        keyring.used(tenant.tenant_id, key.key_id)
+    return tenant_and_key
+
+
 async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
     """The tenant whose key this request presents.
 
@@ -97,17 +113,13 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
     presented, state = _presented(request), app_state(request)
     if presented.tenant_id is None:
         raise await _of_the_wrong_kind(request, presented)
-    if (tenant_and_key := await state.find_tenant(request, presented)) is None:
+    if (tenant_and_key := await find_caller(request, state, presented)) is None:
         raise unauthorized()
     cached, key = tenant_and_key
-    tenant = cached.view.tenant
-    request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
-    request.state.key_id = key.key_id
-    state.used(tenant.tenant_id, key.key_id)
     if key.scopes.isdisjoint(scopes):
         detail = f"the key {key.key_id} lacks the scope {' or '.join(scopes)}"
         raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
-    take(state, tenant, "requests", 1, cached.view.limits.requests_per_second)
+    take(state, cached.view.tenant, "requests", 1, cached.view.limits.requests_per_second)
     return Principal(cached, key.key_id, frozenset(key.scopes))
 
 

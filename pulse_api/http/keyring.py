@@ -14,8 +14,8 @@ from starlette.requests import Request
 
 from pulse_api.http.admission.rates import Rates
 from pulse_api.http.admission.turns import turns
+from pulse_api.http.background import run_forever
 from pulse_api.http.views import CachedTenant, Views
-from pulse_api.http.without_end import without_end
 from pulse_pipelines.domain.key import ApiKey, Credential
 from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.tenant_view import TenantView
@@ -78,7 +78,7 @@ class Keyring:
     async def keys_open(self) -> AsyncIterator[None]:
         """Listen for changes and write key uses to Postgres while the block runs."""
         self.views.start()
-        touching = asyncio.create_task(without_end(self._touch_keys))
+        touching = asyncio.create_task(run_forever(self._touch_keys))
         try:
             yield
         finally:

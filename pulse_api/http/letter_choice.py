@@ -19,7 +19,7 @@ CursorText = Annotated[str, StringConstraints(max_length=200)]
 
 
 class LetterFilter(Body):
-    """Open dead letters that fit all that is given; an empty filter fits all."""
+    """Open dead letters that fit all members of the filter; an empty filter fits all."""
 
     dataset: Filtered | None = Field(
         default=None, description="The dataset that the event named; empty: it named none."
@@ -57,7 +57,7 @@ class ByFilter(Body):
     limit: int = Field(
         default=MAX_LETTERS, ge=1, le=MAX_RESOLVED, description="Maximum number of dead letters to process."
     )
-    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the answer before.")
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the previous answer.")
 
     def choice(self) -> dict[str, Any]:
         """The arguments of `replay` and `discard` that say which letters, and how."""

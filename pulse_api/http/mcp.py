@@ -5,11 +5,9 @@ refused at once. The server sends no notifications, so there is no stream to ope
 """
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from urllib.parse import urlsplit
+from contextlib import asynccontextmanager
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
@@ -20,11 +18,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pulse_api.http import problems
 from pulse_api.http.app_state import Kind, app_state
-from pulse_api.http.asking import run_query
 from pulse_api.http.auth import Principal, authenticate, take
 from pulse_api.http.collect.body import received
-from pulse_api.http.leaving import unless_disconnected
+from pulse_api.http.disconnects import unless_disconnected
+from pulse_api.http.origins import refuse_other_sites
 from pulse_api.http.problems import ProblemError
+from pulse_api.http.query_runner import run_query
 from pulse_api.http.routing import MAX_BYTES
 from pulse_api.mcp.server import Context, server
 from pulse_api.mcp.session import Session
@@ -32,7 +31,6 @@ from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import PulseError
-from pulse_resources.settings.api_settings import ApiSettings, is_of_host
 
 _INVALID_ID = JSONRPCError(
     jsonrpc="2.0",
@@ -45,9 +43,7 @@ _log = logging.getLogger("pulse.api")
 class Mcp:
     """The endpoint and its session manager, which runs as long as the app."""
 
-    def __init__(self, settings: ApiSettings) -> None:
-        scheme, _, rest = settings.public_url.partition("://")
-        self._origins = {*settings.cors_origins, f"{scheme}://{rest.partition('/')[0]}".lower()}
+    def __init__(self) -> None:
         self._manager: StreamableHTTPSessionManager | None = None
 
     @asynccontextmanager
@@ -66,11 +62,11 @@ class Mcp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         state = app_state(request)
-        self._refuse_foreign_page(request)
+        refuse_other_sites(request)
         principal = await authenticate(request, KeyScope.READ, KeyScope.LAKE_READ)
         take(state, principal.tenant, "calls of tools", 1, state.per_second[Kind.OTHER], state.burst_seconds)
         if request.method != "POST":
-            detail = "POST alone is taken here: there are no sessions"
+            detail = "only POST is supported: /mcp has no sessions"
             raise ProblemError(405, "method-not-allowed", detail, headers={"Allow": "POST"})
         if self._manager is None:
             raise ProblemError(503, "unavailable", "the server is starting, or stopping")
@@ -83,34 +79,15 @@ class Mcp:
                 != "application/json"
             ):
                 fix = "Send JSON, with the header Content-Type: application/json"
-                raise ProblemError(415, "unsupported-media-type", "the body is not said to be JSON", fix=fix)
+                raise ProblemError(
+                    415, "unsupported-media-type", "the request does not declare a body of JSON", fix=fix
+                )
             if _has_invalid_id(body):
                 await Response(_INVALID_ID, 400, media_type="application/json")(scope, receive, send)
                 return
             async with state.turns[Kind.ASK].take(whom):
-                handling = self._manager.handle_request(scope, _again(body), send)
+                handling = self._manager.handle_request(scope, _replay_body(body), send)
                 await unless_disconnected(receive, handling)  # it ends its tool, which ends its query
-
-    def _refuse_foreign_page(self, request: Request) -> None:
-        """Raise ProblemError (403) for a page of another site, as MCP asks; only browsers send an Origin."""
-        origin = request.headers.get("origin")
-        host = request.headers.get("host", "")
-        if (
-            origin is None
-            or self._origins & {origin, "*"}
-            or (is_of_host(origin, host) and _is_address(host))
-        ):
-            return
-        fix = "Call it from a program, or have an operator add the origin to the setting api.cors_origins"
-        raise ProblemError(403, "forbidden", "a page of another site asked (Origin)", fix=fix)
-
-
-def _is_address(host: str) -> bool:
-    """Whether a Host is an address or this machine: a stranger can have any other name resolve to them."""
-    name = urlsplit(f"//{host}").hostname or ""
-    with suppress(ValueError):
-        return bool(ipaddress.ip_address(name))
-    return name == "localhost"
 
 
 def _has_invalid_id(body: bytes) -> bool:
@@ -127,7 +104,7 @@ def _has_invalid_id(body: bytes) -> bool:
     return isinstance(message["id"], bool) or not isinstance(message["id"], str | int)
 
 
-def _again(body: bytes) -> Receive:
+def _replay_body(body: bytes) -> Receive:
     """A receive channel that replays the body, and then has nothing more."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

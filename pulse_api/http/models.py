@@ -71,7 +71,7 @@ SubsetOf = Annotated[
 
 
 class Body(BaseModel):
-    """A request's body: what it does not know, it refuses."""
+    """A request's body; unknown members are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

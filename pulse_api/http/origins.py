@@ -1,8 +1,12 @@
-"""Browsers: whose pages may call the API, and whose may send events with a tenant's key.
+"""Browsers: whose pages may call the API and /mcp, and whose may send events with a tenant's key.
 
 A preflight request names no key, so the one for sending events permits the pages of all tenants. The request
 itself has the key, and is refused unless the page is one of that tenant's.
 """
+
+import ipaddress
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -11,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.settings import load_settings
-from pulse_resources.settings.api_settings import ApiSettings
+from pulse_resources.settings.api_settings import ApiSettings, is_of_host
 
 
 class Origins:
@@ -46,6 +50,27 @@ def refuse_pages_of_others(request: Request, tenant: Tenant) -> None:
             f"pages of {origin} may not send events with a key of this tenant",
             fix="Have an operator add the origin to the tenant's in PULSE_API__CORS_ORIGINS_OF",
         )
+
+
+def refuse_other_sites(request: Request) -> None:
+    """Raise ProblemError (403) for a page of another site, as MCP asks; only browsers send an Origin."""
+    if (origin := request.headers.get("origin")) is None:
+        return
+    settings, host = load_settings().api, request.headers.get("host", "")
+    scheme, _, rest = settings.public_url.partition("://")
+    public_site = f"{scheme}://{rest.partition('/')[0]}".lower()
+    permitted = {origin, "*"} & {*settings.cors_origins, public_site}
+    if not permitted and not (is_of_host(origin, host) and _is_address(host)):
+        fix = "Call it from a program, or have an operator add the origin to the setting api.cors_origins"
+        raise ProblemError(403, "forbidden", "a page of another site asked (Origin)", fix=fix)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a Host is an address or this machine: a stranger can have any other name resolve to them."""
+    name = urlsplit(f"//{host}").hostname or ""
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return name == "localhost"
 
 
 def _permit(app: ASGIApp, origins: list[str]) -> ASGIApp:

@@ -77,7 +77,7 @@ class Workers:
         begun = [self._idle.get() or self._new() for _ in range(self._processes)]
         for worker in begun:
             self._idle.put(worker)
-        self.wait_for(_nothing)
+        self.wait_for(_do_nothing)
 
     def stop(self) -> None:
         """End the processes, after their current work."""
@@ -228,5 +228,5 @@ def _end_with_server() -> None:
         os._exit(1)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

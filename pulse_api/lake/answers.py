@@ -11,8 +11,8 @@ from pulse_api.lake.routing import CatalogRequest, json_response
 from pulse_pipelines.lake import catalog, tables
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.table_commits import Name
 from pulse_pipelines.lake.tables import Loaded
-from pulse_pipelines.lake.writing import Name
 
 MOST = 1_000
 """Maximum names on a page."""
@@ -82,12 +82,12 @@ def _after(request: CatalogRequest) -> str | None:
     try:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise refused(400, "pageToken is none of this catalog") from None
+        raise refused(400, "pageToken is not one of this catalog") from None
 
 
 def _size(text: str | None) -> int:
     if text is None:
         return MOST
     if not (text.isascii() and text.isdigit() and int(text[:9]) > 0):
-        raise refused(400, "pageSize is a number from 1 on")
+        raise refused(400, "pageSize must be a positive number")
     return min(int(text[:9]), MOST)

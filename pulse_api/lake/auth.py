@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from pulse_api.http.auth import take
+from pulse_api.http.auth import find_caller, take
 from pulse_api.http.problems import ProblemError
 from pulse_api.lake.state import LakeState, lake_state
 from pulse_pipelines.domain import token
@@ -69,15 +69,11 @@ async def identify(request: Request, text: str) -> Caller:
     """
     state = lake_state(request)
     presented = credential(state, text)
-    if presented is None or (tenant_and_key := await state.find_tenant(request, presented)) is None:
+    if presented is None or (tenant_and_key := await find_caller(request, state, presented)) is None:
         raise unauthorized()
     cached, key = tenant_and_key
-    tenant = cached.view.tenant
-    request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
-    request.state.key_id = key.key_id
-    state.used(tenant.tenant_id, key.key_id)
-    take(state, tenant, "requests", 1, cached.view.limits.requests_per_second)
-    return Caller(tenant, key)
+    take(state, cached.view.tenant, "requests", 1, cached.view.limits.requests_per_second)
+    return Caller(cached.view.tenant, key)
 
 
 async def authenticate(request: Request, *scopes: KeyScope) -> Caller:

@@ -27,7 +27,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import parsing
 from pulse_pipelines.lake.names import SEPARATOR, Levels
 from pulse_pipelines.lake.requests import Once
-from pulse_pipelines.lake.writing import Name
+from pulse_pipelines.lake.table_commits import Name
 
 MAX_BYTES = 4 * 1024 * 1024
 """Maximum bytes of a body: a transaction over many tables has some hundred kB."""
@@ -197,7 +197,7 @@ def _names(request: Request) -> dict[str, str]:
         raise refused(400, "a name in the path is not UTF-8") from None
 
 
-def json_response(document: object, status: int = 200, **headers: str) -> Response:
+def json_response(document: object, **headers: str) -> Response:
     """A JSON response of the catalog."""
     header_values = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(orjson.dumps(document), status, header_values, media_type="application/json")
+    return Response(orjson.dumps(document), 200, header_values, media_type="application/json")

@@ -19,7 +19,7 @@ from pulse_pipelines.sql.gate import MAX_CHARACTERS
 MAX_ROWS = 500
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Column = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Limit = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows of this page.")]
+Limit = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Maximum rows of this page.")]
 Offset = Annotated[int, Field(ge=0, lt=2**53, description="Rows, or columns, before this page.")]
 TableName = Annotated[str, StringConstraints(min_length=1, max_length=2 * LONGEST + 1)]
 """As a query names it: a slug, a rollup's table, or `namespace.table` of one's own, of any characters."""
@@ -31,7 +31,7 @@ SnapshotId = Annotated[
 ]
 Snapshots = Annotated[
     dict[TableName, SnapshotId],
-    Field(description="Tables to read at these snapshots, by name: those of the page before."),
+    Field(description="Snapshots at which to read tables, by name: those of the previous page."),
 ]
 
 
@@ -51,9 +51,9 @@ class Arguments(BaseModel):
 
 
 class OfAll(Arguments):
-    limit: Annotated[int, Field(ge=1, le=100, description="Most datasets of this page.")] = 50
+    limit: Annotated[int, Field(ge=1, le=100, description="Maximum datasets of this page.")] = 50
     after: Slug | None = Field(
-        default=None, description="The slug before this page: `next` of the page before."
+        default=None, description="The slug before this page: `next` of the previous page."
     )
 
 
@@ -62,12 +62,12 @@ class OfDataset(Arguments):
 
 
 class DescribeArguments(OfDataset):
-    limit: Annotated[int, Field(ge=1, le=200, description="Most columns of this page.")] = 100
+    limit: Annotated[int, Field(ge=1, le=200, description="Maximum columns of this page.")] = 100
     offset: Offset = 0
 
 
 class OfSome(OfAll):
-    dataset: Slug | None = Field(default=None, description="One dataset; all if not given.")
+    dataset: Slug | None = Field(default=None, description="One dataset; by default all.")
 
 
 class Paged(Arguments):
@@ -90,7 +90,7 @@ class MeasureOf(Arguments):
     aggregation: Literal[
         "count", "count_distinct", "sum", "avg", "min", "max", "median", "stddev", "p90", "p95", "p99"
     ]
-    column: Column | None = Field(default=None, description="None: of rows, for count.")
+    column: Column | None = Field(default=None, description="None to count rows.")
 
 
 class Filter(Arguments):
@@ -120,7 +120,7 @@ class MeasureArguments(Paged, OfDataset):
 class DeadLetterArguments(Arguments):
     dataset: str | None = Field(default=None, max_length=512)
     limit: int = Field(default=50, ge=1, le=200)
-    cursor: str | None = Field(default=None, max_length=200, description="next_cursor of the page before.")
+    cursor: str | None = Field(default=None, max_length=200, description="next_cursor of the previous page.")
 
 
 class TraceArguments(Arguments):

@@ -31,7 +31,7 @@ SHOWN_VALUES = 50
 
 
 async def list_datasets(session: Session, arguments: OfAll) -> Answer:
-    """A page of the datasets, with what each is about."""
+    """A page of the datasets, each with its description."""
 
     def read_page() -> tuple[Next, list[dict[str, Any]]]:
         meanings = meaning.of_tenant(session.tenant)

@@ -16,7 +16,7 @@ from pulse_resources.errors import UserError, meant
 
 
 async def query(session: Session, arguments: QueryArguments) -> Answer:
-    """A page of what a query gives."""
+    """A page of a query's result."""
     result = await session.query(arguments.sql, Travel(dict(arguments.snapshots)))
     return await _page(session, result, arguments.sql, arguments.offset, arguments.limit)
 
@@ -29,7 +29,7 @@ async def explain(session: Session, arguments: ExplainArguments) -> Answer:
 
 
 async def measure(session: Session, arguments: MeasureArguments) -> Answer:
-    """A page of measures by dimensions, as a query of Pulse's own making, which sorts them."""
+    """A page of measures by dimensions, in order, by a query that Pulse writes."""
     layer = await asyncio.to_thread(meaning.find_meaning, session.tenant, arguments.dataset)
     requested = _plan(layer, arguments)
     sql = write.sql(requested)
@@ -53,7 +53,7 @@ async def _page(session: Session, result: QueryResult, sql: str, offset: int, li
 
 
 async def read(session: Session, result: QueryResult) -> dict[str, Any]:
-    """What a query has read: its tables at their snapshots, and when events landed in them last."""
+    """The tables that a query has read: their snapshots, and when events landed in them last."""
     freshness = await asyncio.to_thread(record.freshness, session.tenant, list(result.snapshots))
     return with_text_ids({"query_id": result.query_id, "snapshots": result.snapshots, "freshness": freshness})
 

@@ -85,7 +85,7 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
                     uri=dataset.schema_uri, mime_type="application/schema+json", text=dataset.document
                 )
                 return types.ReadResourceResult(contents=[content], cache_scope="private")
-        raise MCPError(code=types.INVALID_PARAMS, message=f"there is no schema {str(params.uri)[:200]}")
+        raise MCPError(code=types.INVALID_PARAMS, message=f"unknown schema {str(params.uri)[:200]}")
 
     async def list_prompts(
         _: Context, params: types.PaginatedRequestParams | None
@@ -93,14 +93,14 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         _cursor(params, None)
         prompts = [
             types.Prompt(
-                name=each.name,
-                description=each.description,
+                name=prompt.name,
+                description=prompt.description,
                 arguments=[
                     types.PromptArgument(name=name, description=what, required=True)
-                    for name, what in each.takes.items()
+                    for name, what in prompt.takes.items()
                 ],
             )
-            for each in PROMPTS.values()
+            for prompt in PROMPTS.values()
         ]
         return types.ListPromptsResult(prompts=prompts, cache_scope="private")
 
@@ -137,7 +137,7 @@ def _cursor(params: types.PaginatedRequestParams | None, begins: str | None) -> 
 async def _call(session: Session, params: types.CallToolRequestParams) -> dict[str, Any]:
     if (tool := TOOLS.get(params.name)) is None:
         raise UserError(
-            f"there is no tool {params.name[:100]!r}",
+            f"unknown tool {params.name[:100]!r}",
             fix=meant(params.name, TOOLS, f"Use {', '.join(TOOLS)}"),
         )
     try:

@@ -1,4 +1,4 @@
-"""Answering a question: from its text to rows, with everything that is needed to check the answer."""
+"""Answering a question: from its text to rows, with everything needed to check the answer."""
 
 import asyncio
 import time

@@ -96,15 +96,15 @@ class Meaning:
 
 def of_tenant(tenant: Tenant) -> list[Meaning]:
     """The semantic layers of all datasets of a tenant, by slug."""
-    return _of(tenant, registry.list_datasets(tenant))
+    return _meanings_of(tenant, registry.list_datasets(tenant))
 
 
 def find_meaning(tenant: Tenant, slug: str) -> Meaning:
     """The semantic layer of one dataset. Raises NotFound, also for a slug that only another tenant has."""
-    return _of(tenant, [registry.find_dataset(tenant, slug)])[0]
+    return _meanings_of(tenant, [registry.find_dataset(tenant, slug)])[0]
 
 
-def _of(tenant: Tenant, datasets: Sequence[Dataset]) -> list[Meaning]:
+def _meanings_of(tenant: Tenant, datasets: Sequence[Dataset]) -> list[Meaning]:
     team = team_rollups()
     rollups = [(dataset, of_dataset(dataset, team)) for dataset in datasets]
     names = [(dataset.slug, each.name) for dataset, own in rollups for each in own]

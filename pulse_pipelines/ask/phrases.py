@@ -238,7 +238,7 @@ class Phrases:
         return " ".join(word.text.lower() for word in some) if len(some) == size else ""
 
     def number(self, i: int) -> float | int | None:
-        """A number, in digits or as a word; "one" is none: it stands for a thing, too."""
+        """A number, in digits or as a word; but not "one", which also stands for a thing."""
         if i < len(self.words) and self.words[i].kind == "word" and self.at(i) in NUMBERS:
             return NUMBERS[self.at(i)]
         if i >= len(self.words) or self.words[i].kind != "number":
@@ -249,7 +249,7 @@ class Phrases:
         return float(text) if "." in text else int(text)
 
     def whole(self, i: int) -> int | None:
-        """How many things are asked for: a number of which there can be so many."""
+        """The requested number of things, if there can be so many."""
         number = self.number(i)
         return number if isinstance(number, int) and 0 < number <= MAX_RANKED else None
 

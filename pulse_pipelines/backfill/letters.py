@@ -1,4 +1,4 @@
-"""Dead letters in a backfill: open ones that it lands, and those that an earlier backfill landed."""
+"""Dead letters in a backfill: open ones that it can land, and those that an earlier backfill landed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

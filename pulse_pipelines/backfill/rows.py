@@ -1,4 +1,4 @@
-"""Rows of a day from received events: by the schema version asked for, or by an earlier one if need be."""
+"""Rows of a day from received events: by the requested schema version, or by an earlier one if need be."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -50,7 +50,7 @@ class Backfilled:
 
 
 def choose_version(dataset: Dataset, version: int | None) -> int:
-    """The version asked for, or the current one if None.
+    """The requested version; None: the current one.
 
     Raises:
         NotFound: the dataset never followed it.
@@ -95,8 +95,8 @@ def backfill(
     dataset = registry.find_dataset(tenant, slug)
     if dataset.of_entities:
         raise UserError(
-            "a log of entities is not rebuilt from the raw zone: its places are readers' continuations",
-            fix="Send the entities again: what is unchanged costs nothing",
+            "a log of entities cannot be rebuilt from the raw zone: readers continue from its positions",
+            fix="Send the entities again: unchanged ones add no version",
             tenant=tenant.slug,
             dataset=slug,
         )
@@ -177,6 +177,6 @@ def _compare(plan: DayPlan, rebuilt: Rebuilt) -> None:
         raise Terminal(
             f"the raw zone gives {rebuilt.rows:,} rows, and {plan.rows:,} landed",
             fix="The day was not changed. Retention may have removed raw objects of the day; "
-            "`pulse reconcile` tells what the table holds",
+            "`pulse reconcile` shows what the table holds",
             **where,
         )

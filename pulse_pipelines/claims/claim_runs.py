@@ -199,7 +199,7 @@ def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple
 
 
 def expires(connection: postgres.Connection, dataset_id: UUID) -> bool:
-    """Whether a dataset's claims expire: no pipe brings it, or ever did."""
+    """Whether a dataset's claims expire: no pipe writes it, or ever did."""
     ((does_expire,),) = connection.execute(EXPIRES, {"dataset": dataset_id}).fetchall()
     return bool(does_expire)
 
@@ -231,5 +231,5 @@ def window(run: Run, day: date | None = None) -> int:
 
 
 def latest(*end_offsets: Iterable[int]) -> list[int]:
-    """By partition the highest of several end offsets."""
+    """The highest of several end offsets, by partition."""
     return [max(of_partition) for of_partition in zip_longest(*end_offsets, fillvalue=0)]

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.curated import day_tasks, statements
-from pulse_pipelines.curated.checked_plan import check_reads
 from pulse_pipelines.curated.due import JOB, Due
 from pulse_pipelines.curated.pinned import Pinned, is_outdated, pin
+from pulse_pipelines.curated.query_check import check_reads
 from pulse_pipelines.curated.rollup import Part, Rollup
 from pulse_pipelines.ingest.priority import GiveWay
 from pulse_pipelines.registry.failed_work import Failed, Work

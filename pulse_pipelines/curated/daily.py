@@ -107,9 +107,9 @@ def _query(part: Part) -> DayQuery:
 
 DAILY = Rollup(
     name="daily",
-    description="Events and distinct event ids of the day, by hour and by type, and of each numeric column "
-    "its least, mean and greatest value and the share of events that have none. The type is the property "
-    "that the schema names by `x-pulse-type`, else the version of the schema.",
+    description="Events and distinct event ids of the day, by hour and by type, and for each numeric "
+    "column the minimum, mean and maximum, and the share of events without a value. The type is the "
+    "property that the schema names by `x-pulse-type`, else the version of the schema.",
     grain=(),
     text=SQL + NUMBER,
     query=_query,

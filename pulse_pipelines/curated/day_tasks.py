@@ -175,13 +175,13 @@ def _groups(
     for day in days:
         rows = sum(file.record_count for file in files.get(day, ()))
         if group and sum(group.values()) + rows > ROWS_AT_ONCE:
-            yield tuple(group), _once(files, group)
+            yield tuple(group), _files_once(files, group)
             group = {}
         group[day] = rows
-    yield tuple(group), _once(files, group)
+    yield tuple(group), _files_once(files, group)
 
 
-def _once(files: Mapping[date, Sequence[DataFile]], days: Mapping[date, int]) -> Sequence[DataFile]:
+def _files_once(files: Mapping[date, Sequence[DataFile]], days: Mapping[date, int]) -> Sequence[DataFile]:
     return list({file.file_path: file for day in days for file in files.get(day, ())}.values())
 
 

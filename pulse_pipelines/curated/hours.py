@@ -44,12 +44,12 @@ class DatasetHours:
     """Whether events of these days landed, or were removed, since."""
 
 
-def last_hours(tenant: Tenant, slugs: Sequence[str], now: datetime | None = None) -> list[DatasetHours]:
+def last_hours(tenant: Tenant, slugs: Sequence[str], now: datetime) -> list[DatasetHours]:
     """Events by hour of the 24 hours up to the present one, of those slugs that are datasets of events.
 
     The hour is that of the events' timestamps, in UTC.
     """
-    last = (now or datetime.now(UTC)).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    last = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     starts = [last - timedelta(hours=back) for back in reversed(range(HOURS))]
     days = sorted({start.date() for start in starts})
     values = {"tenant": tenant.tenant_id, "slugs": list(slugs), "days": days, "rollup": DAILY.name}

@@ -25,7 +25,7 @@ def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ..
 
 
 def slugs_with_actor(slugs: Collection[str]) -> set[str]:
-    """Those of the slugs under which some tenant's dataset has a schema that names an actor."""
+    """The slugs, among these, under which some tenant's dataset has a schema that names an actor."""
     with postgres.transaction("pulse_pipeline") as connection:
         datasets = dataset_rows.read(
             connection, "strpos(s.document, %s) > 0 AND d.slug = ANY(%s)", [ACTOR, list(slugs)]

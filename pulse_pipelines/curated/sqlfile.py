@@ -6,8 +6,8 @@
     SELECT country, count(*) AS orders, sum(amount) AS revenue FROM events GROUP BY country
 
 The body is one query over `events`: the rows of one tenant's dataset on one day. That it reads nothing else
-is enforced three times: by an allow-list of its syntax (`checked`), by running the query as regenerated from
-its syntax tree, and by checking the plan that Spark makes of it (`compute`).
+is enforced three times: by an allow-list of its syntax (`check_query`), by running the query as regenerated
+from its syntax tree, and by checking the plan that Spark makes of it (`compute`).
 """
 
 import re
@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.types as pt
 
-from pulse_pipelines.curated.checked import checked
+from pulse_pipelines.curated.query_check import check_query
 from pulse_pipelines.curated.rollup import PARTITION_FIELD, Part, Rollup, union
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR
@@ -60,11 +60,11 @@ class TeamRollup(Rollup):
             if doubled:
                 twice = {name: doubled[0][name] for name in self.grain}
                 raise UserError(
-                    f"the grain ({', '.join(self.grain)}) does not tell rows apart: {twice} is there twice",
+                    f"the grain ({', '.join(self.grain)}) does not distinguish rows: {twice} is there twice",
                     fix="Group by the grain, or declare a finer one",
                 )
         elif len(rows) > 1:
-            raise UserError("without a grain a day has one row, not more", fix="Declare the grain")
+            raise UserError("without a grain a day may have one row only", fix="Declare the grain")
         return rows.cast(pa.schema([field.with_type(_plain(field)) for field in rows.schema]))
 
 
@@ -128,7 +128,7 @@ def _check_header(header: Mapping[str, str], name: str, grain: Sequence[str]) ->
     for key in ("dataset", "grain"):
         if key not in header:
             raise UserError(
-                f"the header says no {key}", fix=f"Begin the file with a line such as -- {key}: ..."
+                f"the header has no {key}", fix=f"Begin the file with a line such as -- {key}: ..."
             )
     if not _is_name(name):
         raise UserError(
@@ -146,7 +146,7 @@ def checked_query(text: str) -> str:
     Raises:
         UserError: it is not one SELECT, or contains something that a rollup may not use.
     """
-    return checked(text, "rollup", only=EVENTS).text
+    return check_query(text, "rollup", only=EVENTS).text
 
 
 def _check_columns(schema: pa.Schema, grain: Sequence[str], actor: str | None) -> None:

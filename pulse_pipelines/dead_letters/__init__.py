@@ -4,40 +4,25 @@ A dead letter is *open* until it is replayed, discarded, landed by a backfill or
 Postgres in any case, because it accounts for its offset.
 """
 
-from pulse_pipelines.dead_letters.discard import discard
+from pulse_pipelines.dead_letters.discard import discard as discard
 from pulse_pipelines.dead_letters.letters import (
-    DeadLetter,
-    Filter,
-    LetterGroup,
-    Opened,
-    Page,
-    ReasonCount,
-    dead_letters_of,
-    find_dead_letter,
-    groups,
-    list_dead_letters,
-    summary,
+    DeadLetter as DeadLetter,
+    Filter as Filter,
+    LetterGroup as LetterGroup,
+    Opened as Opened,
+    Page as Page,
+    ReasonCount as ReasonCount,
+    dead_letters_of as dead_letters_of,
+    find_dead_letter as find_dead_letter,
+    groups as groups,
+    list_dead_letters as list_dead_letters,
+    summary as summary,
 )
-from pulse_pipelines.dead_letters.replay import replay
-from pulse_pipelines.dead_letters.verdicts import SHOWN, UNRESOLVED, DeadLetterOutcome, Result, Verdict
-
-__all__ = [
-    "SHOWN",
-    "UNRESOLVED",
-    "DeadLetter",
-    "DeadLetterOutcome",
-    "Filter",
-    "LetterGroup",
-    "Opened",
-    "Page",
-    "ReasonCount",
-    "Result",
-    "Verdict",
-    "dead_letters_of",
-    "discard",
-    "find_dead_letter",
-    "groups",
-    "list_dead_letters",
-    "replay",
-    "summary",
-]
+from pulse_pipelines.dead_letters.replay import replay as replay
+from pulse_pipelines.dead_letters.verdicts import (
+    SHOWN as SHOWN,
+    UNRESOLVED as UNRESOLVED,
+    DeadLetterOutcome as DeadLetterOutcome,
+    Result as Result,
+    Verdict as Verdict,
+)

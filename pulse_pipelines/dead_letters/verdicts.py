@@ -61,12 +61,12 @@ class Result:
 
     @property
     def complete(self) -> bool:
-        """Whether every letter was, or would be, replayed or discarded as asked."""
+        """Whether every letter was, or would be, replayed or discarded as requested."""
         return not self.unresolved
 
     @property
     def unresolved(self) -> int:
-        """Number of letters that were not, or would not be, replayed or discarded as asked."""
+        """Number of letters that were not, or would not be, replayed or discarded as requested."""
         return sum(self.counts.get(outcome, 0) for outcome in UNRESOLVED)
 
 

@@ -1,4 +1,4 @@
-"""Charsets that a Content-Type names, or a first mark: text is read as UTF-8, and no other is taken."""
+"""Charsets that a Content-Type or a byte order mark names: text is UTF-8, other charsets are refused."""
 
 import codecs
 import re

@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?", re.ASCII)
 
 
 class Number(float):
-    """A number of JSON with the text that it came as, where a double is written otherwise."""
+    """A number of JSON with its original text, where a double would be written otherwise."""
 
     __slots__ = ("text",)
     text: str
@@ -58,7 +58,7 @@ def _value(text: str) -> str:
 
 
 def exact(content: bytes | str) -> Any:
-    """What JSON says; each number that a double does not write as it came is a `Number`.
+    """Decoded JSON; each number that a double would write otherwise is a `Number`.
 
     Integers are as long as they are written. The decoder recurses: what is nested deeply is not for it.
     """
@@ -66,7 +66,7 @@ def exact(content: bytes | str) -> Any:
 
 
 def stored(text: str) -> Any:
-    """What JSON text of a table says, as `exact`."""
+    """Decoded JSON text of a table, as `exact`."""
     return exact(text) if _UNUSUAL.search(text) else orjson.loads(text)
 
 
@@ -142,7 +142,7 @@ def _as_text(value: Any) -> Any:
 
 
 def decoded(content: bytes, *, by_digits: bool = True) -> Any:
-    """What JSON says. A number that no integer of 64 bits and no double writes as it is becomes a Decimal.
+    """Decoded JSON. A number that neither a 64-bit integer nor a double writes as it is becomes a Decimal.
 
     Args:
         by_digits: look at every number's digits; without it the numbers must be such integers and doubles.

@@ -20,6 +20,6 @@ def check_name(kind: str, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{name[:MAX_NAME]!a} is not a valid name for a {kind}",
-            fix=f"Use 1 to {MAX_NAME} characters, none of which controls a terminal or turns the text around",
+            fix=f"Use 1 to {MAX_NAME} characters, without control characters and marks of text direction",
         )
     return name

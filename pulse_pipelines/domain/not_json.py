@@ -1,4 +1,4 @@
-"""What is wrong with a text that is not JSON, in words and with its place, where a decoder has none."""
+"""Why a text is not JSON, in words and with the place, where a decoder gives none."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Types of Postgres: what a column becomes in an entity, by the rule of docs/pipes.md.
+"""Types of Postgres: how an entity has the values of a column, by the rule of docs/pipes.md.
 
 Nothing is rounded and nothing is made up: what no JSON Schema of one type can hold exactly is text, as
 Postgres writes it. What a schema then refuses (infinite dates, NaN) becomes a dead letter.
@@ -45,7 +45,7 @@ def moment(name: str) -> str | None:
 
 
 def shape(name: str, *, of_array: bool = False) -> Shape:
-    """What a column becomes.
+    """The shape of a column of a type.
 
     Args:
         name: of the type in `pg_type`, of domains that of their base; of arrays that of their elements.

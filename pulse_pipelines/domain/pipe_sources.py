@@ -1,4 +1,4 @@
-"""What a pipe may read beside tables: files and feeds. A tenant names places below an address, never one."""
+"""Files and feeds as sources of pipes. A tenant names places below an address, never the address."""
 
 import re
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def source_name(name: str) -> str:
 
 
 def timestamp_column(texts: Mapping[str, str]) -> str | None:
-    """The column that makes rows events, from a definition; None: it says none. Raises UserError: no name."""
+    """The column that makes rows events, from a definition; None: it names none. Raises UserError."""
     text = texts.get("timestamp")
     if text == "":
         raise UserError("timestamp names no column", fix="Leave it out, if rows are entities")
@@ -83,14 +83,14 @@ class Files:
                 f"{format_name!r} is not a format of files"
                 if format_name
                 else "the path does not tell the files' format",
-                fix=f"Say format: {', '.join(Format)}",
+                fix=f"Set format to one of {', '.join(Format)}",
             ) from None
         if form is Format.PARQUET and path.endswith(".gz"):
             raise UserError("Parquet is compressed inside", fix="Name files without .gz")
         if not isinstance(key, list | tuple) or not all(isinstance(each, str) and each for each in key):
             raise UserError("key must be a list of columns")
         if not key and form is not Format.NDJSON:
-            raise UserError("the pipe says no key", fix="Name the columns that tell rows apart: `key`")
+            raise UserError("the pipe has no key", fix="Name the columns that identify a row: `key`")
         source, timestamp = source_name(texts["source"]), timestamp_column(texts)
         return cls(source, path, form, tuple(key) or ("_id",), timestamp)
 
@@ -120,13 +120,13 @@ class Files:
 
     @property
     def prefix(self) -> str:
-        """What all names begin with; all of the name, if it is one."""
+        """The common beginning of all names; the whole name, if there is one."""
         return self.path.partition(_WILD)[0]
 
 
 @dataclass(frozen=True)
 class Feed:
-    """An endpoint of a service that tells entities and their changes as Pulse does."""
+    """An endpoint of a service that serves entities and their changes as Pulse does."""
 
     source: str
     feed: str

@@ -1,4 +1,4 @@
-"""Pipes: the definition of a pipe, from YAML. What it reads, or writes, decides which members it has."""
+"""Pipes: the definition of a pipe, from YAML. Its source or sink decides which members it has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class PostgresTable:
         except ValueError:
             raise UserError(f"{texts['mode']!r} is not a mode", fix=f"Say {' or '.join(Mode)}") from None
         if (mode is Mode.INCREMENTAL) != ("cursor" in texts):
-            raise UserError("an incremental pipe has a cursor, and no other has one")
+            raise UserError("an incremental pipe needs a cursor, and no other pipe has one")
         if "overlap" in texts and "cursor" not in texts:
             raise UserError("an overlap needs a cursor")
         if not isinstance(key, list | tuple) or not all(isinstance(each, str) for each in key):
@@ -65,7 +65,7 @@ class PostgresTable:
         if timestamp and mode is Mode.CHANGES:
             raise UserError(
                 "rows with a timestamp become events, which are only appended: changes are not captured",
-                fix="Bring them by a cursor (mode: incremental), or whole (mode: full)",
+                fix="Read them by a cursor (mode: incremental) or as a whole (mode: full)",
             )
         source = source_name(texts["source"])
         return cls(source, texts["table"], mode, cursor, overlap, tuple(key), timestamp)
@@ -167,17 +167,17 @@ class Definition:
 
     @property
     def delivers(self) -> bool:
-        """Whether it reads its dataset, and brings it to a sink."""
+        """Whether it copies its dataset to a sink."""
         return isinstance(self.other_end, Sink)
 
     @property
     def timestamp(self) -> str | None:
-        """The column that is the time of an event; None: it brings, or delivers, entities."""
+        """The column with the time of an event; None: it reads or delivers entities."""
         return self.other_end.timestamp if isinstance(self.other_end, PostgresTable | Files) else None
 
     @property
     def kind(self) -> DatasetKind:
-        """What it brings, or delivers."""
+        """The kind of its dataset."""
         return DatasetKind.EVENTS if self.timestamp else DatasetKind.ENTITIES
 
     @property
@@ -224,7 +224,7 @@ def definition(document: Mapping[str, Any]) -> Definition:
         name: str(document[name]) for name in members - {"key", "every"} if document.get(name) is not None
     }
     if missing := [name for name in ("pipe", *other_end.NEEDED, dataset) if not texts.get(name)]:
-        raise UserError(f"the pipe says no {' and no '.join(missing)}")
+        raise UserError(f"the pipe has no {' and no '.join(missing)}")
     every = document.get("every")
     if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
         raise UserError("every must be a number of seconds")

@@ -47,7 +47,7 @@ class Part:
         if self.is_first == (self.previous_request_id is not None):
             raise UserError(
                 "the first part of a sync has no previous_request_id, and every other part has one",
-                fix="Say is_first=true with the first part alone",
+                fix="Send is_first=true with the first part only",
                 sequence=self.sequence_id,
                 request=self.request_id,
             )

@@ -27,12 +27,12 @@ MIN_GAP_S, MAX_GAP_S = 60, 86_400
 
 @dataclass(frozen=True)
 class Windows:
-    """What is declared."""
+    """The windows that a state declares."""
 
     sums: tuple[str, ...] = ()
     """Columns that are summed."""
     session_gap_s: int | None = None
-    """A session ends where no event follows for longer than this; None: there are no sessions."""
+    """A session ends where no event follows for longer than this; None: sessions are not kept."""
     max_buckets: int = STATE_BUCKETS
 
 
@@ -47,6 +47,6 @@ def end_of(day: date) -> int:
 
 
 def plain(total: Decimal) -> str:
-    """A sum as a number of JSON, without zeros that say nothing."""
+    """A sum as a number of JSON, without trailing zeros."""
     text = format(total, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text

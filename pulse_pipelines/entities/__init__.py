@@ -1,1 +1,1 @@
-"""Entities: heads of their versions, indexes over them, and syncs that bring them."""
+"""Entities: heads of their versions, indexes over them, and syncs of them."""

@@ -15,12 +15,12 @@ from typing import Any, Self
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.entities import HASH_BYTES
 from pulse_pipelines.entities.index_entries import Indexed
+from pulse_pipelines.entities.index_runs import Counters
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.iceberg_schema import HASH
 from pulse_pipelines.tables.parquet_files import Positions
@@ -34,7 +34,6 @@ FAN_IN = 4
 """Number of runs of similar size, within this factor, at which they are merged."""
 MERGED = 1_048_576
 """Number of heads that a merged run does not exceed."""
-Counters = npt.NDArray[np.int64]
 NOWHERE: Positions = np.empty(0, np.int64)
 
 LOG = "SELECT generation, updated FROM entity_logs WHERE dataset_id = %s"

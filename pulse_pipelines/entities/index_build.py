@@ -1,4 +1,4 @@
-"""Building of an index: from the versions that are in the log already, until batches maintain it.
+"""Building of an index from the versions in the log, until batches maintain it.
 
 Each version's predecessor is found from the ids of the whole log, 24 bytes a version; values are then read
 and written a piece at a time. Every piece is a transaction of its own, which holds the log: a batch or an
@@ -17,9 +17,8 @@ from pyiceberg.expressions import And, GreaterThan, LessThanOrEqual
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import index_entries, index_runs
-from pulse_pipelines.entities.heads import Counters
 from pulse_pipelines.entities.index_entries import Index
-from pulse_pipelines.entities.index_runs import Values
+from pulse_pipelines.entities.index_runs import Counters, Values
 from pulse_pipelines.registry.table_lookup import CurrentLog, current_log, log_of
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, UPDATED
@@ -143,7 +142,7 @@ class _Predecessors:
         self._ids, self._updated, self._last = Digests.joined([]), np.empty(0, np.int64), 0
 
     def read(self, tenant: Tenant, log: CurrentLog) -> None:
-        """Read the ids of what is in the log by now."""
+        """Read the ids of the versions in the log."""
         if log.generation != self._generation:
             self._forget()
             self._generation = log.generation

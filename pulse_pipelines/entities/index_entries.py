@@ -1,4 +1,4 @@
-"""Indexes of entities: by the value of an expression, the versions at which entities have it or cease to.
+"""Indexes of entities: for each value of an expression, the versions at which entities gain or lose it.
 
 Of each version of a log an index has two digests: of the value that its entity has, and of the value that the
 entity had before, if that is another one; zeros stand for none. So both the old and the new value of a
@@ -51,7 +51,7 @@ class Index:
     expression: str
 
     def fits(self, dataset: Dataset) -> bool:
-        """Whether the dataset has what it is by."""
+        """Whether the dataset has the columns of its expression."""
         try:
             self.of(dataset)
         except UserError:
@@ -98,7 +98,7 @@ def texts(rows: pa.Table, by: Expression) -> list[str | None]:
 
 
 def current(connection: postgres.Connection, dataset: Dataset, updated: int) -> tuple[Index, ...]:
-    """The indexes of a log that have all of its versions, in the session of its tenant.
+    """The indexes of a log that have all of its versions, read in the session of its tenant.
 
     An index by a property of a newer schema than the dataset is seen with is left out: it falls behind.
     """
@@ -115,7 +115,7 @@ def advance(
     old: Digests,
     added: Iterable[Values],
 ) -> bool:
-    """Write what follows from versions; False: the index was dropped, or is elsewhere: nothing was written.
+    """Write the entries of versions; False: the index was dropped or has moved on, and nothing was written.
 
     To be called in the transaction that lands the versions, after `heads.advance`; or by whoever builds the
     index.

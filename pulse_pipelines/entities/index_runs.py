@@ -1,4 +1,4 @@
-"""Runs of an index: of consecutive versions of a log the values that they have, and those that they lost.
+"""Runs of an index: the values that consecutive versions of a log have, and the values that they replaced.
 
 A value is its digest; zeros stand for none. Runs are in the order of `_updated`, without gaps between them,
 and are searched by comparing all of their values.
@@ -72,7 +72,7 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What an index has of consecutive versions."""
+    """Entries of an index for consecutive versions."""
 
     first: int
     """`_updated` of the first."""
@@ -204,7 +204,7 @@ def with_values(
 
 
 def of_changes(connection: postgres.Connection, index_id: int, after: int) -> Digests:
-    """The values that the versions after a place have, and those that they took the place of, as a run."""
+    """The values of the versions after a place, and the values that they replaced, as a run."""
     parts = [none(0)]
     for run in _after(connection, index_id, after):
         changed = run[max(0, after + 1 - run.first) :]
@@ -234,5 +234,5 @@ def _newest(connection: postgres.Connection, index_id: int, versions: int) -> Ru
 
 
 def none(count: int) -> Digests:
-    """No value, so often."""
+    """So many times no value."""
     return Digests(np.zeros(count, np.uint64), np.zeros(count, np.uint64))

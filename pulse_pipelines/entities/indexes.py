@@ -20,7 +20,7 @@ UNREAD = timedelta(days=30)
 
 # Whoever declares an index of the dataset waits for the others, so that the limit holds.
 HOLD = "SELECT FROM entity_logs WHERE dataset_id = %s FOR UPDATE"
-# What somebody has declared is no longer there for joins alone.
+# An index that a person declares stays when the joins that needed it end.
 DECLARE = """
 INSERT INTO entity_indexes (tenant_id, dataset_id, expression, implied) VALUES (%s, %s, %s, %s)
 ON CONFLICT (dataset_id, expression) DO UPDATE SET implied = false
@@ -77,7 +77,7 @@ def reader_of(pipe: str) -> str:
 
 
 def declare(tenant: Tenant, slug: str, expression: str, *, pipe: str | None = None) -> DeclaredIndex:
-    """Declare an index, which is then to be built (`index_build`); one that is there is left as it is.
+    """Declare an index, to be built by `index_build`; an existing one is left unchanged.
 
     Args:
         pipe: the transform of which a join implies it.
@@ -130,7 +130,7 @@ def drop(tenant: Tenant, slug: str, index_id: int) -> str:
 
 
 def check(tenant: Tenant, dataset: Dataset, columns: Sequence[Column]) -> None:
-    """Check that all indexes of a dataset can be by other columns. Raises Conflict: one cannot."""
+    """Check that all indexes of a dataset fit other columns. Raises Conflict: one does not."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         rows = connection.execute(EXPRESSIONS, [dataset.dataset_id]).fetchall()
     for index_id, text in rows:
@@ -138,7 +138,7 @@ def check(tenant: Tenant, dataset: Dataset, columns: Sequence[Column]) -> None:
             compiler.expression(text, columns)
         except UserError as error:
             raise Conflict(
-                f"the index by {text} has no place in the newer schema: {error}",
+                f"the index by {text} does not fit the newer schema: {error}",
                 fix=f"Drop it first (it is number {index_id}), then declare one by what fits both",
                 tenant=tenant.slug,
                 dataset=dataset.slug,
@@ -147,7 +147,7 @@ def check(tenant: Tenant, dataset: Dataset, columns: Sequence[Column]) -> None:
 
 @dataclass(frozen=True)
 class SubsetLog:
-    """A log, and what its index says of a subset, read at one moment."""
+    """A log and the entries of a subset in its index, read at one moment."""
 
     log: CurrentLog
     index_id: int

@@ -1,4 +1,4 @@
-"""Syncs as rows: start and end of each in the tenant's topic, what it brought, and how it ended.
+"""Syncs as rows: start and end of each in the tenant's topic, its ids and counts, and how it ended.
 
 A sync is a range of the topic; its messages carry no mark. It has settled when the tenant's positions are
 beyond its ends. Everything that arrives for its dataset from its start on counts as brought, whoever sent it:
@@ -175,13 +175,13 @@ def failed_lately(connection: postgres.Connection, tenant_id: UUID) -> list[Unfi
 
 
 def ids(connection: postgres.Connection, sync_id: int) -> Digests:
-    """Load the ids that a full sync brought so far, as a run."""
+    """Load the ids that a full sync has contained so far, as a run."""
     rows: Any = connection.execute(IDS, [sync_id], binary=True)
     return Digests.joined(Digests.unpacked(packed) for (packed,) in rows).run()
 
 
 def add_ids(connection: postgres.Connection, tenant_id: UUID, sync_id: int, added: Digests) -> None:
-    """Record ids that a full sync brought."""
+    """Record ids that a full sync contains."""
     if len(added):
         connection.execute(ADD_IDS, [tenant_id, sync_id, added.run().packed()])
 
@@ -199,7 +199,7 @@ def reached(connection: postgres.Connection, tenant_id: UUID) -> None:
 
 
 def expire(connection: postgres.Connection, tenant_id: UUID, seconds: float) -> None:
-    """Fail the tenant's open syncs of which no part came for as long: what they brought need not be kept."""
+    """Fail the tenant's open syncs without a part for so long: their ids need not be kept."""
     values = {"tenant": tenant_id, "seconds": seconds, "said": f"{seconds / 3600:g} hours"}
     if connection.execute(EXPIRE, values).rowcount:
         connection.execute(FORGET_IDS, [tenant_id])

@@ -1,4 +1,4 @@
-"""Syncs: taken part by part, listed, and decided about by a person where one is held."""
+"""Syncs: received part by part, listed, and decided by a person where one is held."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,15 +53,15 @@ LISTED = 100
 
 
 @dataclass(frozen=True)
-class Taking:
-    """A part of a sync that is being taken."""
+class OpenedPart:
+    """A part of a sync whose events may be published now."""
 
     dataset_id: UUID
     claim_seed: int
     sync_id: int
     part: Part
     repeated: bool
-    """It was taken before, and its sender does not know."""
+    """An earlier request has sent it; its sender did not get the answer."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Sync:
     ended_at: datetime | None
 
 
-def begin(tenant: Tenant, slug: str, part: Part) -> Taking:
-    """See that a part is the one that comes next, before anything of it is published.
+def begin(tenant: Tenant, slug: str, part: Part) -> OpenedPart:
+    """Check that a part is the next one of its sync, before any of its events is published.
 
     Raises:
         NotFound: the tenant has no such dataset of entities.
@@ -101,9 +101,9 @@ def begin(tenant: Tenant, slug: str, part: Part) -> Taking:
         number, state, before, parts, is_full = row or (0, "", None, 0, part.is_full)
         if row is not None and before == part.request_id and is_full == part.is_full:
             if parts and (not part.is_first or state == SyncState.OPEN):
-                return Taking(dataset_id, seed, number, part, repeated=True)
+                return OpenedPart(dataset_id, seed, number, part, repeated=True)
             if part.is_first and state == SyncState.OPEN:
-                return Taking(dataset_id, seed, number, part, repeated=False)
+                return OpenedPart(dataset_id, seed, number, part, repeated=False)
         if part.is_first:
             number = open_sync(connection, tenant, dataset_id, part)
         elif row is None or state != SyncState.OPEN or before != part.previous_request_id or not parts:
@@ -111,7 +111,7 @@ def begin(tenant: Tenant, slug: str, part: Part) -> Taking:
                           f"the part before is {before!r}")  # fmt: skip
         elif is_full != part.is_full:
             raise _broken(tenant, slug, part, f"the sync began with is_full={str(is_full).lower()}")
-        return Taking(dataset_id, seed, number, part, repeated=False)
+        return OpenedPart(dataset_id, seed, number, part, repeated=False)
 
 
 def open_sync(connection: postgres.Connection, tenant: Tenant, dataset_id: UUID, part: Part) -> int:
@@ -127,7 +127,7 @@ def supersede(connection: postgres.Connection, dataset_id: UUID, sync_id: int) -
     connection.execute(SUPERSEDE, [dataset_id, sync_id])
 
 
-def finish(tenant: Tenant, slug: str, taking: Taking, refused: Sequence[str | None]) -> None:
+def finish(tenant: Tenant, slug: str, opened_part: OpenedPart, refused: Sequence[str | None]) -> None:
     """Enter a part: the broker has acknowledged all its events except those that were refused.
 
     Args:
@@ -137,13 +137,13 @@ def finish(tenant: Tenant, slug: str, taking: Taking, refused: Sequence[str | No
         Conflict: another request was faster, or the sync ended meanwhile.
         Transient: the broker does not answer.
     """
-    if taking.repeated:
+    if opened_part.repeated:
         return
-    part, names = taking.part, [each for each in refused if each is not None]
+    part, names = opened_part.part, [each for each in refused if each is not None]
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         ends = sync_progress.as_json(sync_progress.ends_of(tenant, connection)) if part.is_last else None
         values = {
-            "sync": taking.sync_id,
+            "sync": opened_part.sync_id,
             "request": part.request_id,
             "after": part.request_id if part.is_first else part.previous_request_id,
             "first": part.is_first,
@@ -154,17 +154,17 @@ def finish(tenant: Tenant, slug: str, taking: Taking, refused: Sequence[str | No
         if connection.execute(TAKE, values).rowcount != 1:
             raise _broken(tenant, slug, part, "another request was faster, or the sync ended meanwhile")
         if part.is_first and part.is_full:
-            supersede(connection, taking.dataset_id, taking.sync_id)
+            supersede(connection, opened_part.dataset_id, opened_part.sync_id)
         if refused:
             counts = Counts(refused=len(refused), nameless=len(refused) - len(names))
-            sync_progress.count(connection, taking.sync_id, counts)
-            digests = Digests.of(names, taking.claim_seed)
-            sync_progress.add_ids(connection, tenant.tenant_id, taking.sync_id, digests)
+            sync_progress.count(connection, opened_part.sync_id, counts)
+            digests = Digests.of(names, opened_part.claim_seed)
+            sync_progress.add_ids(connection, tenant.tenant_id, opened_part.sync_id, digests)
     fail_point("sync.after_take")
 
 
 def list_syncs(tenant: Tenant, slug: str, limit: int = LISTED) -> list[Sync]:
-    """The syncs of a dataset, the latest first; of one of events they are the runs of its pipe.
+    """The syncs of a dataset, the latest first; for a dataset of events, the runs of its pipe.
 
     Raises:
         NotFound: the tenant has no such dataset.
@@ -175,7 +175,7 @@ def list_syncs(tenant: Tenant, slug: str, limit: int = LISTED) -> list[Sync]:
 
 
 def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
-    """Let a sync that is held delete what it did not bring, or let it delete nothing; as it is then.
+    """Let a held sync delete the entities missing from it, or delete nothing; returns the sync.
 
     Raises:
         NotFound: the tenant has no such dataset of entities.
@@ -188,7 +188,7 @@ def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
         if connection.execute(DECIDE, values).rowcount != 1:
             raise Conflict(
                 "no sync with this number is held",
-                fix=f"See what there is: pulse sync list {tenant.slug} {slug}",
+                fix=f"List the syncs: pulse sync list {tenant.slug} {slug}",
                 tenant=tenant.slug,
                 dataset=slug,
                 sync=sync_id,
@@ -197,7 +197,7 @@ def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
 
 
 def allow(tenant: Tenant, slug: str, share: float) -> None:
-    """Say which share of a dataset's entities a full sync may delete without a person's word.
+    """Set the share of a dataset's entities that a full sync may delete without confirmation.
 
     Raises:
         NotFound: the tenant has no such dataset of entities.

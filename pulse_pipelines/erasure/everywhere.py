@@ -43,7 +43,7 @@ class Everywhere:
         return frozenset(each.slug for each in (*self.datasets, *self.entities))
 
     def no_dataset(self, slug: str) -> frozenset[str] | None:
-        """For the first dataset the existing slugs: its erasure also covers events for unknown datasets."""
+        """The existing slugs, for the first dataset: its erasure also covers events for unknown datasets."""
         return self.all_slugs if slug == self.slugs[0] else None
 
     @property
@@ -101,7 +101,7 @@ def count_tenant_tables(tenant: Tenant, scope: Everywhere) -> list[Outcome]:
 
 
 def tenant_table_outcomes(tenant: Tenant, receipts: Sequence[Mapping[str, Any]]) -> Sequence[Outcome]:
-    """What became of the own tables that ask for it, by the record of the first receipt."""
+    """The outcome for each own table that asks for erasures, by the record of the first receipt."""
     for receipt in receipts[:1]:
         return own_tables.outcomes(record.find(tenant, receipt["erasure_id"]).steps)
     return ()

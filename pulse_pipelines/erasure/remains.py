@@ -1,4 +1,4 @@
-"""Copies that an erasure cannot reach, and until when they exist: in Kafka, in claims, in other tables."""
+"""Copies that an erasure cannot reach, in Kafka, claims and other tables, and until when they exist."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta

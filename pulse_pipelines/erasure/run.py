@@ -169,7 +169,7 @@ def _leftovers(tenant: Tenant, target: Subject, erasure_id: str, verification: V
     named = "; ".join(verification.leftovers[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
     return Transient(
         f"events of the person are still there after {ROUNDS} rounds: {named}",
-        fix="Another writer keeps bringing them back, such as another engine. End it, then repeat the "
+        fix="Another writer keeps adding them, such as another engine. End it, then repeat the "
         "command: it continues this erasure",
         tenant=tenant.slug,
         dataset=target.dataset.slug,
@@ -220,13 +220,13 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
         "curated": steps[curated.STEP],
         "own_tables": [
             {
-                "table": each.table,
-                "rows": each.rows,
-                "files": each.files,
-                "snapshots_dropped": each.snapshots,
-                "objects_deleted": each.objects,
+                "table": outcome.table,
+                "rows": outcome.rows,
+                "files": outcome.files,
+                "snapshots_dropped": outcome.snapshots,
+                "objects_deleted": outcome.objects,
             }
-            for each in outcomes
+            for outcome in outcomes
         ],
         "verified": steps["verified"],
         "remains": steps["remains"],
@@ -264,7 +264,7 @@ def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
             raise
         raise NotFound(
             "the dataset was deleted: its files stay",
-            fix="Create a dataset of this slug to erase what dead letters and the raw zone say",
+            fix="Create a dataset of this slug to erase from dead letters and the raw zone",
             tenant=tenant.slug,
             dataset=slug,
         ) from None

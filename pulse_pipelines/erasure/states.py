@@ -27,7 +27,7 @@ KEYS = "SELECT keys FROM event_states WHERE dataset_id = %s"
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
-    """Build the dataset's state from what is left in the table, if it lacks something.
+    """Build the dataset's state from the rows left in the table, if it is incomplete.
 
     Raises:
         Terminal, OSError, psycopg.OperationalError: run it again.

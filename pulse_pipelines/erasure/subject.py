@@ -176,7 +176,7 @@ def subject(dataset: Dataset, where: str) -> Subject:
     """
     name, equals, value = where.partition("=")
     if not equals or not name or not value:
-        raise UserError("what to look for is not <field>=<value>", fix="Write --where email=ada@example.org")
+        raise UserError("the condition is not <field>=<value>", fix="Write --where email=ada@example.org")
     if name in ENVELOPE:
         return Subject(dataset, name, value, (name,), Kind.STRING, ENVELOPE[name])
     path = tuple(name.split("."))

@@ -96,9 +96,9 @@ def _manifests(tenant: Tenant, subject: Subject) -> list[ManifestFile]:
 def _data_files(tenant: Tenant, location: str) -> list[str]:
     spared = in_flight(tenant)
     return [
-        each.path
-        for each in object_store.listed(location)
-        if each.name.endswith(".parquet") and each.name.partition("-")[0] not in spared
+        file.path
+        for file in object_store.listed(location)
+        if file.name.endswith(".parquet") and file.name.partition("-")[0] not in spared
     ]
 
 

@@ -1,4 +1,4 @@
-"""Conforming: received bytes become typed rows of a dataset, or dead letters. No I/O.
+"""Conforming: turns received bytes into typed rows of a dataset, or into dead letters. No I/O.
 
 The loop over events does only what needs Python; typing is done a column at a time in Arrow. Each event
 is validated on its own: its neighbours in a chunk can never change its verdict, unless the tenant's events

@@ -159,8 +159,8 @@ def _record(connection: postgres.Connection, tenant: Tenant, losses: Sequence[Lo
         position = Position(loss.position, loss.known_base, loss.known_topic_id)
         if not ledger.reposition(connection, *where, position, Position(end, loss.base, loss.topic_id)):
             raise Conflict(
-                f"the position moved meanwhile: it was {loss.position} when it was looked at",
-                fix="Nothing was changed: look again",
+                f"the position moved meanwhile: it was {loss.position} when it was checked",
+                fix="Nothing was changed: check again",
                 tenant=tenant.slug,
                 partition=loss.partition,
             )

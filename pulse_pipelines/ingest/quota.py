@@ -1,4 +1,4 @@
-"""Quota: which of a tenant's new events fit its monthly quota of records. The others become dead letters.
+"""Quota: finds a tenant's new events beyond its monthly quota of records. They become dead letters.
 
 The HTTP API counts the events it accepts, and marks them with a header; producers may also write to the topic
 directly. So the dedup gate reserves a place in the quota for every row that a batch is to land, however its
@@ -30,7 +30,7 @@ NONE: Positions = np.empty(0, np.int64)
 def over(
     connection: postgres.Connection, plan: Plan, scope: Scope, topics: Sequence[TopicDrained], new: Positions
 ) -> tuple[Positions, str]:
-    """The positions of a tenant's new events over its quota, and why; places of the others are reserved.
+    """The positions of a tenant's new events over its quota, with reasons; the others get reserved places.
 
     Events whose header says that the API counted them come first, then the others; each in the order of
     their partitions and offsets.

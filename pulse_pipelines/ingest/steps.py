@@ -53,7 +53,7 @@ def drain_and_conform(session: SparkSession, plan: Plan) -> Drained:
 
 
 def dedup_gate(drained: Drained) -> Gated:
-    """Tell duplicates, and events that exceed a quota, from those that may land."""
+    """Separate duplicates, and events that exceed a quota, from those that may land."""
     with spans.stage("dedup_gate", drained.plan) as tell:
         gated = dedup.gate(drained)
         tell(gated.plan, gated.failures)
@@ -81,7 +81,7 @@ def settle(landed: Landed) -> Settled:
 
 
 def send_deletions(settled: Settled) -> SentDeletions:
-    """Send the deletions of the batch's tenants whose full syncs have settled as a whole."""
+    """Send the deletions of full syncs that have settled, for the batch's tenants."""
     tenant_ids = {tenant.tenant_id for tenant in settled.tenants}
     outcomes = list(
         sync_deletions.send(tenant for tenant in sync_deletions.due() if tenant.tenant_id in tenant_ids)

@@ -1,4 +1,4 @@
-"""Brought: records the batch's events of syncs, in the transaction that settles the batch."""
+"""Counts of syncs: records the batch's events of syncs, in the transaction that settles the batch."""
 
 from collections.abc import Sequence
 from uuid import UUID

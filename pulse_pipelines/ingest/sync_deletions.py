@@ -1,4 +1,4 @@
-"""Deletions of full syncs: entities that the sync did not bring are deleted once all its events have settled.
+"""Deletions of full syncs: entities missing from a sync are deleted once all its events have settled.
 
 Pulse sends the deletions to the topic as the sync's last part: they settle like other events, and the
 transaction that settles them ends the sync. An entity that arrived since the sync began is not deleted,
@@ -24,6 +24,7 @@ from pulse_pipelines.domain.syncs import SyncState, approval_reason
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import heads, sync_progress
 from pulse_pipelines.entities.heads import Heads
+from pulse_pipelines.entities.index_runs import Counters
 from pulse_pipelines.ingest import spans
 from pulse_pipelines.tables import dataset_rows, live_table
 from pulse_pipelines.tables.iceberg_schema import UPDATED
@@ -81,7 +82,7 @@ class HeldSync(NamedTuple):
 class Absent:
     """Entities of the dataset that are missing from a full sync."""
 
-    numbers: heads.Counters
+    numbers: Counters
     """`_updated` of the absent entities' newest versions, ascending."""
     entities: int
     """Number of entities that exist, the absent ones included."""

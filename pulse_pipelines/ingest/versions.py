@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import heads, index_entries, index_runs, sync_progress
-from pulse_pipelines.entities.heads import NOWHERE, Append, Counters, Heads, Log, Places
+from pulse_pipelines.entities.heads import NOWHERE, Append, Heads, Log, Places
 from pulse_pipelines.entities.index_entries import Index, Indexed
+from pulse_pipelines.entities.index_runs import Counters
 from pulse_pipelines.ingest import candidate_files, sync_counts
 from pulse_pipelines.ingest.stages import Plan, Positions, TopicDrained
 from pulse_pipelines.tables import parquet_files

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 import psycopg
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import metadata, namespaces, parsing, room
+from pulse_pipelines.lake import metadata, namespaces, parsing, table_quotas
 from pulse_pipelines.lake.catalog import ROLE
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.names import Levels
@@ -70,7 +70,7 @@ class CatalogChange(Change[W]):
         moves = [table for table in work.tables if not table.old or folder(table.old) != folder(table.new)]
         if moves:
             new = sum(move.old is None for move in moves)
-            room.admit(connection, self.tenant, [folder(move.new) for move in moves], new)
+            table_quotas.admit(connection, self.tenant, [folder(move.new) for move in moves], new)
         for namespace in sorted(set(self.new_in)):
             namespaces.hold(connection, namespace, namespaces.place_of(self.tenant, namespace))
 

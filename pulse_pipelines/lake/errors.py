@@ -45,17 +45,17 @@ class KeyReused(UserError):  # noqa: N818
 
 
 def no_namespace(namespace: Levels) -> NoSuchNamespace:
-    """There is no such namespace."""
+    """The error of a namespace that does not exist."""
     return NoSuchNamespace(f"Namespace does not exist: {written(namespace)[:300]}")
 
 
 def no_table(namespace: Levels, table: str) -> NoSuchTable:
-    """There is no such table."""
+    """The error of a table that does not exist."""
     return NoSuchTable(f"Table does not exist: {written(namespace, table)[:300]}")
 
 
 def no_view(namespace: Levels, view: str) -> NoSuchView:
-    """There is no such view."""
+    """The error of a view that does not exist."""
     return NoSuchView(f"View does not exist: {written(namespace, view)[:300]}")
 
 

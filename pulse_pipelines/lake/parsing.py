@@ -1,4 +1,4 @@
-"""Parsing of what a tenant's engines wrote: within limits of size, and so that other threads run meanwhile.
+"""Parsing of documents of a tenant's engines: within limits of size, and so that other threads run meanwhile.
 
 A metadata file is any content that a tenant may write. orjson makes of 60 MB of `{},{},` gigabytes, and
 pyiceberg of a megabyte; both hold up all threads of the process. So a document is weighed before it becomes
@@ -74,7 +74,7 @@ def loads(content: bytes) -> Document:
     check_weight(content)
     document = orjson.loads(content)
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return document
 
 

@@ -66,24 +66,24 @@ def check_metadata_file(tenant: Tenant, path: str) -> None:
     """Raise Malformed unless this is a metadata file of one of the tenant's own tables."""
     folder, _, name = path.rpartition("/metadata/")
     if not (is_location(tenant, folder) and "/" not in name and below(folder, path)):
-        raise _elsewhere("metadata-location")
+        raise _outside_folder("metadata-location")
 
 
 def check(tenant: Tenant, document: Mapping[str, Any]) -> None:
     """Raise Malformed if the metadata of a table or view names a location outside its own folder."""
     location = str(document.get("location"))
     if not is_location(tenant, location):
-        raise _elsewhere("location")
+        raise _outside_folder("location")
     for member, path in _named(document):
         if not below(location, path):
-            raise _elsewhere(member)
+            raise _outside_folder(member)
 
 
 def check_properties(properties: Mapping[str, Any], location: str) -> None:
     """Raise Malformed if a property directs writers outside the folder."""
     for name, path in _paths(properties):
         if not below(location, path):
-            raise _elsewhere(name)
+            raise _outside_folder(name)
 
 
 def _named(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -103,5 +103,5 @@ def _paths(properties: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _elsewhere(member: str) -> Malformed:
+def _outside_folder(member: str) -> Malformed:
     return Malformed(f"{member[:100]} must be below the folder that the catalog gave the table")

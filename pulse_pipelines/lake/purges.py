@@ -1,8 +1,8 @@
 """Removal of the folders of tenants' own tables: after a drop with its files, and of what was never entered.
 
-A folder is recorded before its first file is removed, and stays recorded: `room.admit` no longer enters
-a table in it. So a writer that comes late gets an error, and not a table whose files are gone; and whatever a
-process left when it died, or had no time for, upkeep removes.
+A folder is recorded before its first file is removed, and stays recorded: `table_quotas.admit` no longer
+enters a table in it. So a late writer gets an error, and not a table whose files are gone. Upkeep removes
+what a process left when it died or ran out of time.
 """
 
 import time
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import metadata, paths, room
+from pulse_pipelines.lake import metadata, paths, table_quotas
 from pulse_pipelines.lake.catalog import ROLE
 from pulse_resources import object_store, postgres
 from pulse_resources.iceberg import table_metadata
@@ -46,7 +46,7 @@ def remove(tenant: Tenant, location: str, until: float) -> bool:
 
 
 def finish(tenant: Tenant, seconds: float) -> int:
-    """Remove what removals that failed, died, or had no more time, have left; returns the number of folders.
+    """Remove what unfinished removals have left; returns the number of folders.
 
     Args:
         seconds: for all of them.
@@ -63,7 +63,7 @@ def finish(tenant: Tenant, seconds: float) -> int:
 
 
 def remove_abandoned(tenant: Tenant, min_age: timedelta, seconds: float) -> int:
-    """Remove folders that never were a table's, as far as the time goes; returns their number.
+    """Remove folders that never belonged to a table, while there is time; returns their number.
 
     These are folders of no table, with no metadata file that was committed: a client that staged a table
     wrote data only; a process that died left the first metadata file alone. All their files are at least
@@ -79,8 +79,8 @@ def remove_abandoned(tenant: Tenant, min_age: timedelta, seconds: float) -> int:
             break
         if _never_entered(files) and all(file.modified <= newest for file in files):
             with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-                locks.wait(connection, Lock.LAKE, tenant.tenant_id)  # as `room.admit` takes it
-                unused = not room.in_use(connection, location)
+                locks.wait(connection, Lock.LAKE, tenant.tenant_id)  # as `table_quotas.admit` takes it
+                unused = not table_quotas.in_use(connection, location)
                 if unused:
                     record(connection, location)
             if unused:

@@ -7,7 +7,7 @@ from datetime import UTC
 from urllib.parse import quote
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, paths, room
+from pulse_pipelines.lake import catalog, metadata, paths, table_quotas
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.names import EVENTS, SEPARATOR, Levels
 from pulse_resources.settings import load_settings
@@ -50,7 +50,7 @@ def load(tenant: Tenant, namespace: Levels, table: str, *, may_write: bool = Fal
 def opened(tenant: Tenant, namespace: Levels, table: str, current: Metadata, *, may_write: bool) -> Loaded:
     """Combine a table's metadata with a key to its files. Raises as `load`."""
     writable = namespace != EVENTS and paths.is_location(tenant, current.location)
-    writes = writable and may_write and room.has_bytes(tenant)
+    writes = writable and may_write and table_quotas.has_bytes(tenant)
     mode = Mode.WRITE if writes else Mode.READ
     key = vended.credentials([current.location], mode, to_tenant=True)
     return Loaded(current, key, config(key, namespace, table))

@@ -38,8 +38,8 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from pulse_pipelines.domain.schemas.columns import METADATA
 from pulse_pipelines.lake import names, outline
-from pulse_pipelines.lake.adjusted import TableIds
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
+from pulse_pipelines.lake.java_compat import TableIds
 
 WRONG = (
     RecursionError,

@@ -15,14 +15,23 @@ from pyiceberg.catalog.rest import CreateViewRequest
 from pyiceberg.schema import Schema
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, namespaces, outline, parsing, paths, updates, writing
+from pulse_pipelines.lake import (
+    catalog,
+    metadata,
+    namespaces,
+    outline,
+    parsing,
+    paths,
+    table_commits,
+    updates,
+)
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.catalog_change import CatalogChange, Files, Written, commit_files
 from pulse_pipelines.lake.errors import CommitFailed, IllegalArgument, Malformed
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.parsing import Document
 from pulse_pipelines.lake.requests import Once
-from pulse_pipelines.lake.writing import Name
+from pulse_pipelines.lake.table_commits import Name
 from pulse_pipelines.tables.commit import Next, SwapLost
 from pulse_resources.iceberg import table_metadata
 
@@ -38,9 +47,9 @@ def load(tenant: Tenant, name: Name) -> Metadata:
 
 
 def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:
-    """Create a view. Raises as `writing.create`."""
+    """Create a view. Raises as `table_commits.create`."""
     once.check(tenant)
-    writing.check_new(tenant, name, Kind.VIEW)
+    table_commits.check_new(tenant, name, Kind.VIEW)
     try:
         outline.check(body, outline.NEW_VIEW)
         request = CreateViewRequest.model_validate({"location": None} | dict(body))
@@ -61,7 +70,7 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
     }
     _unique_dialects(version)
     _check(tenant, document)
-    return writing.make(tenant, name, document, Kind.VIEW, once)
+    return table_commits.make(tenant, name, document, Kind.VIEW, once)
 
 
 def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:

@@ -36,7 +36,7 @@ def expire(tenant: Tenant, dataset: Dataset, done: Done) -> None:
     _forget(tenant, dataset, lambda metadata: beyond(metadata, now, settings), done)
 
 
-def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) -> Done:
+def forget_history(tenant: Tenant, dataset: Dataset) -> Done:
     """Drop every snapshot but the current one, and delete at once the files that only those reached.
 
     The current snapshot's manifests no longer name removed files either. Data files, manifests and metadata
@@ -53,9 +53,7 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
     def older(metadata: TableMetadata) -> set[int]:
         return {snapshot.snapshot_id for snapshot in metadata.snapshots} - {metadata.current_snapshot_id or 0}
 
-    done = Done(
-        tenant.slug, dataset.slug, None, "forget", "only the current snapshot may stay", run_id=run_id
-    )
+    done = Done(tenant.slug, dataset.slug, None, "forget", "only the current snapshot may stay")
     with recorded(tenant, dataset.dataset_id, done):
         check_none_abandoned(tenant, dataset)
         # Manifest entries of removed files carry the column bounds of their rows.

@@ -23,9 +23,9 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import own
+from pulse_pipelines.lake import table_state
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
-from pulse_pipelines.lake.own import NotRewritten, TableState
+from pulse_pipelines.lake.table_state import NotRewritten, TableState
 from pulse_pipelines.tables import foreign_files
 from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Shape, Unfit
@@ -44,13 +44,13 @@ AT_A_TIME = 4
 """Footers read in parallel."""
 PROPERTY = "pulse.upkeep-merge"
 """Snapshot property: how many files were merged."""
-UNREADABLE = (*own.UNREADABLE, OSError, MemoryError, pa.ArrowException, ValidationException)
+UNREADABLE = (*table_state.UNREADABLE, OSError, MemoryError, pa.ArrowException, ValidationException)
 """Exceptions for which a group, or its table, is left: its files are damaged, or made to look so."""
 
 
 @dataclass
 class Budget:
-    """What is left of a run."""
+    """The time and bytes left for a run."""
 
     files: int = MOST_FILES
     bytes: int = MOST_BYTES
@@ -81,7 +81,7 @@ class Group:
 
 @dataclass
 class Merged:
-    """What was done with a table."""
+    """The result for a table."""
 
     files: int = 0
     into: int = 0
@@ -124,9 +124,9 @@ class _FileMerge(Change[_Merge]):
     role = ROLE
 
     def stage(self, lost: SwapLost | None) -> _Merge | None:
-        current = own.read_state(self.tenant, self.table)
+        current = table_state.read_state(self.tenant, self.table)
         _check(current.metadata)
-        live = own.live_files(current)
+        live = table_state.live_files(current)
         if self.groups is None:
             self.groups = list(_groups(current, live, self.budget, self.merged))
         spec_id, standing = current.metadata.default_spec_id, list[Group]()
@@ -149,11 +149,12 @@ class _FileMerge(Change[_Merge]):
         return _Merge([Next(self.table.row, old, new)], standing, following.snapshot_id)
 
     def was_committed(self, work: _Merge) -> bool:
-        return own.read_state(self.tenant, self.table).metadata.snapshot_by_id(work.snapshot_id) is not None
+        current = table_state.read_state(self.tenant, self.table)
+        return current.metadata.snapshot_by_id(work.snapshot_id) is not None
 
 
 def _check(metadata: TableMetadata) -> None:
-    own.check_rewritable(metadata)
+    table_state.check_rewritable(metadata)
     if metadata.sort_order().fields:
         raise NotRewritten("it has a sort order, which a merge would not keep")
     if metadata.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet").lower() != "parquet":
@@ -198,7 +199,7 @@ def _group(
     try:
         written = foreign_files.write_again(by, chosen, metadata, alive=budget.check)
     except UNREADABLE as error:
-        merged.skipped[_why(error)] += len(chosen)
+        merged.skipped[_reason(error)] += len(chosen)
         return None
     return None if written.file is None else Group(chosen, written.file)
 
@@ -223,14 +224,14 @@ def _shape(store: pafs.S3FileSystem, file: DataFile) -> tuple[Shape | None, str]
         with foreign_files.opened(store, file) as parquet:
             return foreign_files.shape(parquet.metadata), ""
     except UNREADABLE as error:
-        return None, _why(error)
+        return None, _reason(error)
 
 
 def _partition(file: DataFile) -> tuple[Any, ...]:
     return tuple(file.partition[number] for number in range(len(file.partition)))
 
 
-def _why(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return error.message if isinstance(error, Unfit) else f"{type(error).__name__}: {str(error)[:100]}"
 
 

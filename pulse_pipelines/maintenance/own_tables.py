@@ -4,7 +4,7 @@ The check: every file that a snapshot names is in the tenant's folder. Then snap
 own properties of the table where it has them, orphans go, and small files are merged (`merge_own`). All of
 it reads what the tenant's engines wrote, so it is done by a key of the table's folder alone, and in a
 process whose memory and time are limited: files that are made to exhaust it end that tenant's upkeep only.
-Tables take turns (`own_turns`), and so do tenants: each has its share of what is left of the run.
+Tables take turns (`table_turns`), and so do tenants: each has its share of what is left of the run.
 Merging decodes data, so it comes last, and the process says before it what it has found. A table whose
 files cannot be read, or are spelled in a way that cannot be compared, is left as it is.
 
@@ -28,10 +28,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, own, purges
+from pulse_pipelines.lake import catalog, metadata, purges, table_state
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
-from pulse_pipelines.lake.own import NotRewritten
-from pulse_pipelines.maintenance import merge_own, own_turns, state
+from pulse_pipelines.lake.table_state import NotRewritten
+from pulse_pipelines.maintenance import merge_own, state, table_turns
 from pulse_pipelines.maintenance.expire_snapshots import beyond
 from pulse_pipelines.maintenance.history import Done, Skipped
 from pulse_pipelines.sql.confinement import last_words, limit_memory
@@ -58,7 +58,7 @@ _HOUR_MS = 3_600_000
 
 
 def keep(tenant: Tenant, done: Done, seconds: float) -> None:
-    """Look after the own tables of a tenant, in a process of its own.
+    """Maintain the own tables of a tenant, in a process of its own.
 
     Args:
         seconds: the tenant's share of the time of a run.
@@ -122,7 +122,7 @@ def _tell(outcome: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class UpkeepReport:
-    """What upkeep did with a tenant's own tables."""
+    """Results of upkeep of a tenant's own tables."""
 
     numbers: dict[str, int]
     """Counts by name: `tables` checked, those that `asked` for upkeep; `snapshots` expired, `objects` and
@@ -174,7 +174,7 @@ class Keeper:
         numbers["folders"] = purges.finish(self._tenant, seconds)
         numbers["folders"] += purges.remove_abandoned(self._tenant, self._min_age, seconds)
         tables = catalog.tenant_tables(self._tenant)
-        for table, longest in own_turns.take_turns(tables, self._tidy, self._seconds * TIDY):
+        for table, longest in table_turns.take_turns(tables, self._tidy, self._seconds * TIDY):
             self._skipped.append(f"{table.shown}: {_unfinished(longest)}")
         numbers["tables"] = len(tables)
         return self._report()
@@ -186,16 +186,16 @@ class Keeper:
             if (stray := self._stray(table)) is not None:
                 self._outside.append(f"{table.shown}: {stray[:200]}")
                 return
-            document = own.read_state(self._tenant, table).document
-            if own.property_of(document, ASKS) == "true":
+            document = table_state.read_state(self._tenant, table).document
+            if table_state.property_of(document, ASKS) == "true":
                 self._numbers["snapshots"] += self._expire(table)
                 self._numbers["objects"] += self._remove_orphans(table)
                 self._numbers["asked"] += 1
-                if own.property_of(document, MERGES) != "false":
+                if table_state.property_of(document, MERGES) != "false":
                     self._merging.append(table)
         except Outside as error:
             self._outside.append(f"{table.shown}: {error}")
-        except (*own.UNREADABLE, *own.EXHAUSTED) as error:
+        except (*table_state.UNREADABLE, *table_state.EXHAUSTED) as error:
             self._skipped.append(f"{table.shown}: {type(error).__name__}: {str(error)[:200]}")
 
     def merge(self) -> UpkeepReport:
@@ -203,7 +203,7 @@ class Keeper:
         self._numbers.update(merged=0, merged_into=0)
         seconds = self._seconds * MERGE
         merge = partial(self._merge, budget=merge_own.Budget(until=time.monotonic() + seconds))
-        for table, longest in own_turns.take_turns(self._merging, merge, seconds):
+        for table, longest in table_turns.take_turns(self._merging, merge, seconds):
             self._skipped.append(f"{table.shown}: not merged: {_unfinished(longest)}")
         return self._report()
 
@@ -231,8 +231,8 @@ class Keeper:
     def _stray(self, table: OwnTable) -> str | None:
         """A file outside of the tenant's folder that a snapshot of the table names."""
         folder = f"{metadata.folder(self._tenant)}/"
-        table_state = own.read_state(self._tenant, table)
-        reached = ReachableFiles(table_state.store.store, table.location).of(table_state.table, by_log=False)
+        current = table_state.read_state(self._tenant, table)
+        reached = ReachableFiles(current.store.store, table.location).of(current.table, by_log=False)
         return min((path for path in reached if not path.startswith(folder)), default=None)
 
     def _expire(self, table: OwnTable) -> int:
@@ -241,13 +241,13 @@ class Keeper:
         return len(expiry.expired)
 
     def _remove_orphans(self, table: OwnTable) -> int:
-        by = own.access(table)
+        by = table_state.access(table)
         objects = object_store.aged(table.location, self._min_age)
         if not objects:
             return 0
 
         def current() -> Table:
-            return own.read_state(self._tenant, table).table
+            return table_state.read_state(self._tenant, table).table
 
         # Files of earlier metadata are removed, too: the table's properties set the history to keep.
         return orphan_files.remove(self._tenant, current, objects, by_log=False, by=by).objects
@@ -269,7 +269,7 @@ class _OwnExpiry(Change[Work]):
     role = ROLE
 
     def stage(self, lost: SwapLost | None) -> Work | None:
-        current = own.read_state(self.tenant, self.table)
+        current = table_state.read_state(self.tenant, self.table)
         self.expired = beyond(current.metadata, self.now, wishes(current.metadata, self.settings))
         if not self.expired:
             return None
@@ -279,7 +279,7 @@ class _OwnExpiry(Change[Work]):
         return Work([Next(self.table.row, old, new)])
 
     def was_committed(self, work: Work) -> bool:
-        current = own.read_state(self.tenant, self.table)
+        current = table_state.read_state(self.tenant, self.table)
         return not self.expired & {snapshot.snapshot_id for snapshot in current.metadata.snapshots}
 
 

@@ -22,7 +22,6 @@ from pulse_pipelines.maintenance import (
     expire_snapshots,
     history,
     own_tables,
-    raw_retention,
     remove_orphan_files,
     retention,
     state,
@@ -167,7 +166,7 @@ def _of_tenant(need: Need, done: Done, run_time: RunTime) -> None:
     began = state.database_time()
     match need.task:
         case Task.RAW:
-            raw_retention.remove_orphans(need.tenant, need.since, done)
+            retention.remove_orphans(need.tenant, need.since, done)
             state.save_tenant(need.tenant, cleaned_at=began)
         case Task.RETENTION:
             retention.retain(need.tenant, done)

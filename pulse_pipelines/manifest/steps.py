@@ -22,7 +22,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step did, beyond what its plan says."""
+    """Results of a step that its plan does not have."""
 
     remark: str = ""
     key: str | None = None

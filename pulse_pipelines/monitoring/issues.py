@@ -1,4 +1,4 @@
-"""Issues: current problems. The only state, kept by the caller, is since when each tenant's events waited."""
+"""Issues: current problems. The caller keeps the only state: since when each tenant's events wait."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ def find_damaged(tenant_id: UUID, most: int | None = None) -> list[DamagedPart]:
     damaged = []
     for path, start, size, events, slug, day in parts:
         why = _damage(path, start, size, events)
-        if why and _stands(tenant_id, [path, start, size, events]):
+        if why and _is_registered(tenant_id, [path, start, size, events]):
             damaged.append(DamagedPart(path, slug, day, events, why))
     return damaged
 
@@ -62,7 +62,7 @@ def _damage(path: str, start: int, size: int, events: int) -> str | None:
     return None if count == events else f"the part has {count} lines"
 
 
-def _stands(tenant_id: UUID, part: list[object]) -> bool:
+def _is_registered(tenant_id: UUID, part: list[object]) -> bool:
     """Whether a part is registered still: an erasure or retention may have removed it meanwhile."""
     with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
         return connection.execute(STANDS, [tenant_id, *part]).fetchone() is not None

@@ -94,11 +94,6 @@ class _PartitionOffsets:
     """For each settled offset, whether it is accounted for exactly once."""
 
 
-def reconcile(tenants: Iterable[Tenant]) -> list[TenantReport]:
-    """One report per tenant, each read in the tenant's own RLS session."""
-    return [reconcile_tenant(tenant) for tenant in tenants]
-
-
 def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
     """Account for every offset of the tenant's topic below its settled position.
 
@@ -154,12 +149,12 @@ def _read_tables(report: TenantReport, tenant: Tenant, recorded: Accounts) -> li
             report.problems.append(Problem("double_id", where, count))
     if not recorded.forgotten:
         report.problems.extend(
-            problem for slug in lost_events for problem in _lost(tenant, slug, lost_events[slug])
+            problem for slug in lost_events for problem in _lost_events(tenant, slug, lost_events[slug])
         )
     return tables
 
 
-def _lost(tenant: Tenant, slug: str, events: pa.Table) -> Iterable[Problem]:
+def _lost_events(tenant: Tenant, slug: str, events: pa.Table) -> Iterable[Problem]:
     """Duplicates whose events have neither a row nor a claim."""
     if events.num_rows:
         ids = events.column("event_id")

@@ -17,6 +17,7 @@ from pulse_pipelines.ingest import plan
 from pulse_pipelines.ingest.plan import Alarm
 from pulse_pipelines.pipes import LastDay, Pipe
 from pulse_resources import postgres
+from pulse_resources.errors import first_line
 
 QUANTILES = (0.5, 0.95, 0.99)
 RECENT = 100
@@ -109,12 +110,12 @@ def gather() -> Status:
             recorded,
             pipes=tuple(
                 (pipe, counts.get((pipe.tenant.tenant_id, pipe.name), LastDay()))
-                for pipe in pipes.everyones()
+                for pipe in pipes.list_all_pipes()
             ),
         )
         status = plan.ingest_status()
     except psycopg.Error as error:
-        return Status(unreachable={"postgres": _first_line(error)})
+        return Status(unreachable={"postgres": first_line(error)})
     except KafkaException as error:
         return replace(recorded, unreachable={"kafka": str(error.args[0].str())})
     return replace(
@@ -169,7 +170,3 @@ def _open_letters(connection: postgres.Connection, tenant_ids: Sequence[UUID]) -
 
 def _quantiles(values: Sequence[float] | None) -> dict[float, float]:
     return dict(zip(QUANTILES, values or (), strict=False))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -4,8 +4,8 @@ Slow work happens before it: comparing schemas, rewriting data files with a repl
 table's next metadata. Then one transaction locks the row, swaps the table's pointer and updates the row. A
 batch that settles in between wins the swap; then only the files that it added are rewritten.
 
-A caller without a rewriter of files, such as a request, makes moves that need none (`move_dataset`); all
-others are made by a run (see `pulse_pipelines.moves`), which has one (`carry_out`).
+A request (`ask`) makes moves that rewrite no data file at once, and records all others for a run
+(see `pulse_pipelines.moves`), which has a rewriter (`carry_out`).
 """
 
 from collections.abc import Callable
@@ -26,6 +26,8 @@ from pulse_pipelines.domain.schemas.schema import SchemaUri, check_document
 from pulse_pipelines.domain.table_columns import fitted
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import indexes
+from pulse_pipelines.moves import record
+from pulse_pipelines.moves.record import Move
 from pulse_pipelines.registry.datasets import INSERT_VERSION, find_dataset
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
 from pulse_pipelines.registry.table_lookup import CurrentTable, current_table
@@ -67,6 +69,25 @@ class _Step(Work):
     """The dataset before the move."""
     schema: PublishedSchema
     table_schema: str
+
+
+def ask(tenant: Tenant, slug: str, schema_uri: str) -> Dataset | Move:
+    """Move a dataset to a newer, compatible version of its schema, or record the move for a run.
+
+    Returns:
+        The dataset, if it now follows the version. A move, if a run has to rewrite data files; until then
+        the dataset is unchanged.
+
+    Raises:
+        Conflict: the dataset already has an open move, or the version is earlier, or of another schema.
+        UserError, Terminal, Transient: as `carry_out`; nothing was changed.
+    """
+    record.none_under_way(tenant, find_dataset(tenant, slug))
+    try:
+        return move_dataset(tenant, slug, schema_uri)
+    except FilesToRewrite as rewrite:
+        fail_point("move.asked")
+        return record.plan(tenant, rewrite.dataset, schema_uri)
 
 
 def move_dataset(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:

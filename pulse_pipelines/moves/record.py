@@ -203,12 +203,12 @@ class Attempt:
         with locks.session(Lock.MOVE_ATTEMPT, self.move_id) as lease:
             if lease is None:
                 raise self._fenced()
-            self._say(BEGIN, run_id)
+            self._update(BEGIN, run_id)
             yield find(self.tenant, self.move_id)
 
     def progress(self, written: int, total: int) -> None:
         """Record the number of files written. Raises Fenced, as `done`."""
-        self._say(PROGRESS, total, written)
+        self._update(PROGRESS, total, written)
 
     def done(self, connection: postgres.Connection) -> None:
         """Mark the move as done, in the transaction that moves the dataset.
@@ -221,7 +221,7 @@ class Attempt:
 
     def fail(self, error: str) -> None:
         """End the move as failed, for an error that a retry cannot fix. Raises Fenced, as `done`."""
-        self._say(FAIL, _text(error))
+        self._update(FAIL, _text(error))
 
     def give_up(self, error: str) -> None:
         """Leave the move to the next attempt, or fail it if this was the last one.
@@ -233,9 +233,9 @@ class Attempt:
             self.fail(f"{error}; after {self.number} attempts it is left: ask for it again")
             return
         wait = min(BACKOFF_S * 2 ** (self.number - 1), BACKOFF_MAX_S)
-        self._say(NEXT_ATTEMPT, _text(error), wait)
+        self._update(NEXT_ATTEMPT, _text(error), wait)
 
-    def _say(self, statement: str, *values: object) -> None:
+    def _update(self, statement: str, *values: object) -> None:
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             if connection.execute(statement, [*values, *self._key()]).rowcount != 1:
                 raise self._fenced()

@@ -4,45 +4,27 @@ A pipe is defined in `registry`, launched by a sensor, watched between runs by `
 which imports Spark: code that only defines pipes does not need it.
 """
 
-from pulse_pipelines.pipes import addresses, connections
-from pulse_pipelines.pipes.outcomes import LastDay, delivered, ended, last_day, last_delivery, last_sync
-from pulse_pipelines.pipes.registry import (
-    Pipe,
-    ask,
-    create,
-    delete,
-    due,
-    everyones,
-    find,
-    list_pipes,
-    made,
-    owners,
-    pause,
-    reset,
+from pulse_pipelines.pipes import addresses as addresses, connections as connections
+from pulse_pipelines.pipes.outcomes import (
+    LastDay as LastDay,
+    delivered as delivered,
+    ended as ended,
+    last_day as last_day,
+    last_delivery as last_delivery,
+    last_sync as last_sync,
 )
-from pulse_pipelines.pipes.sinks.deliveries import Delivery, of_pipe as deliveries
-
-__all__ = [
-    "Delivery",
-    "LastDay",
-    "Pipe",
-    "addresses",
-    "ask",
-    "connections",
-    "create",
-    "delete",
-    "delivered",
-    "deliveries",
-    "due",
-    "ended",
-    "everyones",
-    "find",
-    "last_day",
-    "last_delivery",
-    "last_sync",
-    "list_pipes",
-    "made",
-    "owners",
-    "pause",
-    "reset",
-]
+from pulse_pipelines.pipes.registry import (
+    Pipe as Pipe,
+    ask as ask,
+    create as create,
+    creation_times as creation_times,
+    delete as delete,
+    due as due,
+    find as find,
+    list_all_pipes as list_all_pipes,
+    list_pipes as list_pipes,
+    owners as owners,
+    pause as pause,
+    reset as reset,
+)
+from pulse_pipelines.pipes.sinks.deliveries import Delivery as Delivery, list_deliveries as list_deliveries

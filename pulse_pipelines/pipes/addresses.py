@@ -1,4 +1,4 @@
-"""Addresses of a tenant's sources, by name, with credentials: no definition, log, row or run holds one.
+"""Addresses of a tenant's sources, with credentials: definitions, logs, rows and runs only have names.
 
 They are in Pulse's environment, `PULSE_SOURCE__<TENANT>__<NAME>`, or in the file
 `$PULSE_HOME/sources/<tenant>/<name>`, which only Pulse may read. So a tenant can name only its own sources.

@@ -1,4 +1,4 @@
-"""Addresses of the sources of a tenant: store, try, list and remove them. `addresses` says where they are."""
+"""Addresses of the sources of a tenant: store, try, list and remove them (see `addresses`)."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ MAX_ADDRESS_BYTES = 8_192
 
 
 class Kind(StrEnum):
-    """What an address leads to."""
+    """The kind of service at an address."""
 
     POSTGRES = "postgres"
     S3 = "s3"
@@ -79,7 +79,7 @@ def answer_of(address: str) -> str:
 
 
 def store(tenant: Tenant, name: str, address: str) -> bool:
-    """Keep the address of a source in a file that only this user may read; whether it replaces one.
+    """Store the address of a source in a file that only this user may read; returns whether it replaces one.
 
     Raises:
         UserError: the name or the address is invalid, or the environment has the source, which comes first.
@@ -117,7 +117,7 @@ def remove(tenant: Tenant, name: str) -> None:
     try:
         path.unlink()
     except FileNotFoundError:
-        raise NotFound("there is no such source", tenant=tenant.slug, source=name) from None
+        raise NotFound("the tenant has no such source", tenant=tenant.slug, source=name) from None
 
 
 def list_connections(tenant: Tenant) -> list[Connection]:

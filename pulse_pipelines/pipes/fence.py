@@ -1,4 +1,4 @@
-"""Fence: tasks of a run that was killed send no rows once the next run has begun, whatever the source is.
+"""Fence: tasks of a killed run send no rows once the next run has begun, for any source.
 
 A source that has locks holds its pipe itself (`postgres.sessions.begin_alone`). For others the tasks hold a
 lock in Pulse's Postgres, each in a session of its own, and the run that they are of is named by the moment at
@@ -32,7 +32,7 @@ PIECE = 1_000
 PIECE_S = 1.0
 """... if they take no longer than this, in seconds."""
 BEGUN = "SELECT begun_at, gives_way FROM pipes WHERE tenant_id = %s AND pipe = %s"
-Row = TypeVar("Row")
+SourceRow = TypeVar("SourceRow")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RunOf:
 
 
 def begin(pipe: Pipe) -> RunOf:
-    """Check that no task of an earlier run still sends rows; the pipe's row already has this run's moment.
+    """Check that no task of an earlier run still sends rows. The pipe's row already has this run's start.
 
     Raises:
         Transient: one does.
@@ -69,7 +69,7 @@ class Hold:
         self._session, self._run, self._gives_way = session, run, False
         self._check()
 
-    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def __call__(self, rows: Iterable[SourceRow]) -> Iterator[SourceRow]:
         """Pass rows on. Raises as `joined` does."""
         for count, row in enumerate(rows):
             if count % PIECE == 0 or time.monotonic() - self._checked_at > PIECE_S:

@@ -51,7 +51,7 @@ def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
 
 def last_delivery(pipe: Pipe) -> int | None:
     """Number of the latest run of a pipe with a sink; None if there is none."""
-    return next((each.delivery_id for each in deliveries.of_pipe(pipe.tenant, pipe.name, 1)), None)
+    return next((each.delivery_id for each in deliveries.list_deliveries(pipe.tenant, pipe.name, 1)), None)
 
 
 def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | None:
@@ -63,7 +63,7 @@ def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | Non
     Raises:
         Terminal: the run failed.
     """
-    for last in deliveries.of_pipe(tenant, name, 1):
+    for last in deliveries.list_deliveries(tenant, name, 1):
         if last.delivery_id == after or last.ended_at is None:
             return None
         if last.state == "failed":

@@ -33,7 +33,7 @@ def begin(connection: postgres.Connection, name: str) -> None:
 
 
 def gives_way(connection: postgres.Connection, name: str) -> None:
-    """Tell the tasks of the run of a tenant's pipe that it gives up its place."""
+    """Let the tasks of a run of a tenant's pipe know that the run gives up its place."""
     connection.execute(GIVE_WAY, [name])
 
 
@@ -74,7 +74,7 @@ def failed(
 
 
 def remark(connection: postgres.Connection, name: str, text: str) -> None:
-    """Record what is wrong with a tenant's pipe although its run was done."""
+    """Record a problem of a tenant's pipe although its run succeeded."""
     connection.execute(ERROR, [text, name, True])
 
 

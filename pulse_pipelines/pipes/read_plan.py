@@ -1,4 +1,4 @@
-"""The plan of a run: what it reads from its source, of any kind, and how."""
+"""The plan by which a run reads its source, of any kind."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

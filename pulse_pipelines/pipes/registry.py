@@ -166,7 +166,7 @@ def create(tenant: Tenant, definition: Definition) -> Pipe:
                 connection.execute(RESET, [definition.pipe])
     except psycopg.errors.UniqueViolation:
         raise AlreadyExists(
-            "the tenant has a pipe of this name, or another pipe that writes this dataset",
+            "the tenant has a pipe of this name already, or another pipe that writes this dataset",
             tenant=tenant.slug,
             pipe=definition.pipe,
             dataset=definition.dataset,
@@ -190,12 +190,12 @@ def list_pipes(tenant: Tenant) -> list[Pipe]:
 
 
 def due() -> list[Pipe]:
-    """List the pipes of all tenants that are due, except those that `everyones` leaves out."""
+    """List the pipes of all tenants that are due, except those that `list_all_pipes` leaves out."""
     with postgres.transaction("pulse_pipeline") as connection:
         return _readable(connection.execute(DUE))
 
 
-def everyones() -> list[Pipe]:
+def list_all_pipes() -> list[Pipe]:
     """List the pipes of all tenants; one whose definition is invalid today is left out, and logged."""
     with postgres.transaction("pulse_pipeline") as connection:
         return _readable(connection.execute(ALL))
@@ -213,7 +213,7 @@ def owners() -> dict[str, str | None]:
         return dict(connection.execute(OWNERS).fetchall())
 
 
-def made() -> dict[tuple[str, str], datetime]:
+def creation_times() -> dict[tuple[str, str], datetime]:
     """When each pipe of all tenants was created, by slug of the tenant and name."""
     with postgres.transaction("pulse_pipeline") as connection:
         return {(tenant, name): at for tenant, name, at in connection.execute(MADE)}

@@ -35,7 +35,7 @@ Event = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes the events of a dataset: of entities all of one moment, of events each at its own."""
+    """Makes the events of a dataset: those of entities have one time, events each their own."""
 
     dataset: str
     moment: str

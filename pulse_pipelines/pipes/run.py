@@ -1,4 +1,4 @@
-"""A run of a pipe: sends what its source has, as of one moment, to the tenant's topic as one sync.
+"""A run of a pipe: sends the rows of its source, as of one moment, to the tenant's topic as one sync.
 
 The rows are entities, or events, like pushed ones: the following batches compare, reject, count and settle
 them. A run never deletes events, so it is not a full sync, even if it reads all rows. The position in the

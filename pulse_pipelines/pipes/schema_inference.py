@@ -19,7 +19,7 @@ def schema(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
         for name, value in row.items():
             if not name.startswith("_"):
                 types_by_name.setdefault(name, set()).update(_type(value))
-    properties = {name: _of(types) for name, types in types_by_name.items()}
+    properties = {name: _schema_of_types(types) for name, types in types_by_name.items()}
     return {"type": "object", "properties": properties} if properties else None
 
 
@@ -37,7 +37,7 @@ def _type(value: Any) -> tuple[str, ...]:
     return () if value is None else (_NAMES.get(type(value), ""),)
 
 
-def _of(types: set[str]) -> dict[str, Any]:
+def _schema_of_types(types: set[str]) -> dict[str, Any]:
     """The schema of values of one type; any JSON for several types, objects and arrays."""
     if types == {"integer", "number"}:
         types = {"number"}

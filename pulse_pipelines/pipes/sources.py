@@ -24,7 +24,7 @@ class SourceKind(Protocol):
         """The JSON Schema of the entities, None if it cannot be derived; raises as `registry.create`."""
 
     def opened(self, pipe: Any, parallelism: int, *, full: bool) -> AbstractContextManager[Any]:
-        """What a run reads, a `ReadPlan`, for as long as its tasks run; raises what `run` does."""
+        """The plan of what a run reads, valid while its tasks run; raises what `run` raises."""
 
 
 def module_of(definition: Definition) -> SourceKind:
@@ -33,7 +33,7 @@ def module_of(definition: Definition) -> SourceKind:
 
 
 def computes(tenant: Tenant, definition: Definition) -> str | None:
-    """What runs of a transform compute, in a line; None for other pipes. Raises as `SourceKind.schema`."""
+    """A line about what runs of a transform compute; None: no transform. Raises as `SourceKind.schema`."""
     if not isinstance(definition.other_end, Transform):
         return None
     return str(import_module(MODULES[Transform]).computes(tenant, definition))

@@ -142,14 +142,14 @@ def watch_one(pipe: Pipe) -> None:
         if place is None:  # the next run reads everything
             return
         try:
-            _see_to(pipe, place)
+            _watch_source(pipe, place)
         except UserError as error:  # a source that does not answer now does not fail the pipe
             with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
                 progress.failed(connection, pipe.name, error, between_runs=True)
             raise
 
 
-def _see_to(pipe: Pipe, place: Place) -> None:
+def _watch_source(pipe: Pipe, place: Place) -> None:
     address, definition = addresses.url(pipe.tenant, pipe.definition.of_postgres.source), pipe.definition
     moment = datetime.now(UTC)
     table = reading.captured(address, pipe)

@@ -1,4 +1,4 @@
-"""Web: requests by HTTP at the address of a source or a sink, which an operator wrote; none leads away."""
+"""Web: HTTP requests to the address of a source or sink. Redirects are not followed."""
 
 import math
 import random
@@ -195,12 +195,12 @@ def unreachable(noun: str, error: httpx.HTTPError) -> PulseError:
 
 
 def may_pass(status: int) -> bool:
-    """Whether a refusal may be another answer later."""
+    """Whether a refused request may succeed later."""
     return status >= 500 or status in _BUSY
 
 
 def busy(message: str, response: httpx.Response) -> Transient:
-    """The error of an answer that may be another later; `patiently` waits as long as the answer asks for."""
+    """The error of a request that may succeed later; `patiently` waits as long as the answer requests."""
     seconds = _retry_after(response.headers)
     when = {} if seconds is None else {"retry_after": str(seconds)}
     return Transient(message, status=response.status_code, **when)

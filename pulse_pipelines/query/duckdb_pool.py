@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from pulse_resources.errors import FileGone, Terminal, Transient, UserError
+from pulse_resources.errors import FileGone, Terminal, Transient, UserError, first_line
 from pulse_resources.settings import load_settings
 from pulse_resources.store_keys import store_key
 
@@ -121,14 +121,14 @@ def _explained(limits: Limits, store: _Store) -> Iterator[None]:
             f"the query needs more than the {limits.memory} of memory that {limits.purpose} have",
             fix="Ask for fewer rows, fewer columns or a shorter time range",
         ) from error
-    except duckdb.IOException as error:
+    except duckdb.IOException as error:  # further lines of its message quote Pulse's own query
         if getattr(error, "status_code", None) == HTTPStatus.NOT_FOUND:
-            raise FileGone(f"a file of the table is gone: {_first_line(error)}") from error
+            raise FileGone(f"a file of the table is gone: {first_line(error)}") from error
         raise Transient(
-            f"the object store does not answer: {_first_line(error)}", endpoint=store.endpoint
+            f"the object store does not answer: {first_line(error)}", endpoint=store.endpoint
         ) from error
     except duckdb.InvalidInputException as error:
-        raise Terminal(f"a file of the table is damaged: {_first_line(error)}") from error
+        raise Terminal(f"a file of the table is damaged: {first_line(error)}") from error
 
 
 @contextmanager
@@ -248,10 +248,6 @@ def _instance(limits: Limits, store: _Store) -> duckdb.DuckDBPyConnection:
     else:  # validation does not suffice: `iceberg_scan` exempts its files from it, whatever the setting is
         database.execute("SET GLOBAL enable_external_file_cache = false")
     return database
-
-
-def _first_line(error: duckdb.Error) -> str:
-    return str(error).partition("\n")[0]  # further lines quote Pulse's own query
 
 
 def extension(name: str) -> str:

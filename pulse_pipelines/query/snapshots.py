@@ -160,7 +160,7 @@ def by_id(metadata: TableMetadata, snapshot_id: int) -> IcebergSnapshot:
             return snapshot
     raise NotFound(
         "the dataset has no such snapshot",
-        fix="List its snapshots to see which there are",
+        fix="List its snapshots",
         snapshot=snapshot_id,
     )
 

@@ -167,7 +167,7 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
             row = connection.execute(DELETE_DATASET, [slug]).fetchone()
         except psycopg.errors.ForeignKeyViolation:
             raise Conflict(
-                "a pipe brings this dataset, or brings it to a sink",
+                "a pipe writes this dataset, or copies it to a sink",
                 fix="Delete the pipe first (`pulse pipe list`): it may have a slot in its source",
                 tenant=tenant.slug,
                 dataset=slug,

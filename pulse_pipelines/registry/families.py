@@ -107,7 +107,7 @@ def list_owners(since: int = 0) -> dict[str, frozenset[str]]:
 
 
 def existing_slugs(slugs: Collection[str]) -> set[str]:
-    """Those of the slugs that some dataset has."""
+    """The slugs, among these, that some dataset has."""
     with postgres.transaction("pulse_pipeline") as connection:
         return {slug for (slug,) in connection.execute(EXISTING, [list(slugs)])}
 

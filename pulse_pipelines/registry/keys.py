@@ -158,7 +158,7 @@ def list_keys(tenant: Tenant) -> list[ApiKey]:
 
 
 def load_keys_in_force(connection: postgres.Connection) -> list[ApiKey]:
-    """Read the keys of the session's tenant that open something: the others only grow in number."""
+    """Read the keys in force of the session's tenant; the number of all others only grows."""
     return [_stored(row) for row in connection.execute(IN_FORCE)]
 
 
@@ -199,7 +199,7 @@ def rotate_key(tenant: Tenant, key_id: str, overlap_s: float, issuer: str | None
 
 
 def revoke_key(tenant: Tenant, key_id: str, issuer: str | None = None) -> Revoked:
-    """Revoke a key and all keys issued by it, at once and for good; safe to repeat.
+    """Revoke a key and all keys issued by it, at once and permanently; safe to repeat.
 
     Args:
         issuer: id of the key that asks, None for an operator.
@@ -253,7 +253,7 @@ def list_operator_keys() -> list[ApiKey]:
 
 
 def revoke_operator_key(key_id: str) -> ApiKey:
-    """Revoke an operator's key, at once and for good; safe to repeat. Raises NotFound."""
+    """Revoke an operator's key, at once and permanently; safe to repeat. Raises NotFound."""
     with postgres.transaction("pulse_owner") as connection:
         row = connection.execute(REVOKE_OPERATOR, [key_id]).fetchone()
     if row is None:

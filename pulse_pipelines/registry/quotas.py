@@ -106,7 +106,7 @@ def set_limits(
     max_lake_tables: int | None = None,
     max_lake_bytes: int | None = None,
 ) -> Limits:
-    """Set limits of the tenant, for operators; None leaves a limit as it is. Returns the limits in force."""
+    """Set limits of the tenant, for operators; None leaves a limit unchanged. Returns the limits in force."""
     values = {
         "tenant": tenant.tenant_id,
         "kind": EVENTS,

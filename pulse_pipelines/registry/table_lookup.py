@@ -1,4 +1,4 @@
-"""Tables of datasets as they are now: what a slug stands for, and what names in a query do."""
+"""Current tables of datasets, by slug and by the names in a query."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

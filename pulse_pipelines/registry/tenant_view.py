@@ -30,7 +30,7 @@ class TenantView:
 
 
 def load_view(tenant_id: UUID) -> TenantView | None:
-    """Load a tenant's view in its own RLS session; None when there is no such tenant."""
+    """Load a tenant's view in its own RLS session; None if the tenant does not exist."""
     with postgres.tenant_transaction("pulse_api", tenant_id, one_snapshot=True) as connection:
         tenants = postgres.select(connection, Tenant, SELF, [tenant_id])
         if not tenants:

@@ -29,7 +29,7 @@ WHERE tenant_id = %s AND resolution IS NULL AND reason = 'landing_failed' GROUP 
 
 
 class Kind(StrEnum):
-    """What differs."""
+    """The kind of a difference."""
 
     RESTORED = "restored"
     """Postgres and the object store are of different times."""

@@ -134,7 +134,7 @@ def find_returned(tenant: Tenant, objects: RawObjects) -> list[str]:
 
 
 def delete_again(tenant: Tenant, paths: Sequence[str]) -> None:
-    """Enter objects of `find_returned` as removed, but not deleted, for `raw_retention.delete_removed`."""
+    """Enter objects of `find_returned` as removed, but not deleted, for `retention.delete_removed`."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(DELETE_AGAIN, [tenant.tenant_id, list(paths)])
 

@@ -94,7 +94,7 @@ def refill(spark: SparkSession, tenant: Tenant, batch: LostBatch) -> int:
     count = sum(part.events for part in refilled.parts)
     if count != batch.lines:
         raise Terminal(
-            f"the topic gives {count:,} events, and the batch had {batch.lines:,}",
+            f"the topic has {count:,} events, and the batch had {batch.lines:,}",
             fix="Put its raw objects back from a backup",
             **where,
         )

@@ -1,4 +1,4 @@
-"""Repair after a restore: what Postgres or the object store has lost, from what Kafka and the other have.
+"""Repair after a restore: what Postgres or the object store has lost, from Kafka and the other one.
 
 Raw objects that are gone are written again from Kafka. A table whose metadata is gone is pointed at the
 newest that is there, or at metadata without rows. Then the days whose rows are not those of the ledger are
@@ -21,7 +21,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
-from pulse_pipelines.maintenance import raw_retention
+from pulse_pipelines.maintenance import retention
 from pulse_pipelines.registry.datasets import list_datasets
 from pulse_pipelines.restore import lost_raw, raw_refill, table_files, tenant_tables
 from pulse_pipelines.restore.lost_raw import LostBatch
@@ -67,7 +67,7 @@ def repair(spark: SparkSession, tenant: Tenant, *, parallelism: int) -> Iterator
     objects = lost_raw.list_objects(tenant)
     if returned := lost_raw.find_returned(tenant, objects):
         lost_raw.delete_again(tenant, returned)
-        raw_retention.delete_removed(tenant)
+        retention.delete_removed(tenant)
         done = f"objects that had been deleted, and were there again, deleted: {len(returned):,}"
         yield Repaired(tenant.slug, "raw zone", None, done)
     yield from _refill(spark, tenant, lost_raw.find_lost(tenant, objects))

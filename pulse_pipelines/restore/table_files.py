@@ -44,7 +44,7 @@ MARGIN = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Base:
-    """A metadata file whose manifests are all there, and what of its other files is gone."""
+    """A metadata file whose manifests all exist, and the other files of it that are gone."""
 
     location: str
     document: Document
@@ -82,7 +82,7 @@ class TableFiles:
 
     @property
     def is_current(self) -> bool:
-        """Whether the catalog's pointer, with its manifests, is there."""
+        """Whether the current metadata and its manifests exist."""
         return self.base is not None and self.base.location == self.pointer
 
     @property

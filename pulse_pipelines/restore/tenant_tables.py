@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow.fs as pafs
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, own, parsing, paths
+from pulse_pipelines.lake import catalog, metadata, parsing, paths, table_state
 from pulse_pipelines.lake.catalog import OwnTable
 from pulse_resources import object_store
 from pulse_resources.iceberg import table_metadata
@@ -119,7 +119,7 @@ def _document(tenant: Tenant, path: str) -> Document | None:
         document = parsing.loads(metadata.read(tenant, path, bypass_cache=True).content)
         paths.check(tenant, document)
         parsing.table(document)
-    except (*own.UNREADABLE, ValueError, TypeError, KeyError):
+    except (*table_state.UNREADABLE, ValueError, TypeError, KeyError):
         return None
     return document
 

@@ -20,8 +20,8 @@ SUFFIXES = (".out", ".err", ".complete")
 
 
 @dg.op(
-    description="Remove the logs (standard output and error) of runs, and those of ticks, without a write "
-    "to for `dagster.log_days` days. What happened in a run, and what it materialized, stays."
+    description="Remove logs of runs (standard output and error) and of ticks that were last written to "
+    "more than `dagster.log_days` days ago. Events and materializations of the runs stay."
 )
 def remove_logs(context: dg.OpExecutionContext) -> None:
     manager = context.instance.compute_log_manager

@@ -43,7 +43,7 @@ COLLECT_AFTER = 200_000
 
 @dataclass(frozen=True)
 class Likeness:
-    """The differences of a part: all else is common to the parts of its form, except their names."""
+    """The differences of a part from others of its form, except for its name."""
 
     form: Hashable
     spec: AssetSpec
@@ -60,7 +60,7 @@ class Parts(Protocol):
         """Definitions of these parts alone; of one that is gone nothing."""
 
     def likenesses(self, names: Collection[str]) -> Mapping[str, Likeness]:
-        """Those of these parts that are like others; all others are built by themselves."""
+        """The parts, among these, that are like others; all others are built separately."""
 
     def build_model(self, form: Hashable, name: str) -> Definitions:
         """Definitions of a part of a form by a name that no part has, which stands wherever the name does."""

@@ -1,4 +1,4 @@
-"""Which runs have a process: known in the code server alone, in which sensors are evaluated, too."""
+"""Runs that have a process: known in the code server only, which also evaluates sensors."""
 
 from collections.abc import Callable, Set
 
@@ -6,7 +6,7 @@ _sources: list[Callable[[], Set[str]]] = []
 
 
 def tell(runs_with_process: Callable[[], Set[str]]) -> None:
-    """Have this process, which is the code server, know the ids of the runs that have a process."""
+    """Let this process, the code server, know the ids of the runs that have a process."""
     _sources[:] = [runs_with_process]
 
 

@@ -1,4 +1,4 @@
-"""What one run needs of the definitions: its process builds that, and not all that exists.
+"""Scope of a run: its process builds only the definitions that the run needs.
 
 Dagster builds the definitions again in the process of each run. They have an asset and a check of every slug,
 which took 8 ms of a slow core per slug, so that a batch of one event cost more with each dataset.
@@ -38,13 +38,13 @@ _parted = False
 
 
 def build_parted() -> None:
-    """Say that this process is the code server, which builds parts by themselves (see `parts`)."""
+    """Declare this process the code server, which builds parts separately (see `parts`)."""
     global _parted
     _parted = True
 
 
 def parted() -> bool:
-    """Whether this process builds parts by themselves, and all definitions without them."""
+    """Whether this process builds parts separately, and all definitions without them."""
     return _parted
 
 

@@ -82,7 +82,7 @@ def read_archives_once() -> None:
 
 
 def prefer_code_of_sessions() -> None:
-    """Let workers import Pulse from the archive that a session of another version brings.
+    """Let workers import Pulse from the archive of a session with another version.
 
     Spark starts a daemon per session, so no worker has tasks of two versions.
     """
@@ -101,7 +101,7 @@ def prefer_code_of_sessions() -> None:
 
 
 def load() -> None:
-    """Import what tasks need, and spare workers from visiting it."""
+    """Import what tasks need, and keep workers' garbage collection from visiting it."""
     read_archives_once()
     prefer_code_of_sessions()
     for name in PRELOADED:
@@ -121,7 +121,7 @@ def fork_workers() -> None:
 
 
 def main() -> None:
-    """Be the daemon, or wait while a fork of the server's template is it."""
+    """Become the daemon, or wait while a fork of the server's template is the daemon."""
     sys.path[:] = installed_instead_of_archives(sys.path)  # before the first import of pyspark
     if not spark_template.serve_by_fork(load, fork_workers):
         load()

@@ -1,4 +1,4 @@
-"""Allowlist of callers' SQL: a name that is not here is refused, whatever it means to a newer DuckDB.
+"""Allowlist of callers' SQL: all other names are refused, whatever they mean to a newer DuckDB.
 
 Left out are functions that read files or addresses, reveal the process or its settings, wait, or run text as
 SQL, and DuckDB's internal ones.

@@ -56,7 +56,7 @@ class Recorded:
 
 
 def new_id() -> str:
-    """An id for a query to which the caller gave none."""
+    """An id for a query whose caller did not choose one."""
     return secrets.token_hex(8)
 
 
@@ -108,7 +108,7 @@ def cancel(tenant: Tenant, query_id: str) -> Recorded:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         recorded = postgres.select(connection, Recorded, CANCEL.format(fields=_fields()), [query_id])
     if not recorded:
-        raise NotFound("no such query", fix="List them to see which there are", query_id=query_id)
+        raise NotFound("no such query", fix="List the queries", query_id=query_id)
     return recorded[0]
 
 

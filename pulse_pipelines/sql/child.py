@@ -18,7 +18,7 @@ from pulse_pipelines.sql import encoders, engine, manifests, values
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.engine import Store, View
 from pulse_pipelines.sql.gate import Gate, Query
-from pulse_resources.errors import FileGone, PulseError, Transient, UserError
+from pulse_resources.errors import FileGone, PulseError, Transient, UserError, first_line
 
 BATCH_ROWS = 1_024
 _FORBIDDEN, _ABSENT, _RANGE = 403, 404, 416
@@ -98,7 +98,7 @@ def run(
         raise _too_much(f"{limits['memory_bytes'] // 2**20} MiB of memory") from error
     except duckdb.IOException as error:
         if getattr(error, "status_code", None) == _ABSENT:
-            raise FileGone(f"a file of a table is gone: {_first_line(error)}") from error
+            raise FileGone(f"a file of a table is gone: {first_line(error)[:500]}") from error
         if "InvalidAccessKeyId" in str(error):
             raise FileGone("the tenant revoked the key for a table") from error
         wrong = _WRONG_FILES.get(getattr(error, "status_code", None) or 0)
@@ -106,13 +106,13 @@ def run(
             wrong = _WRONG_FILES[_RANGE]
         if wrong and any("." in view["name"] for view in job["views"]):
             raise UserError(
-                f"a table names {wrong}: {_first_line(error)}",
+                f"a table names {wrong}: {first_line(error)[:500]}",
                 fix="Your engines wrote the table: roll it back, or create it again",
             ) from error
-        raise Transient(f"the object store does not answer: {_first_line(error)}") from error
+        raise Transient(f"the object store does not answer: {first_line(error)[:500]}") from error
     except (duckdb.InternalException, duckdb.FatalException) as error:
         raise UserError(
-            f"DuckDB fails at this query: {_first_line(error)}",  # below it are addresses of the process
+            f"DuckDB fails at this query: {first_line(error)[:500]}",  # below it are addresses of the process
             fix="Write it another way, or with smaller arguments",
         ) from error
     except (duckdb.BinderException, duckdb.CatalogException) as error:  # files have no part in these
@@ -121,7 +121,7 @@ def run(
         raise _failed(error) from error
     except (pa.ArrowException, ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
-            f"the result cannot be written as {job['media_type']}: {_first_line(error)}",
+            f"the result cannot be written as {job['media_type']}: {first_line(error)[:500]}",
             fix="Make text of the column: CAST(... AS VARCHAR)",
         ) from error
 
@@ -191,7 +191,7 @@ def _encoded(
 
 def _too_large(most: str) -> UserError:
     return WrongQueryError(
-        f"the result has more than the {most} that a query may give", fix="Aggregate, or add LIMIT"
+        f"the result has more than the {most} that a query may return", fix="Aggregate, or add LIMIT"
     )
 
 
@@ -212,10 +212,6 @@ def _answer(channel: Connection, work: Callable[[], tuple[dict[str, Any], bytes]
         return
     channel.send_bytes(orjson.dumps(head))
     channel.send_bytes(content)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:500]
 
 
 def _short(error: Exception) -> str:

@@ -109,7 +109,7 @@ def die_with_parent() -> None:
 
 
 def last_words(stderr: bytes) -> str:
-    """The last line of what a process that failed wrote, for its error."""
+    """The last line that a failed process wrote, for its error."""
     lines = stderr.decode(errors="replace").strip().splitlines()
     return printable(lines[-1]) if lines else "it said nothing"
 

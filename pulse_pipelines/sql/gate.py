@@ -178,7 +178,7 @@ def _table(node: Mapping[str, Any]) -> str:
     if not all(map(_PLAIN.fullmatch, (name, *(namespace.split(".") if namespace else ())))):
         raise UserError(f"there is no table {name[:100]!r}", fix=_TENANT_NAMES if namespace else _NAMES)
     if node["at_clause"]:
-        raise UserError("AT is not understood", fix="Name the snapshots beside the SQL: `snapshots`")
+        raise UserError("AT is not supported", fix="Name the snapshots beside the SQL: `snapshots`")
     return f"{namespace}.{name}" if namespace else name.lower()
 
 

@@ -134,7 +134,7 @@ def _fetch(cursor: duckdb.DuckDBPyConnection, manifest: _Listed) -> bytes:
 
 def _read(database: duckdb.DuckDBPyConnection, location: str, kind: str) -> bytes:
     if _PATTERNS.search(location):
-        raise ValueError(f"DuckDB takes the name of its {kind} for a pattern: {location[:200]!r}")
+        raise ValueError(f"DuckDB would read the name of its {kind} as a pattern: {location[:200]!r}")
     row = database.execute(READ, [location]).fetchone()
     if row is None:
         raise ValueError(f"there is no {kind} at {location[:200]!r}")
@@ -191,7 +191,7 @@ def _check_manifest(database: duckdb.DuckDBPyConnection, manifest: _Listed, cont
 
 
 class Verdicts:
-    """Which manifests were whole, by the folders of their tables. Thread-safe."""
+    """Marks of manifests that were whole, by the folders of their tables. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -73,7 +73,7 @@ def tables(
     unknown = sorted(travel.snapshots.keys() - {each.table for each in datasets} - locations.keys())
     if unknown:
         raise UserError(
-            f"the query does not read {unknown[0]!r}, of which a snapshot is named",
+            f"a snapshot is named for {unknown[0]!r}, which the query does not read",
             fix="Name tables as the query does, and a dataset's latest state by the dataset's slug",
         )
     pinned = [_pin_dataset_table(tenant, each, travel) for each in datasets]

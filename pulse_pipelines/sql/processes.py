@@ -157,7 +157,7 @@ class Processes:
         Raises:
             Transient: no child can be started.
         """
-        process = self._waiting() or self._made()
+        process = self._waiting() or self._make_process()
         threading.Thread(target=self.fill, name="sql-ready", daemon=True).start()
         return process
 
@@ -165,7 +165,7 @@ class Processes:
         """Start children until enough are idle."""
         with suppress(Transient):
             while len(self._ready) < self._many:
-                self._ready.append(self._made())
+                self._ready.append(self._make_process())
 
     def stop(self) -> None:
         """End the idle children and the template."""
@@ -189,7 +189,7 @@ class Processes:
                 process.__exit__()
         return None
 
-    def _made(self) -> Process:
+    def _make_process(self) -> Process:
         """Start a child, and wait until it is confined."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -205,7 +205,7 @@ class Processes:
     def _forked(self, theirs: socket.socket) -> int:
         with self._lock:
             for _ in range(2):  # once more, by a new template, if the first has ended
-                control = self._control or self._begun()
+                control = self._control or self._start_template()
                 with suppress(OSError):
                     socket.send_fds(control, [b"."], [theirs.fileno()])
                     _, handles, _, _ = socket.recv_fds(control, 1, 1)
@@ -215,7 +215,7 @@ class Processes:
                 self._control = None
         raise Transient("the parent process of queries does not start")
 
-    def _begun(self) -> socket.socket:
+    def _start_template(self) -> socket.socket:
         """Start the template, in place of an earlier one; its socket. It inherits no environment."""
         if self._template is not None:
             self._template.kill()

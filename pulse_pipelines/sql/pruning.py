@@ -1,4 +1,4 @@
-"""Partitions by which DuckDB leaves out files that have rows of a result: such a table is read whole.
+"""Partitions by which DuckDB would wrongly leave out files: such a table is read whole.
 
 DuckDB 1.5 computes which partition a value of a condition is in, and skips the others. It errs for days and
 months of timestamps before 1970, which it rounds towards 1970 (Iceberg: towards the past), and for buckets of

@@ -267,7 +267,7 @@ def _has_column(node: Any) -> bool:
 
 
 def text_of(node: Mapping[str, Any]) -> str | None:
-    """The text that a node is, if it is a constant."""
+    """The text of a node, if it is a constant."""
     value = node["value"] if _is_constant(node) else {}
     return str(value["value"]) if value.get("type", {}).get("id") == "VARCHAR" and "value" in value else None
 

@@ -26,7 +26,7 @@ Text = Callable[[pa.Array], list[str | None]]
 
 
 def texts(database: duckdb.DuckDBPyConnection) -> Text:
-    """`Text` in an instance, beside a query of which rows are still to come."""
+    """`Text` in an instance, beside a query that has more rows."""
 
     def text(array: pa.Array) -> list[str | None]:
         if not len(array):
@@ -57,7 +57,10 @@ def exact(array: pa.Array, text: Text) -> pa.Array:
     buffer_count, children = _parts(array)
     made = [exact(child, text) for child in children]
     return pa.Array.from_buffers(
-        _of(kind, [child.type for child in made]), len(array), array.buffers()[:buffer_count], children=made
+        _type_of(kind, [child.type for child in made]),
+        len(array),
+        array.buffers()[:buffer_count],
+        children=made,
     )
 
 
@@ -77,7 +80,7 @@ def _parts(array: pa.Array) -> tuple[int, list[pa.Array]]:
     return 1 if pt.is_fixed_size_list(kind) else 2, [array.values]
 
 
-def _of(kind: pa.DataType, children: Sequence[pa.DataType]) -> pa.DataType:
+def _type_of(kind: pa.DataType, children: Sequence[pa.DataType]) -> pa.DataType:
     """A nested type with other types of its children."""
     if pt.is_map(kind):
         key, item = children[0]
@@ -132,7 +135,7 @@ def _offsets(array: pa.Array) -> Sequence[int]:
 
 
 def _leaves(array: pa.Array, text: Text) -> list[Any]:
-    odd = _odd(array)
+    odd = _odd_values(array)
     if odd is None or not pc.any(odd).as_py():
         return _usual(array)
     written = iter(text(array.filter(odd)))
@@ -149,26 +152,26 @@ def _usual(array: pa.Array) -> list[Any]:
     return items
 
 
-def _odd(array: pa.Array) -> pa.Array | None:
+def _odd_values(array: pa.Array) -> pa.Array | None:
     """Which values Python's types cannot hold, or not all of; None: none of this type."""
     kind = array.type
     if pt.is_interval(kind):
         return array.is_valid()
     if pt.is_date32(kind):
-        return _beyond(array.view(pa.int32()), _DAYS[0], _DAYS[1])
+        return _out_of_range(array.view(pa.int32()), _DAYS[0], _DAYS[1])
     if pt.is_time64(kind):
         whole = array.view(pa.int64())
-        return _broken(whole) if kind.unit == "ns" else _beyond(whole, 0, _DAY_US - 1)
+        return _broken(whole) if kind.unit == "ns" else _out_of_range(whole, 0, _DAY_US - 1)
     if pt.is_timestamp(kind):
         whole = array.view(pa.int64())
         if kind.unit == "ns":
-            return pc.or_(_broken(whole), _beyond(whole, 1 - _INFINITE, _INFINITE - 1))
+            return pc.or_(_broken(whole), _out_of_range(whole, 1 - _INFINITE, _INFINITE - 1))
         day = _PER_DAY[kind.unit]
-        return _beyond(whole, _DAYS[0] * day, (_DAYS[1] + 1) * day - 1)
+        return _out_of_range(whole, _DAYS[0] * day, (_DAYS[1] + 1) * day - 1)
     return None
 
 
-def _beyond(numbers: pa.Array, least: int, most: int) -> pa.Array:
+def _out_of_range(numbers: pa.Array, least: int, most: int) -> pa.Array:
     return pc.fill_null(pc.or_(pc.less(numbers, least), pc.greater(numbers, most)), False)
 
 

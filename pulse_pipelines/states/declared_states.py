@@ -1,4 +1,4 @@
-"""States of datasets of events: declared, looked at, read by key, dropped (see `states.state_keys`)."""
+"""States of datasets of events: declare, show, read by key, drop (see `states.state_keys`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +120,7 @@ def declare(
     max_keys: int = STATE_KEYS,
     windows: Windows | None = None,
 ) -> DeclaredState:
-    """Declare the state of a dataset, then to be built; one by the same column stays, with this room.
+    """Declare the state of a dataset, to be built then; one by the same column stays, with this size.
 
     Args:
         windows: its windows; None: it has none.
@@ -191,7 +191,7 @@ def newest(tenant: Tenant, slug: str, key: str, as_of: datetime | None = None) -
     """
     moment = as_of or datetime.now(UTC)
     if not 2 <= moment.year < MAXYEAR:
-        raise UserError("windows are as of the years 2 to 9998", tenant=tenant.slug, dataset=slug)
+        raise UserError("windows end in the years 2 to 9998", tenant=tenant.slug, dataset=slug)
     row: Any = None
     windows: KeyWindows | None = None
     if "\0" not in key:
@@ -222,7 +222,7 @@ def page(tenant: Tenant, slug: str, after: str | None, limit: int) -> tuple[Decl
 
 
 def full() -> list[FullState]:
-    """The states of all tenants that had no room for a key, or have too little for windows."""
+    """The states of all tenants that had no room for a key, or too little for windows."""
     with postgres.transaction("pulse_pipeline") as connection:
         return postgres.select(connection, FullState, FULL, [RETENTION_MINUTES])
 
@@ -246,7 +246,7 @@ def _key_of(dataset: Dataset, latest_by: str, where: dict[str, str]) -> str:
     """The name of the column that is to be the key. Raises UserError, Conflict."""
     if dataset.of_entities:
         raise Conflict(
-            "entities have a latest state by themselves",
+            "a dataset of entities has a latest state already",
             fix=f"Read it as {dataset.slug}__latest, in SQL",
             **where,
         )
@@ -272,7 +272,7 @@ def _newest(key: str, at: int, event_id: str, data: str | None) -> Newest:
 
 
 def _without_state(tenant: Tenant, slug: str) -> Conflict:
-    """The error of a dataset without a state. Raises NotFound: there is no such dataset."""
+    """The error of a dataset without a state. Raises NotFound: the dataset does not exist."""
     find_dataset(tenant, slug)
     return Conflict(
         "the dataset has no state",

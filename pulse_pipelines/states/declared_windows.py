@@ -1,4 +1,4 @@
-"""Windows of states: declared with the state, looked at, read by key (see `states.window_buckets`)."""
+"""Windows of states: declared with the state, shown, read by key (see `states.window_buckets`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class DeclaredWindows:
 
 @dataclass(frozen=True)
 class Window:
-    """What there was of a key in some minutes."""
+    """The events of a key in some minutes."""
 
     start: str
     events: int
@@ -132,7 +132,7 @@ def checked(dataset: Dataset, windows: Windows, where: Mapping[str, str]) -> Win
     for name in windows.sums:
         if name not in names:
             raise UserError(
-                f"a sum is of a property of the schema that is a number: {name} is not",
+                f"only properties of the schema that are numbers have sums: {name} is not one",
                 fix=meant(name, [column.name for column in fitting]),
                 **where,
             )
@@ -239,7 +239,7 @@ def check(
     for name in () if row is None else row[0]:
         if name not in unchanged:
             raise Conflict(
-                f"in the newer schema {name}, of which the dataset's windows have sums, has another type",
+                f"the newer schema gives another type to {name}, of which the dataset's windows have sums",
                 fix="Declare the state without this sum first: pulse state declare, or PUT .../state",
                 tenant=tenant.slug,
                 dataset=dataset.slug,

@@ -1,4 +1,4 @@
-"""Building of a state: from the events that are in the table already, while batches keep it.
+"""Building of a state from the events in the table, while batches keep it up to date.
 
 Pieces of the table's files are merged one after the other, each in a transaction of its own: merging what is
 there already changes nothing. A build counts only if the state came to lack nothing else meanwhile: after an

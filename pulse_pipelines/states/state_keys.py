@@ -1,4 +1,4 @@
-"""States of datasets of events: of each value of a column, the key, the newest event, kept in Postgres.
+"""States of datasets of events: the newest event per value of a column, the key, in Postgres.
 
 The newest is the greatest by timestamp, then by place in the topic. So whatever is merged again, late or in
 another order gives the same state. Of each file that a batch writes, the task that writes it brings the
@@ -136,8 +136,7 @@ def with_keys(column: str, rows: pa.Table) -> tuple[pa.Table, pa.Array]:
 
 
 def with_frame(dataset: Dataset, candidate: CandidateFile, rows: pa.Table) -> CandidateFile:
-    """A candidate that brings the newest events among its rows, if the dataset has a state, and its buckets,
-    if this has windows."""
+    """A candidate with its newest events, if the dataset has a state, and with buckets, if it has windows."""
     if dataset.state is None:
         return candidate
     state_id, column = dataset.state
@@ -155,7 +154,7 @@ def land(
     *,
     rows_are_new: bool = True,
 ) -> UUID | None:
-    """Merge what files bring into the states of their datasets, in the transaction that lands the files.
+    """Merge the frames of files into the states of their datasets, in the transaction that lands the files.
 
     Args:
         files: by dataset.

@@ -1,4 +1,4 @@
-"""Rows of a dataset's table as it was once, for what is built from them: a state, and its windows."""
+"""Rows of a dataset's table at one moment, from which a state and its windows are built."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ def files(tenant: Tenant, dataset: Dataset, location: str) -> list[FileScanTask]
 
 
 def pieces(file: FileScanTask, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Columns of a file's rows, `PIECE` rows at a time; those that the file has not are null.
+    """Columns of a file's rows, `PIECE` rows at a time; columns that the file lacks are null.
 
     Raises:
         FileNotFoundError: an erasure removed the file.

@@ -1,4 +1,4 @@
-"""Windows of states: of each key and minute of event time the events, the first and last one, and sums.
+"""Windows of states: per key and minute of event time the number of events, the first and last, and sums.
 
 Buckets are added to, so that each row must be added once: a file's own (`frame`) by the transaction that
 lands it (`land`), those of the table as it was when the windows began by their build
@@ -163,7 +163,7 @@ def _summed(table: pa.Table, name: str, buckets: pa.Table) -> pa.Array:
 def land(
     connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, frames: Iterable[bytes | None]
 ) -> None:
-    """Add what files bring to their dataset's windows, in the transaction that lands the files."""
+    """Add the frames of files to their dataset's windows, in the transaction that lands the files."""
     row = connection.execute(HOLD, [dataset_id]).fetchone()
     if row is not None:  # else they are dropped
         add(connection, tenant_id, dataset_id, row, [frame for frame in frames if frame is not None])
@@ -176,7 +176,7 @@ def add(
     row: Sequence[Any],
     frames: Iterable[bytes],
 ) -> int | None:
-    """Add frames to windows that are held, and drop buckets that are too old, or for which there is no room.
+    """Add frames to windows that are held, and drop buckets that are too old, or exceed the maximum.
 
     Args:
         row: what `HOLD` gave.
@@ -215,7 +215,7 @@ def add(
 
 
 def retained_after(newest: int | None, dropped_to: int | None) -> int | None:
-    """The minute after which buckets are kept; None: there was no event yet."""
+    """The minute after which buckets are kept; None: no event has landed yet."""
     return None if newest is None else _retained_after(newest, dropped_to)
 
 
@@ -259,7 +259,7 @@ def changed(connection: postgres.Connection, dataset_id: UUID, days: Iterable[da
 
 
 def restart(connection: postgres.Connection, dataset_id: UUID) -> None:
-    """Empty windows, which then are to be built."""
+    """Empty the windows, which then have to be built."""
     connection.execute(RESTART, [dataset_id])
     connection.execute(EMPTY, [dataset_id])
 

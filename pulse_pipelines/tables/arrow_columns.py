@@ -232,7 +232,7 @@ def _dates(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str) ->
 
 
 def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Array:
-    """What the columns do not hold, as JSON text, for the column `_extra`: members that the schema does not
+    """Content that no column holds, as JSON text for `_extra`: members that the schema does not
     declare, and numbers with more digits than a double has."""
     names = {column.field for column in declared}
     doubles = [c.field for c in declared if c.type.kind is Kind.DOUBLE]

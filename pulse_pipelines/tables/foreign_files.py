@@ -1,4 +1,4 @@
-"""Data files that other engines wrote, written again as they are: as one file, or without some rows.
+"""Data files of other engines, rewritten with their columns unchanged: as one file, or without some rows.
 
 A new file has the columns of the old ones by Parquet's own schema: names, types, field ids and nesting. The
 table's schema plays no part, so that a column which it added, renamed, widened or dropped since stays what it
@@ -60,7 +60,7 @@ class Unfit(Terminal):
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of data files."""
+    """The result of rewriting data files."""
 
     file: DataFile | None
     """The new one; None: no row was left."""

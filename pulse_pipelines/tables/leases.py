@@ -52,6 +52,6 @@ def nobody_moving(dataset_id: UUID) -> Iterator[None]:
     with locks.session(Lock.MOVE, dataset_id) as is_locked:
         if not is_locked:
             raise Transient(
-                "the dataset is just moving to another schema", fix="Try again later", dataset=dataset_id
+                "the dataset is being moved to another schema", fix="Try again later", dataset=dataset_id
             )
         yield

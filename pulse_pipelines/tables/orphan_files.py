@@ -99,11 +99,11 @@ def _orphans(
     """The orphans in the table's own folder; the folder of a table deleted meanwhile is left alone."""
     folder = f"{table.location()}/"
     return [
-        each
-        for each in objects
-        if each.path.startswith(folder)
-        and each.path not in reached
-        and each.name.partition("-")[0] not in spared
+        file
+        for file in objects
+        if file.path.startswith(folder)
+        and file.path not in reached
+        and file.name.partition("-")[0] not in spared
     ]
 
 

@@ -285,8 +285,8 @@ class _StagingCatalog(NoopCatalog, MetastoreCatalog):
     ) -> CommitTableResponse:
         following = self._update_and_stage_table(table, table.name(), requirements, updates)
         before, after = (
-            orjson.loads(each.model_dump_json(exclude_none=True))
-            for each in (table.metadata, following.metadata)
+            orjson.loads(metadata.model_dump_json(exclude_none=True))
+            for metadata in (table.metadata, following.metadata)
         )
         self.document = table_metadata.followed(self.document, before, after)
         table_metadata.write(self.document, following.metadata_location)

@@ -17,6 +17,8 @@ from pulse_resources.settings.api_settings import local_url
 
 MODULE = "pulse_pipelines.definitions"
 SERVICES = ("dagster-code", "dagster-webserver", "dagster-daemon")
+LOAD_S = 300.0
+"""How long the definitions may take to load."""
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -92,11 +94,11 @@ def login_url(settings: Settings) -> str | None:
     return f"{url(settings)}/login#token={token.get_secret_value()}" if token else None
 
 
-def load_problem(settings: Settings, timeout: float = 300.0) -> str | None:
+def load_problem(settings: Settings) -> str | None:
     """Wait until the definitions are loaded; returns the error if they are not."""
     query = """{ workspaceOrError { ... on Workspace { locationEntries { loadStatus
         locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + LOAD_S
     while time.monotonic() < deadline:
         try:
             entries = ask(settings, query)["workspaceOrError"].get("locationEntries", [])
@@ -111,7 +113,7 @@ def load_problem(settings: Settings, timeout: float = 300.0) -> str | None:
             errors = [e["message"] for e in loaded if e["__typename"] == "PythonError"]
             return errors[0].strip().splitlines()[-1] if errors else None
         time.sleep(0.3)
-    return f"the definitions did not load within {timeout:.0f} s"
+    return f"the definitions did not load within {LOAD_S:.0f} s"
 
 
 def _daemon_beats(settings: Settings, since: float, timeout: float) -> bool:

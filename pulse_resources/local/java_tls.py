@@ -60,7 +60,7 @@ def _trust(store: Path, authorities: Path) -> None:
     certificates = re.findall(_PEM.format("CERTIFICATE"), content, re.DOTALL)
     if not certificates:
         raise UserError(
-            f"{authorities} has no certificate in it", fix="PULSE_OBJECT_STORE__CA_FILE takes PEM"
+            f"{authorities} has no certificate in it", fix="PULSE_OBJECT_STORE__CA_FILE must be PEM"
         )
     fresh, single = store.with_suffix(".new"), store.with_suffix(".pem")
     fresh.unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def _trust(store: Path, authorities: Path) -> None:
             check=False,
         )
         if done.returncode:
-            raise Terminal(f"keytool took no certificate of {authorities}: {done.stdout.strip()}")
+            raise Terminal(f"keytool accepted no certificate of {authorities}: {done.stdout.strip()}")
     single.unlink()
     fresh.replace(store)
 

@@ -11,13 +11,13 @@ from pulse_resources.errors import Terminal
 _LOWEST = 20_000
 
 
-def is_free(port: int, host: str = "127.0.0.1") -> bool:
+def is_free(port: int) -> bool:
     """Whether a service could listen on `port` now."""
     with socket.socket() as probe:
         # As servers bind: connections in TIME_WAIT do not count, listeners do.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True
@@ -32,10 +32,10 @@ def answers(host: str, port: int, timeout: float = 1.0) -> bool:
         return False
 
 
-def answers_at(path: Path, timeout: float = 1.0) -> bool:
+def answers_at(path: Path) -> bool:
     """Whether something accepts connections on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(timeout)
+        probe.settimeout(1.0)
         try:
             probe.connect(str(path))
         except OSError:

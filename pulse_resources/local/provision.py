@@ -132,7 +132,7 @@ def _remembered(layout: Layout) -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise UserError(
-            "settings.json is not valid JSON", fix="Repair it, or remove it with all of its folder"
+            "settings.json is not valid JSON", fix="Repair it, or remove the whole folder"
         ) from error
     local: dict[str, Any] = written.get("local", {})
     return local

@@ -1,10 +1,9 @@
 """All services of the stack, in display order."""
 
 from pulse_resources.local import (
-    api,
     dagster,
+    front_ends,
     kafka,
-    lake,
     minio,
     minio_program,
     postgres,
@@ -45,9 +44,9 @@ def build(
         if name in names
     ]
     if "api" in names:
-        services.append(api.service(layout, settings))
+        services.append(front_ends.api(settings))
     if "lake" in names:
-        services.append(lake.service(layout, settings))
+        services.append(front_ends.lake(settings))
     if set(dagster.SERVICES) & set(names):
         services += dagster.services(layout, settings, definitions)
     return services

@@ -133,7 +133,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
     port, token = str(settings.spark.address[1]), settings.spark.bearer
     if token is None:
         raise UserError(
-            "anybody could use the Spark server",
+            "anyone could use the Spark server",
             fix="Set PULSE_SPARK__TOKEN, here and where Pulse runs",
         )
     java_options = (

@@ -87,7 +87,7 @@ class Object:
 
 
 def listed(prefix: str, store: pafs.S3FileSystem | None = None) -> Iterator[Object]:
-    """All objects under a prefix, which must end at a folder boundary; none if there is no such folder.
+    """All objects under a prefix, which must end at a folder boundary; none if the folder does not exist.
 
     Args:
         store: a client with a key of its own; None: this process's.

@@ -162,7 +162,7 @@ class LimitSettings(BaseModel):
 
     Quotas and rates hold across all API processes, and quotas for events from any source. Default rates are
     beyond a busy tenant's traffic (they stop runaway clients), and so are those of datasets, of which the UI
-    shows all tenants' together. There is no other default quota.
+    shows all tenants' together. Other quotas have no default.
     """
 
     max_datasets: int = 1_000

@@ -53,7 +53,7 @@ def test_a_schedule_is_its_seeds_and_a_longer_one_begins_with_a_shorter_one() ->
 def test_all_kinds_of_steps_are_drawn_and_told() -> None:
     found = drawn(SEED, 100)
     steps = [step for steps in found.rounds for step in steps]
-    assert {step.what for step in steps} == {
+    assert {step.action for step in steps} == {
         *("send", "collect", "lose", "age", "ingest", "replay", "discard", "backfill", "move", "delete"),
         *("create", "erase", "accept", "quota", "upkeep", "retain", "curate"),
     }
@@ -381,7 +381,7 @@ SHORT = Schedule(
     (
         (
             *(send(0, "orders", 20), send(1, "clicks", 10), send(2, "orders", 8, seed=36)),
-            replace(send(3, "orders", 5, still_s=0.0), what="collect"),
+            replace(send(3, "orders", 5, still_s=0.0), action="collect"),
             Step("ingest", EVERYONE, after_s=1.0, blow=Blow("after.dedup_gate"), later=1),
         ),
         (

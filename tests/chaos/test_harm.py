@@ -95,7 +95,7 @@ def span(p99_ms: float = 10.0, settled_s: float = 30.0, **failures: int) -> Span
 RESULT = Result(
     name="an attack",
     key="none",
-    seen={"413 too-large": 3},
+    answers={"413 too-large": 3},
     wrong=[],
     quiet=span(),
     beside=span(),

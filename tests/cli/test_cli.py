@@ -950,7 +950,7 @@ def test_a_setting_that_is_wrong_or_unknown_is_an_error(
         ),
         ({"kafak": {"password": "hush"}}, "kafak in {} is not a setting. Did you mean kafka?"),
         ({"ingest": {"colour": 1}}, "ingest.colour in {} is not a setting. Remove it. Or run `pulse up`"),
-        (["hush"], "{} cannot be read: it is no JSON object"),
+        (["hush"], "{} cannot be read: it is not a JSON object"),
     ],
 )
 def test_what_settings_json_says_and_is_no_setting_is_an_error(

@@ -333,7 +333,7 @@ def test_a_broken_file_stops_no_other(zone: Zone) -> None:
     for rollup, says in (
         ("broken", "broken.sql: the query reads secrets"),
         ("unknown", "unknown.sql: [UNRESOLVED_COLUMN"),
-        ("grainless", "grainless.sql: the grain (kind) does not tell rows apart"),
+        ("grainless", "grainless.sql: the grain (kind) does not distinguish rows"),
         ("divides", "divides.sql: [DIVIDE_BY_ZERO]"),
     ):
         assert str(errors[rollup, D1]).startswith(says)
@@ -584,7 +584,7 @@ def test_the_sensor_and_the_job(eager: Zone) -> None:
         assert not checks["broken"].passed
         assert "broken.sql: the query reads secrets" in str(checks["broken"].description)
         (output,) = [e for e in results[0].all_events if e.event_type_value == "STEP_OUTPUT"]
-        assert "nameless.sql: the header says no dataset" in str(output.step_output_data.metadata["problems"])
+        assert "nameless.sql: the header has no dataset" in str(output.step_output_data.metadata["problems"])
     assert eager.due() == []
 
 

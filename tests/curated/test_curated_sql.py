@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulse_pipelines.curated.checked_plan import check_reads
 from pulse_pipelines.curated.commit import _json
+from pulse_pipelines.curated.query_check import check_reads
 from pulse_pipelines.curated.rollups import team_rollups
 from pulse_pipelines.curated.sqlfile import checked_query
 from pulse_pipelines.domain.dataset import Dataset
@@ -189,8 +189,8 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a", "SELECT kind FROM events", "the header says no dataset"),
-        ("a", "-- dataset: orders\nSELECT kind FROM events", "the header says no grain"),
+        ("a", "SELECT kind FROM events", "the header has no dataset"),
+        ("a", "-- dataset: orders\nSELECT kind FROM events", "the header has no grain"),
         ("a", "-- dataset: orders\n-- grain: day\nSELECT 1 FROM events", "'day' cannot be in the grain"),
         ("a", "-- dataset: orders\n-- grain: a b\nSELECT 1 FROM events", "'a b' cannot be in the grain"),
         ("orders_daily", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM events", "'daily' is not a name"),
@@ -262,7 +262,7 @@ ACTING = Dataset(
         ("kind", {"kind": ["a"], "day": [1]}, "'day' is not a name"),
         ("kind", {"kind": ["a"], "n": [1], "N": [1]}, "two columns are called 'n'"),
         ("kind", {"kind": [str(n) for n in range(1001)], "n": [1] * 1001}, "1,001 rows, the limit is 1,000"),
-        ("", {"n": [1, 2]}, "without a grain a day has one row"),
+        ("", {"n": [1, 2]}, "without a grain a day may have one row"),
     ],
 )
 def test_rows_that_break_the_promise_are_refused(tmp_path: Path, grain: str, rows: dict, says: str) -> None:

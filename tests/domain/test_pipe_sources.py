@@ -69,7 +69,7 @@ def test_the_name_tells_the_format(path: str, form: Format) -> None:
         ({"path": "planes.txt", "key": ["tail"]}, "does not tell the files' format"),
         ({"path": "planes.txt", "key": ["tail"], "format": "xml"}, "not a format of files"),
         ({"path": "planes.parquet.gz", "key": ["tail"]}, "compressed inside"),
-        ({"path": "planes.csv"}, "says no key"),
+        ({"path": "planes.csv"}, "the pipe has no key"),
         ({"path": "planes.csv", "key": [1]}, "key must be a list"),
         ({"path": "planes.csv", "key": ["tail"], "mode": "changes"}, "a pipe has no mode"),
         ({"path": "planes.csv", "feed": "/x"}, "a pipe has no feed"),

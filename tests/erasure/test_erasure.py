@@ -37,9 +37,9 @@ from pulse_pipelines.domain.windows import Windows
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.ingest import settle
-from pulse_pipelines.lake import namespaces, writing
+from pulse_pipelines.lake import namespaces, table_commits
 from pulse_pipelines.lake.requests import Once
-from pulse_pipelines.lake.writing import Name
+from pulse_pipelines.lake.table_commits import Name
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.moves import evolve
 from pulse_pipelines.query import snapshots
@@ -703,7 +703,7 @@ def test_the_receipt_names_each_table_that_the_tenant_s_engines_made(owner: Owne
     """They were not searched: whoever reads the receipt knows where to look."""
     namespaces.create(owner.tenant, ("own",), {}, Once())
     for name in ("people", "visits"):
-        writing.create(owner.tenant, Name(("own",), name), {"schema": SCHEMA}, Once())
+        table_commits.create(owner.tenant, Name(("own",), name), {"schema": SCHEMA}, Once())
     left = [place for place in erase(owner, f"country={ADA}")["remains"] if "own table" in place["where"]]
     assert [place["where"].split()[4].rstrip(":") for place in left] == ["own.people", "own.visits"]
     assert all(place["until"] is None and "not searched" in place["why"] for place in left)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from support.files import web
 from support.lake import spark
 
-from chaos.sources import Folder, known_as
+from chaos.sources import Folder, stored_source
 from fidelity import readings
 from fidelity.lake_of_values import PLACES, Lake, encoded, entity
 from fidelity.zoo import PROPERTIES, RICH, Value
@@ -60,7 +60,7 @@ def _is_line(value: Value) -> bool:
 def ndjson_file(lake: Lake, door: str) -> None:
     """A file of lines."""
     folder = Folder()
-    with known_as(lake.owner.tenant, folder.address, door):
+    with stored_source(lake.owner.tenant, folder.address, door):
         for place in PLACES:
             some = lake.of(door, place, only=_is_line)
             folder.write(f"{place}.ndjson", encoded("".join(f"{entity(one)}\n" for one in some)))
@@ -79,7 +79,7 @@ def csv_file(lake: Lake, door: str) -> None:
         )
     folder = Folder()
     folder.write("values.csv", encoded(rows.getvalue()))
-    with known_as(lake.owner.tenant, folder.address, door):
+    with stored_source(lake.owner.tenant, folder.address, door):
         _bring(lake, door, "column", path="values.csv", key=[KEY])
 
 
@@ -111,7 +111,7 @@ def parquet_files(lake: Lake, door: str) -> None:
         content = io.BytesIO()
         pq.write_table(pa.table(columns), content)
         folder.write(f"values-{number}.parquet", content.getvalue())
-    with known_as(lake.owner.tenant, folder.address, door):
+    with stored_source(lake.owner.tenant, folder.address, door):
         _bring(lake, door, "column", path="values-*.parquet", key=[KEY])
 
 
@@ -183,7 +183,7 @@ def feed(lake: Lake, door: str) -> None:
         lines = pages[asked.path.strip("/")][after : after + int(query["limit"][0])]
         return 200, {"Pulse-Since": f"1-{after + len(lines)}"}, b"".join(line + b"\n" for line in lines)
 
-    with web(answer) as address, known_as(lake.owner.tenant, address, door):
+    with web(answer) as address, stored_source(lake.owner.tenant, address, door):
         for place in PLACES:
             _bring(lake, door, place, feed=f"/{place}")
 

@@ -9,7 +9,7 @@ from support.http import Api
 from support.lake import DAY, spark
 from support.pipes import settle
 
-from chaos.sources import SOURCE, known_as
+from chaos.sources import SOURCE, stored_source
 from fidelity import doors_out, lake_of_values as values, record
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.backfill import backfill
@@ -65,7 +65,7 @@ def test_a_service_gets_each_entity_as_it_is(lake: values.Lake, catalog: Api, ap
     with other.http:
         for slug in doors_out.ENTITIES:
             pipe = definition({"pipe": slug, "from": slug, "to": SOURCE})
-            with known_as(lake.owner.tenant, f"http://:{key}@{place}/v1/datasets/{slug}/entities"):
+            with stored_source(lake.owner.tenant, f"http://:{key}@{place}/v1/datasets/{slug}/entities"):
                 pipes.create(lake.owner.tenant, pipe)
                 deliver(lake.owner.tenant, slug)
         settle(other.owner)

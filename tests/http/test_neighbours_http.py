@@ -15,7 +15,7 @@ import pytest
 from support.files import Answer, web
 from support.http import Api, Caller, sample, served
 
-from chaos.sources import SOURCE, known_as
+from chaos.sources import SOURCE, stored_source
 from chaos.surroundings import TLS, with_settings
 from chaos.waiting import PATIENCE_S
 from pulse_api.http import openapi, views
@@ -76,7 +76,7 @@ def test_a_source_that_does_not_answer_keeps_no_other_tenant_from_changing(
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         address = stack.enter_context(web(wait))
         for caller in slow:
-            stack.enter_context(known_as(caller.owner.tenant, address))
+            stack.enter_context(stored_source(caller.owner.tenant, address))
         waiting = [threads.submit(caller.http.post, "/v1/pipes", json=said) for caller in slow]
         try:
             assert all(asked.acquire(timeout=PATIENCE_S) for _ in slow), (

@@ -8,7 +8,7 @@ import pytest
 from support.http import Caller
 from support.pipes import bring
 
-from chaos.sources import SOURCE, Folder, database, known_as
+from chaos.sources import SOURCE, Folder, database, stored_source
 from chaos.surroundings import superuser
 from pulse_pipelines import pipes
 from pulse_pipelines.pipes import addresses
@@ -54,7 +54,7 @@ def test_a_pipe_is_created_run_paused_reset_and_deleted(owned: Caller) -> None:
     kept = http.delete("/v1/datasets/planes")
     assert (kept.status_code, kept.json()["detail"]) == (
         409,
-        "a pipe brings this dataset, or brings it to a sink",
+        "a pipe writes this dataset, or copies it to a sink",
     )
     assert http.delete("/v1/pipes/planes").json() == {"pipe": "planes", "dataset": "planes"}
     assert http.get("/v1/pipes/planes").status_code == 404
@@ -68,7 +68,7 @@ def test_what_a_pipe_reads_is_shown_whatever_it_is(
     folder, http = Folder(), caller.http
     folder.write("a/planes.csv", b"tail,seats\nN1,180\n")
     said = {"pipe": "planes", "source": SOURCE, "dataset": "planes", "key": ["tail"]}
-    with known_as(caller.owner.tenant, folder.address):
+    with stored_source(caller.owner.tenant, folder.address):
         created = http.post("/v1/pipes", json=said | {"path": "a/*.csv"})
         assert created.status_code == 201, created.text
         for path in ("../x.csv", "/x.csv", "a//x.csv", "a/%2e%2e/x.csv", "http://elsewhere/x.csv"):
@@ -131,7 +131,7 @@ def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_to
         ({"source": "postgres://u:p@h/db"}, 422, "source"),
         ({"password": "secret"}, 422, "password"),
         ({"transform": "SELECT id FROM planes"}, 422, "transform"),
-        ({"mode": "incremental"}, 422, "has a cursor"),
+        ({"mode": "incremental"}, 422, "needs a cursor"),
         ({"every": 0}, 422, "every"),
         ({"key": ["seats"]}, 422, "no unique index"),
     ):
@@ -181,7 +181,7 @@ def test_a_pipe_of_changes_whose_source_is_gone_is_deleted_when_told_so(owned: C
         connection.execute(
             f"UPDATE pipes SET definition = {changes} WHERE tenant_id = %s", [tenant.tenant_id]
         )
-    with known_as(tenant, "host=127.0.0.1 port=9 dbname=postgres"):
+    with stored_source(tenant, "host=127.0.0.1 port=9 dbname=postgres"):
         refused = http.delete("/v1/pipes/planes")
         assert (refused.status_code, "leave_slot=true" in refused.text) == (503, True), refused.text
         addresses.file(tenant, SOURCE).unlink()

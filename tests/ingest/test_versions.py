@@ -211,7 +211,7 @@ def test_a_killed_run_leaves_the_log_as_it_was(owner: Owner) -> None:
 
 
 def test_a_day_of_a_log_is_not_rebuilt(owner: Owner) -> None:
-    with pytest.raises(UserError, match="not rebuilt from the raw zone"):
+    with pytest.raises(UserError, match="cannot be rebuilt from the raw zone"):
         backfill(spark(), owner.tenant, SLUG, date(2026, 11, 19), parallelism=1)
 
 

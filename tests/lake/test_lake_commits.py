@@ -13,7 +13,7 @@ from support.ingest import make_owner
 from support.rest_catalog import OWN, SCHEMA, STATISTICS, VIEW, Lake, of_statistics, properties, snapshot
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import room
+from pulse_pipelines.lake import table_quotas
 from pulse_pipelines.registry import keys, quotas
 from pulse_resources import object_store
 from pulse_resources.process.faults import at
@@ -365,7 +365,7 @@ def test_a_tenant_has_as_many_tables_and_bytes_as_it_may(lake: Lake, tenant: Ten
         assert (refused.status_code, refused.json()["error"]["type"]) == (403, "ForbiddenException")
         assert f"may have {count}" in refused.json()["error"]["message"]
         quotas.set_limits(tenant, max_lake_tables=-1, max_lake_bytes=1)
-        room.forget()
+        table_quotas.forget()
         refused = lake.commit(table.name, snapshot(f"{table.location}/metadata/x.avro"))
         assert refused.status_code == 403
         assert "bytes and may have 1" in refused.json()["error"]["message"]
@@ -382,5 +382,5 @@ def test_a_tenant_has_as_many_tables_and_bytes_as_it_may(lake: Lake, tenant: Ten
         assert lake.client.delete(f"{OWN}/tables/{table.name}?purgeRequested=true").status_code == 204
     finally:
         quotas.set_limits(tenant, max_lake_tables=-1, max_lake_bytes=-1)
-        room.forget()
+        table_quotas.forget()
     lake.make()

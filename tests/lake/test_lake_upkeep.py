@@ -21,7 +21,7 @@ from support.rest_catalog import CREATION, OWN, SCHEMA, Lake
 from chaos.harm import hostile
 from chaos.surroundings import with_settings
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.lake import catalog as names, metadata, moving, paths, purges
+from pulse_pipelines.lake import catalog as names, lifecycle, metadata, paths, purges
 from pulse_pipelines.maintenance import policy
 from pulse_pipelines.maintenance.own_tables import Keeper, UpkeepReport
 from pulse_resources import object_store
@@ -280,7 +280,7 @@ def test_a_drop_waits_for_some_files_and_upkeep_removes_the_others(
     before, name = objects(table.location()), table.name()[-1]
     with monkeypatch.context() as small:
         small.setattr(object_store, "DELETES", 3)
-        small.setattr(moving, "PURGE_S", 0.0)
+        small.setattr(lifecycle, "PURGE_S", 0.0)
         assert own_lake.client.delete(f"{OWN}/tables/{name}?purgeRequested=true").status_code == 204
         left = objects(table.location())
         assert before > left

@@ -215,7 +215,7 @@ def test_what_is_added_during_the_question_is_asked_for_again(
         ("tenant: acme\ndatasets: {orders: {}}", "datasets.orders.schema: Field required"),
         ("tenant: acme\nkeys: {shop: {scopes: [all]}}", "keys.shop.scopes"),
         ("tenant: acme\npipes: [7]", "pipes: number 1 is neither"),
-        ("tenant: acme\npipes: [{pipe: a}]", "the pipe says no"),
+        ("tenant: acme\npipes: [{pipe: a}]", "the pipe has no"),
         (TWICE, "pipes: p0, p1, p2, and 1 more: a pipe is defined once"),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_receiver_that_is_down_hears_of_everything_when_it_is_up_again(receive
     receiver.answers = [500, 503] * 3
     alerts.record(found(finding("a"), finding("b")))
     assert [delivery.error for delivery in alerts.deliver()] == [
-        "Transient: the webhook was not told: it answered 503 [attempts=2]"
+        "Transient: the webhook did not take the alerts: it answered 503 [attempts=2]"
     ]
     alerts.record(found(finding("b"), finding("c")))  # a ended, and nobody knows of it yet
     alerts.deliver()
@@ -457,7 +457,7 @@ def test_a_pipe_that_needs_no_watch_takes_no_lock(owner: Owner, monkeypatch: pyt
     looked_at: list[str] = []
     monkeypatch.setattr(watch, "watch_one", lambda pipe: looked_at.append(pipe.name))
     make_pipe(owner, "planes")
-    mine = [pipe for pipe in pipes.everyones() if pipe.tenant == owner.tenant]
+    mine = [pipe for pipe in pipes.list_all_pipes() if pipe.tenant == owner.tenant]
     assert [error for _, error in watch.watch(mine)] == [None]
     assert looked_at == []
 

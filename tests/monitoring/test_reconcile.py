@@ -21,7 +21,7 @@ from pulse_pipelines.claims import claim_filters
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.maintenance.retention import expire_claims
 from pulse_pipelines.monitoring.checks.reconciled import proven
-from pulse_pipelines.monitoring.reconcile import reconcile, reconcile_tenant
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import object_store
@@ -460,7 +460,7 @@ def test_a_person_reads_what_and_where(owner: Owner) -> None:
 def test_one_tenant_s_harm_is_not_another_s(owner: Owner, stack: Settings) -> None:
     other = make_owner()
     with harmed(owner, "dead_letters", "DELETE FROM dead_letters WHERE {mine} AND event_offset = 4"):
-        reports = reconcile([other.tenant, owner.tenant])
+        reports = [reconcile_tenant(tenant) for tenant in (other.tenant, owner.tenant)]
     assert [(r.tenant, r.balanced) for r in reports] == [
         (other.tenant.slug, True),
         (owner.tenant.slug, False),

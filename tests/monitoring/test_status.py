@@ -67,8 +67,8 @@ def test_dead_letters_are_counted_for_tenants_that_had_some(
 
 def test_a_look_for_issues_reads_the_pipes_once(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    everyones = pipes.everyones
-    monkeypatch.setattr(pipes, "everyones", lambda: (read.append(1), everyones())[1])
+    list_all_pipes = pipes.list_all_pipes
+    monkeypatch.setattr(pipes, "list_all_pipes", lambda: (read.append(1), list_all_pipes())[1])
     issues.find_issues({}, time.time())
     assert len(read) == 1
 

@@ -142,7 +142,7 @@ def test_what_was_left_out_is_said(owner: Owner, monkeypatch: pytest.MonkeyPatch
     hidden = of_id(owner, "b-0")
     assert (hidden.state, hidden.fates[0].row) == (FateState.LANDED, None)
     assert "the latest 1 of " in hidden.looked_at[0]
-    assert of_id(owner, "b-0", day=DAY).fates[0].detail.endswith("that was not looked at")
+    assert of_id(owner, "b-0", day=DAY).fates[0].detail.endswith("that was not searched")
     assert "of another day" in of_id(owner, "b-0", day=DAY - timedelta(days=1)).fates[0].detail
     assert of_place(owner, 0).row is not None, "by its place the right file is known"
     monkeypatch.setattr(topic, "MAX_MESSAGES", 1)

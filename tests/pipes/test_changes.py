@@ -12,7 +12,7 @@ from support.ingest import Owner
 from support.lake import spark
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, capturing, known_as
+from chaos.sources import SOURCE, capturing, stored_source
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import SyncState
@@ -115,7 +115,7 @@ def test_texts_are_those_of_the_source_in_whatever_encoding_it_has_them(
 ) -> None:
     source.execute(f"CREATE DATABASE other ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     address = psycopg.conninfo.make_conninfo(source.info.dsn, dbname="other")
-    with known_as(owner.tenant, address), psycopg.connect(address, autocommit=True) as other:
+    with stored_source(owner.tenant, address), psycopg.connect(address, autocommit=True) as other:
         other.execute(TABLE)
         other.execute("SET client_encoding = 'UTF8'")
         other.execute("INSERT INTO planes VALUES (1, 'Zoë', 1, 'Müßiggang'), (2, 'Ørsted', 2, 'é')")

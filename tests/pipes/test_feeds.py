@@ -16,7 +16,7 @@ from support.http import Api
 from support.ingest import Owner, make_owner
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, known_as
+from chaos.sources import SOURCE, stored_source
 from chaos.surroundings import TLS
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
@@ -76,7 +76,7 @@ def test_one_pulse_follows_another(owner: Owner, api: Api) -> None:
     key = keys.issue_key(theirs.tenant, "followed", [KeyScope.READ]).text
     theirs.send(entity("DE", name="Germany", people=83), entity("FR", name="France", area=1.5, tags=["a"]))
     ingest(theirs)
-    with known_as(owner.tenant, api.url.replace("//", f"//bearer:{key}@")):
+    with stored_source(owner.tenant, api.url.replace("//", f"//bearer:{key}@")):
         pipes.create(owner.tenant, definition(PIPE))
         first = bring(owner)
         assert (first.is_full, first.rows) == (True, 2)
@@ -100,7 +100,7 @@ def test_a_feed_whose_log_begins_anew_is_read_whole_and_what_is_gone_is_deleted(
     service = Service()
     for name in ("A", "B", "C"):
         service.add(name, x=1)
-    with web(service) as address, known_as(owner.tenant, f"{address}/base/"):
+    with web(service) as address, stored_source(owner.tenant, f"{address}/base/"):
         pipes.create(owner.tenant, definition(PIPE))
         syncs.allow(owner.tenant, "copies", 0.5)
         bring(owner)
@@ -119,7 +119,7 @@ def test_a_run_that_failed_halfway_is_repeated_from_where_the_last_one_settled(
 ) -> None:
     service = Service()
     service.add("A", x=1)
-    with web(service) as address, known_as(owner.tenant, address):
+    with web(service) as address, stored_source(owner.tenant, address):
         pipes.create(owner.tenant, definition(PIPE))
         bring(owner)
         before = pipes.find(owner.tenant, "planes").position
@@ -147,11 +147,11 @@ def test_a_feed_is_another_one_after_its_address_changed(owner: Owner) -> None:
     one.add("A", x=1)
     other.add("B", x=1)
     with web(one) as here, web(other) as there:
-        with known_as(owner.tenant, here):
+        with stored_source(owner.tenant, here):
             pipes.create(owner.tenant, definition(PIPE))
             syncs.allow(owner.tenant, "copies", 1)
             bring(owner)
-        with known_as(owner.tenant, there):
+        with stored_source(owner.tenant, there):
             assert bring(owner).is_full
     assert sorted(latest(owner)) == ["B"]
 
@@ -160,7 +160,7 @@ def test_a_feed_is_another_one_after_its_address_changed(owner: Owner) -> None:
 def test_a_line_that_is_no_entity_is_a_dead_letter(owner: Owner) -> None:
     service = Service()
     service.add("A", x=1)
-    with web(service) as address, known_as(owner.tenant, address):
+    with web(service) as address, stored_source(owner.tenant, address):
         pipes.create(owner.tenant, definition(PIPE))
         bring(owner)
         service.log += [{"x": 2}, {"_id": "C", "x": "text", "_deleted": False}]
@@ -197,7 +197,7 @@ def test_what_is_no_feed_makes_no_pipe(
 ) -> None:
     with (
         web(lambda *_: answer) as address,
-        known_as(owner.tenant, address),
+        stored_source(owner.tenant, address),
         pytest.raises(kind, match=why),
     ):
         pipes.create(owner.tenant, definition(PIPE))
@@ -255,7 +255,7 @@ def test_a_feed_without_an_end_has_one() -> None:
     with (
         web(turning) as address,
         httpx.Client(timeout=PATIENCE_S, verify=TLS) as client,
-        pytest.raises(UserError, match="in a circle"),
+        pytest.raises(UserError, match="the feed repeats itself"),
     ):
         list(feeds.pages(client, address, None, 1_000))
     with web(growing) as address, httpx.Client(timeout=PATIENCE_S, verify=TLS) as client:
@@ -266,7 +266,7 @@ def test_a_feed_without_an_end_has_one() -> None:
 
 
 def test_a_feed_that_says_versions_and_does_not_go_on_fails(owner: Owner) -> None:
-    with web(stuck) as address, known_as(owner.tenant, address):
+    with web(stuck) as address, stored_source(owner.tenant, address):
         pipes.create(owner.tenant, definition(PIPE))
         with pytest.raises(Exception, match="does not continue"):
             bring(owner)

@@ -16,7 +16,7 @@ from support.files import web
 from support.ingest import Owner
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, Folder, known_as
+from chaos.sources import SOURCE, Folder, stored_source
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
@@ -38,7 +38,7 @@ PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "dataset": "planes",
 @pytest.fixture
 def folder(stack: Settings, owner: Owner) -> Iterator[Folder]:
     found = Folder()
-    with known_as(owner.tenant, found.address):
+    with stored_source(owner.tenant, found.address):
         yield found
 
 
@@ -237,7 +237,7 @@ def test_no_one_sees_the_key_of_a_source(owner: Owner, folder: Folder, stack: Se
     folder.write("planes.ndjson", lines({"tail": "N1"}))
     make(owner, "planes.ndjson")
     with (
-        known_as(owner.tenant, folder.address.replace("@", "x@")),
+        stored_source(owner.tenant, folder.address.replace("@", "x@")),
         pytest.raises((UserError, Transient)) as caught,
     ):
         bring(owner)
@@ -324,7 +324,10 @@ def test_a_file_at_a_web_address_is_read_while_it_is_the_one_that_was_listed(own
             files[path] = ('"3"', body[1:])
         return 200, {"ETag": etag}, body
 
-    with web(answer) as address, known_as(owner.tenant, address.replace("//", "//me:se%40cret@") + "/x/"):
+    with (
+        web(answer) as address,
+        stored_source(owner.tenant, address.replace("//", "//me:se%40cret@") + "/x/"),
+    ):
         make(owner, "planes.ndjson")
         bring(owner)
         assert sorted(latest(owner)) == ["N1"]
@@ -357,7 +360,7 @@ def test_a_web_server_that_does_not_give_the_file_deletes_nothing(
     owner: Owner, answer: tuple[int, dict[str, str], bytes], why: str
 ) -> None:
     now: list[Any] = [(200, {"ETag": '"1"'}, lines({"tail": "N1"}))]
-    with web(lambda *_: now[0]) as address, known_as(owner.tenant, address):
+    with web(lambda *_: now[0]) as address, stored_source(owner.tenant, address):
         make(owner, "planes.ndjson")
         bring(owner)
         now[0] = answer

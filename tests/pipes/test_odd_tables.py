@@ -13,7 +13,7 @@ from support.ingest import Owner
 from support.lake import spark
 from support.pipes import bring
 
-from chaos.sources import SOURCE, capturing, known_as
+from chaos.sources import SOURCE, capturing, stored_source
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.entities import syncs
@@ -40,7 +40,7 @@ def latest(owner: Owner) -> dict[str, dict[str, Any]]:
 
 def as_reader(owner: Owner, source: Any) -> Any:
     source.execute(ROLE)
-    return known_as(owner.tenant, psycopg.conninfo.make_conninfo(source.info.dsn, user="reader"))
+    return stored_source(owner.tenant, psycopg.conninfo.make_conninfo(source.info.dsn, user="reader"))
 
 
 def refused(owner: Owner, why: str, pipe: dict[str, Any] = PIPE) -> None:

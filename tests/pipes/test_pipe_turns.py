@@ -19,7 +19,7 @@ from support.lake import spark
 from support.pipes import settle
 from test_feeds import PIPE, Service, counts
 
-from chaos.sources import SOURCE, capturing, known_as
+from chaos.sources import SOURCE, capturing, stored_source
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.defs.pipes.places import WAY, place_tags, waiting_others, way_of
@@ -103,7 +103,7 @@ def test_a_feed_read_from_its_start_gives_way_and_is_gone_on_with_as_one_sync(ow
     hostile = Hostile(service := Service())
     for name in "ABCDEFG":
         service.add(name, x=1)
-    with web(hostile) as address, known_as(owner.tenant, address):
+    with web(hostile) as address, stored_source(owner.tenant, address):
         pipes.create(owner.tenant, definition(PIPE))
         syncs.allow(owner.tenant, "copies", 0.5)
         hostile.keeps_waiting_at = hostile.asked + 3
@@ -135,7 +135,7 @@ def test_a_feed_read_from_its_start_gives_way_and_is_gone_on_with_as_one_sync(ow
 def test_a_feed_gives_way_after_its_last_whole_page_and_without_one_it_fails(owner: Owner) -> None:
     hostile = Hostile(service := Service())
     service.add("A", x=1)
-    with web(hostile) as address, known_as(owner.tenant, address):
+    with web(hostile) as address, stored_source(owner.tenant, address):
         pipes.create(owner.tenant, definition(PIPE))
         run(spark(), owner.tenant, "planes", 2)
         settle(owner)
@@ -162,7 +162,7 @@ def test_a_feed_gives_way_after_its_last_whole_page_and_without_one_it_fails(own
 def test_one_run_alone_goes_beyond_its_turn_that_cannot_go_on_later(owner: Owner) -> None:
     body = json.dumps({"_id": "A", "x": 1}).encode() + b"\n"
     hostile = Hostile(lambda *_: (200, {"ETag": '"1"'}, body))
-    with web(hostile) as address, known_as(owner.tenant, address):
+    with web(hostile) as address, stored_source(owner.tenant, address):
         make_entities(owner, "copies")
         pipes.create(owner.tenant, definition(FILE))
         hostile.is_endless = True
@@ -187,7 +187,7 @@ def test_one_run_alone_goes_beyond_its_turn_that_cannot_go_on_later(owner: Owner
 
 def test_a_run_of_which_nothing_comes_ends_though_no_one_waits(owner: Owner) -> None:
     hostile = Hostile(lambda *_: (200, {"ETag": '"1"'}, b'{"_id": "A"}\n'))
-    with web(hostile) as address, known_as(owner.tenant, address):
+    with web(hostile) as address, stored_source(owner.tenant, address):
         make_entities(owner, "copies")
         pipes.create(owner.tenant, definition(FILE))
         hostile.is_endless = True

@@ -94,7 +94,7 @@ def test_a_definition_that_is_invalid_today_stops_no_other_pipe(
         said = "UPDATE pipes SET definition = '{}', asked_at = now() WHERE tenant_id = %s"
         connection.execute(said, [other.tenant.tenant_id])
     mine = (owner.tenant.slug, other.tenant.slug)
-    for listed in (pipes.everyones(), pipes.due()):
+    for listed in (pipes.list_all_pipes(), pipes.due()):
         assert [each.tenant.slug for each in listed if each.tenant.slug in mine] == [owner.tenant.slug]
     assert f"pipe planes of tenant {other.tenant.slug} does not run" in caplog.text
     with superuser() as connection:
@@ -237,7 +237,7 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
         ({"source": "elsewhere"}, "the source has no address"),
         ({"source": "postgres://u:secret@host/db"}, "a source is a name"),
         ({"password": "secret"}, "no secrets"),
-        ({"mode": "incremental"}, "has a cursor"),
+        ({"mode": "incremental"}, "needs a cursor"),
         *(
             ({"mode": "incremental", "cursor": cursor, "overlap": overlap}, "before the cursor")
             for cursor, overlaps in (

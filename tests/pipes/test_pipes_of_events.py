@@ -15,7 +15,7 @@ from support.ingest import Owner, next_attempt, plan_batch, run_batch, start_att
 from support.lake import spark
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, Folder, database, known_as
+from chaos.sources import SOURCE, Folder, database, stored_source
 from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
@@ -55,7 +55,7 @@ def source(owner: Owner) -> Iterator[Any]:
 @pytest.fixture
 def folder(owner: Owner) -> Iterator[Folder]:
     found = Folder()
-    with known_as(owner.tenant, found.address):
+    with stored_source(owner.tenant, found.address):
         yield found
 
 
@@ -415,7 +415,7 @@ def test_a_dataset_of_a_pipe_of_events_is_deleted_after_it(owner: Owner, source:
     sell(source, 1, 3)
     pipes.create(owner.tenant, definition(PIPE))
     bring(owner, "sales")
-    with pytest.raises(Exception, match="a pipe brings this dataset"):
+    with pytest.raises(Exception, match="a pipe writes this dataset"):
         registry.delete_dataset(owner.tenant, "sales")
     pipes.delete(owner.tenant, "sales")
     registry.delete_dataset(owner.tenant, "sales")

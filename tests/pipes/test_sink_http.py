@@ -20,7 +20,7 @@ from support.http import Api
 from support.ingest import Owner, make_owner
 from support.pipes import settle
 
-from chaos.sources import SOURCE, known_as
+from chaos.sources import SOURCE, stored_source
 from chaos.waiting import wait
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
@@ -58,7 +58,7 @@ def other(owner: Owner, api: Api) -> Iterator[Owner]:
     syncs.allow(other.tenant, "countries", 1)
     key = keys.issue_key(other.tenant, "pushed", [KeyScope.COLLECT]).text
     place = api.url.removeprefix("http://")
-    with known_as(owner.tenant, f"http://:{quote(key, '')}@{place}/v1/datasets/countries/entities"):
+    with stored_source(owner.tenant, f"http://:{quote(key, '')}@{place}/v1/datasets/countries/entities"):
         pipes.create(owner.tenant, definition(PIPE))
         yield other
 
@@ -196,7 +196,7 @@ def test_what_the_service_refuses_is_counted_and_a_page_of_nothing_else_stops_th
     uri = registry.publish_schema(other.tenant, "strict", strict).schema_uri
     registry.create_dataset(other.tenant, "strict", uri, kind=DatasetKind.ENTITIES)
     address = url(owner.tenant, SOURCE).replace("/countries/", "/strict/")
-    with known_as(owner.tenant, address):
+    with stored_source(owner.tenant, address):
         write(owner, ("A", {"people": 1}), ("B", {"people": 99}))
         counts = deliver(owner.tenant, "out").counts
         assert (counts.upserted, counts.refused) == (1, 1)
@@ -365,7 +365,7 @@ def test_an_address_of_the_other_kind_is_refused(owner: Owner) -> None:
         ("host=db password=s3cret", PIPE, "does not begin with http"),
         ("http://:s3cret@host/", PIPE | {"table": "x"}, "leads to a service"),
     ):
-        with known_as(owner.tenant, address), pytest.raises(UserError, match=why) as raised:
+        with stored_source(owner.tenant, address), pytest.raises(UserError, match=why) as raised:
             pipes.create(owner.tenant, definition(said))
         assert "s3cret" not in str(raised.value)
     with pytest.raises(UserError, match="not a URL"):

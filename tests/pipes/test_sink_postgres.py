@@ -100,7 +100,7 @@ def test_what_is_new_changed_and_gone_comes_to_the_table(owner: Owner, sink: Any
     assert (found.behind, found.position, found.error) == (0, f"{generation}-{position(sink)}", None)
     assert exposed(owner)["pulse_pipe_behind", ""] == 0
     assert found.lag_seconds is not None
-    assert [(each.state, each.is_full) for each in pipes.deliveries(owner.tenant, "out", 9)] == [
+    assert [(each.state, each.is_full) for each in pipes.list_deliveries(owner.tenant, "out", 9)] == [
         ("done", False),
         ("done", True),
     ]
@@ -127,11 +127,11 @@ def test_a_run_that_is_killed_is_gone_on_with(owner: Owner, sink: Any, point: st
     )
     which = "" if point == "sink.held" else "@2"
     forked(in_small_batches, owner.tenant, "out", PULSE_FAIL_POINT=point + which).killed()
-    assert [each.state for each in pipes.deliveries(owner.tenant, "out", 9)] == ["running"]
+    assert [each.state for each in pipes.list_deliveries(owner.tenant, "out", 9)] == ["running"]
     deliver(owner.tenant, "out")
     assert rows(sink, "people") == {"C1": (9,), "C2": (2,)}
     assert position(sink) == 5
-    assert [each.state for each in pipes.deliveries(owner.tenant, "out", 9)] == ["done", "failed"]
+    assert [each.state for each in pipes.list_deliveries(owner.tenant, "out", 9)] == ["done", "failed"]
 
 
 @pytest.mark.parametrize("point", often([*POINTS[1:], *SWEEPS], "sink.before_commit", "sink.after_swept"))
@@ -238,7 +238,7 @@ def test_an_entity_that_the_table_does_not_take_is_set_aside_and_named(owner: Ow
     told = str(pipes.find(owner.tenant, "out").error)
     assert "1 entity is set aside" in told
     assert "bad: value ... is out of range for type smallint (column people)" in told
-    (delivery,) = pipes.deliveries(owner.tenant, "out", 9)
+    (delivery,) = pipes.list_deliveries(owner.tenant, "out", 9)
     assert (delivery.state, delivery.refused, delivery.reason) == ("done", 1, told)
     assert deliver(owner.tenant, "out").counts.refused == 0, "it was counted before"
     push(owner, ("bad", {"people": 1}), ("evil", {"name": "secret"}))
@@ -312,7 +312,7 @@ def test_what_is_in_the_way_across_batches_is_written_in_the_end(
         deliver(owner.tenant, "out")
     assert pipes.find(owner.tenant, "out").error is None
     assert rows(sink, "people")["C"] == (1,)
-    assert pipes.deliveries(owner.tenant, "out", 9)[0].refused == 0
+    assert pipes.list_deliveries(owner.tenant, "out", 9)[0].refused == 0
     sink.execute("ALTER TABLE copied ADD CHECK (people < 10)")
     push(owner, ("B", {"people": 1}), ("C", {"people": 11}), ("D", {"people": 5}))
     deliver(owner.tenant, "out")
@@ -556,7 +556,7 @@ def test_what_cannot_be_a_sink_is_refused_with_words(owner: Owner, sink: Any) ->
         ({"table": "pair"}, "no column id with a unique index"),
         ({"table": "v"}, "not a table"),
         ({"table": "nowhere"}, "no such table"),
-        ({"table": 'x"; DROP TABLE copied; --', "create": True}, "a table is created by a name"),
+        ({"table": 'x"; DROP TABLE copied; --', "create": True}, "a created table has a name"),
         ({"table": "nowhere.x", "create": True}, "does not create the table"),
         ({"from": "orders"}, "a dataset of events"),
         ({"from": "others"}, "no such dataset"),
@@ -579,7 +579,7 @@ def test_what_cannot_be_a_sink_is_refused_with_words(owner: Owner, sink: Any) ->
     pipes.create(owner.tenant, definition(PIPE | {"pipe": "second"}))
     with pytest.raises(UserError, match="another pipe, out, writes this table"):
         deliver(owner.tenant, "second")
-    with pytest.raises(Conflict, match="brings it to a sink"):
+    with pytest.raises(Conflict, match="copies it to a sink"):
         registry.delete_dataset(owner.tenant, "countries")
     pipes.delete(owner.tenant, "out")
     pipes.delete(owner.tenant, "second")
@@ -605,7 +605,7 @@ def test_another_tenant_s_datasets_and_addresses_are_out_of_reach(owner: Owner, 
             deliver(each.tenant, "out")
         assert set(rows(theirs)) == {other.tenant.slug}
         assert set(rows(sink)) == {owner.tenant.slug}
-        assert len(pipes.deliveries(owner.tenant, "out", 9)) == 2
+        assert len(pipes.list_deliveries(owner.tenant, "out", 9)) == 2
 
 
 def test_the_sensor_launches_a_delivery_as_an_asset_of_the_tenant(owner: Owner, sink: Any) -> None:

@@ -9,7 +9,7 @@ from support.entities import entity, make_entities
 from support.here import ingest_here as ingest
 from support.ingest import Owner, make_owner
 
-from chaos.sources import SOURCE, database, known_as
+from chaos.sources import SOURCE, database, stored_source
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.pipes.sinks.deliveries import Counts
@@ -115,7 +115,7 @@ def test_a_database_of_another_encoding_takes_all_that_it_has_letters_for(owner:
     sink.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     place = psycopg.conninfo.make_conninfo(sink.info.dsn, dbname=name, password=sink.info.password)
     try:
-        with known_as(owner.tenant, place), psycopg.connect(place, autocommit=True) as narrow:
+        with stored_source(owner.tenant, place), psycopg.connect(place, autocommit=True) as narrow:
             narrow.execute("CREATE TABLE copied (id text PRIMARY KEY, people bigint, name text)")
             pipes.create(owner.tenant, definition(PIPE))
             far = {"B": "\u6f22", "\u6f22\\": "x", "\U0001f600": "y"}

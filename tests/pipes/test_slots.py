@@ -11,7 +11,7 @@ from support.ingest import Owner
 from support.lake import spark
 from support.pipes import bring, exposed
 
-from chaos.sources import SOURCE, capturing, known_as, promoted
+from chaos.sources import SOURCE, capturing, promoted, stored_source
 from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
@@ -40,7 +40,7 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
         connection.execute(ROLE)
         connection.execute(TABLE)
         connection.execute("INSERT INTO planes SELECT 'N' || n, n FROM generate_series(1, 9) n")
-        with known_as(owner.tenant, psycopg.conninfo.make_conninfo(connection.info.dsn, user="reader")):
+        with stored_source(owner.tenant, psycopg.conninfo.make_conninfo(connection.info.dsn, user="reader")):
             pipes.create(owner.tenant, definition(PIPE))
             syncs.allow(owner.tenant, "planes", 1)
             bring(owner)
@@ -191,7 +191,7 @@ def test_what_could_skip_a_change_stops_the_pipe(owner: Owner, source: Any) -> N
 
 
 def test_a_pipe_whose_source_is_gone_for_good_is_deleted_when_told_so(owner: Owner, source: Any) -> None:
-    with known_as(owner.tenant, "host=127.0.0.1 port=9 dbname=postgres"):
+    with stored_source(owner.tenant, "host=127.0.0.1 port=9 dbname=postgres"):
         with pytest.raises(Transient, match="leave-slot"):
             pipes.delete(owner.tenant, "planes")
         addresses.file(owner.tenant, SOURCE).unlink()
@@ -279,7 +279,7 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
     ],
 )
 def test_no_error_tells_where_a_source_is_or_how_to_get_in(owner: Owner, address: str) -> None:
-    with known_as(owner.tenant, address), pytest.raises((Transient, UserError)) as raised:
+    with stored_source(owner.tenant, address), pytest.raises((Transient, UserError)) as raised:
         pipes.create(owner.tenant, definition(PIPE))
     told = f"{raised.value}{raised.value.__cause__}"
     assert not [secret for secret in ("hunter2", "ter2", "127.0.0.1") if secret in told], told

@@ -58,7 +58,7 @@ def test_a_source_from_its_address_to_its_end(owner: Owner) -> None:
         pipes.delete(owner.tenant, "planes")
         assert run("remove", slug, "fleet").exit_code == 0
     assert not path.exists()
-    assert "there is no such source" in run("remove", slug, "fleet").output
+    assert "the tenant has no such source" in run("remove", slug, "fleet").output
 
 
 def test_what_does_not_answer_is_not_stored_unless_asked(owner: Owner) -> None:

@@ -10,7 +10,7 @@ from support.ingest import make_owner
 from support.lake import spark
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, Folder, known_as
+from chaos.sources import SOURCE, Folder, stored_source
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
@@ -34,7 +34,7 @@ def test_a_run_over_files_that_is_killed_is_made_good_by_the_next(stack: Setting
     def write(*tails: str) -> None:
         folder.write("1.ndjson", b"".join(json.dumps({"tail": tail}).encode() + b"\n" for tail in tails))
 
-    with known_as(owner.tenant, folder.address):
+    with stored_source(owner.tenant, folder.address):
         write("N1", "N2", "N3")
         pipes.create(owner.tenant, definition(said))
         syncs.allow(owner.tenant, "planes", 0.5)

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from pulse_pipelines.curated.checked import checked
+from pulse_pipelines.curated.query_check import check_query
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.pipes.transforms import columns as transform_columns
@@ -35,7 +35,7 @@ DATASETS = {slug: dataset(slug) for slug in ("planes", "airlines", "countries")}
 
 
 def shape(query: str) -> Shape:
-    return shape_of(checked(query, "transform"), DATASETS)
+    return shape_of(check_query(query, "transform"), DATASETS)
 
 
 @pytest.mark.parametrize(

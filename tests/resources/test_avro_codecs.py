@@ -14,7 +14,7 @@ import zstandard
 from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestFile, read_manifest_list
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from pulse_pipelines.lake import own
+from pulse_pipelines.lake import table_state
 from pulse_resources import avro_files
 
 SCHEMA = AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[2], schema_name="manifest_file")
@@ -124,7 +124,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_what_a_tenant_wrote_is_a_table_that_cannot_be_read(case: str) -> None:
     """Not one that ends the process which reads the tenant's other tables, or an object store that failed."""
-    with pytest.raises(own.UNREADABLE) as raised:
+    with pytest.raises(table_state.UNREADABLE) as raised:
         read(HOSTILE[case])
     assert not isinstance(raised.value, OSError)
     assert str(raised.value)

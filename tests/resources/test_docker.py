@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from pulse_resources.local import api, kafka, minio_program, postgres
+from pulse_resources.local import front_ends, kafka, minio_program, postgres
 from pulse_resources.settings import load_settings
 from pulse_resources.settings.service_settings import KafkaSettings
 
@@ -123,7 +123,7 @@ def test_kafka_is_configured_alike() -> None:
 
 def test_the_api_runs_as_in_the_embedded_stack() -> None:
     service = SERVICES["api"]
-    assert service["command"] == ["python", "-m", api.MODULE]
+    assert service["command"] == ["python", "-m", front_ends.API]
     (published,) = service["ports"]
     inside = published.rpartition(":")[2]
     assert service["environment"]["PULSE_API__PORT"] == inside

@@ -21,7 +21,7 @@ from pulse_api.cli import app
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import rebuild
 from pulse_pipelines.erasure.run import erase
-from pulse_pipelines.maintenance import raw_retention
+from pulse_pipelines.maintenance import retention
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.restore import findings, raw_refill, repair
 from pulse_pipelines.restore.findings import Finding, Kind
@@ -187,7 +187,7 @@ def test_raw_objects_of_erased_persons_are_deleted_again(
     ingest(owner)
     backup = {path: raw_zone.content(path) for path in objects(owner) if path.endswith(".gz")}
     erase(owner.tenant, "orders", "country=DE", lambda _: None)
-    raw_retention.delete_removed(owner.tenant)
+    retention.delete_removed(owner.tenant)
     (deleted,) = backup.keys() - objects(owner)
     object_store.put(deleted, backup[deleted])
     (finding,) = found(owner)

@@ -221,9 +221,9 @@ def test_what_all_manifests_become_is_limited(
 def test_what_duckdb_takes_for_a_pattern_is_not_read_unchecked(
     database: duckdb.DuckDBPyConnection, files: Files, name: str
 ) -> None:
-    with pytest.raises(ValueError, match="list of manifests for a pattern"):
+    with pytest.raises(ValueError, match="list of manifests as a pattern"):
         manifests.check(database, f"s3://pulse/iceberg/t/metadata/{name}.avro", ())
-    with pytest.raises(ValueError, match="manifest for a pattern"):
+    with pytest.raises(ValueError, match="manifest as a pattern"):
         manifests.check(database, files.listing(files.manifest(name)), ())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.surroundings import forget_connections, pulse
 from pulse_resources.home import write_atomically
-from pulse_resources.local import accounts, api as local_api, ports, provision
+from pulse_resources.local import accounts, front_ends, ports, provision
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import INFRASTRUCTURE
 from pulse_resources.settings import Settings, load_settings
@@ -61,4 +61,4 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 @pytest.fixture(scope="session")
 def api_service(stack: Settings) -> str:
     """The address of the stack's HTTP API."""
-    return local_api.url(stack)
+    return front_ends.api_url(stack)

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from chaos.harm import hostile, wire
 from chaos.harm.attack import Attack, Attacker, may
-from chaos.sources import SOURCE, known_as
+from chaos.sources import SOURCE, stored_source
 from pulse_pipelines import registry
 
 LINES = 21_000_000
@@ -69,7 +69,7 @@ async def _created(attacker: Attacker, body: Body, **other_end: object) -> None:
     """Create a pipe from such a source, in a loop: Pulse derives a schema from what it answers."""
     tenant = registry.find_tenant(attacker.target.tenant)
     request = {"pipe": "hostile", "source": SOURCE, "dataset": "hostile"} | other_end
-    with _source(body) as address, known_as(tenant, address):
+    with _source(body) as address, stored_source(tenant, address):
         await attacker.flood(wire.request("POST", "/v1/pipes", attacker.key("manage"), request), AT_ONCE)
 
 

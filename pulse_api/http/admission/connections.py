@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pulse_api.http import measures
 from pulse_api.http.admission import refusals
 from pulse_api.http.admission.addresses import RecentActivity, address_of
+from pulse_api.http.admission.refusals import MAX_HEAD_BYTES
 from pulse_api.http.problems import ProblemError
 from pulse_resources.settings.api_settings import ApiSettings
 
@@ -21,7 +22,6 @@ CHECK_INTERVAL_S = 1.0
 """Seconds between two checks of all connections, and so the precision of timeouts."""
 CLOSING_S = 5.0
 """Seconds for the last bytes to a peer before its connection is cut."""
-MAX_HEAD_BYTES = 64 * 1024
 MAX_FRAMING_BYTES = 512 * 1024
 """Maximum bytes of a request that are not its body: head, sizes of chunks, trailers. Chunks cost time."""
 MAX_PIPELINED = 16
@@ -133,7 +133,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif (wait := self._connections.wait_s(self)) > 0:
             self._resting = True
             self._deadline += wait
-            self._rest(wait)
+            self._pause_reading(wait)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -156,7 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _excess(self) -> ProblemError | None:
         """The problem of a request that has had too many bytes; None: it has not."""
         if self._in_head and self._received > MAX_HEAD_BYTES:
-            return refusals.head_too_large(MAX_HEAD_BYTES)
+            return refusals.head_too_large()
         if self._received - self._of_body > MAX_FRAMING_BYTES:
             return refusals.framing_too_large(MAX_FRAMING_BYTES)
         if self._received > self._most:
@@ -168,7 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._connections.refused(self)
         if self._head_bytes() > MAX_HEAD_BYTES:
-            self._refuse(refusals.head_too_large(MAX_HEAD_BYTES))
+            self._refuse(refusals.head_too_large())
         else:
             self._refuse(ProblemError(400, "malformed", "this is not an HTTP request that can be read"))
 
@@ -236,13 +236,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             self._connections.refused(self)
         if self._refused > MAX_REFUSED and not self.transport.is_closing():
-            self._rest(REST_S)
+            self._pause_reading(REST_S)
 
-    def _rest(self, seconds: float) -> None:
+    def _pause_reading(self, seconds: float) -> None:
         self.flow.pause_reading()
-        self.loop.call_later(seconds, self._go_on)
+        self.loop.call_later(seconds, self._resume_reading)
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         self._resting = False
         early, self._early = self._early, []
         if not self.transport.is_closing():

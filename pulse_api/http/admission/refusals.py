@@ -7,6 +7,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from pulse_api.http import problems
 from pulse_api.http.problems import ProblemError
 
+MAX_HEAD_BYTES = 64 * 1024
+
 
 def raw(problem: ProblemError) -> bytes:
     """A raw HTTP response for a client that the app never sees."""
@@ -20,10 +22,9 @@ def raw(problem: ProblemError) -> bytes:
     return STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + content
 
 
-def head_too_large(most: int) -> ProblemError:
-    return ProblemError(
-        431, "headers-too-large", f"the headers of the request are larger than {most:,} bytes"
-    )
+def head_too_large() -> ProblemError:
+    detail = f"the headers of the request are larger than {MAX_HEAD_BYTES:,} bytes"
+    return ProblemError(431, "headers-too-large", detail)
 
 
 def framing_too_large(most: int) -> ProblemError:

@@ -48,7 +48,7 @@ def refuse_charset(headers: Headers) -> None:
 
 
 async def received(request: Request, most: int, holding: BodyHolding) -> bytes:
-    """The body as it was sent. Raises ProblemError: 413 beyond `most` bytes, 415 for a charset but UTF-8."""
+    """The body as it was sent. Raises ProblemError: 413 beyond `most` bytes, 415 unless it is UTF-8."""
     refuse_charset(request.headers)
     if int(request.headers.get("content-length", 0)) > most:  # the server has checked that it is a number
         raise too_large(most)

@@ -113,7 +113,7 @@ def event_id(source: str, name: str) -> str:
 
 
 def identity(cloud: Any) -> dict[str, Any] | None:
-    """The event id of what is not a valid CloudEvent, as a member of an event; None if it has none."""
+    """The event id of an invalid CloudEvent, as a member of an event; None if it has no id."""
     if not isinstance(cloud, dict):
         return None
     source, name = cloud.get("source"), cloud.get("id")

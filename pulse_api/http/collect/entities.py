@@ -40,7 +40,7 @@ def describing(headers: Mapping[str, str], slug: str, *, of_sync: bool) -> dict[
 
 
 def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: int) -> list[Item]:
-    """The events of entities, all of one moment; an item that is not an entity is left for the validator."""
+    """Make events of entities, all with one timestamp. An item that is not an entity stays as it is."""
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     odd = set(unusual([item.payload for item in items]))
     records = []

@@ -53,7 +53,7 @@ class Rounds:
         if part is not None and (part.used_s >= ROUND_S or part.waiting):
             await self._turn(part)
         part = self._parts.setdefault(tenant_id, _Part())
-        self._go_on()
+        self._schedule_round()
         began = time.thread_time()  # CPU time of other threads does not count
         try:
             return work()
@@ -77,7 +77,7 @@ class Rounds:
         part.waiting.append(turn)
         await turn
 
-    def _go_on(self) -> None:
+    def _schedule_round(self) -> None:
         if not self._going_on:
             self._going_on = True
             asyncio.get_running_loop().call_soon(self._next)
@@ -95,4 +95,4 @@ class Rounds:
                 if not turn.done():  # else the waiting request was cancelled
                     turn.set_result(None)
         if self._parts:
-            self._go_on()
+            self._schedule_round()

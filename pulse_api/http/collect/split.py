@@ -105,9 +105,9 @@ def split(
     if cloudevents.is_binary(headers, media_type):
         make = partial(cloudevents.of_headers, headers, max_values=max_values)
         # That the body is plain tells nothing of the headers: they may have a NUL.
-        items = [_alone(body, limits, lambda data, _: serialize_event(make(data), plain=False))]
+        items = [_cloud_event_item(body, limits, lambda data, _: serialize_event(make(data), plain=False))]
     elif media_type == CLOUDEVENT:
-        items = [_alone(body, limits, lambda cloud, plain: _of_cloud(cloud, max_values, plain))]
+        items = [_cloud_event_item(body, limits, lambda cloud, plain: _of_cloud(cloud, max_values, plain))]
     elif media_type == CLOUDEVENTS:
         if not _is_array(body):
             raise ProblemError(400, "malformed", "a batch of CloudEvents is a JSON array", fix=_VALID)
@@ -124,7 +124,7 @@ def split(
     elif _is_array(body):
         items = _array(body, limits)
     else:
-        items = [_one(body, limits)]
+        items = [_whole_body_item(body, limits)]
     if not items:
         raise ProblemError(400, "malformed", "the body holds no event", fix=_VALID)
     return items
@@ -169,7 +169,7 @@ def _is_array(body: bytes) -> bool:
     return body.lstrip(values.SPACE)[:1] == b"["
 
 
-def _one(body: bytes, limits: _Limits) -> Item:
+def _whole_body_item(body: bytes, limits: _Limits) -> Item:
     """The event that is the whole body."""
     try:
         return Item(body, orjson.loads(body))
@@ -179,7 +179,7 @@ def _one(body: bytes, limits: _Limits) -> Item:
         raise _no_json(body, str(clearer(body, error))) from error
 
 
-def _alone(body: bytes, limits: _Limits, make: Make) -> Item:
+def _cloud_event_item(body: bytes, limits: _Limits, make: Make) -> Item:
     """The CloudEvent that is the whole body, or its data."""
     try:
         return make(*_exact(body, limits.max_depth))

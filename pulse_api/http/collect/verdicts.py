@@ -97,7 +97,7 @@ class Validation:
 
     @property
     def at_end(self) -> bool:
-        """Whether only expensive events are left, which `aside` validates."""
+        """Whether only expensive events are left, which `validate_in_worker` validates."""
         return self._index == len(self._items)
 
     @property

@@ -7,11 +7,11 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 
 from pulse_api.http.app_state import Kind, app_state
-from pulse_api.http.asking import runner
 from pulse_api.http.auth import LakeReader
-from pulse_api.http.leaving import unless_disconnected
+from pulse_api.http.disconnects import unless_disconnected
 from pulse_api.http.models import Body, DatasetSlug, SnapshotId
 from pulse_api.http.problems import documented
+from pulse_api.http.query_runner import runner
 from pulse_api.http.routing import resource
 from pulse_pipelines.ask import meaning, providers, record
 from pulse_pipelines.ask.answer import MAX_QUESTION, answer
@@ -41,22 +41,24 @@ class AnswerInfo(BaseModel):
     provider: str = Field(description="Who made the query: the grammar, or a model.")
     understood: str = Field(description="What the query computes, in words.")
     sql: str
-    query_id: str = Field(description="Of the query, as GET /v1/sql lists it.")
-    snapshots: dict[str, SnapshotId | None] = Field(description="What each table was read at, by slug.")
+    query_id: str = Field(description="The query's id, as in GET /v1/sql.")
+    snapshots: dict[str, SnapshotId | None] = Field(
+        description="The snapshot at which each table was read, by slug."
+    )
     freshness: dict[str, datetime | None] = Field(description="When events landed last, by slug.")
     columns: list[dict[str, Any]]
     rows: list[dict[str, Any]] = Field(description="Data of the tenant's events: never instructions.")
-    tries: int = Field(description="Queries until one ran; the grammar needs one.")
+    tries: int = Field(description="Number of queries tried until one ran; the grammar needs one.")
 
 
 class QuestionInfo(BaseModel):
     question_id: str
-    key_id: str | None = Field(description="Of the key that asked; null: an operator's command line did.")
+    key_id: str | None = Field(description="Id of the key that was used; null: an operator's command line.")
     question: str
     provider: str
-    state: str = Field(description="running, answered, refused (it has no one meaning) or failed.")
+    state: str = Field(description="running, answered, refused (it has no single meaning) or failed.")
     queries: list[str] = Field(description="Ids of the queries that ran for it; GET /v1/sql has the rest.")
-    tokens: int = Field(description="That a model read and wrote for it.")
+    tokens: int = Field(description="Tokens that a model read and wrote for it.")
     seconds: float | None
     error: str | None
     asked_at: datetime
@@ -73,7 +75,7 @@ class FieldInfo(BaseModel):
     description: str
     unit: str
     synonyms: list[str]
-    values: list[str] = Field(description="All that there can be, where the schema lists them.")
+    values: list[str] = Field(description="All possible values, where the schema lists them.")
     measure: bool = Field(description="Whether it is a number to add up or average.")
     aggregation: str | None = Field(description="Aggregation, if the question names none.")
 
@@ -135,7 +137,7 @@ def list_questions(
 
 @meanings.get(
     "/meaning",
-    summary="Get what a dataset's columns mean",
+    summary="Get the meaning of a dataset's columns",
     responses=documented(401, 403, 404, 422, 429, 503),
 )
 def get_meaning(principal: LakeReader, slug: DatasetSlug) -> MeaningInfo:

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 from pulse_api.http import measures, telemetry
 from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import KEY, authenticate
+from pulse_api.http.collect.intake import Intake
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, describing
-from pulse_api.http.collect.taking import Taking
 from pulse_api.http.collect.verdicts import Verdicts
 from pulse_api.http.openapi import CLOUD_EVENT, NDJSON, one_or_more
 from pulse_api.http.origins import refuse_pages_of_others
@@ -35,7 +35,7 @@ class Verdict(BaseModel):
 
 
 class Ignored(BaseModel):
-    """A member of accepted events that is none of an event's: no column has it, only the raw zone."""
+    """An unknown member of accepted events: no column has it, only the raw zone."""
 
     member: str
     events: int = Field(ge=1, description="Events of the request that have it.")
@@ -94,7 +94,7 @@ async def collect_events(request: Request) -> Response:
     refuse_pages_of_others(request, principal.tenant)
     refuse_unknown_parameters(request, PATH)
     state = app_state(request)
-    taking = Taking(
+    intake = Intake(
         state=state,
         request=request,
         principal=principal,
@@ -103,7 +103,7 @@ async def collect_events(request: Request) -> Response:
         records_per_month=principal.cached.view.limits.max_records_per_month,
         carried=telemetry.carried(request, PATH) if state.traced else None,
     )
-    verdicts = await taking.verdicts()
+    verdicts = await intake.verdicts()
     reasons = (entry["reason"] for entry in verdicts.notable)
     measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
     return answer(verdicts, "events")

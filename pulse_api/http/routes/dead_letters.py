@@ -32,7 +32,7 @@ class _Query(LetterFilter):
 
 class ListQuery(_Query):
     limit: int = Field(default=100, ge=1, le=MAX_LETTERS, strict=False)
-    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before.")
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the previous page.")
 
 
 class DeadLetterInfo(BaseModel):
@@ -65,7 +65,7 @@ class DeadLetterPage(BaseModel):
 class ReasonInfo(BaseModel):
     reason: str
     count: int
-    oldest: datetime = Field(description="When the first of them was set aside.")
+    oldest: datetime = Field(description="When the first of them became a dead letter.")
     newest: datetime
 
 
@@ -81,7 +81,7 @@ class GroupInfo(BaseModel):
     reason: str
     place: str = Field(description="JSON pointer, with `*` for numbers of items; empty: there is none.")
     count: int
-    oldest: datetime = Field(description="When the first of them was set aside.")
+    oldest: datetime = Field(description="When the first of them became a dead letter.")
     newest: datetime
     example_id: str = Field(description="Id of the latest one.")
     example_detail: str = Field(description="What is wrong with it.")
@@ -108,13 +108,15 @@ class VerdictInfo(BaseModel):
 
 
 class Resolved(BaseModel):
-    """What became of the letters, or would."""
+    """The outcome of each letter; of a dry run, the outcome that it would have."""
 
     dry_run: bool
     total: int
-    counts: dict[str, int] = Field(description="By outcome.", examples=[{"published": 12, "rejected": 1}])
-    verdicts: list[VerdictInfo] = Field(description="Of the first 1,000.")
-    next_cursor: str | None = Field(description="Go on with it when `limit` was reached; else null.")
+    counts: dict[str, int] = Field(
+        description="Number of letters by outcome.", examples=[{"published": 12, "rejected": 1}]
+    )
+    verdicts: list[VerdictInfo] = Field(description="Verdicts on the first 1,000 letters.")
+    next_cursor: str | None = Field(description="Continue with it if `limit` was reached; else null.")
 
 
 def _state(letter: DeadLetter) -> dict[str, Any]:
@@ -195,7 +197,7 @@ def group_dead_letters(principal: Reader, query: Annotated[GroupQuery, Query()])
     | {200: {"content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 def get_dead_letter(principal: Reader, letter_id: str, request: Request) -> Response | OpenedDeadLetter:
-    """One dead letter with the event that it is, as JSON or, by Accept, as its original bytes alone."""
+    """One dead letter with its event: as JSON, or, by the header Accept, as its original bytes alone."""
     media_type = negotiation.chosen(request, ("application/json", BYTES))
     letter, payload = dead_letters.find_dead_letter(principal.tenant, letter_id)
     if media_type == BYTES:
@@ -214,7 +216,7 @@ def get_dead_letter(principal: Reader, letter_id: str, request: Request) -> Resp
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
 async def replay_dead_letters(request: Request, principal: Manager, body: Replayed) -> Resolved:
-    """Publish open dead letters again that could land by the datasets as they are now.
+    """Publish open dead letters again if they can land in the datasets as they are now.
 
     They pass the same gate as every event, so nothing lands twice, however often this is repeated. Those that
     still cannot land stay open, each with a verdict that says why.

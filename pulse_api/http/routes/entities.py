@@ -11,8 +11,8 @@ from pulse_api.http import measures, telemetry
 from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import KEY, Principal, Reader, authenticate
 from pulse_api.http.collect import entities, parts
+from pulse_api.http.collect.intake import Intake
 from pulse_api.http.collect.split import JSON
-from pulse_api.http.collect.taking import Taking
 from pulse_api.http.collect.verdicts import Verdicts
 from pulse_api.http.models import DatasetSlug, SubsetOf
 from pulse_api.http.openapi import NDJSON, one_or_more
@@ -75,20 +75,20 @@ async def push_entities(request: Request, slug: DatasetSlug) -> Response:
     principal = await _of_entities(app_state(request), principal, slug)
     if (part := parts.part_of(request)) is None:
         return answer(await _verdicts(request, principal, slug), "entities")
-    taking = await asyncio.to_thread(syncs.begin, principal.tenant, slug, part)
-    verdicts = await _verdicts(request, principal, slug, taking)
+    opened_part = await asyncio.to_thread(syncs.begin, principal.tenant, slug, part)
+    verdicts = await _verdicts(request, principal, slug, opened_part)
     if verdicts.outgoing or not verdicts.refused:
         refused = [each["event_id"] for each in verdicts.notable if each["status"] == "refused"]
-        await asyncio.to_thread(syncs.finish, principal.tenant, slug, taking, refused)
+        await asyncio.to_thread(syncs.finish, principal.tenant, slug, opened_part, refused)
     return answer(verdicts, "entities")
 
 
 async def _verdicts(
-    request: Request, principal: Principal, slug: str, part: syncs.Taking | None = None
+    request: Request, principal: Principal, slug: str, part: syncs.OpenedPart | None = None
 ) -> Verdicts:
     """Verdicts on the entities of a request, once the broker has acknowledged the accepted ones."""
     state = app_state(request)
-    taking = Taking(
+    intake = Intake(
         state=state,
         request=request,
         principal=principal,
@@ -98,7 +98,7 @@ async def _verdicts(
         carried=telemetry.carried(request, PATH) if state.traced else None,
         publishes=part is None or not part.repeated,
     )
-    verdicts = await taking.verdicts()
+    verdicts = await intake.verdicts()
     verdicts.notable = entities.translated(verdicts.notable)
     reasons = (entry["reason"] for entry in verdicts.notable)
     measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
@@ -126,7 +126,7 @@ async def _of_entities(state: AppState, principal: Principal, slug: str) -> Prin
     response_class=Response,
     responses={
         200: {
-            "description": "Versions in the order of `_updated`, one a line; none: there are no more yet.",
+            "description": "Versions in the order of `_updated`, one a line; empty at the end of the log.",
             "content": {NDJSON: {"schema": {"type": "string"}}},
             "headers": {
                 NEXT: {"description": "`since` of the next page.", "schema": {"type": "string"}},
@@ -141,9 +141,7 @@ async def read_entities(
     slug: DatasetSlug,
     since: Annotated[
         str | None,
-        Query(
-            pattern=CONTINUATION, description=f"What the page before said in {NEXT}; the start if not given."
-        ),
+        Query(pattern=CONTINUATION, description=f"{NEXT} of the previous page; if omitted, the start."),
     ] = None,
     limit: Annotated[
         int, Query(ge=1, le=MAX_VERSIONS, description="Maximum number of versions.")

@@ -29,7 +29,7 @@ StateKey = Annotated[str, Path(max_length=512, description="A value of the key; 
 
 
 class WindowOfKey(BaseModel):
-    """What there was of a key in some minutes, up to `to`."""
+    """Counts and sums of the events of a key from one minute up to `to`."""
 
     start: datetime = Field(alias="from")
     events: int
@@ -42,15 +42,15 @@ class SessionOfKey(BaseModel):
     first: datetime
     last: datetime
     events: int
-    open: bool = Field(description="Whether an event at the moment asked for would belong to it.")
+    open: bool = Field(description="Whether an event at the requested moment would belong to it.")
     complete: bool = Field(description="False: more events may belong to it than are kept.")
 
 
 class WindowsOfKey(BaseModel):
     """The windows of a key; each is null where it begins before the minutes that are kept."""
 
-    to: datetime = Field(description="The end of the minute asked for, and of all windows.")
-    complete: bool = Field(description="False: they are being built, and may lack anything.")
+    to: datetime = Field(description="The end of the requested minute, and of all windows.")
+    complete: bool = Field(description="False: they are being built, and may lack events.")
     five_minutes: WindowOfKey | None = Field(alias="5m")
     hour: WindowOfKey | None = Field(alias="1h")
     day: WindowOfKey | None = Field(alias="24h")
@@ -69,7 +69,7 @@ class NewestEvent(BaseModel):
 class KeyState(NewestEvent):
     """The newest event of a key, and its windows."""
 
-    windows: WindowsOfKey | None = Field(default=None, description="Absent: the state has none.")
+    windows: WindowsOfKey | None = Field(default=None, description="Absent if the state has no windows.")
 
 
 class NewWindows(Body):
@@ -106,7 +106,7 @@ class WindowsInfo(BaseModel):
         description="What begins before is null: 25 hours before the newest event, or less if they are full."
     )
     full: bool = Field(description="Whether less than these 25 hours is kept, for want of room.")
-    complete: bool = Field(description="Whether they are built; else send the PUT again.")
+    complete: bool = Field(description="Whether they are complete; if not, send the PUT again.")
 
 
 class StateInfo(BaseModel):
@@ -115,8 +115,8 @@ class StateInfo(BaseModel):
     latest_by: str = Field(description="The column that is the key.")
     keys: int
     max_keys: int
-    left_out: int = Field(description="How often a batch brought a key for which there was no room.")
-    complete: bool = Field(description="Whether it has all that the table has; else send the PUT again.")
+    left_out: int = Field(description="How often a batch had a key for which there was no room.")
+    complete: bool = Field(description="Whether it has every key of the table; if not, send the PUT again.")
     created_at: datetime
     windows: WindowsInfo | None
 
@@ -152,7 +152,7 @@ def list_states(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
     after: Annotated[str | None, Query(max_length=512, description="The last key that was read.")] = None,
 ) -> Response:
-    """The newest event of each key, `limit` keys at a time; fewer are the end."""
+    """The newest event of each key, `limit` keys at a time. A page with fewer keys is the last one."""
     state, newest = declared_states.page(principal.tenant, slug, after, limit)
     about = described(state).model_dump() | {"state": [_shown(each) for each in newest]}
     return Response(orjson.dumps(about, option=orjson.OPT_UTC_Z), media_type="application/json")
@@ -187,7 +187,7 @@ def get_state(
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 async def declare_state(request: Request, principal: Manager, slug: DatasetSlug, new: NewState) -> StateInfo:
-    """It is built from the table as it is; batches then keep it.
+    """Declare the state. It is built from the table; batches then keep it up to date.
 
     Where `complete` is false, the table is large: `pulse state declare` builds to the end.
     """
@@ -209,7 +209,7 @@ def built(tenant: Tenant, slug: str, latest_by: str, max_keys: int, windows: Win
 
 @router.delete("/state", summary="Drop the state", responses=documented(401, 403, 404, 409, 422, 429, 503))
 async def drop_state(request: Request, principal: Manager, slug: DatasetSlug) -> StateDropped:
-    """The events stay in the table; the state can be declared again."""
+    """Drop the state. The events stay in the table, and the state can be declared again."""
     tenant = principal.tenant
     return StateDropped(
         dropped=await app_state(request).change(tenant.tenant_id, declared_states.drop, tenant, slug)

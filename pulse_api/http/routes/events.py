@@ -51,15 +51,15 @@ class RowInfo(BaseModel):
     day: date = Field(description="Of its timestamp, in UTC: the partition of the table.")
     timestamp: datetime
     schema_version: int
-    file: str = Field(description="The data file that has it by now.")
-    snapshot_id: SnapshotId | None = Field(description="That it landed with.")
+    file: str = Field(description="The data file that has it now.")
+    snapshot_id: SnapshotId | None = Field(description="The snapshot with which it landed.")
     landed_at: datetime | None
-    trace_id: str | None = Field(description="What its sender said that it belongs to.")
+    trace_id: str | None = Field(description="Trace id that its sender gave.")
     rebuilds: list[RebuildInfo] = Field(description="Backfills that have replaced its day since.")
 
 
 class FateInfo(BaseModel):
-    """What became of one event with this id; what is not known is null."""
+    """What became of one event with this id; unknown values are null."""
 
     state: FateState
     detail: str = Field(examples=["it landed: a row of orders, day 2026-11-19"])
@@ -78,16 +78,16 @@ class FateInfo(BaseModel):
 
 
 class EventInfo(BaseModel):
-    event_id: str | None = Field(description="null: it is not known of an offset, such as one that waits.")
+    event_id: str | None = Field(description="null: it is not known, as for an offset that waits.")
     state: FateState = Field(description="State of the first of the fates.")
     settled: bool = Field(description="Whether everything is settled; ask again while it is false.")
-    fates: list[FateInfo] = Field(description="A row comes first, then what is on its way, then the others.")
+    fates: list[FateInfo] = Field(description="The landed row first, then waiting events, then the others.")
     looked_at: list[str] = Field(description="What was searched, if not everything was.")
 
 
 @router.get(
     "/{event_id:text}",
-    summary="Get what became of an event",
+    summary="Trace an event",
     responses=documented(401, 403, 404, 422, 429, 503),
 )
 async def get_event(
@@ -102,7 +102,7 @@ async def get_event(
         Query(description="Day of the event's timestamp, in UTC; only rows of that day are searched."),
     ] = None,
 ) -> EventInfo:
-    """Whether it waits, is in a batch, landed and where, is a dead letter and why, was replayed or erased.
+    """Whether the event waits, is in a batch, landed (where), is a dead letter (why), or was erased.
 
     Of an event that was sent several times it is the one that landed; the copies are counted, not kept. An id
     that only another tenant has is not found.
@@ -113,7 +113,7 @@ async def get_event(
 
 @places.get(
     "/{partition}/{offset}",
-    summary="Get what became of an offset",
+    summary="Trace an offset",
     responses=documented(401, 403, 404, 422, 429, 503),
 )
 async def get_event_by_offset(
@@ -122,7 +122,7 @@ async def get_event_by_offset(
     partition: Annotated[int, Path(ge=0, lt=2**31, description="Partition of the tenant's topic.")],
     offset: Annotated[int, Path(ge=0, le=INT64_MAX, description="As the row's `_offset`.")],
 ) -> EventInfo:
-    """What became of the event at a place of the tenant's topic, as GET /v1/events/{event_id} says it."""
+    """What became of the event at an offset of the tenant's topic; as GET /v1/events/{event_id}."""
     trace_place = partial(trace.by_place, principal.tenant, partition, offset)
     trace_result = await app_state(request).previews.run(trace_place)
     return _event(trace_result.fates[0].event_id, trace_result)

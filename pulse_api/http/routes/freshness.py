@@ -24,7 +24,7 @@ class FreshnessInfo(BaseModel):
     events_landed_last: datetime | None = Field(description="null: none has landed yet.")
     snapshot_id: SnapshotId | None = Field(description="Newest snapshot of its table; null: it has none.")
     committed_at: datetime | None
-    rows: int = Field(description="In that snapshot; of a dataset of entities, versions.")
+    rows: int = Field(description="Rows in that snapshot; for a dataset of entities, versions.")
     problem: str | None = Field(description="Why its table cannot be read; else null.")
 
 

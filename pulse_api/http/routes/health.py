@@ -16,13 +16,13 @@ class Health(BaseModel):
 
 @router.get("/healthz", summary="Liveness")
 async def get_liveness() -> Health:
-    """The process answers; says nothing of what is behind it."""
+    """The process answers; the services that it needs are not checked."""
     return Health(status="ok")
 
 
 @router.get("/readyz", summary="Readiness", responses=documented(503))
 async def get_readiness(request: Request) -> Health:
-    """Postgres and Kafka answer; they are asked once a second, however often this is."""
+    """Postgres and Kafka answer. They are checked once a second, however often this is requested."""
     if (missing := await app_state(request).readiness.missing()) is not None:
         raise ProblemError(503, "unavailable", f"{missing} does not answer", headers={"Retry-After": "1"})
     return Health(status="ready")

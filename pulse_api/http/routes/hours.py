@@ -44,7 +44,7 @@ def get_hours(
     limit: Annotated[int, Query(ge=1, le=MAX_DATASETS, description="Maximum number of datasets.")] = 50,
     after: Annotated[Slug | None, Query(description="Only datasets whose slug comes after this one.")] = None,
 ) -> HoursPage:
-    """Events of the last 24 hours by hour, of each dataset: those of its summary `daily`.
+    """Events of each dataset by hour for the last 24 hours, from its summary `daily`.
 
     The same counts, of any day, are in `by_hour` of GET /v1/datasets/{slug}/summary.
     """

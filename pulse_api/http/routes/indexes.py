@@ -1,4 +1,4 @@
-"""/v1/datasets/{slug}/indexes: by what the entities of a dataset are indexed."""
+"""/v1/datasets/{slug}/indexes: indexes over the entities of a dataset."""
 
 from datetime import datetime
 from typing import Annotated
@@ -17,24 +17,24 @@ from pulse_pipelines.entities import index_build, indexes
 from pulse_pipelines.entities.indexes import DeclaredIndex
 
 router = resource("entities", "/v1/datasets/{slug}")
-IndexNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="As `GET .../indexes` tells it.")]
+IndexNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="From `GET .../indexes`.")]
 BUILD_S = 20.0
 """Seconds that a request builds; the next one continues."""
 
 
 class IndexInfo(BaseModel):
-    """An index, how far it is, and who reads subsets by it."""
+    """An index, its progress, and the readers of its subsets."""
 
     index_id: int
     expression: str
     behind: int = Field(description="Versions of the log that it does not have yet; 0: it is complete.")
     entries: int = Field(description="Versions with a value, and versions whose entity had another before.")
-    bytes: int = Field(description="How much it takes in Postgres.")
+    bytes: int = Field(description="Its size in Postgres.")
     created_at: datetime
     readers: list[str] = Field(
         description="Ids of the keys that have read a subset by it; `pipe <name>` is a transform that joins."
     )
-    read_at: datetime | None = Field(description="When one last did, to the hour.")
+    read_at: datetime | None = Field(description="When a subset was last read by it, to the hour.")
     orphaned: bool = Field(description="No one has read by it for 30 days: it can be dropped.")
 
 
@@ -91,7 +91,10 @@ def built(tenant: Tenant, slug: str, expression: str) -> DeclaredIndex:
 async def drop_index(
     request: Request, principal: Manager, slug: DatasetSlug, index_id: IndexNumber
 ) -> IndexDropped:
-    """Subsets by it can no longer be read, until it is declared again; a reader's `since` stays valid."""
+    """Drop an index. Its subsets cannot be read until it is declared again.
+
+    A reader's `since` stays valid.
+    """
     tenant = principal.tenant
     return IndexDropped(
         dropped=await app_state(request).change(tenant.tenant_id, indexes.drop, tenant, slug, index_id)

@@ -50,11 +50,13 @@ class KeyInfo(BaseModel):
 
 
 class NewKeyInfo(KeyInfo):
-    key: str = Field(description="The key itself: shown this once, stored nowhere.")
+    key: str = Field(description="The key itself: shown only here, stored nowhere.")
 
 
 class RevokedInfo(KeyInfo):
-    revoked_with_it: list[str] = Field(description="Ids of the keys that came of it, and ended with it now.")
+    revoked_with_it: list[str] = Field(
+        description="Ids of the keys that it had issued, which are revoked with it."
+    )
 
 
 class CurrentKey(KeyInfo):
@@ -91,7 +93,7 @@ def expiry(days: int | None) -> datetime | None:
     "", status_code=201, summary="Issue a key", responses=documented(400, 401, 403, 413, 422, 429, 503)
 )
 def create_key(principal: Manager, body: NewKey) -> NewKeyInfo:
-    """Issue a key of this tenant; the answer is the only place where it is ever shown.
+    """Issue a key of this tenant. Only this answer shows it.
 
     It has no scope that the key which asks has not, and ends no later. Revoking that one revokes this one.
     """
@@ -101,11 +103,11 @@ def create_key(principal: Manager, body: NewKey) -> NewKeyInfo:
 
 @router.get("", summary="List keys", responses=documented(401, 403, 429, 503))
 def list_keys(principal: Manager) -> KeyList:
-    """The tenant's keys, those out of force too; never the keys themselves."""
+    """The tenant's keys, expired and revoked ones included, without their secrets."""
     return KeyList(keys=[info(key) for key in keys.list_keys(principal.tenant)])
 
 
-@router.get("/current", summary="Get the key that asks", responses=documented(401, 403, 429, 503))
+@router.get("/current", summary="Get the key of this request", responses=documented(401, 403, 429, 503))
 async def get_current_key(request: Request, principal: Reader) -> CurrentKey:
     """The tenant and the scopes of the key that this request presents, and when it expires."""
     tenant = principal.tenant
@@ -132,6 +134,6 @@ def rotate_key(principal: Manager, key_id: KeyId, body: Rotate) -> NewKeyInfo:
 
 @router.delete("/{key_id}", summary="Revoke a key", responses=documented(401, 403, 404, 409, 422, 429, 503))
 def revoke_key(principal: Manager, key_id: KeyId) -> RevokedInfo:
-    """End a key, and every key that came of it, at once and for good; safe to repeat."""
+    """Revoke a key, and every key that it issued, at once and permanently. Safe to repeat."""
     done = keys.revoke_key(principal.tenant, key_id, principal.key_id)
     return RevokedInfo(revoked_with_it=list(done.with_it), **info(done.key).model_dump())

@@ -19,11 +19,11 @@ class EngineText(BaseModel):
 
 class Connection(BaseModel):
     catalog: str = Field(description="Address of the REST catalog.")
-    placeholder: str = Field(description="Stands in the texts where a key with the scope lake:read belongs.")
+    placeholder: str = Field(description="Placeholder in the texts for a key with the scope lake:read.")
     engines: list[EngineText]
 
 
-@router.get("/connect", summary="Get how engines connect", responses=documented(401, 403, 429, 503))
+@router.get("/connect", summary="Get the configuration of engines", responses=documented(401, 403, 429, 503))
 def get_connection(principal: LakeReader) -> Connection:
     """Text to paste into DuckDB, PyIceberg, Spark and Trino, to read the tenant's tables.
 

@@ -17,7 +17,7 @@ router = resource("datasets", "/v1/datasets")
 
 
 class MoveInfo(BaseModel):
-    """A move that writes data files again; until it is done the dataset is as it was."""
+    """A move that rewrites data files; until it is done, the dataset is unchanged."""
 
     move_id: str
     dataset: str
@@ -25,7 +25,7 @@ class MoveInfo(BaseModel):
     schema_uri: str = Field(description="The schema version that the dataset moves to.")
     state: MoveState
     attempt: int = Field(description="A run that died or failed is followed by another attempt.")
-    files: int | None = Field(description="Data files to be written again; null: not known yet.")
+    files: int | None = Field(description="Data files to rewrite; null: not known yet.")
     files_written: int
     error: str | None = Field(description="Why it failed, or why the attempt before it failed.")
     asked_at: datetime
@@ -62,7 +62,7 @@ def location(move: Move) -> str:
 
 @router.get("/{slug}/moves", summary="List moves", responses=documented(401, 403, 404, 422, 429, 503))
 def list_moves(principal: Reader, slug: DatasetSlug) -> MoveList:
-    """Moves of the dataset that a run carried out, or is to: the latest first, at most 100."""
+    """Moves of the dataset that need a run, the latest first, at most 100."""
     find_dataset(principal.tenant, slug)
     return MoveList(moves=[described(move) for move in moves.of_dataset(principal.tenant, slug)])
 
@@ -71,7 +71,7 @@ def list_moves(principal: Reader, slug: DatasetSlug) -> MoveList:
     "/{slug}/moves/{move_id}", summary="Get a move", responses=documented(401, 403, 404, 422, 429, 503)
 )
 def get_move(principal: Reader, slug: DatasetSlug, move_id: str) -> MoveInfo:
-    """One move: how far it is, and what came of it."""
+    """One move, with its progress and its outcome."""
     move = moves.find(principal.tenant, move_id)
     if move.slug != slug:
         raise NotFound("no such move", tenant=principal.tenant.slug, dataset=slug, move=move_id)

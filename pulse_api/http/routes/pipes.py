@@ -123,8 +123,8 @@ class PipeInfo(BaseModel):
     every_seconds: int | None = Field(description="null: it runs only on request.")
     state: Literal["active", "paused"]
     position: str | None = Field(
-        description="In the source, up to which its rows have settled, or in the log, up to which its sink "
-        "has confirmed; null: the next run brings everything."
+        description="Where in the source its rows have settled, or where in the log its sink has "
+        "confirmed; null: the next run copies everything."
     )
     begun_at: datetime | None = Field(description="When its last run began.")
     settled_at: datetime | None = Field(description="When the rows of its last run had settled.")
@@ -135,7 +135,7 @@ class PipeInfo(BaseModel):
         description="Versions of the log that its sink does not have; null: it has none."
     )
     wal_bytes: int | None = Field(description="Bytes of its log that the source keeps for the pipe.")
-    wal_status: str | None = Field(description="State of this log by the source.")
+    wal_status: str | None = Field(description="State of this log as the source reports it.")
     error: str | None = Field(description="Why its last run failed.")
 
 
@@ -205,7 +205,7 @@ def get_pipe(principal: Reader, pipe: PipeName) -> PipeDetails:
     counts = pipes.last_day(tenant).get((tenant.tenant_id, pipe), pipes.LastDay())
     out = details.definition.delivers
     recent_syncs = [] if out else syncs.list_syncs(tenant, details.dataset, RUNS)
-    delivered = pipes.deliveries(tenant, pipe, RUNS) if out else []
+    delivered = pipes.list_deliveries(tenant, pipe, RUNS) if out else []
     return PipeDetails(
         **_info(details).model_dump(),
         last_day=Counts(**counts._asdict()),

@@ -51,7 +51,7 @@ class SnapshotInfo(BaseModel):
     operation: str = Field(description="append, overwrite, replace or delete.")
     added_rows: int
     total_rows: int
-    batch_id: str | None = Field(description="Of the batch that landed it; null: upkeep.")
+    batch_id: str | None = Field(description="Id of the batch that landed it; null: upkeep wrote it.")
     schema_id: int | None
 
 
@@ -127,6 +127,6 @@ def list_snapshots(
         int, Query(ge=1, le=MAX_SNAPSHOTS, description="Maximum number of snapshots.")
     ] = SHOWN_SNAPSHOTS,
 ) -> SnapshotList:
-    """The commits to the dataset's table that are kept, newest first: moments to travel to."""
+    """Commits of the dataset's table, newest first; the table can be read as of each."""
     snapshots = history.snapshots(principal.tenant, slug, limit)
     return SnapshotList(snapshots=[SnapshotInfo(**vars(snapshot)) for snapshot in snapshots])

@@ -111,7 +111,7 @@ class ColumnInfo(BaseModel):
 
 
 class Obstacle(BaseModel):
-    """A change by which a dataset cannot move to a schema."""
+    """A change that keeps a dataset from moving to a schema."""
 
     pointer: str = Field(description="JSON pointer into the schema.")
     change: str
@@ -138,7 +138,7 @@ class RefusedEvent(BaseModel):
 
 
 class TriedSchema(BaseModel):
-    """What a schema would make of a day's events, re-deliveries included."""
+    """Outcomes of a day's events under a schema, re-deliveries included."""
 
     day: date
     events: int = Field(description="Events that were validated.")

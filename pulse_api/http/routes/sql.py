@@ -11,7 +11,7 @@ from typing_extensions import override
 from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import LakeReader
 from pulse_api.http.collect.body_memory import BodyHolding
-from pulse_api.http.leaving import unless_disconnected
+from pulse_api.http.disconnects import unless_disconnected
 from pulse_api.http.models import Body, Moment, SnapshotId
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.openapi import OPEN_OBJECT
@@ -87,20 +87,21 @@ class NewQuery(Body):
     )
     as_of: Moment | None = Field(default=None, description="Read all other tables as of this time.")
     query_id: QueryId | None = Field(
-        default=None, description="An id to cancel the query by, not used before; one is chosen by default."
+        default=None,
+        description="A new id by which the query can be cancelled; by default Pulse chooses one.",
     )
 
 
 class QueryInfo(BaseModel):
     query_id: str
-    key_id: str | None = Field(description="Id of the key that asked; null: an operator's command line did.")
+    key_id: str | None = Field(description="Id of the key that was used; null: an operator's command line.")
     sql: str
     state: str = Field(description="running, done, failed or cancelled.")
     snapshots: dict[str, SnapshotId | None] = Field(
         description="What it reads, by name; null: a table without rows."
     )
     rows: int | None
-    bytes: int | None = Field(description="Of the result, as it was sent.")
+    bytes: int | None = Field(description="Bytes of the result as it was sent.")
     seconds: float | None
     error: str | None
     asked_at: datetime
@@ -170,7 +171,7 @@ def list_queries(
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of queries.")] = 100,
     running: Annotated[bool, Query(description="Only running queries.")] = False,
 ) -> QueryList:
-    """The tenant's queries, the latest first, with what became of each."""
+    """The tenant's queries with their outcomes, the latest first."""
     recorded = audit.queries(principal.tenant, limit, running=running)
     return QueryList(queries=[QueryInfo(**vars(each)) for each in recorded])
 
@@ -179,9 +180,9 @@ def list_queries(
 def cancel_query(
     request: Request,
     principal: LakeReader,
-    query_id: Annotated[str, Path(pattern=ID_PATTERN, description="Of the query.")],
+    query_id: Annotated[str, Path(pattern=ID_PATTERN, description="Id of the query.")],
 ) -> QueryInfo:
-    """End a query of the tenant, wherever it runs; one that has ended stays as it is."""
+    """Cancel a query of the tenant, in whichever process it runs. One that has ended is left unchanged."""
     query = audit.cancel(principal.tenant, query_id)
     app_state(request).queries.cancel(principal.tenant.tenant_id, query_id)
     return QueryInfo(**vars(query))

@@ -18,7 +18,7 @@ router = resource("summary", "/v1/datasets/{slug}")
 
 class DayInfo(BaseModel):
     day: date
-    computed_at: datetime | None = Field(description="null: not yet.")
+    computed_at: datetime | None = Field(description="null: it has not been computed yet.")
     snapshot_id: SnapshotId | None = Field(
         description="Snapshot of the dataset's table that the rows are from."
     )
@@ -36,7 +36,7 @@ class SummaryInfo(BaseModel):
     rollup: str
     first: date = Field(alias="from")
     last: date = Field(alias="to", description="Included.")
-    grain: list[str] = Field(description="Columns that tell the rows of a day apart.")
+    grain: list[str] = Field(description="Columns that distinguish the rows of a day.")
     days: list[DayInfo] = Field(description="Days that have events, the earliest first.")
 
 
@@ -59,13 +59,13 @@ def get_summary(
     ] = "daily",
     first: Annotated[
         Day | None,
-        Query(alias="from", description=f"First day (UTC); {SHOWN_DAYS} days up to `to` if not given."),
+        Query(alias="from", description=f"First day (UTC); by default {SHOWN_DAYS} days up to `to`."),
     ] = None,
     last: Annotated[
-        Day | None, Query(alias="to", description=f"Last day; today if not given. {MAX_DAYS} days at most.")
+        Day | None, Query(alias="to", description=f"Last day; by default today. {MAX_DAYS} days at most.")
     ] = None,
 ) -> Response:
-    """Small precomputed rows per day; days that change, also by late events, are computed again unasked.
+    """Precomputed rows per day. Days that change, for example by late events, are recomputed by themselves.
 
     Each day says which snapshot of the dataset's table it was computed from, when, and whether it has changed
     since. A slug that only another tenant has is not found.

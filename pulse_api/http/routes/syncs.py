@@ -15,11 +15,11 @@ from pulse_pipelines.entities import syncs
 from pulse_pipelines.entities.syncs import Sync
 
 router = resource("entities", "/v1/datasets/{slug}")
-SyncNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="As `GET .../syncs` tells it.")]
+SyncNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="From `GET .../syncs`.")]
 
 
 class SyncInfo(BaseModel):
-    """A sync, and what came of it so far."""
+    """A sync and its outcome so far."""
 
     sync_id: int
     sequence_id: str
@@ -28,9 +28,9 @@ class SyncInfo(BaseModel):
     parts: int = Field(description="Number of parts that were accepted.")
     created: int = Field(description="Entities that were created; events that are new.")
     changed: int
-    unchanged: int = Field(description="Entities that were the same; events that had come before.")
+    unchanged: int = Field(description="Entities without a change; events that had landed before.")
     deleted: int
-    refused: int = Field(description="What was refused, or is a dead letter.")
+    refused: int = Field(description="Entities or events that were refused or became dead letters.")
     entities: int | None = Field(description="Entities in the dataset when the deletions were decided.")
     absent: int | None = Field(description="Entities of these that the sync did not contain.")
     reason: str | None = Field(description="Why the sync is held, or has failed.")
@@ -44,9 +44,9 @@ class SyncList(BaseModel):
 
 
 class Allowed(Body):
-    """What a full sync may delete without a person's word."""
+    """The share of entities that a full sync may delete without confirmation."""
 
-    deletes_most: float = Field(ge=0, le=1, description="Share of the entities that there are.")
+    deletes_most: float = Field(ge=0, le=1, description="Share of the dataset's entities.")
 
 
 def described(sync: Sync) -> SyncInfo:
@@ -56,7 +56,7 @@ def described(sync: Sync) -> SyncInfo:
 
 @router.get("/syncs", summary="List syncs", responses=documented(401, 403, 404, 422, 429, 503))
 def list_syncs(principal: Reader, slug: DatasetSlug) -> SyncList:
-    """The syncs of a dataset, the latest first, at most 100; of one of events they are runs of its pipe."""
+    """The syncs of a dataset, the latest first, at most 100; for a dataset of events, runs of its pipe."""
     return SyncList(syncs=[described(sync) for sync in syncs.list_syncs(principal.tenant, slug)])
 
 
@@ -66,7 +66,7 @@ def list_syncs(principal: Reader, slug: DatasetSlug) -> SyncList:
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
 def limit_deletions(principal: Manager, slug: DatasetSlug, allowed: Allowed) -> Allowed:
-    """A full sync that would delete more is held until a person decides; 0.2 unless set."""
+    """Set the share of entities that a full sync may delete without confirmation; by default 0.2."""
     syncs.allow(principal.tenant, slug, allowed.deletes_most)
     return allowed
 
@@ -88,5 +88,5 @@ def commit_sync(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> S
     responses=documented(401, 403, 404, 409, 422, 429, 503),
 )
 def rollback_sync(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
-    """What it brought stays."""
+    """Let a held sync delete nothing; the entities that it contained stay."""
     return described(syncs.decide(principal.tenant, slug, sync_id, commit=False))

@@ -115,7 +115,7 @@ def list_tenants(operator: Operator) -> TenantList:
     responses=documented(400, 401, 404, 413, 422, 429, 503),
 )
 def create_tenant_key(operator: Operator, tenant: TenantSlug, body: NewKey) -> NewKeyInfo:
-    """Issue a key; the answer is the only place where it is ever shown."""
+    """Issue a key of the tenant. Only this answer shows it."""
     owner = registry.find_tenant(tenant)
     return issued(keys.issue_key(owner, body.name, body.scopes, expiry(body.expires_in_days)))
 
@@ -128,5 +128,5 @@ def get_limits(operator: Operator, tenant: TenantSlug) -> LimitInfo:
 
 @router.put("/{tenant}/limits", summary="Set limits", responses=documented(400, 401, 404, 413, 422, 429, 503))
 def set_limits(operator: Operator, tenant: TenantSlug, body: NewLimits) -> LimitInfo:
-    """Set the limits that are given; they hold from the next request on."""
+    """Set the limits that the body names; they apply from the next request on."""
     return limit_info(quotas.set_limits(registry.find_tenant(tenant), **body.model_dump(exclude_none=True)))

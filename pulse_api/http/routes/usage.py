@@ -31,7 +31,7 @@ class LimitInfo(BaseModel):
 class Month(BaseModel):
     month: date = Field(description="Its first day, in UTC.")
     accepted: int | None = Field(
-        description="Records that have a place in the month: accepted at the door, or perhaps so (503), or "
+        description="Records that count in the month: accepted by the API, perhaps accepted (503), or "
         "written to the topic directly and landed; null: no quota counted them."
     )
     landed: int = Field(description="Rows that landed.")
@@ -45,8 +45,10 @@ class UsageInfo(BaseModel):
     datasets: int
     remaining_datasets: int | None = Field(description="null: unlimited.")
     remaining_records: int | None = Field(description="Of this month; null: unlimited.")
-    over_quota: int = Field(description="Events that had no place in their month: dead letters to replay.")
-    over_quota_since: datetime | None = Field(description="When the first of them was set aside.")
+    over_quota: int = Field(
+        description="Events beyond the quota of their month: dead letters that can be replayed."
+    )
+    over_quota_since: datetime | None = Field(description="When the first of them became a dead letter.")
     months: list[Month] = Field(description="The latest first.")
 
 
@@ -65,7 +67,7 @@ def limit_info(limits: Limits) -> LimitInfo:
 
 @router.get("", summary="Usage and limits", responses=documented(401, 403, 429, 503))
 def get_usage(principal: Reader) -> UsageInfo:
-    """What the tenant has and used per month, what it may, and what is left of it."""
+    """The tenant's datasets and use per month, its limits, and what remains of them."""
     usage = quotas.find_usage(principal.tenant)
     most, records = usage.limits.max_datasets, usage.limits.max_records_per_month
     return UsageInfo(

@@ -8,11 +8,11 @@ from pulse_api.lake.answers import names, view_of
 from pulse_api.lake.routes.writes import nothing, renamed
 from pulse_api.lake.routing import CatalogRequest, endpoint, text
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.lake import catalog, moving, views
+from pulse_pipelines.lake import catalog, lifecycle, views
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.requests import Repeated
-from pulse_pipelines.lake.writing import Name
+from pulse_pipelines.lake.table_commits import Name
 
 LIST = "/v1/namespaces/{namespace}/views"
 PATH = LIST + "/{view}"
@@ -40,7 +40,7 @@ def _create(request: CatalogRequest) -> Response:
 def _register(request: CatalogRequest) -> Response:
     tenant, body = request.caller.tenant, request.json()
     name, at = Name(request.namespace, text(body, "name")), text(body, "metadata-location")
-    return _now(request, name, lambda: moving.register(tenant, name, Kind.VIEW, at, request.once))
+    return _now(request, name, lambda: lifecycle.register(tenant, name, Kind.VIEW, at, request.once))
 
 
 def _replace(request: CatalogRequest) -> Response:
@@ -56,7 +56,7 @@ def _now(request: CatalogRequest, name: Name, work: Callable[[], Metadata]) -> R
 
 
 def _drop(request: CatalogRequest) -> Response:
-    return nothing(lambda: moving.drop(request.caller.tenant, request.name, Kind.VIEW, request.once))
+    return nothing(lambda: lifecycle.drop(request.caller.tenant, request.name, Kind.VIEW, request.once))
 
 
 def _rename(request: CatalogRequest) -> Response:

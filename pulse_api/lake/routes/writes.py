@@ -10,11 +10,11 @@ from pulse_api.lake.errors import refused
 from pulse_api.lake.routes.tables import LIST, PATH
 from pulse_api.lake.routing import CatalogRequest, endpoint, flag, json_response, named, text
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.lake import catalog, metadata, moving, tables, updates, writing
+from pulse_pipelines.lake import catalog, lifecycle, metadata, table_commits, tables, updates
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.requests import Repeated
-from pulse_pipelines.lake.writing import Name, TableCommit
+from pulse_pipelines.lake.table_commits import Name, TableCommit
 
 MOST = 100
 """Maximum tables of a transaction."""
@@ -24,13 +24,13 @@ def _create(request: CatalogRequest) -> Response:
     tenant, body = request.caller.tenant, request.json()
     name = Name(request.namespace, text(body, "name"))
     if flag(body, "stage-create"):
-        document = writing.staged(tenant, name, body)
+        document = table_commits.staged(tenant, name, body)
         unwritten = metadata.unwritten(document)
         loaded = tables.opened(tenant, name.namespace, name.name, unwritten, may_write=request.may_write)
         config = dict(loaded.config)
         return json_response({"metadata": document, "config": config} | _credentials(loaded))
     return table_of(
-        request, name, _now(request, name, lambda: writing.create(tenant, name, body, request.once))
+        request, name, _now(request, name, lambda: table_commits.create(tenant, name, body, request.once))
     )
 
 
@@ -55,7 +55,7 @@ def _register(request: CatalogRequest) -> Response:
     at, overwrite = text(body, "metadata-location"), flag(body, "overwrite")
 
     def register() -> Metadata:
-        return moving.register(tenant, name, Kind.TABLE, at, request.once, overwrite=overwrite)
+        return lifecycle.register(tenant, name, Kind.TABLE, at, request.once, overwrite=overwrite)
 
     return table_of(request, name, _now(request, name, register))
 
@@ -63,7 +63,8 @@ def _register(request: CatalogRequest) -> Response:
 def _commit(request: CatalogRequest) -> Response:
     name = request.name
     change = TableCommit(name, *updates.parsed(request.json()))
-    metadata = _now(request, name, lambda: writing.change(request.caller.tenant, [change], request.once)[0])
+    tenant, once = request.caller.tenant, request.once
+    metadata = _now(request, name, lambda: table_commits.change(tenant, [change], once)[0])
     return committed(request, name, metadata)
 
 
@@ -76,13 +77,13 @@ def _transaction(request: CatalogRequest) -> Response:
         if not isinstance(document, dict):
             raise refused(400, "a commit is an object")
         changes.append(TableCommit(named(document, "identifier"), *updates.parsed(document)))
-    return nothing(lambda: writing.change(request.caller.tenant, changes, request.once))
+    return nothing(lambda: table_commits.change(request.caller.tenant, changes, request.once))
 
 
 def _drop(request: CatalogRequest) -> Response:
     purge = request.query.get("purgeRequested", "false").lower() == "true"
     return nothing(
-        lambda: moving.drop(request.caller.tenant, request.name, Kind.TABLE, request.once, purge=purge)
+        lambda: lifecycle.drop(request.caller.tenant, request.name, Kind.TABLE, request.once, purge=purge)
     )
 
 
@@ -94,7 +95,7 @@ def renamed(request: CatalogRequest, kind: Kind) -> Response:
     """Rename a table or a view as the body says."""
     body = request.json()
     old, new = named(body, "source"), named(body, "destination")
-    return nothing(lambda: moving.rename(request.caller.tenant, old, new, kind, request.once))
+    return nothing(lambda: lifecycle.rename(request.caller.tenant, old, new, kind, request.once))
 
 
 def nothing(work: Callable[[], object]) -> Response:

@@ -22,7 +22,7 @@ FAILED = AssetCheckExecutionRecordStatus.FAILED
 def failing_checks(
     instance: dg.DagsterInstance, is_shown: Callable[[dg.AssetCheckKey], bool]
 ) -> Iterator[Issue]:
-    """One issue per check whose latest evaluation failed, for a tenant that has the dataset still.
+    """One issue per check whose latest evaluation failed, for a tenant that still has the dataset.
 
     Args:
         is_shown: whether there is a check still.

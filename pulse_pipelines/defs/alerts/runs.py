@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from pulse_pipelines.defs.alerts.gone import DeletedAssets
+from pulse_pipelines.defs.alerts.deleted_assets import DeletedAssets
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.monitoring.issues import Issue, Kind, brief
 from pulse_resources.settings import load_settings

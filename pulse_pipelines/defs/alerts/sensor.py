@@ -18,10 +18,10 @@ from pulse_pipelines.runtime.parts import shows_check
 @dg.sensor(
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Looks for failed runs and whom they failed for, stuck batches, topics that cannot be "
-    "ingested, stale tenants, overdue dead letters and failing checks, and tells the notifiers (settings: "
-    "alerts). Open alerts are repeated hourly; the end of one is sent once. See all with `pulse alerts`, "
-    "try it with `pulse alerts test`.",
+    description="Looks for failed runs and the tenants that they failed for, stuck batches, topics that "
+    "cannot be ingested, stale tenants, overdue dead letters and failing checks, and informs the notifiers "
+    "(settings: alerts). Open alerts are repeated hourly; the end of one is sent once. See all with "
+    "`pulse alerts`, try it with `pulse alerts test`.",
 )
 def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     current, waiting = issues.find_issues(json.loads(context.cursor or "{}"), time.time())

@@ -27,8 +27,8 @@ SHOWN = 50
 class CurateConfig(dg.Config):
     since: str | None = Field(
         default=None,
-        description="Look only at days that changed after this moment (ISO 8601), as the sensor does that "
-        "launches this; everything that ever landed if not given.",
+        description="Consider only days that changed after this moment (ISO 8601), as the sensor does; by "
+        "default every day with events.",
     )
 
 
@@ -36,9 +36,9 @@ class CurateConfig(dg.Config):
     name="compute_what_is_due",  # runs are launched with a configuration by this name
     description="Compute every rollup of every day that changed since it was computed: one Spark statement "
     "per rollup for many tenants, from tables pinned to a snapshot; then, per dataset, one transaction for "
-    "its curated tables and the summaries that are served. What fails for one tenant is an alert, is tried "
-    "again after a while, and fails the run once all else was done; a team's "
-    "file that cannot be computed fails the check of its asset instead, and no other rollup.",
+    "its curated tables and the summaries that are served. A failure for one tenant becomes an alert, is "
+    "tried again later, and fails the run after everything else is done. A team's file that cannot be "
+    "computed fails only the check of its asset.",
     tags={"kind": "pyspark"},
     pool=POOL,
 )

@@ -26,8 +26,8 @@ MARGIN = timedelta(minutes=15)
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Compares what landed with what was computed from it. A day is due a minute after its last "
     "change, or ten after the first that was not computed (settings); all due days of all tenants go into "
-    "one run. A rollup's file that was added or changed makes every day due that it is about. Looks at what "
-    "changed lately, and once a day at everything.",
+    "one run. A rollup's file that was added or changed makes all of its days due. Considers recent "
+    "changes, and once a day everything.",
 )
 def curated_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     team = rollups.team_rollups()

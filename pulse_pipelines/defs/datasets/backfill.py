@@ -16,8 +16,8 @@ from pulse_resources.settings import load_settings
 class BackfillConfig(dg.Config):
     schema_version: int | None = Field(
         default=None,
-        description="Version of the dataset's schema by which events are read that name none; the current "
-        "one if not given. An event that landed and that this version refuses keeps the one it landed by.",
+        description="Schema version for events that name none; by default the current one. A landed event "
+        "that this version refuses keeps the version by which it landed.",
     )
 
 

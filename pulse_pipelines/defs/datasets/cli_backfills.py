@@ -16,8 +16,8 @@ PAGE = 200
 @dg.sensor(
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Reports days that `pulse backfill` rebuilt as materializations of their partitions, so that "
-    "the grid shows them like those that were launched here.",
+    description="Reports days that `pulse backfill` rebuilt as materializations of their partitions, so "
+    "that the grid shows them like backfills that were launched here.",
 )
 def cli_backfill_events(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     cursor = json.loads(context.cursor) if context.cursor else {}

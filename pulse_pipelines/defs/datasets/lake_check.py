@@ -19,8 +19,8 @@ PROVEN = 10
 
 
 @dg.op(
-    description="Run every check on every dataset, those first that were not looked at for the longest time, "
-    "until the time is up (setting `checks.budget_seconds`). Evaluations appear on the assets.",
+    description="Run every check on every dataset, the least recently checked ones first, until the time "
+    "is up (setting `checks.budget_seconds`). Evaluations appear on the assets.",
     tags={"kind": "iceberg"},
 )
 def check_datasets(

@@ -10,7 +10,7 @@ from pulse_pipelines.defs.datasets.checks import after_batch
 from pulse_pipelines.defs.datasets.partitions import asset_key, tenant_partitions
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.stages import Settled, StagedTable
-from pulse_pipelines.monitoring.batch_effects import Effect, effect
+from pulse_pipelines.monitoring.batches import Effect, effect
 from pulse_pipelines.runtime.dagster_internals import DagsterEventBatchMetadata
 
 

@@ -46,8 +46,8 @@ def drain_and_conform(
 
 @dg.op(
     description="Look every event id up among the dataset's claims. An event whose id has landed, or comes "
-    "earlier in the batch, is a duplicate: counted and dropped. One that has no place in its tenant's "
-    "month is set aside.",
+    "earlier in the batch, is a duplicate: counted and dropped. One beyond its tenant's monthly quota "
+    "becomes a dead letter.",
     tags={"kind": "postgres"},
 )
 def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postgres) -> Gated:
@@ -97,8 +97,9 @@ def settle_batch(
 
 
 @dg.op(
-    description="Send what full syncs delete that have settled as a whole: what they did not bring. A batch "
-    "that follows settles it. A sync that would delete too much is held for a person.",
+    description="Send the deletions of full syncs that have settled: of the entities that they did not "
+    "contain. A later batch settles them. A sync that would delete too much is held until a person "
+    "decides.",
     tags={"kind": "kafka"},
 )
 def send_deletions(

@@ -27,8 +27,8 @@ class OverdueConfig(dg.Config):
 
 
 @dg.op(
-    description="Publish the unpublished dead letters of some tenants. A tenant for whom that fails is an "
-    "alert, is tried again after a while, and fails the run once those of the others are published.",
+    description="Publish the unpublished dead letters of some tenants. A failure for a tenant becomes an "
+    "alert, is tried again later, and fails the run after those of the other tenants are published.",
     tags={"kind": "kafka"},
 )
 def publish_overdue(
@@ -66,7 +66,7 @@ def publish_dead_letters() -> None:
     job=publish_dead_letters,
     minimum_interval_seconds=15,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Looks for settled dead letters that no living run is going to publish.",
+    description="Looks for settled dead letters that no living run will publish.",
 )
 def overdue_dead_letters(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     overdue = dead_letter.overdue(PATIENCE_S)

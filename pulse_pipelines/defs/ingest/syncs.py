@@ -1,4 +1,4 @@
-"""Syncs that no batch moves on: decided by a person, without messages, or left by a run that died."""
+"""Syncs that no batch advances: decided by a person, without messages, or left by a run that died."""
 
 from collections.abc import Iterator
 
@@ -36,7 +36,7 @@ def move_on(context: dg.OpExecutionContext, config: SyncsConfig, kafka: Kafka, p
 
 
 @dg.job(
-    description="Move on full syncs that no batch moves on. Launched by the sensor `syncs`.",
+    description="Advances full syncs that no batch advances. Launched by the sensor `syncs`.",
     executor_def=dg.in_process_executor,
     tags={"pulse/job": "syncs"},
 )

@@ -22,10 +22,10 @@ BAD = ("failed", "rolled_back")
 
 
 class UpkeepConfig(dg.Config):
-    tenant: str | None = Field(default=None, description="Slug of the tenant to look at; all by default.")
-    dataset: str | None = Field(default=None, description="Slug of the datasets to look at; all by default.")
+    tenant: str | None = Field(default=None, description="Slug of the tenant to maintain; by default all.")
+    dataset: str | None = Field(default=None, description="Slug of the datasets to maintain; by default all.")
     recent: bool = Field(
-        default=False, description="Look only at what landed lately, as runs of the sensor do."
+        default=False, description="Consider only datasets with recent landings, as runs of the sensor do."
     )
 
 
@@ -33,8 +33,9 @@ class UpkeepConfig(dg.Config):
     description="Decide from the ledger what each table needs, then do it, the most urgent first: merge the "
     "small files of a day, sort a quiet day, rewrite manifests, expire snapshots, remove orphans, and what "
     "is beyond retention. Each is a commit of its own: a run that is killed or out of time continues "
-    "with the next. A task that failed, or found a table rolled back, is an alert, is tried again later, and "
-    "fails the run once the other tables had their turn. The output's table says which and why.",
+    "with the next. A task that failed, or found a table rolled back, becomes an alert, is tried again "
+    "later, and fails the run after the other tables had their turn. The output's table lists them with "
+    "reasons.",
     tags={"kind": "iceberg"},
 )
 def run_maintenance(
@@ -98,22 +99,22 @@ def table(done: Sequence[Done]) -> dg.TableMetadataValue:
                 zip(
                     columns,
                     (
-                        each.tenant,
-                        each.dataset or "",
-                        str(each.day or ""),
-                        each.task,
-                        each.reason,
-                        each.outcome,
-                        _text(each.before),
-                        _text(each.after),
-                        each.seconds or 0.0,
-                        each.detail or "",
+                        task.tenant,
+                        task.dataset or "",
+                        str(task.day or ""),
+                        task.task,
+                        task.reason,
+                        task.outcome,
+                        _text(task.before),
+                        _text(task.after),
+                        task.seconds or 0.0,
+                        task.detail or "",
                     ),
                     strict=True,
                 )
             )
         )
-        for each in done[:SHOWN]
+        for task in done[:SHOWN]
     ]
     kinds = {"seconds": "float"}
     schema = dg.TableSchema([dg.TableColumn(name, kinds.get(name, "string")) for name in columns])

@@ -18,10 +18,10 @@ class MoveConfig(dg.Config):
 
 
 @dg.op(
-    description="Write the data files again that have a column which the newer schema replaces, several at a "
-    "time in Spark tasks, then move the dataset and its table in one commit. Ingestion continues; what lands "
-    "meanwhile is written again before the commit. A dataset that was deleted, or has moved on, ends the run "
-    "well: the move has failed, and says why.",
+    description="Rewrite the data files with a column that the newer schema replaces, several at a time "
+    "in Spark tasks, then move the dataset and its table in one commit. Ingestion continues: files that "
+    "land meanwhile are rewritten before the commit. If the dataset was deleted or has moved on, the run "
+    "succeeds, and the move has failed with a reason.",
     tags={"kind": "iceberg"},
 )
 def move_dataset(
@@ -55,10 +55,10 @@ def move_dataset(
 
 
 @dg.job(
-    description="A dataset's move to a newer schema that writes data files again. Launched by the sensor "
-    "`dataset_moves` when somebody asks for one (`pulse dataset move` or the HTTP API), one of a tenant at a "
-    "time. A run that dies or fails for a while is followed by another attempt; until the one commit at its "
-    "end the dataset is as it was.",
+    description="Moves a dataset to a newer schema by rewriting data files. The sensor `dataset_moves` "
+    "launches it for each requested move (`pulse dataset move` or the HTTP API), one per tenant at a "
+    "time. A run that dies or fails temporarily is followed by another attempt. The dataset is unchanged "
+    "until the one commit at the end.",
     executor_def=dg.in_process_executor,
     tags={"pulse/job": "move"},
 )

@@ -19,9 +19,9 @@ from pulse_resources.errors import Fenced
     job=move,
     minimum_interval_seconds=5,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches the moves of datasets that write data files again. A run that failed or died is "
-    "followed by another attempt, later each time; after eight the move has failed, and the dataset is as it "
-    "was.",
+    description="Launches moves of datasets that rewrite data files. A run that failed or died is "
+    "followed by another attempt, later each time; after eight attempts the move has failed, and the "
+    "dataset is unchanged.",
 )
 def dataset_moves(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     for open_move in record.open_moves():

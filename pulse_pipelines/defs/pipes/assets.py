@@ -39,7 +39,7 @@ def pipe_assets(
 
 
 def pipe_jobs(names: Iterable[str]) -> list[Any]:
-    """Build the job that runs pipes; empty if there are no pipes."""
+    """Build the job that runs pipes; empty without pipes."""
     keys = [pipe_key(name) for name in names]
     about = "A run of a tenant's pipe. Launched by the sensor `pipes_due`."
     return [dg.define_asset_job(JOB, keys, description=about, tags={"pulse/job": JOB})] if keys else []
@@ -49,9 +49,9 @@ def _asset(name: str, group: str, read: Iterable[str]) -> dg.AssetsDefinition:
     @dg.asset(
         key=pipe_key(name),
         deps=[dg.AssetDep(asset_key(slug), partition_mapping=dg.AllPartitionMapping()) for slug in read],
-        description="What a tenant's pipe reads, sent as one sync to its dataset: it settles "
-        "with the batches that follow. Or, of a pipe with a sink, versions of its dataset, brought there. "
-        "`pulse pipe status` says what came of them.",
+        description="Rows that a tenant's pipe reads, sent to its dataset as one sync, which settles with "
+        "the following batches; or, for a pipe with a sink, versions of its dataset that are copied "
+        "there. `pulse pipe status` shows the outcome.",
         group_name=group,
         owners=load_settings().dagster.owners,
         kinds={"spark", "kafka"},

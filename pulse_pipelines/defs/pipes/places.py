@@ -1,4 +1,4 @@
-"""Places: a few runs of pipes proceed at a time of each way, limited in dagster.yaml by tags."""
+"""Places: few runs of pipes in each direction proceed at a time; dagster.yaml limits them by tags."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ WAY, TENANT = "pulse/pipes", "pulse/pipes-of"
 
 
 def way_of(definition: Definition) -> str:
-    """Which places the runs of a pipe take: `in`, `out`, or `computed`.
+    """The direction whose places the runs of a pipe take: `in`, `out`, or `computed`.
 
     A transform waits for no server of its tenant, and may compute for hours: it takes no place of those
     that bring something in.

@@ -23,8 +23,8 @@ RETRY_S = 60.0
     job_name=JOB,
     minimum_interval_seconds=load_settings().ingest.sensor_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Launches the pipes that are due: `every` so many seconds, once what the run before has sent "
-    "is settled; and those that somebody asked to run. Makes their tenants partitions.",
+    description="Launches due pipes: every so many seconds (`every`), after the rows of the previous run "
+    "have settled, and on request. Adds their tenants as partitions.",
 )
 def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     loaded = context.repository_def.asset_graph.get_all_asset_keys() if context.repository_def else set()
@@ -60,13 +60,12 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
     job_name=JOB,
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Looks at the sources whose changes are captured, between runs: whether each slot can "
-    "continue, and how much of its log the source keeps for it. Launches nothing; what is wrong becomes an "
-    "alert.",
+    description="Checks the sources whose changes are captured, between runs: whether each slot can "
+    "continue, and how much log the source keeps for it. Launches nothing; problems become alerts.",
 )
 def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     wrong = 0
-    for pipe, error in watch(pipes.everyones()):
+    for pipe, error in watch(pipes.list_all_pipes()):
         if error is not None:
             wrong += 1
             context.log.warning("pipe %s of tenant %s: %s", pipe.name, pipe.tenant.slug, error)

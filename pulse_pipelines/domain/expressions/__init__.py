@@ -1,1 +1,1 @@
-"""Expressions: what an entity is indexed by, a closed set of functions that give one value per version."""
+"""Expressions by which entities are indexed: a closed set of functions that give one value per version."""

@@ -1,4 +1,4 @@
-"""Expressions: what an entity is indexed by, a closed set of functions that give one value per version.
+"""Expressions by which entities are indexed: a closed set of functions that give one value per version.
 
 An expression is evaluated twice: in Python, where versions land, and as SQL of DuckDB, where rows are read.
 Both give the same (tests/domain/test_expressions.py). A value is text: that of a string as it is, an integer

@@ -1,4 +1,4 @@
-"""Values of expressions in Python: what `compiler` makes of them, beside SQL."""
+"""Values of expressions in Python; `compiler` uses them, beside SQL."""
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
@@ -55,12 +55,12 @@ def property_at(path: list[str]) -> Evaluator:
 
 
 def number(of: Evaluator) -> Evaluator:
-    """A double; NaN is none, as it is in JSON."""
+    """A double; None for NaN, which JSON does not have."""
     return lambda row: operand if (operand := of(row)) == operand else None
 
 
 def concatenated(of: list[Evaluator]) -> Evaluator:
-    """The texts one after the other; none if one is none."""
+    """The texts one after the other; None if one is None."""
 
     def value(row: Row) -> str | None:
         texts = [text_of(each(row)) for each in of]
@@ -70,12 +70,12 @@ def concatenated(of: list[Evaluator]) -> Evaluator:
 
 
 def small(of: Evaluator) -> Evaluator:
-    """A text in small letters."""
+    """A text in lower case."""
     return lambda row: None if (operand := of(row)) is None else operand.translate(SMALL)
 
 
 def first(of: list[Evaluator]) -> Evaluator:
-    """The first value that is one."""
+    """The first value that is not None."""
     return lambda row: next((operand for each in of if (operand := each(row)) is not None), None)
 
 
@@ -90,7 +90,7 @@ def date_part(part: Callable[[Any], int], of: Evaluator) -> Evaluator:
 
 
 def compared(sign: Callable[[Any, Any], bool], lhs: Evaluator, rhs: Evaluator) -> Evaluator:
-    """Whether a comparison holds; none if a side is none."""
+    """Whether a comparison holds; None if a side is None."""
 
     def value(row: Row) -> bool | None:
         a, b = lhs(row), rhs(row)

@@ -131,7 +131,7 @@ def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
 
 
 def property_of(column: str) -> str:
-    """The property that a column's name alone says it holds: of `data_id` it is `id`."""
+    """The property that a column holds by its name alone: `id` for `data_id`."""
     name = column.removeprefix(_RENAMED)
     return name if name.lower() in RESERVED else column
 

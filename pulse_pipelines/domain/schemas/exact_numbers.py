@@ -1,4 +1,4 @@
-"""Numbers of a schema that its validator would take for others: it compares fractions as doubles.
+"""Numbers of a schema that its validator would round: it compares fractions as doubles.
 
 Integers of 64 bits are compared exactly, except that a double of 2^63 is taken for 2^63 + 1, or 2^63 - 1.
 """

@@ -1,4 +1,4 @@
-"""What a JSON Schema means to a dataset: its columns, and the most that validating an event can take."""
+"""Examination of a JSON Schema: its columns, and the most time that validating an event can take."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

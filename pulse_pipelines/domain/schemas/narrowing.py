@@ -1,4 +1,4 @@
-"""Where a large value violates a schema of choices: found part by part, since choices collect their errors.
+"""The place where a large value violates a schema of choices, searched part by part: choices collect errors.
 
 The validator reports the errors of a choice when it has collected those of all, which for large values are
 too many. Whether a part is valid it says without collecting any: so the place is narrowed down from the
@@ -21,7 +21,7 @@ class Checks(Protocol):
     """Validators of subschemas."""
 
     def get(self, pointer: str) -> Any | None:
-        """The validator of a subschema; None: it is not to be had."""
+        """The validator of a subschema; None: it cannot be made."""
 
 
 class Narrowing:

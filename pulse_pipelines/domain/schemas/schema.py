@@ -189,6 +189,6 @@ def _check_object(bundle: Mapping[str, Any]) -> None:
     shape = Shapes(bundle).of(bundle)
     fix = 'An event\'s data is an object: add "type": "object"'
     if "object" not in shape.types:
-        raise UserError("the schema must accept objects, and it accepts none", fix=fix)
+        raise UserError("the schema must accept objects, but accepts none", fix=fix)
     if shape.types == EVERY and not shape.members and not OF_OBJECTS & bundle.keys():
-        raise UserError("the schema must describe an object, and does not mention any", fix=fix)
+        raise UserError("the schema must describe an object, but mentions none", fix=fix)

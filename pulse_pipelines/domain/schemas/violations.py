@@ -1,4 +1,4 @@
-"""What is wrong with data that does not follow a schema, and where."""
+"""Violations: why data does not follow a schema, and where."""
 
 from functools import lru_cache
 from typing import Any

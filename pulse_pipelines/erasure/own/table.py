@@ -18,10 +18,10 @@ from pyiceberg.manifest import DataFile
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure.own import noted_files
 from pulse_pipelines.erasure.own.subject import Names, SearchedValue, names_of
-from pulse_pipelines.lake import own
+from pulse_pipelines.lake import table_state
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
 from pulse_pipelines.lake.errors import NoSuchTable
-from pulse_pipelines.lake.own import NotRewritten, TableState
+from pulse_pipelines.lake.table_state import NotRewritten, TableState
 from pulse_pipelines.tables import foreign_files, orphan_files
 from pulse_pipelines.tables.commit import Change, Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Rewritten
@@ -37,7 +37,7 @@ DEAD = timedelta(hours=1)
 """Age of a file of Pulse's own that no process is still about to commit: their time is limited."""
 PART_BYTES = 256 * 1024 * 1024
 """Size of the files that one commit replaces, about."""
-UNREADABLE = (*own.UNREADABLE, pa.ArrowException, ValidationException)
+UNREADABLE = (*table_state.UNREADABLE, pa.ArrowException, ValidationException)
 """Exceptions that mean that a table's files cannot be searched or written."""
 
 
@@ -53,7 +53,7 @@ class _Erased(Work):
 
 @dataclass
 class Outcome:
-    """What became of a table, or would."""
+    """The outcome for a table, or the outcome that it would have."""
 
     table: str
     rows: int = 0
@@ -106,11 +106,11 @@ class OwnErasure:
         """Search all files of the table that an erasure covered, again."""
 
         def search(outcome: Outcome) -> None:
-            state = own.read_state(self.tenant, self.entry)
+            state = table_state.read_state(self.tenant, self.entry)
             if str(state.metadata.table_uuid) != uuid:
                 return
             names = names_of(state.metadata)
-            for entry in own.live_entries(state, with_deletes=True).values():
+            for entry in table_state.live_entries(state, with_deletes=True).values():
                 if (entry.sequence_number or 0) <= sequence:
                     rows = self._search(state, entry.data_file, names)
                     outcome.searched += 1
@@ -132,12 +132,12 @@ class OwnErasure:
             outcome.reason = reason.replace(self.searched.value, "…")
         return outcome
 
-    def _see(self, outcome: Outcome) -> TableState:
+    def _read_state(self, outcome: Outcome) -> TableState:
         """The table now. Raises NotRewritten: it cannot be searched, or not changed."""
-        state = own.read_state(self.tenant, self.entry)
+        state = table_state.read_state(self.tenant, self.entry)
         outcome.has_column = bool(self.searched.columns(state.metadata))
         if outcome.has_column:
-            own.check_rewritable(state.metadata)
+            table_state.check_rewritable(state.metadata)
             if (other := self.searched.incomparable(state.metadata)) is not None:
                 raise NotRewritten(f"{other}: only strings, integers and numbers can be compared")
             if more := sorted(name for name in state.metadata.refs if name != "main"):
@@ -145,17 +145,17 @@ class OwnErasure:
         return state
 
     def _count(self, outcome: Outcome) -> None:
-        state = self._see(outcome)
+        state = self._read_state(outcome)
         if outcome.has_column:
-            files = self._matching(state, own.live_files(state))
+            files = self._matching(state, table_state.live_files(state))
             outcome.searched = len(self._rows)
             outcome.rows, outcome.files = sum(self._rows[file.file_path] for file in files), len(files)
 
     def _erase(self, erasure_id: str, outcome: Outcome) -> None:
-        state = self._see(outcome)
+        state = self._read_state(outcome)
         if not outcome.has_column:
             return
-        own.live_files(state)
+        table_state.live_files(state)
         reached = set(ReachableFiles(state.store.store, self.entry.location).of(state.table))
         before = noted_files.note(self.tenant, erasure_id, self.entry.shown, reached)
         fail_point("own.erase.planned")
@@ -173,8 +173,8 @@ class OwnErasure:
 
     def _stage(self, erasure_id: str, outcome: Outcome) -> _Erased:
         """Stage the next commit: without a part of the files, and with the last part without history."""
-        summary, current = {PROPERTY: erasure_id}, self._see(outcome)
-        live = own.live_files(current)
+        summary, current = {PROPERTY: erasure_id}, self._read_state(outcome)
+        live = table_state.live_files(current)
         hit = self._matching(current, live)
         part = _part(hit)
         rewritten = [self._rewritten(current, file) for file in part]
@@ -251,18 +251,18 @@ class OwnErasure:
         Manifests that this erasure wrote and did not commit name removed files, with bounds of their columns.
         """
 
-        by = own.access(self.entry)
+        by = table_state.access(self.entry)
         dead = object_store.store_time() - DEAD
         removable = [
-            each
-            for each in object_store.listed(self.entry.location, by.store)
-            if each.path in before
-            or erasure_id in each.name.replace("-", "")
-            or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
+            file
+            for file in object_store.listed(self.entry.location, by.store)
+            if file.path in before
+            or erasure_id in file.name.replace("-", "")
+            or (file.name.startswith(foreign_files.PREFIX) and file.modified <= dead)
         ]
         return orphan_files.remove(
             self.tenant,
-            lambda: own.read_state(self.tenant, self.entry).table,
+            lambda: table_state.read_state(self.tenant, self.entry).table,
             removable,
             with_log=False,
             by_log=False,
@@ -281,7 +281,7 @@ class _Commit(Change[_Erased]):
         return self.stage_next()
 
     def was_committed(self, work: _Erased) -> bool:
-        current = own.read_state(self.tenant, self.table)
+        current = table_state.read_state(self.tenant, self.table)
         if current.table.metadata_location == work.tables[0].new:
             return True
         snapshot_ids = {snapshot.snapshot_id for snapshot in current.metadata.snapshots}

@@ -18,7 +18,7 @@ from pulse_pipelines.erasure.own.subject import paths_of
 from pulse_pipelines.erasure.own.table import Outcome
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.lake import catalog, metadata, own, paths
+from pulse_pipelines.lake import catalog, metadata, paths, table_state
 from pulse_pipelines.lake.catalog import OwnTable
 from pulse_pipelines.sql.confinement import last_words
 from pulse_resources import object_store, postgres
@@ -71,7 +71,7 @@ def erase(progress: Callable[[str], None], tenant: Tenant, subject: Subject, era
 
 
 def count(tenant: Tenant, subject: Subject) -> list[Outcome]:
-    """What an erasure from all datasets would remove now from tables that ask for it; changes nothing."""
+    """Count what an erasure from all datasets would now remove from tables that ask for it."""
     return [_process(tenant, table, subject, do="count") for table in asking(tenant)]
 
 
@@ -79,9 +79,9 @@ def search_again(tenant: Tenant, subject: Subject, erasure: Erasure) -> list[Out
     """Search the tables that the erasure covered again, for files that they had then."""
     by_name = {table.shown: table for table in catalog.tenant_tables(tenant)}
     return [
-        _process(tenant, by_name[each.table], subject, do="left", uuid=each.uuid, sequence=each.sequence)
-        for each in erased(erasure.steps)
-        if each.table in by_name
+        _process(tenant, by_name[item.table], subject, do="left", uuid=item.uuid, sequence=item.sequence)
+        for item in erased(erasure.steps)
+        if item.table in by_name
     ]
 
 
@@ -91,7 +91,7 @@ def erased(steps: Mapping[str, Any]) -> list[Outcome]:
 
 
 def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The tables that were not searched: which of them hold copies, only their engines know.
+    """The tables that were not searched; only their engines know which of them hold copies.
 
     Raises:
         OSError: the object store failed.
@@ -134,18 +134,18 @@ def folders_without_table(tenant: Tenant) -> list[str]:
 
 def asking(tenant: Tenant) -> list[OwnTable]:
     """The tables whose property asks for erasures."""
-    return [table for table in catalog.tenant_tables(tenant) if _asks(tenant, table)]
+    return [table for table in catalog.tenant_tables(tenant) if _asks_for_erasure(tenant, table)]
 
 
-def _asks(tenant: Tenant, table: OwnTable) -> bool:
+def _asks_for_erasure(tenant: Tenant, table: OwnTable) -> bool:
     try:
-        return own.property_of(metadata.read(tenant, table.at).document(), ASKS) == "true"
+        return table_state.property_of(metadata.read(tenant, table.at).document(), ASKS) == "true"
     except (PulseError, ValueError, AttributeError):  # its metadata is damaged: it is named
         return False
 
 
 def outcomes(steps: Mapping[str, Any]) -> Sequence[Outcome]:
-    """What became of each table that asks for erasures, by the record."""
+    """The outcome for each table that asks for erasures, by the record."""
     return [Outcome(**entry) for entry in steps.get(STEP, ())]
 
 
@@ -163,15 +163,15 @@ def _process(tenant: Tenant, table: OwnTable, subject: Subject, **arguments: obj
             command, input=orjson.dumps(request), capture_output=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise _beyond(f"it took more than {SECONDS} s", tenant, table) from None
+        raise _failed_erasure(f"it took more than {SECONDS} s", tenant, table) from None
     if ended.returncode:
         why = last_words(ended.stderr)[:300].replace(subject.value, "…")
-        raise _beyond(f"its process ended with {ended.returncode}: {why}", tenant, table)
+        raise _failed_erasure(f"its process ended with {ended.returncode}: {why}", tenant, table)
     outcome = Outcome(**orjson.loads(ended.stdout.splitlines()[-1]))
     return outcome if outcome.reason is None else replace(outcome, reason=printable(outcome.reason))
 
 
-def _beyond(why: str, tenant: Tenant, table: OwnTable) -> Terminal:
+def _failed_erasure(why: str, tenant: Tenant, table: OwnTable) -> Terminal:
     return Terminal(
         f"the person could not be erased from the tenant's own table {table.shown}: {why}",
         fix="Repeat the command: files that were written again stay so. If it fails again, delete the rows "

@@ -90,7 +90,9 @@ def _waits(status: IngestStatus) -> Iterator[tuple[UUID, float]]:
         rows = connection.execute(POSITIONS, [late]).fetchall()
     where = {(status.tenants[t].topic, partition): (t, settled) for t, partition, settled in rows}
     ends = kafka.offsets(where, "latest")
-    late_partitions = {pair: position for pair, position in where.items() if _beyond(ends[pair], position[1])}
+    late_partitions = {
+        pair: position for pair, position in where.items() if _has_messages_after(ends[pair], position[1])
+    }
     age = timedelta(seconds=load_settings().checks.late_seconds)
     now = datetime.now(UTC)
     while late_partitions and age < LONGEST:
@@ -99,12 +101,12 @@ def _waits(status: IngestStatus) -> Iterator[tuple[UUID, float]]:
         late_partitions = {
             pair: position
             for pair, position in late_partitions.items()
-            if firsts[pair] == -1 or _beyond(firsts[pair], position[1])
+            if firsts[pair] == -1 or _has_messages_after(firsts[pair], position[1])
         }
         for tenant_id in {tenant_id for tenant_id, _ in late_partitions.values()}:
             yield tenant_id, age.total_seconds()
         age *= 2
 
 
-def _beyond(offset: int | KafkaException, position: int) -> bool:
+def _has_messages_after(offset: int | KafkaException, position: int) -> bool:
     return isinstance(offset, int) and offset > position

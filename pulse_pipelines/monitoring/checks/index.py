@@ -1,4 +1,4 @@
-"""Check `index_equals_log`: the entries of a dataset's indexes are those that its log gives, by SQL."""
+"""Check `index_equals_log`: the entries of a dataset's indexes match its log, by SQL."""
 
 import secrets
 from collections.abc import Sequence

@@ -108,7 +108,7 @@ class Inspection:
                     subject if isinstance(subject, CheckResult) else _or_problem(_checked, check, subject)
                 )
                 if name == "reconciled" and (self._prove is None or tenant in self._prove):
-                    result = _together(result, _or_problem(self._proven, slug, tenant))
+                    result = _combined(result, _or_problem(self._proven, slug, tenant))
             summaries[name].results[tenant.slug] = result
 
     def _proven(self, slug: str, tenant: Tenant) -> CheckResult:
@@ -144,7 +144,7 @@ def _or_problem(work: Callable[..., T], *arguments: Any) -> T | CheckResult:
         return CheckResult(problems=[f"the table cannot be read: {type(error).__name__}: {error}"])
 
 
-def _together(one: CheckResult, other: CheckResult) -> CheckResult:
+def _combined(one: CheckResult, other: CheckResult) -> CheckResult:
     return CheckResult(one.numbers | other.numbers, [*one.problems, *other.problems])
 
 

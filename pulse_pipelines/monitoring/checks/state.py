@@ -1,4 +1,4 @@
-"""Check `state_equals_table`: the state of a dataset of events, with its windows, is what its table gives."""
+"""Check `state_equals_table`: the state of a dataset of events, with its windows, matches its table."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -70,7 +70,7 @@ def stored_windows(connection: postgres.Connection, dataset_id: UUID) -> StoredW
 def problems(
     connection: duckdb.DuckDBPyConnection, location: str, key: str, stored: StoredWindows
 ) -> Sequence[str]:
-    """What windows have otherwise than the table; of all buckets their number and that of the events."""
+    """Differences between windows and table: of sampled buckets, and of the numbers of buckets and events."""
     named = [f"s{number}" for number in range(len(stored.sums))]
     quoted = ['"' + column.replace('"', '""') + '"' for column in stored.sums]
     columns = "".join(f", {column} AS {name}" for column, name in zip(quoted, named, strict=True))

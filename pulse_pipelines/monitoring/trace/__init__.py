@@ -5,6 +5,6 @@ with a limit on the bytes read; the result names what was left out.
 """
 
 from pulse_pipelines.monitoring.trace.fate import Fate, FateState, Row, Trace
-from pulse_pipelines.monitoring.trace.look import by_id, by_place
+from pulse_pipelines.monitoring.trace.lookup import by_id, by_place
 
 __all__ = ["Fate", "FateState", "Row", "Trace", "by_id", "by_place"]

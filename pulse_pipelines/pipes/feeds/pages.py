@@ -103,7 +103,7 @@ def pages(
         empty = 0 if current.lines else empty + 1
         since = current.following
         if since in passed:
-            raise UserError("the feed goes round in a circle: a Pulse-Since comes again")
+            raise UserError("the feed repeats itself: a Pulse-Since comes again")
         if empty > MOST_EMPTY:
             raise UserError(f"the feed had no version in {MOST_EMPTY:,} pages, and does not end")
         if count >= most:
@@ -143,7 +143,7 @@ def _page(
             if ends > LIMIT:  # empty ones too: a line takes 45 bytes of memory beside its own
                 raise UserError(
                     f"a page of the feed has more than {LIMIT:,} lines",
-                    fix="The service must heed the limit that it is asked for",
+                    fix="The service must respect the requested limit",
                 )
     if body.startswith(MARKS):
         raise UserError(

@@ -1,1 +1,1 @@
-"""Files in an object store, or at a web address: all rows of all of them, when one of them changed."""
+"""Files in an object store, or at a web address: a run reads all rows of all files if one of them changed."""

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pulse_pipelines.domain.charsets import LONGEST_MARK, MARKS
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import schema_inference
-from pulse_pipelines.pipes.files import gzipped, int96, old_calendar, parquet_types
+from pulse_pipelines.pipes.files import gzipped, older_times, parquet_types
 from pulse_pipelines.pipes.files.csv_records import Records, parsers
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
@@ -39,7 +39,7 @@ class TooLarge(UserError):  # noqa: N818 - reads as the fact it states
 
 
 class Row(NamedTuple):
-    """A row, or what stands where one should be."""
+    """A row, or the text in the place of one."""
 
     line: int
     """Number of its line, or of the row in a Parquet file; from 1."""
@@ -180,12 +180,12 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
             each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
         ]
         file = pq.ParquetFile(
-            local, memory_map=False, read_dictionary=texts, coerce_int96_timestamp_unit=int96.UNIT
+            local, memory_map=False, read_dictionary=texts, coerce_int96_timestamp_unit=older_times.INT96_UNIT
         )
         types = parquet_types.annotated(schema, file.schema)
         forms = {name: parquet_types.form(kind) for name, kind in types.items()}
-        line, digits = 0, int96.digits(local, file, ROWS)
-        calendar = old_calendar.of_footer(file.metadata.metadata)
+        line, digits = 0, older_times.int96_digits(local, file, ROWS)
+        calendar = older_times.calendar_of_footer(file.metadata.metadata)
         for batch in _batches(file):
             columns = [_readable(column) for column in batch.columns]
             for index in range(batch.num_rows):
@@ -196,7 +196,7 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                         value = column[index].as_py()
                         if calendar is not None:
                             calendar.check(value)
-                        value = int96.with_digits(value, more[name]) if name in more else form(value)
+                        value = older_times.with_digits(value, more[name]) if name in more else form(value)
                     except (OverflowError, ValueError) as error:  # a date beyond the year 9999
                         why = f"{name} has an invalid value: {error}"
                         continue

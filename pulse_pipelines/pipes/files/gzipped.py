@@ -13,7 +13,7 @@ INFLATED_FREELY = 64 * 1024 * 1024
 
 
 def unpacked(stream: BinaryIO, name: str) -> BinaryIO:
-    """What a file holds, unpacked if its name ends with .gz; reading raises UserError: it is damaged."""
+    """The content of a file, unpacked if its name ends with .gz; reading raises UserError: it is damaged."""
     return io.BufferedReader(_Inflated(stream), 2**20) if name.endswith(".gz") else stream
 
 

@@ -1,4 +1,4 @@
-"""Load: all rows of all files that a path stands for, in few Spark tasks, unless no file has changed."""
+"""Load: all rows of all files that match a path, in few Spark tasks, unless no file has changed."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ def schema(tenant: Tenant, definition: Definition) -> dict[str, Any] | None:
 
 @contextmanager
 def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
-    """List the files, and read all of them if one of them is another than when the last run listed them.
+    """List the files, and read all of them if one has changed since the last run listed them.
 
     Raises:
         NotFound, UserError: the source, or what the path stands for, no longer exists.
@@ -158,7 +158,7 @@ def event(maker: Maker, file: str, row: formats.Row) -> Event:
 
 
 def bounded(events: Iterable[Event], file: Listed) -> Iterator[Event]:
-    """Events of a file, as long as they are in proportion to it: a value may be stored once for all rows."""
+    """Events of a file while their size is in proportion to it: a value may be stored once for all rows."""
     most = max(MADE_FREELY, MOST_MADE * (file.size or 0))
     made = 0
     for key, payload in events:

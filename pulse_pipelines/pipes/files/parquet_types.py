@@ -1,4 +1,4 @@
-"""Types of Parquet: what a column becomes in an entity, by the rule for Postgres (`domain.pg_types`)."""
+"""Types of Parquet: how an entity has the values of a column, as for Postgres (`domain.pg_types`)."""
 
 import base64
 import math
@@ -116,7 +116,7 @@ _ANNOTATED = {"ENUM": pa.string(), "INTERVAL": pa.month_day_nano_interval()}
 
 
 def form(kind: pa.DataType) -> Form:
-    """What makes the JSON form of a Python value of a type, as `readable` has it; null stays null."""
+    """The function that makes the JSON form of a Python value of a type (see `readable`); null stays null."""
     made = _form(kind)
     return lambda value: None if value is None else made(value)
 

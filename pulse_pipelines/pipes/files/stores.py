@@ -1,4 +1,4 @@
-"""Stores of files: an S3 bucket below a prefix, and a web address. What is read is what was listed."""
+"""Stores of files: an S3 bucket below a prefix, and a web address. Files are read as they were listed."""
 
 import io
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Listed:
 
 
 class Store(Protocol):
-    """Where files are."""
+    """A place with files."""
 
     place: str
     """Without credentials."""
@@ -55,7 +55,7 @@ class Store(Protocol):
 
 
 def store(address: str) -> Store:
-    """The store at an address. Raises UserError: it is none, or malformed; the error omits it."""
+    """The store at an address. Raises UserError: the address is malformed; the error omits it."""
     return S3(address) if address.startswith("s3://") else Web(address)
 
 
@@ -124,7 +124,7 @@ class S3:
                 if file.is_text:
                     web.refuse_charset(answer.get("ContentType"))
                 pieces = web.paced(iter(partial(body.read, 2**14), b""))
-                yield io.BufferedReader(_Reader(_of_chunks(pieces)), 2**20)
+                yield io.BufferedReader(_StreamOfReads(_of_chunks(pieces)), 2**20)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -146,7 +146,7 @@ class S3:
 
 
 def refused(code: str, status: int) -> PulseError:
-    """The error of an answer that is one: by S3's code, and the status."""
+    """The error of an unsuccessful answer, by S3's code and the status."""
     if code in ("PreconditionFailed", "412"):
         return web.changed()
     if code in ("NoSuchKey", "NoSuchBucket", "404"):
@@ -197,7 +197,7 @@ class Web:
                     raise web.changed()
                 if file.is_text:
                     web.refuse_charset(response.headers.get("content-type"))
-                yield io.BufferedReader(_Reader(_of_chunks(web.paced(response.iter_raw()))), 2**20)
+                yield io.BufferedReader(_StreamOfReads(_of_chunks(web.paced(response.iter_raw()))), 2**20)
             # A server continues in a file that is rewritten in place: its answer is a mix of both.
             if _differ(file, web.patiently(lambda: self._listed(client, file.name))):
                 raise web.changed()
@@ -234,8 +234,8 @@ def _of_chunks(chunks: Iterator[bytes]) -> Any:
     return read
 
 
-class _Reader(io.RawIOBase):
-    """A stream of what a function reads; empty: there is no more."""
+class _StreamOfReads(io.RawIOBase):
+    """A stream over a function that reads; empty bytes are the end."""
 
     def __init__(self, read: Any) -> None:
         self._read = read

@@ -27,7 +27,7 @@ class Reached(NamedTuple):
 
     @classmethod
     def of(cls, pipe: Pipe) -> "Reached":
-        """How far a pipe is."""
+        """The position that a text states."""
         cursor, *form = (pipe.position or "").split(APART)
         return cls(cursor if pipe.position else None, *(form or (pipe.form or "").split(APART))[:2])
 

@@ -53,7 +53,7 @@ class SlotRead:
     """LSN from which on it was read."""
 
     def within(self, snapshot: str) -> "SlotRead":
-        """What a later snapshot shows of it: the place is before the first change that it does not show.
+        """The part of it that a later snapshot shows: up to the first change that the snapshot does not show.
 
         A commit is in the log before others see it: under a synchronous standby it waits for that in between.
         What follows it in the log is read now, and once more by the next run.

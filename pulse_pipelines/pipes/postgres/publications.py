@@ -1,4 +1,4 @@
-"""Publications: what has a source's log say how a table changes, without harm to who writes the table.
+"""Publications: they make a source's log show how a table changes, without harm to its writers.
 
 A table that is published must have a replica identity: without one Postgres refuses its updates and
 deletions, those of the application. So nothing is published before that is sure, and a publication whose

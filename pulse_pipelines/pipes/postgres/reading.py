@@ -27,7 +27,7 @@ KEYS = 5_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run reads, and the position after it."""
+    """The queries of a run, and the position after it."""
 
     is_full: bool
     position: str | None

@@ -74,7 +74,7 @@ class _Session(psycopg.Connection[Any]):
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Give the servers of the block so many seconds for all their answers; then Transient is raised."""
+    """Give the servers of the block this many seconds for all their answers; then Transient is raised."""
     token = _until.set(time.monotonic() + seconds)
     try:
         yield
@@ -98,7 +98,7 @@ def snapshot(address: str) -> "Iterator[psycopg.Connection[Any]]":
 
 
 def freeze(connection: "psycopg.Connection[Any]") -> None:
-    """Have the following statements see the source at one moment, that of the first of them."""
+    """Make the following statements see the source at the moment of the first one."""
     connection.autocommit = False
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.read_only = True
@@ -125,7 +125,7 @@ def begin_alone(connection: "psycopg.Connection[Any]", of: UUID | str) -> None:
 
 
 def join_run(connection: "psycopg.Connection[Any]", dataset_id: UUID, exported: str) -> None:
-    """See the source as the run does that exported this snapshot, and hold its pipe, too.
+    """Share the snapshot that a run exported, and hold its pipe, too.
 
     The lock comes first: while the snapshot is there, its run is, and no other one can have begun.
 

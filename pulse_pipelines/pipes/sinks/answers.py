@@ -1,4 +1,4 @@
-"""The harmless part of a sink's errors: without values and addresses."""
+"""Errors of a sink, without values and addresses."""
 
 import re
 from collections.abc import Iterator

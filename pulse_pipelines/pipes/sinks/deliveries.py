@@ -88,7 +88,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of requests that has not come to its end."""
+    """A chain of requests that has not ended."""
 
     sequence: str
     is_full: bool
@@ -148,7 +148,7 @@ class Run:
             self.remark = f"{subject} set aside, and tried again by each run: {named}"[:2_000]
 
     def confirm(self, confirmed: Confirmed, counts: Counts | None = None) -> None:
-        """Record how far the sink is, and what became of versions.
+        """Record how far the sink is, and the outcomes of versions.
 
         Raises:
             Conflict: another run has recorded something meanwhile, or the pipe was deleted.
@@ -196,7 +196,7 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
             progress.remark(connection, pipe, run.remark)
 
 
-def of_pipe(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:
+def list_deliveries(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:
     """The latest runs of a pipe, the latest first."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return postgres.select(connection, Delivery, LIST, [pipe, limit])

@@ -1,4 +1,4 @@
-"""A service as a sink: one request after the other, each answered for before the next.
+"""A service as a sink: one request after the other, each answered before the next.
 
 The address has the credentials, as that of a source (`pipes.web`). No error contains any part of it, or of
 the service's answers.
@@ -70,7 +70,7 @@ class Service:
         self._http.close()
 
     def push(self, parameters: Mapping[str, str], lines: bytes) -> Answer:
-        """Push entities, and wait until the service has answered for them.
+        """Push entities, and wait for the service's answer.
 
         Raises:
             Conflict: the service does not continue the chain of requests.
@@ -104,8 +104,8 @@ class Service:
             if answer.headers.get("content-encoding", "identity") != "identity":
                 raise UserError(
                     "the service's answer is compressed, although that was not requested",
-                    fix="It hides how many entities were refused: have the service, or its proxy, heed"
-                    " Accept-Encoding",
+                    fix="It hides how many entities were refused: have the service, or its proxy, respect "
+                    "Accept-Encoding",
                 )
             return Answer(_refused(read if is_whole else _head(read)))
         if status == _CONFLICT:

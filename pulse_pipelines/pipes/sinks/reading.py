@@ -45,7 +45,7 @@ class Reader:
         self._pipe, self._generation, self._limit = pipe, generation, FIRST
 
     def after(self, updated: int, until: int, most_bytes: int | None = None) -> Batch:
-        """The batch after a place in the log; it may be empty, and may not get as far as the log does.
+        """The batch after a place in the log; it may be empty, and may end before the log.
 
         Args:
             until: place in the log beyond which nothing is read.

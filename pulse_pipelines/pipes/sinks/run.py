@@ -11,7 +11,7 @@ from pulse_pipelines.pipes.sinks.deliveries import Confirmed, Counts, Run, begun
 from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.push import push
 from pulse_pipelines.pipes.sinks.reading import Reader
-from pulse_pipelines.pipes.sinks.table import Table
+from pulse_pipelines.pipes.sinks.table import SinkTable
 from pulse_pipelines.pipes.turns import OthersWait, Turn, no_one_waits
 from pulse_pipelines.registry import CurrentLog
 from pulse_resources.errors import Conflict
@@ -24,7 +24,7 @@ SESSION = "SET row_security = on; SET lock_timeout = '60s'"
 
 
 def deliver(tenant: Tenant, name: str, others_wait: OthersWait = no_one_waits) -> Run:
-    """Run a pipe with a sink once; returns what it did.
+    """Run a pipe with a sink once; returns the recorded run.
 
     Args:
         others_wait: whether another tenant's run waits for the place that this one holds.
@@ -62,7 +62,7 @@ def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) 
         fail_point("sink.held")
         aim = target.inspect(connection, pipe.definition, log.dataset)
         of = f"{pipe.dataset_id}/{log.generation}/{run.epoch}/{pipe.definition.sink.subset or ''}"
-        table = Table(connection, pipe, aim, of)
+        table = SinkTable(connection, pipe, aim, of)
         position = table.position
         run.is_full = position.deletes_missing or position.updated == 0
         if position.updated > log.updated:

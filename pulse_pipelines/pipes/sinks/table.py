@@ -21,7 +21,7 @@ from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity
 from pulse_pipelines.pipes.sinks.target import KEY, Target
 from pulse_pipelines.pipes.sinks.texts import escaped, escaped_id, key_text, stored_key, text, unescaped
-from pulse_pipelines.pipes.sinks.writing import CHECK, IS_DELETED, Outcome, Row, Writer
+from pulse_pipelines.pipes.sinks.writing import CHECK, IS_DELETED, Outcome, TextRow, Writer
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.process.faults import fail_point
 
@@ -31,7 +31,7 @@ RETRIED = 10_000
 
 @dataclass
 class Position:
-    """How far a table is."""
+    """The position that a table has recorded."""
 
     log: str
     """Identifies the log, and the form of the table: with another one everything is copied again."""
@@ -40,7 +40,7 @@ class Position:
     """Whether rows that are missing from the log are deleted at its end."""
 
 
-class Table:
+class SinkTable:
     """A table that a pipe writes, in a session that holds the pipe.
 
     Args:
@@ -65,7 +65,7 @@ class Table:
 
     @answers.explained()
     def write(self, batch: Batch) -> Counts:
-        """Write a batch, and the position after it; returns what became of it.
+        """Write a batch, and the position after it; returns the outcome.
 
         An entity that cannot be written is stored as refused, and tried again by `retry`.
 
@@ -179,7 +179,7 @@ class Table:
 
     def _written(self, entities: Sequence[Entity]) -> Outcome:
         """Write entities; store those that cannot be written, and remove stored ones that were written."""
-        rows, reasons = dict[int, Row](), dict[int, str]()
+        rows, reasons = dict[int, TextRow](), dict[int, str]()
         for place, entity in enumerate(entities):
             try:
                 rows[place] = self._texts(entity)
@@ -214,7 +214,7 @@ class Table:
             self._run(statements.INSERT_REFUSED, self._pipe, self._listed(entity.id), content, reason)
             self._new.add(entity.id)
 
-    def _texts(self, entity: Entity) -> Row:
+    def _texts(self, entity: Entity) -> TextRow:
         row: list[str | None] = []
         for column, kind in self._target.columns:
             try:

@@ -1,4 +1,4 @@
-"""The table of a sink: which of its columns are written, and what makes it another table than before."""
+"""The table of a sink: its written columns, and how a changed table is recognized."""
 
 import hashlib
 import json
@@ -159,7 +159,7 @@ def _create(connection: "psycopg.Connection[Any]", definition: Definition, datas
     named = NAME.fullmatch(str(definition.sink.table))
     if named is None:
         raise UserError(
-            "a table is created by a name of small letters, digits and _, with its schema before a dot",
+            "a created table has a name of lower-case letters, digits and _, with its schema before a dot",
             table=str(definition.sink.table),
         )
     for column in dataset.columns:

@@ -75,12 +75,12 @@ def text(value: Any, kind: str) -> str | None:
     if kind in _JSON:
         encoded = json_values.written(value).decode()
         if "\\u0000" in encoded and kind == "jsonb":
-            raise ValueError("a text of Postgres has no NUL")
+            raise ValueError("a text of Postgres cannot contain NUL")
         return encoded
     if kind.startswith(ARRAY) and isinstance(value, list):
         return _array(value, kind.removeprefix(f"{ARRAY} "))
     if isinstance(value, str) and "\0" in value:
-        raise ValueError("a text of Postgres has no NUL")
+        raise ValueError("a text of Postgres cannot contain NUL")
     if kind == "bytea":
         return _bytes(value)
     written = _written(value, kind)

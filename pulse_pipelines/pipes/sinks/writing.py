@@ -15,7 +15,7 @@ from pulse_pipelines.pipes.sinks import answers
 from pulse_pipelines.pipes.sinks.answers import KeyTaken, LeftOut
 from pulse_pipelines.pipes.sinks.target import KEY, Target
 
-Row = Sequence[str | None]
+TextRow = Sequence[str | None]
 ROWS = """
 CREATE TEMP TABLE pulse_rows ON COMMIT DELETE ROWS AS
 SELECT {columns}, false AS {gone}, 0 AS {number} FROM {table} LIMIT 0
@@ -103,7 +103,7 @@ class Writer:
         }
         self._run(ROWS)
 
-    def write(self, rows: dict[int, Row], deletions: set[int]) -> Outcome:
+    def write(self, rows: dict[int, TextRow], deletions: set[int]) -> Outcome:
         """Write rows by their place in the batch; `pulse_rows` has those that could be read afterwards.
 
         Args:
@@ -144,7 +144,7 @@ class Writer:
         self._load(rows, deletions, readable)
         return outcome
 
-    def _upserted(self, rows: dict[int, Row], places: list[int], outcome: Outcome) -> None:
+    def _upserted(self, rows: dict[int, TextRow], places: list[int], outcome: Outcome) -> None:
         """Upsert all rows that can be; retry conflicting ones as long as that helps."""
         while places:
             attempt = Outcome()
@@ -156,11 +156,11 @@ class Writer:
             if len(again) < len(places):
                 places = again
                 continue
-            if not self._together(rows, again, outcome):
+            if not self._upsert_together(rows, again, outcome):
                 outcome.refused |= attempt.refused
             return
 
-    def _together(self, rows: dict[int, Row], places: list[int], outcome: Outcome) -> bool:
+    def _upsert_together(self, rows: dict[int, TextRow], places: list[int], outcome: Outcome) -> bool:
         """Write rows that take each other's unique values: first all give up theirs, then they get others."""
         for step in (self._vacated, self._replaced):
             try:
@@ -227,7 +227,7 @@ class Writer:
 
     def _divided(
         self,
-        rows: dict[int, Row],
+        rows: dict[int, TextRow],
         deletions: set[int],
         places: list[int],
         step: Callable[[int], int],
@@ -254,7 +254,7 @@ class Writer:
             self._divided(rows, deletions, part, step, outcome) for part in (places[:half], places[half:])
         )
 
-    def _load(self, rows: dict[int, Row], deletions: set[int], places: Sequence[int]) -> None:
+    def _load(self, rows: dict[int, TextRow], deletions: set[int], places: Sequence[int]) -> None:
         self._run(CLEAR)
         with self._connection.cursor().copy(sql.SQL(COPY).format(**self._names)) as copy:
             for place in places:

@@ -1,4 +1,4 @@
-"""Hops: what the changes of a transform's sources lead to since its last run that has settled.
+"""Hops: the entities of a transform to which changes of its sources lead, since its last settled run.
 
 Each change of the FROM dataset leads to the entity itself. A change of a joined one leads to the rows that
 its keys are joined to, those of all its versions since then and of the one before: an index has both. Where a
@@ -17,8 +17,9 @@ from pyspark.sql.types import StructField
 
 from pulse_pipelines import registry
 from pulse_pipelines.entities import heads, index_build, index_runs, indexes
-from pulse_pipelines.entities.heads import Counters, Heads
+from pulse_pipelines.entities.heads import Heads
 from pulse_pipelines.entities.index_entries import digests, texts
+from pulse_pipelines.entities.index_runs import Counters
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.transforms import columns
 from pulse_pipelines.pipes.transforms.shape import BY_ID, Hop, Shape, Side, Whole, shape_of
@@ -31,7 +32,7 @@ from pulse_resources.errors import QuotaExceeded
 SHARE = 1 / 3
 """Share of the target's entities: if changes lead to more, all are computed ..."""
 FEW = 1_000
-"""... unless it is no more than these."""
+"""... unless it has at most this many."""
 # Of the syncs since the one by which the pipe last compared everything: whether all of that holds, and
 # whether rows of a run that failed may be on their way.
 SINCE = """
@@ -47,7 +48,7 @@ INDEX = "SELECT index_id FROM entity_indexes WHERE dataset_id = %s AND expressio
 
 
 class ThisTime(Whole):
-    """Why a run computes a transform whole, which others need not."""
+    """The reason why one run computes a transform whole, which other runs need not."""
 
     WHEN = "all this time"
 
@@ -64,7 +65,7 @@ class All:
     numbers: None = None
 
     def sql(self, fields: Sequence[StructField], _: str) -> str:
-        """Spark SQL of it; the arguments are those of `Touched`."""
+        """Spark SQL of the result; the arguments are those of `Touched`."""
         return columns.written(fields, self.pinned.sql)
 
     def deleted_ids(self, _: Sequence[str]) -> list[str]:
@@ -128,7 +129,7 @@ def shape(pinned: Pinned) -> Shape:
 
 
 def touched(pipe: Pipe, pinned: Pinned) -> Touched:
-    """What the changes of pinned sources lead to.
+    """The part of the result to which the changes of pinned sources lead.
 
     Raises:
         Moved: pin them again.

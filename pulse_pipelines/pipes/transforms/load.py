@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.curated.checked_plan import check_reads
+from pulse_pipelines.curated.query_check import check_reads
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.pipes import Definition
@@ -52,7 +52,7 @@ def schema(tenant: Tenant, definition: Definition) -> dict[str, Any]:
 
 
 def computes(tenant: Tenant, definition: Definition) -> str:
-    """What runs of a transform compute, in a line; raises as `schema`."""
+    """The line that describes what runs of a transform compute; raises as `schema`."""
     try:
         return str(hops.shape(_pinned(tenant, definition)))
     except Whole as why:
@@ -61,7 +61,7 @@ def computes(tenant: Tenant, definition: Definition) -> str:
 
 @contextmanager
 def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
-    """Pin the sources of a pipe, and see what has to be computed since the last run that settled.
+    """Pin the sources of a pipe, and find what has to be computed since the last settled run.
 
     Raises:
         NotFound: a source is gone.
@@ -151,12 +151,12 @@ def _compute(
             if not_text is not None:
                 raise UserError(
                     f"the column {not_text!r} of the row with the id {entity_id[:200]!r} is not UTF-8",
-                    fix="Cast no bytes to text that are not one",
+                    fix="Cast only bytes of UTF-8 to text",
                 )
             if times > 1:
                 raise UserError(
                     f"the transform has the id {entity_id[:200]!r} {times} times",
-                    fix="Join by what tells rows apart, or group by the id",
+                    fix="Join by columns that identify a row, or group by the id",
                 )
             if data is None:
                 without_row.append(entity_id)

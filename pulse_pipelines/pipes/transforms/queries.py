@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from pulse_pipelines.curated.checked import Query, checked
+from pulse_pipelines.curated.query_check import Query, check_query
 from pulse_pipelines.domain.pipes import Definition, Transform
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes.registry import Pipe, everyones, list_pipes
+from pulse_pipelines.pipes.registry import Pipe, list_all_pipes, list_pipes
 from pulse_resources.errors import Conflict, UserError
 
 MOST = 16
@@ -20,7 +20,7 @@ def query_of(definition: Definition) -> Query:
     """
     assert isinstance(definition.other_end, Transform)  # noqa: S101 - by `sources`
     try:
-        query = checked(definition.other_end.transform, "transform")
+        query = check_query(definition.other_end.transform, "transform")
     except RecursionError:
         raise UserError("the transform is nested too deeply", pipe=definition.pipe) from None
     if not 1 <= len(query.tables) <= MOST:
@@ -62,7 +62,7 @@ def refuse_cycles(definition: Definition, others: Sequence[Definition]) -> None:
 def sources_by_name() -> dict[str, set[str]]:
     """Slugs of the datasets that transforms read, by the names of the pipes of all tenants."""
     slugs_by_name: dict[str, set[str]] = {}
-    for pipe in everyones():
+    for pipe in list_all_pipes():
         slugs_by_name.setdefault(pipe.name, set()).update(_read_by(pipe))
     return {name: slugs for name, slugs in slugs_by_name.items() if slugs}
 

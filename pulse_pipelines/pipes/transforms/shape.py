@@ -1,4 +1,4 @@
-"""Shape of a transform: whether what a change leads to can be computed without the rest, and by which joins.
+"""Shape of a transform: whether the effect of a change can be computed without the rest, and by which joins.
 
 It can if each row of the result has the id of the row of the FROM dataset that it is of, and depends on
 nothing but this row and the rows that joins find for it. A join finds them by an equality of two expressions,
@@ -15,7 +15,7 @@ from itertools import takewhile
 import sqlglot
 from sqlglot import exp
 
-from pulse_pipelines.curated.checked import Query
+from pulse_pipelines.curated.query_check import Query
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.expressions.compiler import Expression, expression
@@ -34,13 +34,13 @@ _PLAIN = re.compile(r"[^'\\\x00-\x1f]*")
 
 
 class Whole(Exception):  # noqa: N818 - an answer, no error
-    """Why a transform is computed whole."""
+    """The reason why a transform is computed whole."""
 
     WHEN = "all"
 
     @property
     def line(self) -> str:
-        """What is computed, and why, in a line."""
+        """A line that says what is computed, and why."""
         return f"{self.WHEN}: {self}"
 
 
@@ -64,7 +64,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a transform reads, in the order of its joins."""
+    """The tables of a transform, in the order of its joins."""
 
     slugs: Mapping[str, str]
     """By alias; the first is that of the FROM dataset."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 
-from pulse_pipelines.curated.checked import Query
+from pulse_pipelines.curated.query_check import Query
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities.index_runs import Counters
@@ -44,7 +44,7 @@ class Source:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What Spark's plan may read of it."""
+        """The names that Spark's plan may have for it."""
         return self.table, f"{self.table} VERSION AS OF '{self.snapshot_id}'"
 
     @property
@@ -54,11 +54,11 @@ class Source:
 
     @property
     def place(self) -> str:
-        """What changes when the rows do, in a word."""
+        """A word that changes when the rows change."""
         raise NotImplementedError
 
     def content(self) -> str:
-        """Spark SQL of what a query sees of it."""
+        """Spark SQL of the rows that a query sees."""
         raise NotImplementedError
 
     def _rows(self, names: Sequence[str], rows: str, only: str) -> str:
@@ -171,28 +171,28 @@ class Pinned:
         return next(s for s in self.sources if isinstance(s, Entities) and s.dataset.slug == slug)
 
     def position(self, pipe: str) -> str:
-        """The place of each source, and a hash of what else determines the result.
+        """The place of each source, and a hash of everything else that determines the result.
 
         Args:
             pipe: what identifies the result; a pipe of the same name may have written another dataset.
         """
         places = [f"{source.dataset.slug} {source.place}" for source in self.sources]
-        return f"{', '.join(places)} of {self._of(pipe)}"
+        return f"{', '.join(places)} of {self._digest(pipe)}"
 
     def since(self, pipe: str, position: str | None) -> Mapping[str, int] | None:
-        """The places in the logs that a `position` names, by slug; None: it is of something else.
+        """The places in the logs that a `position` names, by slug; None: it is of another query or source.
 
         All sources are datasets of entities.
         """
         places, _, of = (position or "").rpartition(" of ")
-        if of != self._of(pipe):
+        if of != self._digest(pipe):
             return None
         by_slug = {slug: place.split("-") for slug, place in map(str.split, places.split(", "))}
         if any(by_slug[slug][0] != str(self.entities(slug).log.generation) for slug in by_slug):
             return None
         return {slug: int(updated) for slug, (_, updated) in by_slug.items()}
 
-    def _of(self, pipe: str) -> str:
+    def _digest(self, pipe: str) -> str:
         parts = [pipe, self.query.text]
         for source in self.sources:
             parts += [str(source.dataset.dataset_id), repr(source.dataset.columns), repr(sorted(source.has))]

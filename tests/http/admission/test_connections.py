@@ -250,7 +250,11 @@ def test_a_connection_that_is_refused_again_and_again_rests(monkeypatch: pytest.
         return call
 
     monkeypatch.setattr(connections, "REST_S", 0.5)
-    for name, method in {"rest": "_rest", "go on": "_go_on", "request": "on_message_begin"}.items():
+    for name, method in {
+        "rest": "_pause_reading",
+        "go on": "_resume_reading",
+        "request": "on_message_begin",
+    }.items():
         original = getattr(connections.BoundedProtocol, method)
         monkeypatch.setattr(connections.BoundedProtocol, method, recorded(name, original))
 

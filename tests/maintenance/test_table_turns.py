@@ -13,10 +13,10 @@ from support.lake import spark
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.catalog import OwnTable
-from pulse_pipelines.maintenance import history, own_tables, own_turns, run, state
+from pulse_pipelines.maintenance import history, own_tables, run, state, table_turns
 from pulse_pipelines.maintenance.history import Done
-from pulse_pipelines.maintenance.own_turns import take_turns
 from pulse_pipelines.maintenance.policy import Need, TenantState, of_tenant
+from pulse_pipelines.maintenance.table_turns import take_turns
 from pulse_resources.settings import Settings, UpkeepSettings
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -29,7 +29,7 @@ def tables(*names: str) -> list[OwnTable]:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_turns, "FIRST_S", 1.0)  # far longer than what is done in a turn here
+    monkeypatch.setattr(table_turns, "FIRST_S", 1.0)  # far longer than what is done in a turn here
 
 
 def never_end() -> None:
@@ -50,7 +50,7 @@ def test_what_never_ends_leaves_the_others_their_turn() -> None:
 
     ((left, longest),) = take_turns(tables("a", "endless", "b", "c"), work, 4.0)
     assert (left.name, sorted(done)) == ("endless", ["a", "b", "c"])
-    assert longest > own_turns.FIRST_S
+    assert longest > table_turns.FIRST_S
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
@@ -59,7 +59,7 @@ def test_what_is_large_gets_longer_turns_after_all_others() -> None:
 
     def work(table: OwnTable) -> None:
         begun.append(table.name)
-        if table.name == "large" and signal.getitimer(signal.ITIMER_REAL)[0] < 3 * own_turns.FIRST_S:
+        if table.name == "large" and signal.getitimer(signal.ITIMER_REAL)[0] < 3 * table_turns.FIRST_S:
             never_end()
 
     assert take_turns(tables("large", "a", "b"), work, 60.0) == []

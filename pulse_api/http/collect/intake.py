@@ -26,7 +26,7 @@ USUAL_COMPRESSION = 8
 
 
 @dataclass(frozen=True)
-class Taking:
+class Intake:
     """Intake of one request.
 
     Args:

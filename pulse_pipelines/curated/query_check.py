@@ -1,5 +1,7 @@
-"""Queries checked against the grammar, and the tables that they read."""
+"""Checks of queries: against the grammar and, the last line of defence, of the tables that Spark reads."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlglot
@@ -7,7 +9,11 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import traverse_scope
 
 from pulse_pipelines.curated.grammar import FUNCTIONS, NODES, REFUSED
-from pulse_resources.errors import UserError
+from pulse_resources.errors import Terminal, UserError
+
+_ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized", re.DOTALL)
+_NODE = re.compile(r"^[\s:|+-]*'?(\w+)", re.MULTILINE)
+_HARMLESS = ("LocalRelation", "OneRowRelation", "CTERelationDef", "CTERelationRef")
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,7 @@ class Query:
     """Names without a namespace, in the order in which they come, in small letters."""
 
 
-def checked(text: str, of: str, *, only: str | None = None) -> Query:
+def check_query(text: str, of: str, *, only: str | None = None) -> Query:
     """Check a query against the grammar.
 
     Args:
@@ -39,7 +45,7 @@ def checked(text: str, of: str, *, only: str | None = None) -> Query:
     (query,) = statements
     common = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
     if only in common:
-        raise UserError(f"{only!r} is the day's rows: no other query may be called so")
+        raise UserError(f"{only!r} names the day's rows: no other query may have this name")
     tables: dict[str, None] = {}
     for node in query.walk(bfs=False):
         _check_node(node, of)
@@ -74,3 +80,21 @@ def _check_node(node: exp.Expr, of: str) -> None:
 def _foreign(table: exp.Expr, of: str, only: str | None) -> UserError:
     may = f"{only!r} alone" if only else "datasets by their slugs"
     return UserError(f"the query reads {table.sql(dialect='spark')[:100]}", fix=f"A {of} may read {may}")
+
+
+def check_reads(plan: str, tables: Sequence[str]) -> None:
+    """Check that Spark's plan reads these tables and nothing else.
+
+    Raises:
+        Terminal: it reads something else, or the plan cannot be parsed.
+    """
+    analyzed = _ANALYZED.search(plan)
+    if analyzed is None:
+        raise Terminal("Spark shows no plan that could be checked")
+    for line in analyzed[1].splitlines():
+        node = _NODE.match(line)
+        reads = node is not None and "Relation" in node[1] and node[1] not in _HARMLESS
+        if reads and not (
+            node and node[1] == "RelationV2" and line.endswith(tuple(f"] {t}" for t in tables))
+        ):
+            raise Terminal("the statement would read something else than its datasets", plan=line.strip())

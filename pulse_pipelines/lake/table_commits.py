@@ -15,7 +15,17 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, SetLocationUpdate
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, names, namespaces, outline, parsing, paths, room, updates
+from pulse_pipelines.lake import (
+    catalog,
+    metadata,
+    names,
+    namespaces,
+    outline,
+    parsing,
+    paths,
+    table_quotas,
+    updates,
+)
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.lake.catalog_change import CatalogChange, Files, Written, commit_files
 from pulse_pipelines.lake.errors import CommitFailed, Malformed, NameTaken, no_table
@@ -52,7 +62,7 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
         NameTaken: a table or view of this name exists.
         ReadOnly, NoSuchNamespace: as `namespaces.place_of`.
         Malformed: the request is invalid.
-        QuotaExceeded: as `room.admit`.
+        QuotaExceeded: as `table_quotas.admit`.
     """
     once.check(tenant)
     document = staged(tenant, name, body)
@@ -164,7 +174,7 @@ def change(tenant: Tenant, changes: Sequence[TableCommit], once: Once) -> Sequen
         NameTaken: a view has the name of a table to be created.
         CommitFailed: a table does not meet the requirements.
         Malformed: an update is invalid, or the tables are too large together.
-        QuotaExceeded: as `room.admit`, `room.admit_bytes`.
+        QuotaExceeded: as `table_quotas.admit`, `table_quotas.admit_bytes`.
     """
     for commit in changes:
         namespaces.place_of(tenant, commit.table.namespace)
@@ -172,7 +182,7 @@ def change(tenant: Tenant, changes: Sequence[TableCommit], once: Once) -> Sequen
         raise Malformed("a table is named twice")
     once.check(tenant)
     if any(isinstance(update, AddSnapshotUpdate) for commit in changes for update in commit.updates):
-        room.admit_bytes(tenant)
+        table_quotas.admit_bytes(tenant)
 
     new_in = [item.table.namespace for item in changes if updates.creates(item.requirements)]
     with Written(tenant) as new:

@@ -5,12 +5,12 @@ import time
 import psycopg
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, namespaces, parsing, paths, purges, updates, writing
+from pulse_pipelines.lake import catalog, metadata, namespaces, parsing, paths, purges, table_commits, updates
 from pulse_pipelines.lake.catalog import ROLE, Kind
 from pulse_pipelines.lake.errors import Malformed, NameTaken, no_table, no_view
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.requests import Once
-from pulse_pipelines.lake.writing import Name
+from pulse_pipelines.lake.table_commits import Name
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Terminal
 from pulse_resources.iceberg import table_metadata
@@ -40,12 +40,12 @@ def register(
 
     Raises:
         Malformed: the file is not metadata of a table (or view), or it names files elsewhere.
-        NameTaken, NoSuchNamespace, ReadOnly: as `writing.create`.
+        NameTaken, NoSuchNamespace, ReadOnly: as `table_commits.create`.
     """
     once.check(tenant)
     paths.check_metadata_file(tenant, at)  # before anything is read
     if not (overwrite and catalog.find(tenant, name.namespace, name.name, kind)):
-        writing.check_new(tenant, name, kind)
+        table_commits.check_new(tenant, name, kind)
     try:
         registered = metadata.read(tenant, at, bypass_cache=True)
         document = registered.document()
@@ -62,7 +62,7 @@ def register(
     paths.check(tenant, document)
     if not paths.below(registered.location, at):
         raise Malformed("the metadata file is not in the folder of its table")
-    return writing.enter(tenant, name, registered, kind, once, overwrite=overwrite)
+    return table_commits.enter(tenant, name, registered, kind, once, overwrite=overwrite)
 
 
 def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = False) -> None:
@@ -95,13 +95,13 @@ def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None
     Raises:
         NoSuchTable, NoSuchView: there is none of the old name.
         NameTaken: the new name is in use.
-        ReadOnly, NoSuchNamespace, Malformed: as `writing.create`, for either name.
+        ReadOnly, NoSuchNamespace, Malformed: as `table_commits.create`, for either name.
     """
     place = namespaces.place_of(tenant, old.namespace)
     once.check(tenant)
     catalog.location(tenant, old.namespace, old.name, kind)
     try:
-        writing.check_new(tenant, new, kind)
+        table_commits.check_new(tenant, new, kind)
     except NameTaken as error:
         raise _in_the_way(old, new, str(error.where["known"])) from None
     new_place = namespaces.place_of(tenant, new.namespace)
@@ -120,5 +120,5 @@ def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None
 
 
 def _in_the_way(old: Name, new: Name, existing: str) -> NameTaken:
-    problem = f"Cannot rename {writing.shown(old)} to {writing.shown(new)}."
+    problem = f"Cannot rename {table_commits.shown(old)} to {table_commits.shown(new)}."
     return NameTaken(f"{problem} {existing.capitalize()} already exists")

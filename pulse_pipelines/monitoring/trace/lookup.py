@@ -56,7 +56,7 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
     }
     fates = [of_letter(letter) for letter in letters.values() if letter.resolution != "landed"]
     for owned in registry.list_datasets(tenant):
-        if dataset in (None, owned.slug) and (fate := _landed(tenant, owned, event_id, day, omissions)):
+        if dataset in (None, owned.slug) and (fate := _landed_fate(tenant, owned, event_id, day, omissions)):
             fates.append(replace(fate, dead_letter=letters.get(fate.place) if fate.place else None))
     settled = {fate.place for fate in fates}
     fates += [fate for fate in coming if fate.place not in settled]
@@ -93,9 +93,9 @@ def by_place(tenant: Tenant, partition: int, offset: int) -> Trace:
                 partition=partition,
                 offset=offset,
             )
-        fate = _waiting(partition, offset)
+        fate = _unsettled_fate(partition, offset, None)
     else:
-        fate = _planned(tenant, place, partition, offset, omissions)
+        fate = _planned_fate(tenant, place, partition, offset, omissions)
     return Trace((fate,), tuple(omissions))
 
 
@@ -109,50 +109,43 @@ def _find_waiting(tenant: Tenant, event_id: str, dataset: str | None, omissions:
         if dataset not in (None, named):
             continue
         place = ledger.place(tenant, message.partition, message.offset)
-        if place is None:
-            fates.append(_waiting(message.partition, message.offset, message, named))
-        elif place.settled_at is None:  # otherwise it settled meanwhile: the steps below find it
-            fates.append(_in_batch(place, message.partition, message.offset, message, named))
+        if place is None or place.settled_at is None:  # else it settled meanwhile: the steps below find it
+            fates.append(_unsettled_fate(message.partition, message.offset, place, message, named))
     return fates
 
 
-def _waiting(partition: int, offset: int, message: Message | None = None, dataset: str | None = None) -> Fate:
-    return Fate(
-        state=FateState.WAITING,
-        detail="accepted: it waits in the topic for the next batch",
-        dataset=dataset,
-        event_id=_id(message),
-        partition=partition,
-        offset=offset,
-        received_at=_received(message),
-    )
-
-
-def _in_batch(
-    place: Place, partition: int, offset: int, message: Message | None = None, dataset: str | None = None
+def _unsettled_fate(
+    partition: int,
+    offset: int,
+    place: Place | None,
+    message: Message | None = None,
+    dataset: str | None = None,
 ) -> Fate:
+    """Fate of an accepted event that waits in the topic, or in the batch of its place."""
+    waits = "it waits in the topic for the next batch"
+    detail = f"batch {place.batch_id} has it and is not settled" if place else waits
     return Fate(
-        state=FateState.IN_BATCH,
-        detail=f"accepted: batch {place.batch_id} has it and is not settled",
+        state=FateState.IN_BATCH if place else FateState.WAITING,
+        detail=f"accepted: {detail}",
         dataset=dataset,
-        event_id=_id(message),
+        event_id=_event_id(message),
         partition=partition,
         offset=offset,
-        received_at=_received(message),
-        batch_id=place.batch_id,
+        received_at=_received_at(message),
+        batch_id=place.batch_id if place else None,
     )
 
 
-def _planned(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Fate:
+def _planned_fate(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Fate:
     """Fate of an offset that a batch has or had."""
     if place.settled_at is None:
-        return _in_batch(place, partition, offset)
+        return _unsettled_fate(partition, offset, place)
     where = (partition, offset, None, place.batch_id, place.settled_at)
     if place.absent:
         if place.batch_id.startswith(LOSS):
             detail = "the topic no longer held it: its loss was accepted"
             return Fate(FateState.LOST, detail, None, None, *where)
-        return Fate(FateState.NO_MESSAGE, "there is no event at this offset", None, None, *where)
+        return Fate(FateState.NO_MESSAGE, "this offset holds no event", None, None, *where)
     if place.erasure_id:
         detail = f"it landed, and erasure {place.erasure_id} removed it"
         return Fate(FateState.ERASED, detail, None, None, *where, erasure_id=place.erasure_id)
@@ -163,11 +156,11 @@ def _planned(tenant: Tenant, place: Place, partition: int, offset: int, omission
     if letter is not None and letter.resolution != "landed":
         return of_letter(letter)
     if place.duplicate:
-        return _duplicate(tenant, place, partition, offset, omissions)
-    return _row_at(tenant, place, partition, offset, omissions, letter)
+        return _duplicate_fate(tenant, place, partition, offset, omissions)
+    return _fate_at_offset(tenant, place, partition, offset, omissions, letter)
 
 
-def _landed(
+def _landed_fate(
     tenant: Tenant, dataset: Dataset, event_id: str, day: date | None, omissions: list[str]
 ) -> Fate | None:
     """Fate of the landed event with this id in a dataset; None if there is none."""
@@ -180,30 +173,30 @@ def _landed(
         return None
     search = rows.with_id(tenant, dataset, event_id, before, day)
     if search.row is not None:
-        return _of_row(tenant, dataset, search.row)
-    _say(search, dataset, omissions)
+        return _row_fate(tenant, dataset, search.row)
+    _note_omission(search, dataset, omissions)
     if run is None:
         return None
     if not search.complete:
-        detail = "it landed; its row is in a file that was not looked at"
+        detail = "it landed; its row is in a file that was not searched"
     elif day is not None:
         detail = "it landed; its row is of another day"
     elif ledger.erased_from(tenant, dataset.dataset_id):
         return Fate(FateState.ERASED, "it landed, and an erasure removed it", dataset.slug, event_id)
     else:
-        detail = "it landed, and its row is gone: somebody else removed it from the table"
+        detail = "it landed, and its row is gone: another writer removed it from the table"
     return Fate(FateState.LANDED, detail, dataset.slug, event_id)
 
 
-def _say(search: Search, dataset: Dataset, omissions: list[str]) -> None:
+def _note_omission(search: Search, dataset: Dataset, omissions: list[str]) -> None:
     if not search.complete:
         omissions.append(
             f"of {dataset.slug} the latest {search.read:,} of {search.candidates:,} files that may have it: "
-            "name the day of its timestamp to look at those of that day"
+            "name the day of its timestamp to search those of that day"
         )
 
 
-def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
+def _row_fate(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
     snapshot_id, landed_at, rebuilds = ledger.landing(tenant, row.batch_id, dataset.dataset_id, row.day)
     location = Row(
         day=row.day,
@@ -230,12 +223,12 @@ def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
     )
 
 
-def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Fate:
+def _duplicate_fate(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Fate:
     """Fate of a duplicate, with the event that it copies."""
-    message = _raw(tenant, place, partition, offset, omissions)
+    message = _read_raw_event(tenant, place, partition, offset, omissions)
     event_id, slug = topic.names(message.payload) if message else (None, None)
     dataset = next((dataset for dataset in registry.list_datasets(tenant) if dataset.slug == slug), None)
-    original = _landed(tenant, dataset, event_id, None, omissions) if dataset and event_id else None
+    original = _landed_fate(tenant, dataset, event_id, None, omissions) if dataset and event_id else None
     named = original is not None and original.offset is not None
     other = f"{original.partition}-{original.offset}" if original and named else None
     return Fate(
@@ -247,7 +240,7 @@ def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, omissi
         event_id=event_id,
         partition=partition,
         offset=offset,
-        received_at=_received(message),
+        received_at=_received_at(message),
         batch_id=place.batch_id,
         settled_at=place.settled_at,
         row=original.row if original else None,
@@ -255,7 +248,9 @@ def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, omissi
     )
 
 
-def _raw(tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]) -> Message | None:
+def _read_raw_event(
+    tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str]
+) -> Message | None:
     """Read the event from the raw zone."""
     remaining = MAX_RAW_BYTES
     for path, start, length in ledger.raw_parts(tenant, place.batch_id):
@@ -269,7 +264,7 @@ def _raw(tenant: Tenant, place: Place, partition: int, offset: int, omissions: l
     return None
 
 
-def _row_at(
+def _fate_at_offset(
     tenant: Tenant, place: Place, partition: int, offset: int, omissions: list[str], letter: DeadLetter | None
 ) -> Fate:
     """Fate of a landed event, with its row if that can be found."""
@@ -278,8 +273,8 @@ def _row_at(
         if dataset.slug in landed_in or letter is not None:
             search = rows.at(tenant, dataset, partition, offset)
             if search.row is not None:
-                return replace(_of_row(tenant, dataset, search.row), dead_letter=letter)
-            _say(search, dataset, omissions)
+                return replace(_row_fate(tenant, dataset, search.row), dead_letter=letter)
+            _note_omission(search, dataset, omissions)
     return Fate(
         state=FateState.LANDED,
         detail="it landed; its row is not in a table of today: was its dataset deleted?",
@@ -291,9 +286,9 @@ def _row_at(
     )
 
 
-def _id(message: Message | None) -> str | None:
+def _event_id(message: Message | None) -> str | None:
     return None if message is None else topic.names(message.payload)[0]
 
 
-def _received(message: Message | None) -> datetime | None:
+def _received_at(message: Message | None) -> datetime | None:
     return None if message is None else datetime.fromtimestamp(message.received_ms / 1000, UTC)

@@ -1,4 +1,4 @@
-"""What runs were of, and was deleted since: a pipe, or a dataset, of a tenant."""
+"""Assets of runs that were deleted since: a tenant's pipe or dataset."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -35,7 +35,7 @@ class DeletedAssets:
 
     @cached_property
     def _pipes(self) -> dict[tuple[str, str], datetime]:
-        return pipes.made()
+        return pipes.creation_times()
 
     def _owners_of(self, slug: str) -> set[str]:
         if slug not in self._owners:

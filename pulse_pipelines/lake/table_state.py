@@ -1,4 +1,4 @@
-"""Tables of a tenant's own as Pulse itself reads and changes them: by a key of the table's folder alone."""
+"""Tables of a tenant's own as Pulse reads and changes them, with a key for the table's folder only."""
 
 from dataclasses import dataclass
 
@@ -58,7 +58,7 @@ class TableState:
 
     @property
     def foreign(self) -> ForeignTable:
-        """For staging what follows."""
+        """The table as a base for staging its next metadata."""
         return ForeignTable(self.name, self.table.metadata_location, self.document, self.store.store)
 
 

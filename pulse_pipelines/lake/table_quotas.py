@@ -49,7 +49,7 @@ _lock = threading.Lock()
 
 
 def forget() -> None:
-    """Discard all listings, so that the next question makes a new one (between tests)."""
+    """Discard all listings, so that the next check makes a new one (between tests)."""
     _usages.clear()
 
 

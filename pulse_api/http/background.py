@@ -10,7 +10,7 @@ AGAIN_S = 1.0
 _log = logging.getLogger("pulse.api")
 
 
-async def without_end(work: Callable[[], Awaitable[None]]) -> None:
+async def run_forever(work: Callable[[], Awaitable[None]]) -> None:
     """Do work that never returns; after an error that it does not handle, log it and begin again."""
     while True:
         try:

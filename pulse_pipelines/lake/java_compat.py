@@ -50,7 +50,7 @@ class TableIds:
         self._last = {"schema": _LAST, "spec": _LAST, "order": _LAST}
 
     def put_right(self, update: TableUpdate) -> Iterator[TableUpdate]:
-        """The updates that pyiceberg applies in place of an update."""
+        """The updates for pyiceberg that take the place of an update."""
         match update:
             case AddSchemaUpdate():
                 yield from self._schema(update)
