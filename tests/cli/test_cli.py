@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from decimal import Decimal
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -900,10 +901,28 @@ def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.Cap
 def test_data_is_as_it_is_but_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output.write("a\x1bb\r\n")
+    output.write("a\x1b[1mb\r\n")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    output.write("a\x1bb\r\n")
-    assert capsys.readouterr().out == "a\x1bb\r\na\N{REPLACEMENT CHARACTER}b\n"
+    output.write("a\x1b[1mb\r\n")
+    assert capsys.readouterr().out == "a\x1b[1mb\r\na\N{REPLACEMENT CHARACTER}[1mb\n"
+
+
+def test_data_is_utf_8_in_a_pipe_whatever_the_locale_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(piped, "latin-1", "backslashreplace"))
+    sys.stdout.write("1 ")
+    output.write("€\n")
+    assert piped.getvalue() == "1 €\n".encode()
+
+
+def test_a_list_or_an_object_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    row = {"l": [Decimal("1.10"), None, True], "o": {"a": "é", "at": at}, "b": False}
+    print_rows(Console(file=sys.stdout, width=200), [row], "x")
+    shown = capsys.readouterr().out
+    assert "[1.10,null,true]" in shown
+    assert '{"a":"é","at":"2026-01-01T00:00:00Z"}' in shown
+    assert " false " in shown
 
 
 def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:
