@@ -849,19 +849,23 @@ def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> 
     assert [*lines] == [2, 4]
     over = [b'{"a":\n', b'  {"b": "}"}\n', b"}\n", b"\n", b'{"c": 1}\n', b'{"d": }\n', b'{"e": 1}\n']
     assert list(collecting._payloads(over, begins := array("Q"))) == [
-        *(b'{"a": {"b": "}"} }', b'{"c": 1}', b'{"d": }', b'{"e": 1}'),
+        *(b'{"a":\n{"b": "}"}\n}', b'{"c": 1}', b'{"d": }', b'{"e": 1}'),
     ]
     assert [*begins] == [1, 5, 6, 7]
     wrong = [b"{\n", b'"a": {"b": "}{\\""},\n', b'"c": 01\n', b"}\n", b"{\n", b'"d": 1}\n']
     assert list(collecting._payloads(wrong, begins := array("Q"))) == [
-        *(b'{ "a": {"b": "}{\\""}, "c": 01 }', b'{ "d": 1}'),
+        *(b'{\n"a": {"b": "}{\\""},\n"c": 01\n}', b'{\n"d": 1}'),
     ], "one event, refused as one, for what is wrong with it"
     assert [*begins] == [1, 5]
+    cut = [b'{"a":\n', b'"b\n', b'c"}\n']
+    assert list(collecting._payloads(cut, array("Q"))) == [b'{"a":\n"b\nc"}'], "a line feed within a text stays"
     broken = [b'{"a": \n', *[b'{"b": 1}\n'] * 3]
     monkeypatch.setattr(collecting, "MAX_EVENT_BYTES", 20)
     assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]
     with pytest.raises(UserError, match="the file is compressed by gzip"):
         list(collecting._payloads([gzip.compress(given[1])], array("Q")))
+    elements = [b'{"a": 1.10,\n"b": 9007199254740993.0}', b"1e400", b"NaN", b'"\\ud800"', b'{"c": 1, "c": 2}']
+    assert list(collecting._payloads([b"[ ", b" , ".join(elements), b"]"], array("Q"))) == elements
     marked = codecs.BOM_UTF8 + given[1]
     assert list(collecting._payloads([marked, marked], array("Q"))) == [b'{"a": 1}', marked.strip()]
     assert list(collecting._payloads([b'[{"a": 1},\n', b"2]"], elements := array("Q"))) == [b'{"a": 1}', b"2"]
