@@ -858,7 +858,9 @@ def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> 
     ], "one event, refused as one, for what is wrong with it"
     assert [*begins] == [1, 5]
     cut = [b'{"a":\n', b'"b\n', b'c"}\n']
-    assert list(collecting._payloads(cut, array("Q"))) == [b'{"a":\n"b\nc"}'], "a line feed within a text stays"
+    assert list(collecting._payloads(cut, array("Q"))) == [b'{"a":\n"b\nc"}'], (
+        "a line feed within a text stays"
+    )
     broken = [b'{"a": \n', *[b'{"b": 1}\n'] * 3]
     monkeypatch.setattr(collecting, "MAX_EVENT_BYTES", 20)
     assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]

@@ -108,8 +108,8 @@ def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, A
     Raises:
         UserError: not JSON, too large or deep, not a schema of its draft, refers outside itself, could
             take too long to check events by (`safety.check_bounds`, `cost.check_cost`), does not describe
-            an object, has patterns that would be misread, or numbers that would be rounded, declares columns that cannot live side by side, or
-            gives a role to what cannot play it.
+            an object, has patterns that would be misread or numbers that would be rounded, declares columns
+            that cannot live side by side, or gives a role to what cannot play it.
     """
     # Lone surrogates become bytes that are not JSON.
     encoded = text.encode(errors="surrogatepass") if isinstance(text, str) else text

@@ -14,9 +14,7 @@ _ENCODINGS = frozenset({"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 
 def columns(metadata: pq.FileMetaData, names: Set[str]) -> set[str]:
     """Those of some columns that are encoded so in any group of rows."""
-    leaves = [
-        place for place in range(metadata.num_columns) if metadata.schema.column(place).path in names
-    ]
+    leaves = [place for place in range(metadata.num_columns) if metadata.schema.column(place).path in names]
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return {
         metadata.schema.column(place).path

@@ -70,8 +70,8 @@ _VARIANTS = ({"metadata", "value"}, {"metadata", "value", "typed_value"})
 def readable(kind: pa.DataType) -> pa.DataType:
     """The type that a column is cast to before `form` has its values.
 
-    Python has no times in nanoseconds, no 24:00, nor all zones, nor hours of other zones outside the years 1 to
-    9999.
+    Python has no times in nanoseconds, no 24:00, not all zones, and outside the years 1 to 9999 no hours
+    of other zones.
     """
     if pa.types.is_dictionary(kind):
         return readable(kind.value_type) if pa.types.is_time(kind.value_type) else kind

@@ -130,8 +130,8 @@ def _refused(body: bytes, *, is_whole: bool) -> int:
         counted = _SinkAnswer()
     if not is_whole and counted.refused is _ABSENT and counted.dead_lettered is _ABSENT:
         raise UserError(
-            f"the service's answer has more than {MOST_ANSWERED:,} bytes, or takes more than {TIMEOUT_S:g} s, "
-            "and does not say at its start how many entities it has refused",
+            f"the service's answer has more than {MOST_ANSWERED:,} bytes, or takes more than {TIMEOUT_S:g} s,"
+            " and does not say at its start how many entities it has refused",
             fix="Have it answer with `refused` before any list, or in fewer bytes",
         )
     return _count("refused", counted.refused) + _count("dead_lettered", counted.dead_lettered)
