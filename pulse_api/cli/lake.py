@@ -160,7 +160,7 @@ def _print_turned(console: Console, names: list[str], cells: list[list[str]]) ->
 
 
 def _cell(value: object) -> str:
-    """A value as it is stored: numbers have no separators, times have fractions of seconds; lists are JSON."""
+    """A value as it is stored: numbers without separators, times with their fractions, lists as JSON."""
     if isinstance(value, datetime):
         return shown(instant(value))
     if isinstance(value, bool | list | dict):

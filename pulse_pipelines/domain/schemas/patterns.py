@@ -24,7 +24,7 @@ _COUNTED = re.compile(
 _LOOKAHEADS = {"^(?=": "=", "^(?!": "!"}
 _BACKTRACKING = re.compile(r"\(\?<?[=!]|\\[1-9]|\(\?P=|\\k<")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_COUNT = re.compile(r"\{\d+(,\d*)?\}")
+_COUNT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _TOKEN = re.compile(r"(?P<odd>\\[<>]|\\b\{|\[\^?\])|\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 """An escape or a class; `odd`: one that ECMA-262 and this engine do not read alike."""
 
@@ -84,12 +84,18 @@ def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:
         return ("has half of a surrogate pair", r"Write the character itself, or as \u{1F600}")
     if (problem := misread(pattern)) is not None:
         return problem
-    if compiles(_COUNT.sub("*", pattern), 1 << 26):
+    if compiles(_COUNT.sub(_uncounted, pattern), 1 << 26):
         return (
             f"takes more than {MAX_COMPILED:,} bytes when it is compiled",
             "Use smaller counts in {}, [0-9A-Za-z_] for \\w, [0-9] for \\d; give lengths by maxLength",
         )
     return "is not a regular expression of ECMA-262", "Try it in a browser's console: new RegExp(..., 'u')"
+
+
+def _uncounted(count: re.Match[str]) -> str:
+    """What takes no more bytes than one of what is counted; a count that none can have stays."""
+    least, most = count.groups()
+    return count[0] if most and int(most) < int(least) else "*"
 
 
 def misread(pattern: str) -> tuple[str, str] | None:

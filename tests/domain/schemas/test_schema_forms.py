@@ -298,6 +298,7 @@ def test_a_bundle_has_what_can_be_reached_and_pointers_to_it() -> None:
         (schema(properties={"a": {"pattern": "(a{1000}){1000}"}}), "bytes when it is compiled"),
         (schema(properties={"a": {"pattern": "^(a{1,1000}){1,1000}$"}}), "bytes when it is compiled"),
         (schema(properties={"a": {"pattern": r"^\a$"}}), "not a regular expression of ECMA-262"),
+        (schema(properties={"a": {"pattern": "a{3,2}"}}), "not a regular expression of ECMA-262"),
         (schema(properties={"a": {"pattern": "a{,3}"}}), "not a regular expression of ECMA-262"),
         (schema(properties={"a": {"pattern": r"\ud83d\ude00"}}), "half of a surrogate pair"),
         (schema(properties={"a": {"pattern": r"^\<b\>$"}}), r"has \\<, which engines do not take alike"),
