@@ -35,6 +35,8 @@ MAX_VERDICTS = 1_000
 """Maximum verdicts kept and printed; further ones are only counted."""
 MAX_SHOWN = 20
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+_BETWEEN = " \t\n\r,"
+_DECODER = json.JSONDecoder()
 MAX_EVENT_BYTES = 1 << 20
 """Text that is looked at for the end of an event: more than the API accepts of one."""
 
@@ -150,7 +152,7 @@ def _open(file: Path, stack: ExitStack) -> BinaryIO:
 
 
 def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
-    """Lines as they are; elements of an array, each serialized as one line; objects of several lines joined.
+    """Lines as they are; elements of an array, each as it is written; objects of several lines joined.
 
     Args:
         lines: receives each event's line number, from 1; 0 for an element of an array.
@@ -181,7 +183,7 @@ def _joined(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     begun: list[tuple[int, bytes]] = []
     for line in lines:
         begun.append(line)
-        whole = b" ".join(text for _, text in begun)
+        whole = b"\n".join(text for _, text in begun)
         if line[1].endswith(b"}") and (_is_json(whole) or _is_closed(whole)):
             yield begun[0][0], whole
             begun = []
@@ -208,12 +210,17 @@ def _is_json(text: bytes) -> bool:
 
 def _elements(text: bytes) -> Iterator[bytes]:
     try:
-        array = json.loads(text)  # unlike faster decoders it keeps all digits of an integer
+        array, whole = json.loads(text), text.decode()
     except (ValueError, RecursionError) as error:
         why = clearer(text, error) if isinstance(error, ValueError) else "it is nested too deeply"
         raise UserError(f"the events are not a JSON array: {why}") from error
-    for element in array:
-        yield json.dumps(element).encode()
+    end = 1
+    for _ in array:  # written again, numbers would lose digits
+        while whole[end] in _BETWEEN:
+            end += 1
+        start = end
+        _, end = _DECODER.raw_decode(whole, start)
+        yield whole[start:end].encode()
 
 
 def _progress(source: BinaryIO, stack: ExitStack) -> "Any":

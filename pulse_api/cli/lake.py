@@ -24,6 +24,7 @@ from pulse_api.cli.output import (
     write,
 )
 from pulse_pipelines import registry
+from pulse_pipelines.domain.json_values import encoded
 from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
 from pulse_pipelines.monitoring import reconcile as reconciling
 from pulse_pipelines.query import formats, preview as previews, snapshots as history
@@ -159,9 +160,11 @@ def _print_turned(console: Console, names: list[str], cells: list[list[str]]) ->
 
 
 def _cell(value: object) -> str:
-    """A value as it is stored: numbers have no separators, times their fractions of seconds."""
+    """A value as it is stored: numbers without separators, times with their fractions, lists as JSON."""
     if isinstance(value, datetime):
         return shown(instant(value))
+    if isinstance(value, bool | list | dict):
+        return shown(encoded(value).decode())
     return shown(value if value is None or isinstance(value, Decimal) else str(value))
 
 

@@ -54,9 +54,12 @@ def emit(document: object) -> None:
 
 
 def write(content: str) -> None:
-    """Write data unchanged to a file or a pipe; to a terminal without control characters."""
-    whole = harmless(content.replace("\r\n", "\n")) if sys.stdout.isatty() else content
-    typer.echo(whole, nl=False)
+    """Write data unchanged, in UTF-8, to a file or a pipe; to a terminal without control characters."""
+    if sys.stdout.isatty():
+        typer.echo(harmless(content.replace("\r\n", "\n")), nl=False)
+        return
+    sys.stdout.flush()
+    typer.echo(content.encode(), nl=False)  # of text it would take away what colours a terminal
 
 
 def _plain(value: Any) -> Any:

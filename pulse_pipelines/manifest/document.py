@@ -1,6 +1,7 @@
 """The document of a manifest: a tenant with its limits, schemas, datasets, keys and pipes."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -123,7 +124,10 @@ def parse(content: bytes, read: Callable[[str], bytes]) -> Manifest:
 
 
 class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # yaml has no types
-    """Refuses repeated members, which hide a mistake; says where a value is that cannot be read."""
+    """Refuses repeated members, which hide a mistake, and values that versions of YAML do not take alike.
+
+    Says where a value is that cannot be read.
+    """
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
@@ -141,15 +145,33 @@ class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # yaml has no types
         return super().construct_mapping(node, deep)
 
 
-def _construct_float(loader: _Loader, node: Any) -> float:
+_TAG = "tag:yaml.org,2002:"
+_ALIKE = {
+    "bool": re.compile("true|false", re.IGNORECASE),
+    "int": re.compile(r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+"),
+    "float": re.compile(r"[^_:]+"),
+    "str": re.compile(r"(?!-?[0-9]+(\.[0-9]+)?[eE][-+]?[0-9]+$|0o[0-7]+$).*", re.DOTALL),
+}
+"""Values without quotes that are the same in YAML 1.1, which this loader reads, and 1.2, by type."""
+
+
+def _construct_alike(loader: _Loader, node: Any) -> Any:
+    kind = node.tag.removeprefix(_TAG)
+    if not node.style and _ALIKE[kind].fullmatch(node.value) is None:
+        text = f"{node.value} is not the same in all versions of YAML: put a text into quotes"
+        raise _problem(text, node)
+    if kind != "float":
+        return yaml.CSafeLoader.yaml_constructors[node.tag](loader, node)
     number: float = loader.construct_yaml_float(node)
     try:
         return json_values.rounded(node.value)
-    except ValueError:  # a form that JSON lacks: 1:30.5, .inf
+    except ValueError:  # a form that JSON lacks: .inf
         return number
 
 
-_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+for _kind in _ALIKE:
+    _Loader.add_constructor(_TAG + _kind, _construct_alike)
+_Loader.add_constructor(f"{_TAG}timestamp", _Loader.construct_scalar)  # as YAML 1.2 and JSON have it: a text
 
 
 def _check_events(content: bytes) -> None:

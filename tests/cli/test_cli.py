@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from decimal import Decimal
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -848,19 +849,25 @@ def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> 
     assert [*lines] == [2, 4]
     over = [b'{"a":\n', b'  {"b": "}"}\n', b"}\n", b"\n", b'{"c": 1}\n', b'{"d": }\n', b'{"e": 1}\n']
     assert list(collecting._payloads(over, begins := array("Q"))) == [
-        *(b'{"a": {"b": "}"} }', b'{"c": 1}', b'{"d": }', b'{"e": 1}'),
+        *(b'{"a":\n{"b": "}"}\n}', b'{"c": 1}', b'{"d": }', b'{"e": 1}'),
     ]
     assert [*begins] == [1, 5, 6, 7]
     wrong = [b"{\n", b'"a": {"b": "}{\\""},\n', b'"c": 01\n', b"}\n", b"{\n", b'"d": 1}\n']
     assert list(collecting._payloads(wrong, begins := array("Q"))) == [
-        *(b'{ "a": {"b": "}{\\""}, "c": 01 }', b'{ "d": 1}'),
+        *(b'{\n"a": {"b": "}{\\""},\n"c": 01\n}', b'{\n"d": 1}'),
     ], "one event, refused as one, for what is wrong with it"
     assert [*begins] == [1, 5]
+    cut = [b'{"a":\n', b'"b\n', b'c"}\n']
+    assert list(collecting._payloads(cut, array("Q"))) == [b'{"a":\n"b\nc"}'], (
+        "a line feed within a text stays"
+    )
     broken = [b'{"a": \n', *[b'{"b": 1}\n'] * 3]
     monkeypatch.setattr(collecting, "MAX_EVENT_BYTES", 20)
     assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]
     with pytest.raises(UserError, match="the file is compressed by gzip"):
         list(collecting._payloads([gzip.compress(given[1])], array("Q")))
+    elements = [b'{"a": 1.10,\n"b": 9007199254740993.0}', b"1e400", b"NaN", b'"\\ud800"', b'{"c": 1, "c": 2}']
+    assert list(collecting._payloads([b"[ ", b" , ".join(elements), b"]"], array("Q"))) == elements
     marked = codecs.BOM_UTF8 + given[1]
     assert list(collecting._payloads([marked, marked], array("Q"))) == [b'{"a": 1}', marked.strip()]
     assert list(collecting._payloads([b'[{"a": 1},\n', b"2]"], elements := array("Q"))) == [b'{"a": 1}', b"2"]
@@ -900,10 +907,28 @@ def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.Cap
 def test_data_is_as_it_is_but_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output.write("a\x1bb\r\n")
+    output.write("a\x1b[1mb\r\n")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    output.write("a\x1bb\r\n")
-    assert capsys.readouterr().out == "a\x1bb\r\na\N{REPLACEMENT CHARACTER}b\n"
+    output.write("a\x1b[1mb\r\n")
+    assert capsys.readouterr().out == "a\x1b[1mb\r\na\N{REPLACEMENT CHARACTER}[1mb\n"
+
+
+def test_data_is_utf_8_in_a_pipe_whatever_the_locale_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(piped, "latin-1", "backslashreplace"))
+    sys.stdout.write("1 ")
+    output.write("€\n")
+    assert piped.getvalue() == "1 €\n".encode()
+
+
+def test_a_list_or_an_object_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    row = {"l": [Decimal("1.10"), None, True], "o": {"a": "é", "at": at}, "b": False}
+    print_rows(Console(file=sys.stdout, width=200), [row], "x")
+    shown = capsys.readouterr().out
+    assert "[1.10,null,true]" in shown
+    assert '{"a":"é","at":"2026-01-01T00:00:00Z"}' in shown
+    assert " false " in shown
 
 
 def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:

@@ -198,7 +198,13 @@ def test_an_event_that_cannot_be_sent_keeps_no_other_out(wrong: Any) -> None:
 
 def test_bytes_are_sent_as_they_are_on_one_line() -> None:
     (batch,) = batches([b'{"n": 9007199254740993.0,\n "a": 1}', b"no JSON"])
-    assert gzip.decompress(batch.body()) == b'{"n": 9007199254740993.0,  "a": 1}\nno JSON'
+    assert gzip.decompress(batch.body()) == b'{"n": 9007199254740993.0,\r "a": 1}\nno JSON'
+
+
+def test_a_line_feed_within_a_text_does_not_become_valid() -> None:
+    (batch,) = batches([b'{"s": "a\nb"}'])
+    with pytest.raises(json.JSONDecodeError, match="control character"):
+        json.loads(gzip.decompress(batch.body()))
 
 
 def test_compression_is_gzip_with_and_without_isal(monkeypatch: pytest.MonkeyPatch) -> None:

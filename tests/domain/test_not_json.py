@@ -54,7 +54,7 @@ DOORS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: document.load(f"tenant: {LONG}".encode(), "the manifest"),
         f"{DIGITS}\n.*line 1, column 9",
     ),
-    "time in a manifest": (lambda: document.load(b"a:\n  b: 2026-13-45", "the manifest"), "line 2, column 6"),
+    "value in a manifest": (lambda: document.load(b"a:\n  b: 010", "the manifest"), "line 2, column 6"),
     "manifest in JSON": (lambda: document.load(b'{"a": 1, "a": 2}', "the manifest"), "'a' is there twice"),
     "expression": (lambda: parsed(f"(a = {LONG})"), "more than 500 characters"),
 }

@@ -231,7 +231,7 @@ def test_a_manifest_that_is_not_valid_is_refused_with_the_place(manifest: str, w
 
 
 def test_numbers_of_a_schema_are_written_as_doubles() -> None:
-    yaml = b"tenant: acme\nschemas: {a: {b: [1.10, .5, 1_0.0, -1.5, 0.10000000000000000001]}}"
+    yaml = b"tenant: acme\nschemas: {a: {b: [1.10, .5, 10.0, -1.5, 0.10000000000000000001]}}"
     assert document.parse(yaml, lambda _: b"").schemas["a"] == ('{"b":[1.1,0.5,10.0,-1.5,0.1]}',)
 
 
@@ -274,3 +274,22 @@ def test_a_plan_refuses_what_could_not_be_applied(
     with (tmp_path / "large.json").open("wb") as large:
         large.truncate(5 * 1024 * 1024)
     assert words in apply(tmp_path, manifest | changes, "--plan", code=2).output
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NO", "yes", "On", "off", "010", "0o10", "1_000", "0b11", "12:30:00", "1:30.5", "1_0.5", "1e3", "-1E-2"],
+)
+def test_a_value_that_versions_of_yaml_do_not_take_alike_is_refused(text: str) -> None:
+    for content in (f"a: {{enum: [DE, {text}]}}", f"{text}: x"):
+        with pytest.raises(UserError, match=f"{text} is not the same in all versions of YAML"):
+            document.load(content.encode(), "the file")
+    assert document.load(f"a: ['{text}', \"{text}\"]".encode(), "the file") == {"a": [text, text]}
+
+
+def test_a_value_of_yaml_is_as_json_has_it_and_a_date_a_text() -> None:
+    content = (
+        "[true, False, 0, -7, 0x1F, 1.10, 1.0e+3, ~, null, 2026-01-01, 2026-01-01T00:00:00Z, y, 08:x, a b]"
+    )
+    expected = [True, False, 0, -7, 31, 1.1, 1000.0, None, None, "2026-01-01", "2026-01-01T00:00:00Z"]
+    assert document.load(content.encode(), "the file") == [*expected, "y", "08:x", "a b"]

@@ -156,6 +156,15 @@ TIMES: dict[str, tuple[pa.DataType, pa.DataType, Any, Any]] = {
         [["a", "00:00:00.00000012"]],
     ),
     "duration": (pa.int64(), pa.duration("ns"), 90_061_000_000_001, "P1DT3661.000000001S"),
+    "end of the day": (pa.int64(), pa.time64("us"), 86_400_000_000, "24:00:00"),
+    "end of the day in ms": (pa.int32(), pa.time32("ms"), 86_400_000, "24:00:00"),
+    "time in ms": (pa.int32(), pa.time32("ms"), 3_723_050, "01:02:03.05"),
+    "end of a day in a list": (
+        pa.list_(pa.int64()),
+        pa.list_(pa.time64("us")),
+        [86_400_000_000, 1],
+        ["24:00:00", "00:00:00.000001"],
+    ),
     "negative duration": (pa.int64(), pa.duration("ns"), -1, "-PT0.000000001S"),
     "days": (pa.int64(), pa.duration("ns"), 172_800_000_000_000, "P2D"),
     "no duration": (pa.int64(), pa.duration("ns"), 0, "PT0S"),
@@ -169,6 +178,12 @@ def test_times_and_durations_of_parquet_keep_their_nanoseconds(name: str) -> Non
     pq.write_table(pa.table({"tail": ["N1"], "v": pa.array([value], stored).cast(kind)}), sink)
     (row,) = read(sink.getvalue(), Format.PARQUET)
     assert row.values == {"tail": "N1", "v": expected}
+
+
+@pytest.mark.parametrize("value", [86_400_000_001, -1])
+def test_a_time_of_parquet_that_no_day_has_is_not_a_value(value: int) -> None:
+    (row,) = read(parquet(v=pa.array([value], pa.int64()).cast(pa.time64("us"))), Format.PARQUET)
+    assert row.why == "v has an invalid value: a time out of range"
 
 
 @pytest.mark.parametrize(
@@ -560,6 +575,23 @@ def test_a_text_that_stands_for_many_rows_is_in_memory_once() -> None:
     events = (load.event(MAKER, "x", row) for row in found)
     with pytest.raises(UserError, match="2,000 times larger"):
         list(load.bounded(events, listed))
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_texts_that_parquet_stores_as_differences_are_read(encoding: str) -> None:
+    """As the second version of its pages has them, which Spark, Trino, DuckDB and others may write."""
+    table = pa.table({"tail": [f"N{n}" for n in range(120)], "b": [b"\xff"] * 120, "s": ["x" * 2**20] * 120})
+    sink = pa.BufferOutputStream()
+    encodings = {"tail": "PLAIN", "b": encoding, "s": encoding}
+    pq.write_table(table, sink, compression="zstd", use_dictionary=False, column_encoding=encodings)
+    pool = pa.default_memory_pool()
+    before, lines = pool.bytes_allocated(), 0
+    files = Files("shop", "x", Format.PARQUET, ("tail",))
+    for row in formats.rows(io.BytesIO(sink.getvalue().to_pybytes()), files, {}, "x"):
+        assert row.values == {"tail": f"N{lines}", "b": "/w==", "s": "x" * 2**20}
+        lines += 1
+        assert encoding != "DELTA_BYTE_ARRAY" or pool.bytes_allocated() - before < 110 * 2**20
+    assert lines == 120
 
 
 def test_a_damaged_footer_of_parquet_is_told() -> None:

@@ -291,6 +291,23 @@ def test_an_answer_says_how_many_were_refused_and_nothing_else_of_it_is_made(
     assert peak < 16 * 2**20
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"verdicts": [' + b"{}," * 1_500_000 + b'{}], "refused": 2}',
+        b'{"of": "a [list]", "refused": 2, "verdicts": [' + b"{}," * 1_500_000 + b"{}]}",
+        b"taken " * 1_000_000,
+    ],
+)
+def test_a_long_answer_that_may_count_at_its_end_confirms_none(body: bytes) -> None:
+    with (
+        service((200, {}, body)) as (place, _),
+        Service(f"http://{place}/") as sink,
+        pytest.raises(UserError, match="does not say at its start how many"),
+    ):
+        sink.push({}, b"{}")
+
+
 @pytest.mark.parametrize("number", [b"true", b'"2"', b"1.5", b'[{"_id": "A"}]', b"{}", b"1e400"])
 def test_an_answer_that_does_not_say_how_many_were_refused_confirms_none(number: bytes) -> None:
     answer = (200, {}, b'{"accepted": 3, "dead_lettered": %s}' % number)

@@ -61,8 +61,9 @@ def encode(event: Event, index: int = 0) -> EncodedEvent | Verdict:
     if isinstance(event, bytes):
         if not event.strip():
             return _refused(index, None, _UNDECODABLE, "the event is empty")
-        # Valid JSON has line feeds between values only; in a request they separate events.
-        return EncodedEvent(index, event.replace(b"\n", b" "), None, LINES)
+        # In a request, line feeds separate events. A carriage return is the same between values, and as invalid
+        # within a text.
+        return EncodedEvent(index, event.replace(b"\n", b"\r"), None, LINES)
     document = _document(event)
     if document is None:
         detail = f"an event is a mapping, a CloudEvent or bytes, not {type(event).__name__}"

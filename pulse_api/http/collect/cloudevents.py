@@ -5,6 +5,7 @@ dataset             an extension attribute; without it the last part of `type`
 time                timestamp; without it the moment of arrival
 data                data; must be a JSON object
 traceparent         trace_id, its trace part
+specversion, datacontenttype: not kept
 all other           context
 """
 

@@ -29,6 +29,7 @@ KEYS = (Kind.STRING, Kind.LONG, Kind.BOOLEAN, Kind.DATE)
 """Kinds of values that have one text. A double has several; of timestamps hardly two are equal."""
 LONGS = range(-(2**63), 2**63)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BEYOND_MICROSECONDS = re.compile(r"\.\d{6}\d*[1-9]")
 _SMALL_SQL = f"translate({{}}, '{values.CAPITALS}', '{values.CAPITALS.translate(values.SMALL)}')"
 _VALUES = {
     Kind.STRING: re.compile(r".*", re.DOTALL),
@@ -215,6 +216,11 @@ def _as_kind(node: Node, part: _Part, target: Kind) -> _Part:
     """A literal as a value of the kind that it is compared with, where it can be one."""
     value = part.value({})
     if target is Kind.DOUBLE and part.kind is Kind.LONG:
+        if float(value) != value:
+            raise UserError(
+                f"{node} would be compared as {float(value)!r}",
+                fix="Write a number that a double holds, as all up to 2^53",
+            )
         return _literal(Literal(float(value)))
     if target is Kind.DATE and part.kind is Kind.STRING:
         try:
@@ -226,6 +232,8 @@ def _as_kind(node: Node, part: _Part, target: Kind) -> _Part:
         at = parse_timestamp(value)
         if isinstance(at, Rejected):
             raise UserError(f"{node} is not a timestamp", fix="Write it like '2026-11-25T10:00:00Z'")
+        if _BEYOND_MICROSECONDS.search(value):
+            raise UserError(f"{node} has more than microseconds", fix="Write up to 6 digits of a second")
         micros = (at - EPOCH) // timedelta(microseconds=1)
         return _Part(Kind.TIMESTAMP, f"make_timestamptz(({micros})::BIGINT)", lambda row: at)
     return part

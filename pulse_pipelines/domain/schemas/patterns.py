@@ -23,6 +23,10 @@ _COUNTED = re.compile(
 """One character class with a count, anchored at both ends."""
 _LOOKAHEADS = {"^(?=": "=", "^(?!": "!"}
 _BACKTRACKING = re.compile(r"\(\?<?[=!]|\\[1-9]|\(\?P=|\\k<")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_COUNT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_TOKEN = re.compile(r"(?P<odd>\\[<>]|\\b\{|\[\^?\])|\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""An escape or a class; `odd`: one that ECMA-262 and this engine do not read alike."""
 
 
 @lru_cache(maxsize=4096)
@@ -76,21 +80,33 @@ def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:
             "A look-ahead may begin a pattern, as in ^(?!tmp)[a-z]+$; write others as patterns in allOf, "
             'or as {"not": {"pattern": ...}}',
         )
-    if compiles(pattern, 1 << 26) or _is_one(pattern):
+    if _SURROGATE.search(pattern):
+        return ("has half of a surrogate pair", r"Write the character itself, or as \u{1F600}")
+    if (problem := misread(pattern)) is not None:
+        return problem
+    if compiles(_COUNT.sub(_uncounted, pattern), 1 << 26):
         return (
             f"takes more than {MAX_COMPILED:,} bytes when it is compiled",
             "Use smaller counts in {}, [0-9A-Za-z_] for \\w, [0-9] for \\d; give lengths by maxLength",
         )
-    return "is not a regular expression of ECMA-262", "Try it in a browser's console: new RegExp(...)"
+    return "is not a regular expression of ECMA-262", "Try it in a browser's console: new RegExp(..., 'u')"
 
 
-def _is_one(pattern: str) -> bool:
-    """Whether Python's engine, which has no memory limit, compiles the pattern."""
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError):
-        return False
-    return True
+def _uncounted(count: re.Match[str]) -> str:
+    """What takes no more bytes than one of what is counted; a count that none can have stays."""
+    least, most = count.groups()
+    return count[0] if most and int(most) < int(least) else "*"
+
+
+def misread(pattern: str) -> tuple[str, str] | None:
+    """What ECMA-262 reads in another way than the validator, and what to write instead; None: nothing."""
+    odd = next((token["odd"] for token in _TOKEN.finditer(pattern) if token["odd"]), None)
+    if odd is None:
+        return None
+    return (
+        f"has {odd}, which engines do not take alike",
+        r"Write < and > without a backslash, and [\s\S] for any character",
+    )
 
 
 def _outside(pattern: str) -> str:

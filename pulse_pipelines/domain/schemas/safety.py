@@ -9,7 +9,7 @@ from typing import Any
 
 from pulse_pipelines.domain.schemas.applications import branches
 from pulse_pipelines.domain.schemas.bundle import same_draft
-from pulse_pipelines.domain.schemas.patterns import complaint
+from pulse_pipelines.domain.schemas.patterns import complaint, misread
 from pulse_pipelines.domain.schemas.subschemas import DYNAMIC, Subschema, dict_of, resolve, subschemas
 from pulse_resources.errors import UserError
 
@@ -35,10 +35,28 @@ def check_bounds(bundle: Mapping[str, Any]) -> None:
     branches(bundle)
 
 
-def _checked_patterns(pointer: str, node: Subschema) -> list[str]:
+def check_patterns(bundle: Mapping[str, Any]) -> None:
+    """Refuse a schema with a pattern that the validator would read in another way than ECMA-262.
+
+    Raises:
+        UserError: the first of these patterns, and its place.
+    """
+    for pointer, node in subschemas(bundle):
+        for pattern, _ in _patterns(node):
+            if (why := misread(pattern)) is not None:
+                raise UserError(f"the pattern {pattern!r} at #{pointer} {why[0]}", fix=why[1])
+
+
+def _patterns(node: Subschema) -> list[tuple[str, bool]]:
+    """Patterns of a subschema, and whether they are of names."""
     patterns = [(str(name), True) for name in dict_of(node.get("patternProperties"))]
     if isinstance(node.get("pattern"), str):
         patterns.append((node["pattern"], False))
+    return patterns
+
+
+def _checked_patterns(pointer: str, node: Subschema) -> list[str]:
+    patterns = _patterns(node)
     for pattern, of_names in patterns:
         if len(pattern.encode(errors="replace")) > MAX_PATTERN_BYTES:
             raise UserError(f"a pattern at #{pointer} has more than {MAX_PATTERN_BYTES:,} bytes")

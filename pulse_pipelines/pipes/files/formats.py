@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pulse_pipelines.domain.charsets import LONGEST_MARK, MARKS
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import schema_inference
-from pulse_pipelines.pipes.files import gzipped, older_times, parquet_types
+from pulse_pipelines.pipes.files import delta_texts, gzipped, older_times, parquet_types
 from pulse_pipelines.pipes.files.csv_records import Records, parsers
 from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
@@ -175,18 +175,23 @@ def _header(records: Records, files: Files) -> list[str]:
 def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
     with _on_disk(stream, LARGEST) as local:
         schema = _columns(local, files)
-        # Of texts as they are stored: a megabyte may stand for each of a million rows.
-        texts = [
+        texts = {
             each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
-        ]
+        }
+        deltas = delta_texts.columns(pq.read_metadata(local), texts)
+        # Of texts as they are stored: a megabyte may stand for each of a million rows.
+        dictionaries = sorted(texts - deltas)
         file = pq.ParquetFile(
-            local, memory_map=False, read_dictionary=texts, coerce_int96_timestamp_unit=older_times.INT96_UNIT
+            local,
+            memory_map=False,
+            read_dictionary=dictionaries,
+            coerce_int96_timestamp_unit=older_times.INT96_UNIT,
         )
         types = parquet_types.annotated(schema, file.schema)
         forms = {name: parquet_types.form(kind) for name, kind in types.items()}
         line, digits = 0, older_times.int96_digits(local, file, ROWS)
         calendar = older_times.calendar_of_footer(file.metadata.metadata)
-        for batch in _batches(file):
+        for batch in _batches(file, delta_texts.ROWS if deltas else ROWS):
             columns = [_readable(column) for column in batch.columns]
             for index in range(batch.num_rows):
                 line, more = line + 1, next(digits)
@@ -226,8 +231,8 @@ def _readable(column: pa.Array) -> pa.Array:
     return column if kind == column.type else column.cast(kind)
 
 
-def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    batches = file.iter_batches(batch_size=ROWS)
+def _batches(file: pq.ParquetFile, size: int) -> Iterator[pa.RecordBatch]:
+    batches = file.iter_batches(batch_size=size)
     while True:
         try:
             batch = next(batches, None)

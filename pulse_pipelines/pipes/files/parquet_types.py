@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 
 Form = Callable[[Any], Any]
 _SECOND = 1_000_000_000
-"""Nanoseconds."""
+_DAY = 86_400 * _SECOND
+_NANOSECONDS = {"s": _SECOND, "ms": 1_000_000, "us": 1_000, "ns": 1}
+"""By unit of a time."""
 
 
 def schema(columns: pa.Schema) -> dict[str, Any]:
@@ -68,10 +70,11 @@ _VARIANTS = ({"metadata", "value"}, {"metadata", "value", "typed_value"})
 def readable(kind: pa.DataType) -> pa.DataType:
     """The type that a column is cast to before `form` has its values.
 
-    Python has no times in nanoseconds, nor all zones, nor hours of other zones outside the years 1 to 9999.
+    Python has no times in nanoseconds, no 24:00, not all zones, and outside the years 1 to 9999 no hours
+    of other zones.
     """
     if pa.types.is_dictionary(kind):
-        return readable(kind.value_type) if _is_time_of_ns(kind.value_type) else kind
+        return readable(kind.value_type) if pa.types.is_time(kind.value_type) else kind
     if pa.types.is_struct(kind):
         return pa.struct([member.with_type(readable(member.type)) for member in kind])
     if pa.types.is_map(kind):
@@ -84,7 +87,9 @@ def readable(kind: pa.DataType) -> pa.DataType:
         return pa.list_(_readable_item(kind), kind.list_size)
     if pa.types.is_timestamp(kind) and kind.tz:
         return pa.timestamp(kind.unit, "UTC")
-    return pa.int64() if _is_time_of_ns(kind) else kind
+    if pa.types.is_time(kind):
+        return pa.int32() if pa.types.is_time32(kind) else pa.int64()
+    return kind
 
 
 def _readable_item(kind: pa.DataType) -> pa.Field:
@@ -132,9 +137,10 @@ def _form(kind: pa.DataType) -> Form:
         return lambda value: _finite(_shortest(float(value), short))
     if pa.types.is_decimal(kind):
         return lambda value: format(value, "f")
-    if _is_time_of_ns(kind):
-        return _time_of_ns
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+    if pa.types.is_time(kind):
+        unit = _NANOSECONDS[kind.unit]
+        return lambda value: _time(value * unit)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _moment
     if pa.types.is_duration(kind):
         return _duration
@@ -207,12 +213,10 @@ def _moment(value: Any) -> str:
     return text.rstrip("0") + plus + zone
 
 
-def _is_time_of_ns(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_time64(kind) and kind.unit == "ns")
-
-
-def _time_of_ns(value: int) -> str:
-    seconds, rest = divmod(value, _SECOND)
+def _time(nanoseconds: int) -> str:
+    if not 0 <= nanoseconds <= _DAY:
+        raise ValueError("a time out of range")
+    seconds, rest = divmod(nanoseconds, _SECOND)
     minutes, second = divmod(seconds, 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{_fraction(rest)}"
 

@@ -26,11 +26,14 @@ _CONFLICT = 409
 _HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
 
 
+_ABSENT = msgspec.Raw(b"0")
+
+
 class _SinkAnswer(msgspec.Struct):
     """What is read of an answer; its other members are not made, however many they are."""
 
-    refused: msgspec.Raw = msgspec.Raw(b"0")
-    dead_lettered: msgspec.Raw = msgspec.Raw(b"0")
+    refused: msgspec.Raw = _ABSENT
+    dead_lettered: msgspec.Raw = _ABSENT
 
 
 _NONE = (b"null", b"false", b"[]")
@@ -107,7 +110,7 @@ class Service:
                     fix="It hides how many entities were refused: have the service, or its proxy, respect "
                     "Accept-Encoding",
                 )
-            return Answer(_refused(read if is_whole else _head(read)))
+            return Answer(_refused(read, is_whole=is_whole))
         if status == _CONFLICT:
             raise Conflict("the service does not continue the chain of requests")
         if web.may_pass(status):
@@ -115,16 +118,22 @@ class Service:
         raise UserError("the service does not take the entities", fix=_fix(status), status=status)
 
 
-def _refused(body: bytes) -> int:
+def _refused(body: bytes, *, is_whole: bool) -> int:
     """How many entities an answer of Pulse's form says have not become versions; of any other none.
 
     Raises:
-        UserError: it has something else than a count.
+        UserError: it has something else than a count, or is not whole and has none before its first list.
     """
     try:
-        counted = _decoder.decode(body.removeprefix(BOM_UTF8))
+        counted = _decoder.decode(body.removeprefix(BOM_UTF8) if is_whole else _head(body))
     except (msgspec.DecodeError, RecursionError):
-        return 0
+        counted = _SinkAnswer()
+    if not is_whole and counted.refused is _ABSENT and counted.dead_lettered is _ABSENT:
+        raise UserError(
+            f"the service's answer has more than {MOST_ANSWERED:,} bytes, or takes more than {TIMEOUT_S:g} s,"
+            " and does not say at its start how many entities it has refused",
+            fix="Have it answer with `refused` before any list, or in fewer bytes",
+        )
     return _count("refused", counted.refused) + _count("dead_lettered", counted.dead_lettered)
 
 
@@ -144,7 +153,7 @@ def _count(member: str, content: msgspec.Raw) -> int:
 
 def _head(body: bytes) -> bytes:
     """The members of an answer before its first list, of one that was not read to its end."""
-    return body.partition(b"[")[0] + b"[]}"
+    return body.removeprefix(BOM_UTF8).partition(b"[")[0] + b"[]}"
 
 
 def _fix(status: int) -> str:

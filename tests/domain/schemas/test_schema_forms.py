@@ -297,12 +297,29 @@ def test_a_bundle_has_what_can_be_reached_and_pointers_to_it() -> None:
         (schema(patternProperties={"^(?!b)": {}}), "looks around or refers back"),
         (schema(properties={"a": {"pattern": "(a{1000}){1000}"}}), "bytes when it is compiled"),
         (schema(properties={"a": {"pattern": "^(a{1,1000}){1,1000}$"}}), "bytes when it is compiled"),
+        (schema(properties={"a": {"pattern": r"^\a$"}}), "not a regular expression of ECMA-262"),
+        (schema(properties={"a": {"pattern": "a{3,2}"}}), "not a regular expression of ECMA-262"),
+        (schema(properties={"a": {"pattern": "a{,3}"}}), "not a regular expression of ECMA-262"),
+        (schema(properties={"a": {"pattern": r"\ud83d\ude00"}}), "half of a surrogate pair"),
+        (schema(properties={"a": {"pattern": r"^\<b\>$"}}), r"has \\<, which engines do not take alike"),
+        (schema(properties={"a": {"pattern": r"\b{start}a"}}), r"has \\b{, which engines"),
+        (schema(patternProperties={"^[^]$": {}}), r"has \[\^\], which engines"),
+        (schema(properties={"a": {"not": {"pattern": r"^\[[]a]$"}}}), r"has \[\], which engines"),
     ],
 )
 def test_what_is_refused_says_what_to_write(document: Schema, says: str) -> None:
     with pytest.raises(UserError, match=says) as refused:
         check_document(json.dumps(document), Bound())
     assert refused.value.fix
+
+
+@pytest.mark.parametrize("pattern", [r"^\\<[\[a<]>$", r"[^\]]", r"[a^[]", r"\bfoo\B", r"^\[]$", r"[\]]"])
+def test_a_pattern_that_engines_take_alike_is_accepted(pattern: str) -> None:
+    check_document(json.dumps(schema(properties={"a": {"pattern": pattern}})), Bound())
+
+
+def test_a_pattern_that_was_published_stays() -> None:
+    check_document(json.dumps(schema(properties={"a": {"pattern": r"^\<b\>$"}})))
 
 
 @pytest.mark.parametrize("reference", ["#x", "#/x", "#%78"])
