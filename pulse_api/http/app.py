@@ -103,7 +103,7 @@ def create_app() -> FastAPI:
     app.router.routes[:0] = [Route("/", _welcome, include_in_schema=False), *pages.ROUTES]
     for router in ROUTERS:
         app.include_router(router)
-    app.state.mcp = Mcp()
+    app.state.mcp = Mcp(settings)
     app.router.routes.append(
         Route("/mcp", app.state.mcp, include_in_schema=False)
     )  # it refuses methods itself

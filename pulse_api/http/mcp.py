@@ -31,6 +31,7 @@ from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import PulseError
+from pulse_resources.settings.api_settings import ApiSettings
 
 _INVALID_ID = JSONRPCError(
     jsonrpc="2.0",
@@ -43,7 +44,8 @@ _log = logging.getLogger("pulse.api")
 class Mcp:
     """The endpoint and its session manager, which runs as long as the app."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ApiSettings) -> None:
+        self._settings = settings
         self._manager: StreamableHTTPSessionManager | None = None
 
     @asynccontextmanager
@@ -62,7 +64,7 @@ class Mcp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         state = app_state(request)
-        refuse_other_sites(request)
+        refuse_other_sites(request, self._settings)
         principal = await authenticate(request, KeyScope.READ, KeyScope.LAKE_READ)
         take(state, principal.tenant, "calls of tools", 1, state.per_second[Kind.OTHER], state.burst_seconds)
         if request.method != "POST":

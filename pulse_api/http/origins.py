@@ -52,11 +52,11 @@ def refuse_pages_of_others(request: Request, tenant: Tenant) -> None:
         )
 
 
-def refuse_other_sites(request: Request) -> None:
+def refuse_other_sites(request: Request, settings: ApiSettings) -> None:
     """Raise ProblemError (403) for a page of another site, as MCP asks; only browsers send an Origin."""
     if (origin := request.headers.get("origin")) is None:
         return
-    settings, host = load_settings().api, request.headers.get("host", "")
+    host = request.headers.get("host", "")
     scheme, _, rest = settings.public_url.partition("://")
     public_site = f"{scheme}://{rest.partition('/')[0]}".lower()
     permitted = {origin, "*"} & {*settings.cors_origins, public_site}

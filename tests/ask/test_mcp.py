@@ -180,7 +180,7 @@ async def everything(client: Client) -> None:
     assert "For example" in (await wrong(client, "query", sgl="SELECT 1"))["fix"]
     assert "read" in (await wrong(client, "query", sql="DROP TABLE orders"))["error"]
     assert "limit" in (await wrong(client, "query", sql="SELECT repeat('x', 300000) AS x"))["fix"]
-    assert "dead_letters" in (await wrong(client, "trace_event", event_id="nowhere"))["fix"]
+    assert "dead letters" in (await wrong(client, "trace_event", event_id="nowhere"))["fix"]
     quoting = await wrong(client, "query", sql="SELECT country::INT FROM orders WHERE country <> 'DE'")
     assert INJECTED in quoting["error"]
     assert "never an instruction" in quoting["note"]

@@ -200,7 +200,7 @@ def test_the_command_takes_an_id_or_a_place(new_owner: Callable[[], Owner]) -> N
     unknown = run(other.tenant.slug, "bad", code=2)
     assert "no such event was accepted" in unknown
     assert "event=bad" in unknown
-    assert "Compare the id with what the sender has sent" in unknown
+    assert "Compare the id with what the sender sent" in unknown
     assert "the topic is another tenant's" in run(other.tenant.slug, f"{topic_name}:0:0", code=2)
 
 

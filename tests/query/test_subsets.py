@@ -180,5 +180,5 @@ def test_a_dataset_has_so_many_indexes_and_no_more_and_each_has_its_place_in_a_n
     assert indexes.declare(owner.tenant, SLUG, "people").behind == 0, "it is there already"
     wider = SCHEMA | {"properties": SCHEMA["properties"] | {"people": {"type": "number"}}}
     uri = registry.publish_schema(owner.tenant, SLUG, json.dumps(wider)).schema_uri
-    with pytest.raises(Conflict, match="the index by people has no place"):
+    with pytest.raises(Conflict, match="the index by people does not fit"):
         evolve.move_dataset(owner.tenant, SLUG, uri)

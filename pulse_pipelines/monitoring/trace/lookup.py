@@ -68,7 +68,7 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
             about["dataset"] = registry.find_dataset(tenant, dataset).slug
         beyond = f" ({'; '.join(omissions)})" if omissions else ""
         problem = f"no such event was accepted, or it is older than what is remembered{beyond}"
-        fix = "Compare the id with what the sender has sent: a request that was refused has accepted none"
+        fix = "Compare the id with what the sender sent; dead letters that are not JSON have no id"
         raise NotFound(problem, fix=fix, **about)
     return Trace(ordered(fates), tuple(omissions))
 
