@@ -5,15 +5,16 @@ gone, whatever any clock says. An attempt that is paused beyond its lease is fen
 """
 
 import contextlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from pulse_pipelines.domain.batch import OffsetRange, is_bulk
+from pulse_pipelines.domain.batch import BatchKind, OffsetRange
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import costs
 from pulse_pipelines.ingest.stages import PATIENCE, Plan
 from pulse_pipelines.tables import dataset_rows
 from pulse_resources import postgres
@@ -150,11 +151,7 @@ def load_plan(batch: str, number: int) -> Plan:
         )
         for tenant_id, slug, topic_id, bases in tenants
     }
-    waiting: Counter[UUID] = Counter()
-    for r in ranges:
-        waiting[r.tenant_id] += r.length
-    bulk = is_bulk(waiting.values(), load_settings().ingest.flush_rows)
-    return Plan(batch, number, ranges, scopes, bulk)
+    return Plan(batch, number, ranges, scopes, costs.batch_kind(batch) is not BatchKind.QUICK)
 
 
 def next_attempt(batch: str, number: int, error: str, *, is_cause: bool = True) -> None:

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
-# A batch none of whose tenants has `flush_rows` events, by the rule of `domain.batch.is_bulk`.
+# A batch none of whose tenants has `flush_rows` events, by the rule of `domain.batch.is_bulk`. One that takes
+# minutes all the same (`ingest.costs`) is not waited for.
 SMALL_BATCH_RUNS = """
 SELECT EXISTS (
-    SELECT FROM ingest_batches b WHERE b.state = 'running' AND (
+    SELECT FROM ingest_batches b WHERE b.state = 'running'
+    AND b.started_at > now() - make_interval(secs => %s) AND (
         SELECT max(waiting) FROM (
             SELECT sum(r.end_offset - r.start_offset) AS waiting FROM ingest_ranges r
             WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL GROUP BY r.tenant_id) sums
@@ -23,6 +25,8 @@ SELECT EXISTS (
 """
 CHECK_INTERVAL_S = 0.2
 NAP_S = 0.05
+SMALL_S = 60.0
+"""Seconds for which a small batch is waited for."""
 NICENESS = 10
 
 
@@ -58,4 +62,4 @@ def lower_for_good() -> None:
 def _small_batch_runs() -> bool:
     flush_rows = load_settings().ingest.flush_rows
     with postgres.transaction("pulse_pipeline") as connection:
-        return connection.execute(SMALL_BATCH_RUNS, [flush_rows]).fetchone() == (True,)
+        return connection.execute(SMALL_BATCH_RUNS, [SMALL_S, flush_rows]).fetchone() == (True,)
