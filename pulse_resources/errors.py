@@ -24,12 +24,14 @@ from typing import Any
 
 _NOTE = "Pulse's own error: "
 _ALIKE = 0.7
-"""Minimum difflib similarity of a name that is suggested for an unknown one."""
+"""Minimum difflib similarity of a name that is suggested for an unknown one ..."""
+_COMPARED = 200
+"""... and how many of its characters are compared."""
 
 
 def meant(name: str, names: Iterable[str], otherwise: str | None = None) -> str | None:
     """Fix for an unknown name: the one of `names` that was probably meant, else `otherwise`."""
-    near = difflib.get_close_matches(name, list(names), 1, _ALIKE)
+    near = difflib.get_close_matches(name[:_COMPARED], list(names), 1, _ALIKE)
     return f"Did you mean {near[0]}?" if near else otherwise
 
 

@@ -19,12 +19,13 @@ from starlette.types import Message, Receive, Scope, Send
 from pulse_api.http import problems
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Principal, authenticate, take
+from pulse_api.http.collect import values
 from pulse_api.http.collect.body import received
 from pulse_api.http.disconnects import unless_disconnected
 from pulse_api.http.origins import refuse_other_sites
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.query_runner import run_query
-from pulse_api.http.routing import MAX_BYTES
+from pulse_api.http.routing import MAX_BYTES, MAX_VALUES
 from pulse_api.mcp.server import Context, server
 from pulse_api.mcp.session import Session
 from pulse_pipelines.ask.read import QueryResult
@@ -76,6 +77,7 @@ class Mcp:
         whom = principal.tenant.tenant_id
         with state.body_memory.of(whom) as holding:
             body = await received(request, MAX_BYTES, holding)
+            values.bound(body, MAX_VALUES)  # the SDK checks each in the event loop, and lists all errors
             if (
                 request.headers.get("content-type", "").partition(";")[0].strip().lower()
                 != "application/json"

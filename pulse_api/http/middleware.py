@@ -20,6 +20,14 @@ CLIENT_CLOSED_REQUEST = 499
 NOT_TEXT = problems.ProblemError(
     400, "malformed", "the address is not UTF-8", fix="Percent-encode its UTF-8: café is caf%C3%A9"
 )
+MAX_PARAMETERS = 100
+"""Maximum parameters of a query: the framework parses them before it authenticates."""
+TOO_MANY = problems.ProblemError(
+    400,
+    "malformed",
+    f"the query has more than {MAX_PARAMETERS} parameters",
+    fix="Give each parameter that the path takes once",
+)
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -29,12 +37,13 @@ class Envelope:
     Args:
         max_body_bytes: a larger body is refused with 413 before it is read to its end.
         log: whether requests are logged.
-        text_only: whether addresses that are not UTF-8 are refused here, with a problem document.
+        checks_address: whether an address that is not UTF-8, or has too many parameters, is refused here,
+            with a problem document.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, log: bool, text_only: bool = True) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, log: bool, checks_address: bool = True) -> None:
         self._app = app
-        self._text_only = text_only
+        self._checks_address = checks_address
         self._max = max_body_bytes
         self._log = log
         self._pace = Pace()
@@ -67,8 +76,8 @@ class Envelope:
 
         try:
             await self._pace.begin(scope)
-            refused = self._text_only and not _is_text(scope)
-            app = problems.response(Request(scope), NOT_TEXT) if refused else self._app
+            problem = _address_problem(scope) if self._checks_address else None
+            app = problems.response(Request(scope), problem) if problem else self._app
             await app(scope, bounded, answered)
         except ClientDisconnect:
             status = CLIENT_CLOSED_REQUEST
@@ -90,15 +99,21 @@ class Envelope:
                 )
 
 
-def _is_text(scope: Scope) -> bool:
-    """Whether an address is UTF-8: of what is not, several would be one with replacement characters."""
+def _address_problem(scope: Scope) -> problems.ProblemError | None:
+    """What is wrong with an address, if anything is.
+
+    It has to be UTF-8: of what is not, several would be one with replacement characters.
+    """
+    query = scope.get("query_string", b"")
+    if query.count(b"&") >= MAX_PARAMETERS:
+        return TOO_MANY
     try:
-        for part in (scope.get("raw_path") or b"", scope.get("query_string", b"")):
+        for part in (scope.get("raw_path") or b"", query):
             if b"%" in part:
                 unquote_to_bytes(part).decode()
     except UnicodeDecodeError:
-        return False
-    return True
+        return NOT_TEXT
+    return None
 
 
 def _request_id(scope: Scope) -> str:

@@ -6,6 +6,9 @@ from starlette.requests import Request
 
 from pulse_api.http.problems import ProblemError
 
+MOST_RANGES = 100
+"""Ranges of a header that are read: each is compared with each offered type."""
+
 
 def chosen(request: Request, offered: Sequence[str]) -> str:
     """The offered media type that the Accept header prefers; among equals, the one offered first.
@@ -16,7 +19,7 @@ def chosen(request: Request, offered: Sequence[str]) -> str:
         ProblemError: 406, none is acceptable.
     """
     accept = ",".join(request.headers.getlist("accept")) or "*/*"
-    ranges = [_range(part) for part in accept.split(",") if part.strip()]
+    ranges = [_range(part) for part in accept.split(",", MOST_RANGES)[:MOST_RANGES] if part.strip()]
     quality, *_, best = max((_quality(kind, ranges), ";" in kind, -i, kind) for i, kind in enumerate(offered))
     if quality <= 0:
         detail = f"the answer can be {', '.join(offered)}, not {accept[:200]}"

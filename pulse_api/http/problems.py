@@ -34,6 +34,8 @@ _COMMAND = re.compile(r"\bpulse [a-z]|--[a-z]")
 """Matches references to the command line in a fix: callers of the HTTP API have no command line."""
 MEDIA_TYPE = "application/problem+json"
 RETRY_S = 1
+MOST_LISTED = 100
+"""Errors of a request that its answer lists."""
 
 
 class Problem(BaseModel):
@@ -166,10 +168,11 @@ def _routed(error: HTTPException) -> str:
 
 
 def _invalid(error: RequestValidationError) -> ProblemError:
-    for entry in error.errors():
+    entries = error.errors()[:MOST_LISTED]
+    for entry in entries:
         if entry["type"] == "json_invalid":
             return _not_json(entry, error.body)
-    problems = [{"at": ".".join(_place(entry["loc"])), "problem": _plain(entry)} for entry in error.errors()]
+    problems = [{"at": ".".join(_place(entry["loc"])), "problem": _plain(entry)} for entry in entries]
     detail = "; ".join(f"{entry['at']}: {entry['problem']}" for entry in problems)[:2000]
     return ProblemError(422, "invalid-request", detail, errors=problems)
 

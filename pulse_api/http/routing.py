@@ -13,6 +13,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from pulse_api.http.admission.turns import Whom
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Gate, Principal, take
+from pulse_api.http.collect import values
 from pulse_api.http.collect.body import received
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain.not_json import clearer
@@ -23,6 +24,10 @@ CHANGE_BURST_S = 2.0
 """Seconds' worth of changes that a tenant may request at once."""
 MAX_BYTES = 1024 * 1024
 """Maximum bytes of a body that holds no events: four times the largest schema."""
+MAX_VALUES = 5_000
+"""Maximum JSON values of it, by commas and opening brackets ..."""
+MAX_SCHEMA_VALUES = 200_000
+"""... and where it is a schema: the largest has no more."""
 _RATED = {
     Kind.PREVIEW: "previews",
     Kind.SQL: "queries",
@@ -53,6 +58,7 @@ class _ExactRequest(Request):
 
 class _ExactRoute(APIRoute):
     kind = Kind.OTHER
+    max_values = MAX_VALUES
     takes_turns = True
     """Whether the route waits for the caller's turn, and not the endpoint."""
 
@@ -66,8 +72,8 @@ class _ExactRoute(APIRoute):
         async def exactly(request: Request) -> Response:
             for gate in gates:
                 await gate.open(request)
-            refuse_unknown_parameters(request, self.path_format)
             _count(request, self.kind)
+            refuse_unknown_parameters(request, self.path_format)
             exact, state, whom = (
                 _ExactRequest(request.scope, request.receive),
                 app_state(request),
@@ -76,6 +82,7 @@ class _ExactRoute(APIRoute):
             with state.body_memory.of(whom) as holding:
                 if self.body_field is not None:
                     exact._body = await received(exact, MAX_BYTES, holding)
+                    values.bound(exact._body, self.max_values)
                 # The turn begins after the body is read: a slow body does not hold a turn.
                 async with state.turns[self.kind].take(whom) if self.takes_turns else nullcontext():
                     response = await handler(exact)
@@ -85,6 +92,10 @@ class _ExactRoute(APIRoute):
             return response
 
         return exactly
+
+
+class _SchemaRoute(_ExactRoute):
+    max_values = MAX_SCHEMA_VALUES
 
 
 class _PreviewRoute(_ExactRoute):
@@ -149,6 +160,12 @@ def _principal(request: Request) -> Principal | None:
     return caller if isinstance(caller, Principal) else None
 
 
-def resource(tag: str, prefix: str = "", kind: Kind = Kind.OTHER) -> APIRouter:
-    """A router for the endpoints of one resource, which take turns with others of their kind."""
-    return APIRouter(prefix=prefix, tags=[tag], route_class=_ROUTES[kind])
+def resource(
+    tag: str, prefix: str = "", kind: Kind = Kind.OTHER, *, takes_schemas: bool = False
+) -> APIRouter:
+    """A router for the endpoints of one resource, which take turns with others of their kind.
+
+    Args:
+        takes_schemas: bodies may have as many values as a schema.
+    """
+    return APIRouter(prefix=prefix, tags=[tag], route_class=_SchemaRoute if takes_schemas else _ROUTES[kind])

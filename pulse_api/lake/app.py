@@ -23,7 +23,7 @@ def create_app() -> Starlette:
         lifespan=_lifespan,
         middleware=[
             Middleware(
-                Envelope, max_body_bytes=MAX_BYTES, log=load_settings().api.access_log, text_only=False
+                Envelope, max_body_bytes=MAX_BYTES, log=load_settings().api.access_log, checks_address=False
             ),
             Middleware(RawPaths),
         ],

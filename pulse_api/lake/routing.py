@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulse_api.http.collect.body import received
+from pulse_api.http.middleware import MAX_PARAMETERS
 from pulse_api.lake.auth import Caller, authenticate
 from pulse_api.lake.errors import refused
 from pulse_api.lake.state import lake_state
@@ -150,7 +151,7 @@ def endpoint(method: str, path: str, scope: KeyScope, work: Work, *, reads_back:
             content = await received(request, MAX_BYTES, holding) if method == "POST" else b""
             target = f"{method} {request.scope['path']}?{request.url.query}"
             catalog_request = CatalogRequest(
-                caller, _names(request), dict(request.query_params), request.headers, content, target
+                caller, _names(request), _query(request), request.headers, content, target
             )
             with suppress(parsing.Large):
                 async with state.turns.take(tenant_id):
@@ -195,6 +196,13 @@ def _names(request: Request) -> dict[str, str]:
         return {name: unquote_plus(text, errors="strict") for name, text in request.path_params.items()}
     except UnicodeDecodeError:
         raise refused(400, "a name in the path is not UTF-8") from None
+
+
+def _query(request: Request) -> dict[str, str]:
+    """The parameters of the query, of which endpoints read five. Raises ProblemError (400)."""
+    if request.scope["query_string"].count(b"&") >= MAX_PARAMETERS:
+        raise refused(400, f"the query has more than {MAX_PARAMETERS} parameters")
+    return dict(request.query_params)
 
 
 def json_response(document: object, **headers: str) -> Response:

@@ -214,7 +214,9 @@ def _text(value: Any) -> str:
     """Text on one line, truncated: its author may be anyone who publishes schemas."""
     if not isinstance(value, str):
         return ""
-    return " ".join("".join(c if c.isprintable() else " " for c in value).split())[:MAX_TEXT]
+    if not value.isprintable():  # most are, and there may be 100,000 of them
+        value = "".join(c if c.isprintable() else " " for c in value)
+    return " ".join(value.split())[:MAX_TEXT]
 
 
 def _words(value: Any) -> tuple[str, ...]:

@@ -7,7 +7,18 @@ names the same batch.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from uuid import UUID
+
+
+class BatchKind(StrEnum):
+    """The kind of a batch: each has a limit of concurrent runs of its own, in dagster.yaml."""
+
+    QUICK = "quick"
+    BULK = "bulk"
+    """One of its tenants has many events."""
+    COSTLY = "costly"
+    """Its only tenant has many files or columns (`ingest.costs`)."""
 
 
 @dataclass(frozen=True, order=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.batch import BatchKind, OffsetRange
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
@@ -24,7 +24,7 @@ from pulse_resources.process import watchdog
 from pulse_resources.settings import load_settings
 
 OPEN_BATCHES = """
-SELECT batch_id, attempt, state, bulk, not_before <= now() AS ready, last_error
+SELECT batch_id, attempt, state, kind, not_before <= now() AS ready, last_error
 FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at
 """
 BEGIN = """
@@ -49,7 +49,7 @@ WHERE batch_id = %s AND state = 'stuck'
 FENCE = """
 SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
 """
-IS_BULK = "SELECT bulk FROM ingest_batches WHERE batch_id = %s"
+KIND = "SELECT kind FROM ingest_batches WHERE batch_id = %s"
 UNSETTLED_RANGES = """
 SELECT tenant_id, partition, start_offset AS start, end_offset AS "end" FROM ingest_ranges
 WHERE batch_id = %s AND settled_at IS NULL
@@ -70,7 +70,8 @@ class OpenBatch:
     batch_id: str
     attempt: int
     state: str
-    bulk: bool
+    kind: str
+    """A `domain.batch.BatchKind`."""
     ready: bool
     """Whether its back-off is over."""
     last_error: str | None
@@ -137,7 +138,7 @@ def bounded(batch: str, number: int) -> Iterator[None]:
 def load_plan(batch: str, number: int) -> Plan:
     """The unsettled ranges of a batch and the datasets of their tenants, as they are now."""
     with postgres.transaction("pulse_pipeline") as connection:
-        ((bulk,),) = connection.execute(IS_BULK, [batch])
+        ((kind,),) = connection.execute(KIND, [batch])
         ranges = tuple(postgres.select(connection, OffsetRange, UNSETTLED_RANGES, [batch]))
         tenant_ids = list({r.tenant_id for r in ranges})
         tenants = connection.execute(TENANTS, [tenant_ids]).fetchall()
@@ -154,7 +155,7 @@ def load_plan(batch: str, number: int) -> Plan:
         )
         for tenant_id, slug, topic_id, bases, event_bytes in tenants
     }
-    return Plan(batch, number, ranges, scopes, bulk)
+    return Plan(batch, number, ranges, scopes, kind != BatchKind.QUICK)
 
 
 def next_attempt(batch: str, number: int, error: str, *, is_cause: bool = True) -> None:

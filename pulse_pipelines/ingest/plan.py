@@ -16,11 +16,11 @@ from confluent_kafka import KafkaException
 
 from pulse_pipelines.domain.batch import Backlog, OffsetRange, batch_id
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import costs
 from pulse_pipelines.tables import ledger
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Terminal
 from pulse_resources.process.faults import fail_point
-from pulse_resources.settings import load_settings
 
 _log = logging.getLogger("pulse.plan")
 
@@ -42,9 +42,9 @@ SELECT DISTINCT tenant_id FROM entity_syncs WHERE pipe IS NOT NULL
 """
 # The same ranges may have been a batch before, which `accept-loss` emptied: it becomes another attempt.
 PLAN_BATCH = """
-INSERT INTO ingest_batches AS b (batch_id, bulk) VALUES (%s, %s)
+INSERT INTO ingest_batches AS b (batch_id, kind) VALUES (%s, %s)
 ON CONFLICT (batch_id) DO UPDATE SET state = 'planned', attempt = b.attempt + 1, planned_at = now(),
-    bulk = EXCLUDED.bulk, not_before = now(), started_at = NULL, settled_at = NULL, last_error = NULL,
+    kind = EXCLUDED.kind, not_before = now(), started_at = NULL, settled_at = NULL, last_error = NULL,
     last_cause = NULL
 WHERE b.state = 'settled' AND NOT EXISTS (SELECT FROM ingest_ranges r WHERE r.batch_id = b.batch_id)
 """
@@ -242,9 +242,9 @@ def plan_batch(ranges: Sequence[OffsetRange], status: IngestStatus) -> str | Non
         if not free:
             return None
         name = batch_id(free)
-        planned, flush_rows = {r.tenant_id for r in free}, load_settings().ingest.flush_rows
-        bulk = any(b.is_bulk(flush_rows) for b in status.backlogs if b.tenant_id in planned)
-        if connection.execute(PLAN_BATCH, [name, bulk]).rowcount != 1:
+        planned = {r.tenant_id for r in free}
+        kind = costs.batch_kind([b for b in status.backlogs if b.tenant_id in planned])
+        if connection.execute(PLAN_BATCH, [name, kind]).rowcount != 1:
             raise Terminal("the batch was planned before", fix="Compare with `pulse reconcile`", batch=name)
         for r in free:
             postgres.set_tenant(connection, r.tenant_id)

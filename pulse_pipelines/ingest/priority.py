@@ -11,9 +11,16 @@ from collections.abc import Callable
 
 from pulse_resources import postgres
 
-SMALL_BATCH_RUNS = "SELECT EXISTS (SELECT FROM ingest_batches b WHERE b.state = 'running' AND NOT b.bulk)"
+# One that takes longer than small batches do (see `ingest.costs`) is not waited for.
+SMALL_BATCH_RUNS = """
+SELECT EXISTS (
+    SELECT FROM ingest_batches b WHERE b.state = 'running' AND b.kind = 'quick'
+    AND b.started_at > now() - make_interval(secs => %s))
+"""
 CHECK_INTERVAL_S = 0.2
 NAP_S = 0.05
+SMALL_S = 60.0
+"""Seconds for which a small batch is waited for."""
 NICENESS = 10
 
 
@@ -48,4 +55,4 @@ def lower_for_good() -> None:
 
 def _small_batch_runs() -> bool:
     with postgres.transaction("pulse_pipeline") as connection:
-        return connection.execute(SMALL_BATCH_RUNS).fetchone() == (True,)
+        return connection.execute(SMALL_BATCH_RUNS, [SMALL_S]).fetchone() == (True,)

@@ -37,7 +37,7 @@ from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransf
 from pyiceberg.typedef import IcebergBaseModel
 
 from pulse_pipelines.domain.schemas.columns import METADATA
-from pulse_pipelines.lake import names, outline
+from pulse_pipelines.lake import names, outline, parsing
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
 from pulse_pipelines.lake.java_compat import TableIds
 
@@ -57,6 +57,8 @@ NEWEST = 3
 _EMPTY: Mapping[int, type[TableMetadata]] = {1: TableMetadataV1, 2: TableMetadataV2, 3: TableMetadataV3}
 MOST = 10_000
 """Most updates in a commit."""
+UPDATE_BYTES = 8_192
+"""Bytes of a document that take as long to parse as an update to apply: each copies the metadata."""
 MOST_ADDED = 100
 """Most schemas, specs and sort orders that a commit adds: each is compared with all that there are."""
 MOST_REFS = 1_000_000
@@ -90,6 +92,7 @@ def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
         outline.check(body, outline.COMMIT)
         if len(body.get("updates", ())) > MOST:
             raise Malformed(f"a commit has {MOST} updates at most")
+        check_few(len(body.get("updates", ())))
         requirements = _REQUIREMENTS.validate_python(body.get("requirements", ()))
         updates = _UPDATES.validate_python(body.get("updates", ()))
     except WRONG as error:
@@ -100,6 +103,11 @@ def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
         if isinstance(update, SetSnapshotRefUpdate) and not names.usable(update.ref_name):
             raise Malformed(f"{update.ref_name[:100]!r} is not a name for a branch or tag")
     return requirements, updates
+
+
+def check_few(count: int) -> None:
+    """Raise Large, as `parsing.check_small`, if so many updates are not to be applied here."""
+    parsing.check_small(count * UPDATE_BYTES)
 
 
 def wrong(error: Exception) -> Malformed:

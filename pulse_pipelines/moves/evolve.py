@@ -29,6 +29,7 @@ from pulse_pipelines.entities import indexes
 from pulse_pipelines.moves import record
 from pulse_pipelines.moves.record import Move
 from pulse_pipelines.registry.datasets import INSERT_VERSION, find_dataset
+from pulse_pipelines.registry.schema_bytes import check_schema_bytes
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
 from pulse_pipelines.registry.table_lookup import CurrentTable, current_table
 from pulse_pipelines.states import declared_states
@@ -205,6 +206,7 @@ class _Move(Change[_Step]):
             declared_states.check(connection, self.tenant, work.dataset, moved.columns)
         version = [self.tenant.tenant_id, dataset_id, schema.version, schema.schema_uri]
         connection.execute(INSERT_VERSION, version)
+        check_schema_bytes(connection, self.tenant)
         self.write_more(connection)
 
     def was_committed(self, work: _Step) -> bool:

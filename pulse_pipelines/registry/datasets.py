@@ -12,6 +12,7 @@ from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.domain.schemas.schema import check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.registry import quotas
+from pulse_pipelines.registry.schema_bytes import check_schema_bytes
 from pulse_pipelines.registry.schemas import find_schema
 from pulse_pipelines.tables import dataset_rows, live_table
 from pulse_pipelines.tables.iceberg_schema import table_schema
@@ -79,7 +80,8 @@ def create_dataset(
             entities.
         NotFound: the tenant has not published this schema.
         AlreadyExists: the tenant has a dataset with this slug.
-        QuotaExceeded: the tenant's quota of datasets of the kind is used up.
+        QuotaExceeded: the tenant's quota of datasets of the kind is used up, or the schemas of its datasets
+            would have too many bytes.
         Transient: the object store failed; nothing was created.
     """
     check_slug("dataset", slug)
@@ -97,6 +99,7 @@ def create_dataset(
             values = [dataset_id, tenant.tenant_id, slug, shown, schema_uri, written.model_dump_json()]
             connection.execute(INSERT_DATASET, [*values, on_invalid.value, kind.value])
             connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema_uri])
+            check_schema_bytes(connection, tenant)
             if kind == DatasetKind.ENTITIES:
                 connection.execute(INSERT_LOG, [tenant.tenant_id, dataset_id])
             connection.execute(INSERT_NAMESPACE, [iceberg.CATALOG, tenant.namespace])

@@ -61,6 +61,9 @@ class IngestSettings(BaseModel):
     max_schema_seconds: float = Field(default=10.0, gt=0)
     """A schema is refused if validating some event of `max_event_bytes` could take longer. The bound is for
     the worst possible event, which takes thousands of times as long as usual ones."""
+    max_tenant_schema_bytes: int = Field(default=8 * 1024 * 1024, ge=1_048_576)
+    """Bytes of the schemas of a tenant's datasets: documents of the versions that each follows or followed,
+    and its table's schema, of 80 bytes a column. 1,000 datasets of 50 columns have 7 MB."""
     judge_seconds: float = Field(default=1.0, gt=0)
     """CPU time after which the validation of an event is ended; the event is `too_expensive`."""
     judge_memory_bytes: int = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)

@@ -1,9 +1,11 @@
 """Floods of valid and of invalid events."""
 
+import asyncio
 import gzip
 import itertools
 import os
 from collections.abc import Iterator
+from datetime import date, timedelta
 from functools import partial
 from typing import Any
 
@@ -18,11 +20,11 @@ from pulse_resources import kafka
 BODIES = 64
 """Bodies prepared in advance and sent in turns: the first round has new events, the others copies."""
 PREPARED = 10_000
+DAYS = 2_000
 
 
-def _event(valid: bool, dataset: str = DATASET) -> bytes:
+def _event(valid: bool, dataset: str = DATASET, at: str = "2026-11-19T10:00:00Z") -> bytes:
     data: dict[str, Any] = {"country": "DE" if valid else 7, "amount": 2.5}
-    at = "2026-11-19T10:00:00Z"
     return orjson.dumps({"event_id": os.urandom(12).hex(), "dataset": dataset, "timestamp": at, "data": data})
 
 
@@ -39,6 +41,26 @@ async def _saturating(attacker: Attacker) -> None:
 
 async def _large(attacker: Attacker) -> None:
     await _packed(attacker, _bodies(2_000))
+
+
+def _of_days() -> list[bytes]:
+    """Events each of which is a file of its batch, which takes minutes."""
+    begin = date(1971, 1, 1)
+    return [_event(True, at=f"{begin + timedelta(days=number)}T10:00:00Z") for number in range(DAYS)]
+
+
+def _prepare_days(tenant: Tenant) -> None:
+    """The first such batch: from then on Pulse knows whom it has to deal with."""
+    producer = kafka.producer()
+    for event in _of_days():
+        producer.produce(tenant.topic, event)
+    assert producer.flush(60) == 0
+
+
+async def _days(attacker: Attacker) -> None:
+    body = b"\n".join(_of_days())
+    await attacker.ask("POST", "/v1/collect", "collect", body, content_type="application/x-ndjson")
+    await asyncio.sleep(attacker.remaining_s)
 
 
 async def _invalid(attacker: Attacker) -> None:
@@ -76,6 +98,7 @@ SERVED = may(202, 413, 429, 503)
 ATTACKS = (
     Attack("40 connections of honest requests, as fast as they are answered", "collect", _saturating, SERVED),
     Attack("2,000 valid events per request, as fast as they are answered", "collect", _large, SERVED),
+    Attack(f"{DAYS:,} events of as many days", "collect", _days, SERVED, prepare=_prepare_days),
     Attack(
         "invalid events for the dead letters, 500 per request",
         "manage, collect",

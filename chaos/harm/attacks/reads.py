@@ -10,6 +10,7 @@ from chaos.harm.attacks.floods import prepared
 from chaos.harm.neighbour import DATASET
 
 AT_ONCE = 60
+WRONG = 90_000
 
 
 async def _previews(attacker: Attacker) -> None:
@@ -48,7 +49,30 @@ async def _tools_of_a_page(attacker: Attacker) -> None:
     await attacker.flood(request, 8)
 
 
+async def _wrong_snapshots(attacker: Attacker) -> None:
+    """Queries with members that are not snapshot ids."""
+    body = {"sql": "SELECT 1", "snapshots": {f"{number:x}": [] for number in range(WRONG)}}
+    await attacker.flood(wire.request("POST", "/v1/sql", attacker.key("read"), body), 4)
+
+
+async def _tools_of_values(attacker: Attacker) -> None:
+    """Calls of a tool with most of a megabyte of `[[],[],…]` as argument."""
+    call = {"name": "query", "arguments": {"sql": [[]] * 3 * WRONG}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    accept = "application/json, text/event-stream"
+    await attacker.flood(wire.request("POST", "/mcp", attacker.key("read"), body, accept=accept), 4)
+
+
+async def _parameters(attacker: Attacker) -> None:
+    """Addresses of 60 kB of parameters, which the framework parses before it authenticates."""
+    path = f"/v1/datasets/{DATASET}/entities?{'a=1&' * 15_000}"
+    await attacker.flood(wire.request("POST", path), 8)
+
+
 ATTACKS = (
+    Attack("queries with 90,000 wrong snapshot ids", "read", _wrong_snapshots, may(413, 422, 429, 503)),
+    Attack("calls of a tool with 270,000 lists", "read", _tools_of_values, may(413, 429, 503)),
+    Attack("addresses with 15,000 parameters", "none", _parameters, may(400, 429, 503)),
     Attack(
         f"{AT_ONCE} previews at once of 10,000 rows", "read", _previews, may(200, 429, 503), prepare=prepared
     ),

@@ -39,6 +39,12 @@ async def _refused(attacker: Attacker) -> None:
     await attacker.flood(wire.request("POST", "/v1/schemas", attacker.key("manage"), body), 4)
 
 
+async def _wrong(attacker: Attacker) -> None:
+    """Each is an error; to list them took seconds of the event loop."""
+    body = {"name": "wrong", "fields": {"a": "string"}, "required": [1] * 450_000}
+    await attacker.flood(wire.request("POST", "/v1/schemas", attacker.key("manage"), body), 4)
+
+
 @cache
 def _most() -> int:
     """Maximum number of floats in an accepted enum of items."""
@@ -121,6 +127,7 @@ ATTACKS = (
         _accepted,
         may(201, 202, 207, 422, 429, 503),
     ),
+    Attack("450,000 numbers in a list of fields", "manage", _wrong, may(413, 422, 429, 503)),
     Attack("new schema versions in a loop", "manage", _published, may(201, 200, 422, 429, 503)),
     Attack("datasets of new names, up to the limit", "manage", _names, may(201, 429, 503)),
     Attack("datasets created and deleted in a loop", "manage", _datasets, may(201, 200, 404, 409, 429, 503)),

@@ -53,7 +53,7 @@ def bound(body: bytes, most: int) -> None:
             413,
             "too-large",
             f"the body holds more than {most:,} JSON values",
-            fix="Send fewer events at a time, or events with fewer members and items",
+            fix="Send less at a time, or what has fewer members and items",
         )
 
 

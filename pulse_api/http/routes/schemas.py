@@ -17,6 +17,7 @@ from pulse_pipelines import backfill, registry
 from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.event import nesting
 from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
+from pulse_pipelines.domain.schemas.columns import MAX_FIELDS
 from pulse_pipelines.domain.schemas.exact_numbers import check_numbers
 from pulse_pipelines.domain.schemas.schema import MAX_DEPTH, SchemaUri
 from pulse_pipelines.domain.schemas.shorthand import expand
@@ -24,7 +25,7 @@ from pulse_pipelines.registry import PublishedSchema
 from pulse_pipelines.registry.examination import examine_schema
 from pulse_resources import postgres
 
-router = resource("schemas", "/v1/schemas")
+router = resource("schemas", "/v1/schemas", takes_schemas=True)
 TRIAL_EVENTS, MAX_TRIAL_EVENTS = 10_000, 100_000
 TRIAL_S = 15.0
 """How long a request validates events."""
@@ -51,10 +52,11 @@ class FromFields(Body):
     fields_: dict[str, str] = Field(
         alias="fields",
         min_length=1,
+        max_length=MAX_FIELDS,
         description="Name to string, number, integer, boolean, timestamp or date.",
         examples=[{"country": "string", "amount": "number"}],
     )
-    required: list[str] = Field(default=[], description="The required fields.")
+    required: list[str] = Field(default=[], max_length=MAX_FIELDS, description="The required fields.")
     actor: str | None = Field(
         default=None,
         alias="x-pulse-actor",

@@ -35,6 +35,8 @@ QUERY_ID = "Pulse-Query-Id"
 ID_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
 """Not `.` or `..`: a client would take them for parts of the path."""
 QueryId = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
+MOST_SNAPSHOTS = 1_000
+"""Snapshots that a query names."""
 TableName = Annotated[str, StringConstraints(min_length=1, max_length=2 * LONGEST + 1)]
 
 _COLUMN = {
@@ -83,7 +85,9 @@ class NewQuery(Body):
         examples=["SELECT country, count(*) AS orders FROM orders GROUP BY ALL"],
     )
     snapshots: dict[TableName, SnapshotId] = Field(
-        default_factory=dict, description="Snapshots to read tables as of, by the names in the query."
+        default_factory=dict,
+        max_length=MOST_SNAPSHOTS,
+        description="Snapshots to read tables as of, by the names in the query.",
     )
     as_of: Moment | None = Field(default=None, description="Read all other tables as of this time.")
     query_id: QueryId | None = Field(

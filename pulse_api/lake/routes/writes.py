@@ -77,6 +77,7 @@ def _transaction(request: CatalogRequest) -> Response:
         if not isinstance(document, dict):
             raise refused(400, "a commit is an object")
         changes.append(TableCommit(named(document, "identifier"), *updates.parsed(document)))
+    updates.check_few(sum(len(change.updates) for change in changes))
     return nothing(lambda: table_commits.change(request.caller.tenant, changes, request.once))
 
 

@@ -16,14 +16,14 @@ from pulse_pipelines.defs.ingest.job import LIMIT_TAG, ingest
 from pulse_pipelines.defs.launches import vanished
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.domain.batch import due, plan, share_out
-from pulse_pipelines.ingest import attempts, plan as planning
+from pulse_pipelines.ingest import attempts, costs, plan as planning
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.ingest.plan import IngestStatus
 from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 
 OVERLAP = 2
-"""Concurrent batches of a kind (bulk, quick); dagster.yaml limits the runs to the same number."""
+"""Concurrent batches of a kind; dagster.yaml limits the runs to the same number."""
 WORTH_A_RUN = 100_000
 """Events that justify a run of their own."""
 
@@ -35,8 +35,9 @@ WORTH_A_RUN = 100_000
     description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events (fewer, if "
     "they are larger than 8 KiB) or 30 s after its first one may have come (settings), and at once when a "
     "pipe has sent a sync to its end. All that are due by time go into one batch; those due by number go "
-    "into another, which runs beside it. Batches whose run failed or vanished get a new attempt after a "
-    "back-off; after five they are stuck, which is an alert, and tried less often.",
+    "into another, which runs beside it. A tenant whose batches have many files or columns has batches of "
+    "its own. Batches whose run failed or vanished get a new attempt after a back-off; after five they are "
+    "stuck, which is an alert, and tried less often.",
 )
 def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     for batch in attempts.open_batches():
@@ -85,7 +86,9 @@ def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, f
     since = waiting | dict.fromkeys(status.sent_whole, 0.0)
     rows, seconds = settings.flush_rows, settings.flush_seconds
     for kind in due(status.backlogs, since, now, flush_rows=rows, flush_seconds=seconds):
-        for group in share_out(kind, OVERLAP, WORTH_A_RUN):
+        costly = costs.costly_tenants([backlog.tenant_id for backlog in kind])
+        groups = share_out([b for b in kind if b.tenant_id not in costly], OVERLAP, WORTH_A_RUN)
+        for group in (*groups, *([b] for b in kind if b.tenant_id in costly)):
             planning.plan_batch(plan(group, settings.batch_max_rows), status)
             for backlog in group:
                 del waiting[backlog.tenant_id]
@@ -95,16 +98,15 @@ def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, f
 def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
     for batch in batches:
         if batch.state == "planned" and batch.ready:
-            waiting = attempts.waiting_in(batch.batch_id)
             yield dg.RunRequest(
                 run_key=run_key(batch),
                 run_config=run_config(batch.batch_id, batch.attempt),
                 tags={
                     "pulse/batch": batch.batch_id,
                     "pulse/attempt": str(batch.attempt),
-                    LIMIT_TAG: "bulk" if batch.bulk else "quick",
+                    LIMIT_TAG: batch.kind,
                 }
-                | tenant_tags(waiting),
+                | tenant_tags(attempts.waiting_in(batch.batch_id)),
             )
 
 

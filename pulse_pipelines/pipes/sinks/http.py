@@ -87,17 +87,17 @@ class Service:
         url = httpx.URL(self._url).copy_merge_params(dict(parameters))
         try:
             with self._http.stream("POST", url, content=lines) as answer:
-                read, is_whole = b"", True
-                for part in answer.iter_raw(64 * 1024):
-                    read += part
-                    if len(read) > MOST_ANSWERED or time.monotonic() > until:
+                body, is_whole = bytearray(), True
+                for part in answer.iter_raw():  # as it comes: one that trickles is left, too
+                    body += part
+                    if len(body) > MOST_ANSWERED or time.monotonic() > until:
                         is_whole = False
                         break
         except httpx.InvalidURL:
             raise UserError("the address of the sink is malformed") from None
         except httpx.HTTPError as error:
             raise web.unreachable("service", error) from None
-        status = answer.status_code
+        status, read = answer.status_code, bytes(body)
         if status in _ACCEPTED:
             if answer.headers.get("content-type", "").lower().startswith("text/html"):
                 raise UserError(
