@@ -1,5 +1,6 @@
 """Fixtures live in plugin files, one per outside concern; the report names every version."""
 
+import gc
 import os
 import signal
 from collections import defaultdict
@@ -41,6 +42,16 @@ STARTING = frozenset({"stack", "home", "layout", "room"})
 """Fixtures that start services."""
 OWN_STACK = ("test_live.py", "test_own_services.py")
 SERVICES = ("pyspark", "dagster", "pyiceberg", "duckdb", "confluent-kafka", "psycopg", "pyarrow")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Modules and tests stay to the end: the collector would visit millions of objects again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -18,10 +18,12 @@ import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import costs
 from pulse_pipelines.states import state_keys
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.parquet_files import encode, positions
 from pulse_pipelines.tables.written_files import CandidateFile, RawPart
+from pulse_resources.errors import Transient
 from pulse_resources.object_store import put
 
 COPY = "_copy"
@@ -49,6 +51,7 @@ class BatchFiles:
         drop_copies: leave out events with the id of an earlier row of the same buffer.
         pause: called before each upload.
         only_raw: write no data files.
+        most_cost: most bytes of all data files, as `costs.file_bytes` counts them; None: any.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class BatchFiles:
         drop_copies: bool,
         pause: Callable[[], None],
         only_raw: bool = False,
+        most_cost: int | None = None,
     ) -> None:
         self._tenant = tenant
         self._bucket = bucket
@@ -67,6 +71,8 @@ class BatchFiles:
         self._drop_copies = drop_copies
         self._pause = pause
         self._only_raw = only_raw
+        self._most_cost = most_cost
+        self._cost = 0
         self._number = 0
         self._rows: dict[str, tuple[Dataset, list[pa.Table]]] = {}
         self._lines: dict[tuple[str, datetime], list[bytes]] = defaultdict(list)
@@ -107,7 +113,13 @@ class BatchFiles:
         self.buffered_bytes += len(line)
 
     def flush(self) -> None:
-        """Write everything that is buffered, and wait for the uploads."""
+        """Write everything that is buffered, and wait for the uploads.
+
+        Raises:
+            Transient: the files would cost too much; none of the buffer is written.
+        """
+        if self._most_cost is not None:
+            self._check_cost(self._most_cost)
         for dataset, tables in self._rows.values():
             self._write_rows(dataset, pa.concat_tables(tables))
         for (slug, hour), lines in self._lines.items():
@@ -121,6 +133,17 @@ class BatchFiles:
         for upload in self._pending:
             upload.result()
         self._pending.clear()
+
+    def _check_cost(self, most: int) -> None:
+        for dataset, tables in self._rows.values():
+            count = len(pc.unique(days(pa.concat_tables(tables))))
+            self._cost += count * costs.file_bytes(dataset)
+        if self._cost > most:
+            raise Transient(
+                "its events are of so many days and datasets that writing their files would hold up the "
+                "other tenants of the batch: the next attempt writes them, after these have settled",
+                tenant=self._tenant.slug,
+            )
 
     def _write_rows(self, dataset: Dataset, rows: pa.Table) -> None:
         copies = _copies(rows) if self._drop_copies and not dataset.of_entities else None

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 from pulse_pipelines.domain.batch import Backlog, BatchKind
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.registry.schema_bytes import schema_bytes
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
@@ -43,6 +44,11 @@ def costly_tenants(tenant_ids: Collection[UUID]) -> frozenset[UUID]:
         of_files = {tenant_id for (tenant_id,) in connection.execute(OF_FILES, values)}
         wide = schema_bytes(connection, tenant_ids)
     return frozenset(of_files | {tenant for tenant, size in wide.items() if size > MOST_SCHEMA_BYTES})
+
+
+def file_bytes(dataset: Dataset) -> int:
+    """What a data file of a dataset costs, as the bytes of schemas that take as long."""
+    return FILE_BYTES + len(dataset.table_schema)
 
 
 def batch_kind(backlogs: Collection[Backlog]) -> BatchKind:

@@ -21,7 +21,7 @@ from pulse_pipelines.domain.batch import ORDINARY_BYTES, OffsetRange, spread
 from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.entities import heads
-from pulse_pipelines.ingest import isolate, priority
+from pulse_pipelines.ingest import costs, isolate, priority
 from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
 from pulse_pipelines.ingest.messages import LARGE_FETCH_BYTES, SMALL_FETCH_BYTES, read, stand_in
@@ -55,6 +55,8 @@ class DrainTask:
     """Why all its events become dead letters unconformed (see `isolate`); None: they are conformed."""
     unread: bool = False
     """Whether not even their bytes are read."""
+    most_cost: int | None = None
+    """Most bytes of a tenant's files (`costs.file_bytes`), while other tenants wait for them; None: any."""
 
 
 def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
@@ -65,13 +67,15 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
     stays behind; then the events at fault are isolated.
     """
     limits = event_limits()
+    shared = plan.attempt == 1 and len(plan.scopes) > 1
+    most_cost = costs.MOST_FILE_BYTES if shared else None
     outcomes: list[TopicDrained | Failure] = []
 
     def run(
         ranges: Sequence[OffsetRange], isolated: str | None = None, unread: bool = False
     ) -> list[TopicDrained | Failure]:
         parts = spread(ranges, parallelism)
-        tasks = [DrainTask(_share(plan, part), limits, isolated, unread) for part in parts]
+        tasks = [DrainTask(_share(plan, part), limits, isolated, unread, most_cost) for part in parts]
         with noted(NEXT_STEP, **plan.about):
             return run_tasks(spark, tasks, drain_task, [TopicDrained, Failure])
 
@@ -169,7 +173,14 @@ def _drain_topic(
     stem = f"{plan.batch_id}-{plan.attempt}-{token()}"
     with (
         StagingWriter(plan, scope.tenant, part) as staging,
-        BatchFiles(scope.tenant, settings.object_store.bucket, stem, drop_copies=True, pause=pause) as lake,
+        BatchFiles(
+            scope.tenant,
+            settings.object_store.bucket,
+            stem,
+            drop_copies=True,
+            pause=pause,
+            most_cost=task.most_cost,
+        ) as lake,
     ):
         fail_point("drain.before_fetch")
         if task.unread:

@@ -122,17 +122,29 @@ def _marks() -> Iterator[tuple[int, str]]:
 
 def listen(pids: Iterable[int], port: int) -> bool:
     """Whether one of the processes has a TCP listener at a port."""
-    listeners = {f"socket:[{inode}]" for inode in _listeners(port)}
-    return bool(listeners) and any(not listeners.isdisjoint(_open_files(pid)) for pid in pids)
+    files = {f"socket:[{inode}]" for inode in _listeners(port)}
+    return bool(files) and any(not files.isdisjoint(_open_files(pid)) for pid in pids)
 
 
-def _listeners(port: int) -> Iterator[str]:
+def share_port(pids: Iterable[int], port: int) -> bool:
+    """Whether another process listens at the same address, as SO_REUSEPORT permits: either gets clients."""
+    files = {file for pid in pids for file in _open_files(pid)}
+    listeners = _listeners(port)
+    addresses = {address for inode, address in listeners.items() if f"socket:[{inode}]" in files}
+    others = {address for inode, address in listeners.items() if f"socket:[{inode}]" not in files}
+    return not addresses.isdisjoint(others)
+
+
+def _listeners(port: int) -> dict[str, str]:
+    """The address of each TCP listener at a port, by its inode."""
+    listeners = {}
     for table_of_sockets in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):
             for line in Path(f"/proc/net/{table_of_sockets}").read_text().splitlines()[1:]:
                 _, local, _, state, *_, inode = line.split()[:10]
                 if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
-                    yield inode
+                    listeners[inode] = local
+    return listeners
 
 
 def _open_files(pid: int) -> Iterator[str]:

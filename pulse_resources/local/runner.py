@@ -170,7 +170,7 @@ class Runner(threading.Thread):
                 seconds = time.monotonic() - since
                 raise Terminal(f"{self.service.name} is not ready after {seconds:.0f} s")
             self._sleep(_TICK)
-        return self._process is None or self._process.poll() is None
+        return not self._shares_port() and (self._process is None or self._process.poll() is None)
 
     def _processor_time(self) -> float:
         """Seconds that the service has computed; 0 for an external one, whose time-out is thus fixed."""
@@ -182,6 +182,13 @@ class Runner(threading.Thread):
         if self._main is None or where is None:
             return True
         return processes.listen(processes.family(self._main, processes.table()), where[1])
+
+    def _shares_port(self) -> bool:
+        """Whether another stack's service listens there, too, and would get some of this one's clients."""
+        where = ports.named_in(self.service.address)
+        if self._main is None or where is None:
+            return False
+        return processes.share_port(processes.family(self._main, processes.table()), where[1])
 
     def _prepare(self) -> str:
         """Run the service's preparation; its output is a note for the user."""

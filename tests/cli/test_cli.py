@@ -609,7 +609,7 @@ def received(owner: Owner) -> int:
     from pulse_pipelines.ingest import plan
 
     (found,) = [b for b in plan.ingest_status().backlogs if b.tenant_id == owner.tenant.tenant_id]
-    return found.pending
+    return found.weight
 
 
 def test_events_are_collected_from_lines_and_arrays(

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 from support.here import ingest_here
-from support.ingest import Owner, event, ingest, make_owner, plan_batch
+from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch
 
 from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import registry
@@ -87,6 +87,26 @@ def test_a_tenant_of_many_files_has_batches_of_its_own_for_a_while(
     assert costs.costly_tenants(tenants) == {spread.tenant.tenant_id}, "its next one is no different"
     monkeypatch.setattr(costs, "REMEMBERED_S", 0.0)
     assert costs.costly_tenants(tenants) == frozenset()
+
+
+def test_a_first_batch_of_many_files_lets_the_others_settle(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 events of 2,000 days took up to 107 s, for which the others waited."""
+    spread, more, usual = make_owner(), make_owner(), make_owner()
+    for owner in (spread, more):
+        days = (f"2026-10-{day:02}".encode() for day in range(1, 6))
+        owner.send(*(event(f"e{n}").replace(b"2026-11-19", day) for n, day in enumerate(days)))
+    usual.send(event("a"))
+    monkeypatch.setattr(costs, "MOST_FILE_BYTES", 4 * costs.FILE_BYTES)
+    batch = plan_batch([spread, more, usual])
+    assert not run_batch(batch, 1, raise_on_error=False)
+    assert [len(owner.rows()) for owner in (spread, more, usual)] == [0, 0, 1]
+    (waiting,) = [b for b in attempts.open_batches() if b.batch_id == batch]
+    assert "so many days" in str(waiting.last_error)
+    assert f"tenant={spread.tenant.slug}" in str(waiting.last_error)
+    run_batch(batch, 2)
+    assert [len(owner.rows()) for owner in (spread, more, usual)] == [5, 5, 1]
 
 
 def test_a_run_that_reports_leaves_its_place_in_the_lane() -> None:
