@@ -961,7 +961,7 @@ def test_a_move_under_way_is_waited_for(owner: Owner, at: AtPoint) -> None:
     refused: list[str] = []
 
     def erase_meanwhile() -> None:
-        with pytest.raises(Transient, match="moving to another schema") as caught:
+        with pytest.raises(Transient, match="being moved to another schema") as caught:
             erasure.erase(owner.tenant, "orders", f"country={ADA}")
         refused.append(str(caught.value))
 

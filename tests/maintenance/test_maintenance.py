@@ -183,7 +183,7 @@ def test_a_sweep_waits_for_no_move_to_another_schema(owner: Owner) -> None:
     with leases.moving(orders(owner).dataset_id):
         (refused,) = do(owner, Task.ORPHANS)
     assert refused.outcome == "failed"
-    assert "moving to another schema" in str(refused.detail)
+    assert "being moved to another schema" in str(refused.detail)
 
 
 def test_who_is_overtaken_leaves_it_to_the_next_run(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
