@@ -24,7 +24,13 @@ from pulse_pipelines.entities import heads
 from pulse_pipelines.ingest import costs, isolate, priority
 from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
-from pulse_pipelines.ingest.messages import LARGE_FETCH_BYTES, SMALL_FETCH_BYTES, read, stand_in
+from pulse_pipelines.ingest.messages import (
+    LARGE_FETCH_BYTES,
+    MIDDLE_FETCH_BYTES,
+    SMALL_FETCH_BYTES,
+    read,
+    stand_in,
+)
 from pulse_pipelines.ingest.origins import Origins, chosen
 from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
 from pulse_pipelines.ingest.stages import NEXT_STEP, Drained, Failure, PartitionCount, Plan, TopicDrained
@@ -233,9 +239,9 @@ def _drain_topic(
 
 def _fetch_bytes(plan: Plan, scope: Scope) -> int:
     """Fetch little at once if the events are large, or if an attempt may have died of them."""
-    if plan.attempt > 1 or scope.event_bytes > ORDINARY_BYTES:
+    if scope.event_bytes > ORDINARY_BYTES:
         return SMALL_FETCH_BYTES
-    return LARGE_FETCH_BYTES
+    return {1: LARGE_FETCH_BYTES, 2: MIDDLE_FETCH_BYTES}.get(plan.attempt, SMALL_FETCH_BYTES)
 
 
 def _count_accepted(counts: dict[int, PartitionCount], dataset_id: UUID, table: object) -> None:

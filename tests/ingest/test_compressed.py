@@ -12,7 +12,7 @@ from chaos.surroundings import with_settings
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.scope import Scope
-from pulse_pipelines.ingest import attempts, isolate, messages, plan
+from pulse_pipelines.ingest import attempts, drain, isolate, messages, plan
 from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_resources import kafka
 from pulse_resources.process import memory
@@ -116,14 +116,13 @@ def test_a_message_beyond_the_limit_of_messages_is_cut_there(owner: Owner) -> No
     assert letter["payload"] == bytes(kafka.MAX_MESSAGE_BYTES)
 
 
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_small_events_are_fetched_in_large_pieces_at_first(
-    owner: Owner, attempt: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pulse_pipelines.ingest import drain
-
+def test_pieces_become_smaller_with_each_attempt_and_are_small_for_large_events(owner: Owner) -> None:
     owner.send(event("a"))
     batch = plan_batch([owner])
-    assert drain._fetch_bytes(attempts.load_plan(batch, attempt), Scope(owner.tenant, ())) == (
-        messages.LARGE_FETCH_BYTES if attempt == 1 else messages.SMALL_FETCH_BYTES
-    )
+    scopes = [Scope(owner.tenant, (), event_bytes=size) for size in (0, 4_096, 4_097)]
+    pieces = [
+        [drain._fetch_bytes(attempts.load_plan(batch, attempt), scope) for attempt in (1, 2, 3, 9)]
+        for scope in scopes
+    ]
+    ordinary = [2 * MIB, 64 * 1024, 4_096, 4_096]
+    assert pieces == [ordinary, ordinary, [4_096] * 4]
