@@ -341,12 +341,9 @@ def test_what_another_tenant_has_is_like_what_nobody_has(
 def _shape(answer: httpx.Response) -> dict[str, str]:
     """A problem without what the caller itself has said."""
     document = {k: v for k, v in answer.json().items() if k != "request_id"}
-    said = ("absent", "secrets", "000000000000")
+    values, members = ("absent", "secrets", "000000000000"), ("event", "key", "move", "query_id", "sync")
     return {
-        k: "..."
-        if any(word in str(v) for word in said) or k in ("event", "key", "move", "query_id", "sync")
-        else v
-        for k, v in document.items()
+        k: "..." if any(word in str(v) for word in values) or k in members else v for k, v in document.items()
     }
 
 
