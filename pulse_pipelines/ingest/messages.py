@@ -93,10 +93,12 @@ def read(
                             count.oldest_ms = appended_ms
                         if (headers := headers_of(message)) and any(h[0] == COUNTED for h in headers):
                             count.counted.append(offset)
-                        payload = (message.value() or b"")[: kafka.MAX_MESSAGE_BYTES]
+                        payload = message.value() or b""
+                        if (length := len(payload)) > kafka.MAX_MESSAGE_BYTES:
+                            payload = payload[: kafka.MAX_MESSAGE_BYTES]
                         messages.append(Message(partition, offset, appended_ms, payload))
-                        count.bytes += len(payload)
-                        size += len(payload)
+                        count.bytes += length
+                        size += length
                     span[0] = offset + 1
                     reached = span[0] >= span[1]
                 else:
