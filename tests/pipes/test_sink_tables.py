@@ -315,3 +315,21 @@ def test_types_of_a_sink_s_own_take_what_those_inside_take(owner: Owner, sink: A
         without_zone = HELD[kind].format("2026-11-19 10:00:00")
         ((expected,),) = sink.execute(f"SELECT %s::{kind}::text", [without_zone]).fetchall()
         assert written == {f"{kind} UTC": expected}, kind
+
+
+@pytest.mark.parametrize("unique", ["UNIQUE", "UNIQUE NOT NULL"])
+def test_a_value_that_another_row_keeps_holds_only_the_entity_that_takes_it(
+    owner: Owner, sink: Any, unique: str
+) -> None:
+    sink.execute(f"CREATE TABLE copied (id text PRIMARY KEY, people bigint {unique})")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1, B=2, C=3, D=4)
+    deliver(owner.tenant, "out")
+    push(owner, A=2, B=1, D=3, E=4)  # a swap, C's, and what D keeps
+    assert deliver(owner.tenant, "out").counts == Counts(4, 2, 0, 2)
+    assert rows(sink) == {"A": 2, "B": 1, "C": 3, "D": 4}
+    assert str(pipes.find(owner.tenant, "out").error).startswith("2 entities are set aside")
+    push(owner, C=None)
+    deliver(owner.tenant, "out")
+    assert rows(sink) == {"A": 2, "B": 1, "D": 3, "E": 4}
+    assert pipes.find(owner.tenant, "out").error is None
