@@ -180,7 +180,7 @@ class Writer:
         return False
 
     def _blocked(self, rows: dict[int, TextRow], places: list[int]) -> dict[int, psycopg.Error]:
-        """Why rows cannot be written even once all of them have given up their unique values: others have them.
+        """Why rows cannot be written even once all of them have given up their unique values.
 
         Nothing is written. Empty: it cannot be told which rows are at fault.
         """
