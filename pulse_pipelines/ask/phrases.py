@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from fractions import Fraction
 
 from pulse_pipelines.ask.meaning import Field
 from pulse_pipelines.ask.plan import Grain, Measure
 from pulse_pipelines.ask.times import Times
+from pulse_pipelines.ask.units import CURRENCIES, MILLISECONDS, SAME_UNIT, in_unit
 from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma
 from pulse_pipelines.domain.schemas.columns import Kind
 
@@ -207,7 +209,7 @@ class Phrases:
                 if self.unit_of(field) == (CURRENCIES[self.at(i)],):
                     yield (number,), i + 2
                 return
-            yield from (((number * scale,), end) for scale, end in self.unit(field, i + 1))
+            yield from (((in_unit(number, scale),), end) for scale, end in self.unit(field, i + 1))
         elif field.kind == Kind.BOOLEAN:
             if self.at(i) in ("true", "false", "yes", "no"):
                 yield (self.at(i) in ("true", "yes"),), i + 1
@@ -256,42 +258,23 @@ class Phrases:
     @staticmethod
     def unit_of(field: Field) -> tuple[str, ...]:
         """The words of a column's unit, in one form."""
-        return tuple(_SAME_UNIT.get(part, part) for part in map(lemma, field.unit.split()))
+        return tuple(SAME_UNIT.get(part, part) for part in map(lemma, field.unit.split()))
 
     @classmethod
     def unit_signs(cls, field: Field) -> set[str]:
         """The signs for a column's unit: $, %."""
-        return {sign for sign, same in _SAME_UNIT.items() if (same,) == cls.unit_of(field)}
+        return {sign for sign, same in SAME_UNIT.items() if (same,) == cls.unit_of(field)}
 
-    def unit(self, field: Field, i: int) -> Iterator[tuple[int | float, int]]:
+    def unit(self, field: Field, i: int) -> Iterator[tuple[int | Fraction, int]]:
         """The factor that converts a number to the column's unit, and the end of the unit's words."""
         column_unit = self.unit_of(field)
-        units = tuple(_SAME_UNIT.get(self.at(i + n), self.at(i + n)) for n in range(len(column_unit)))
+        units = tuple(SAME_UNIT.get(self.at(i + n), self.at(i + n)) for n in range(len(column_unit)))
         if column_unit and units == column_unit:
             yield 1, i + len(column_unit)
             return
-        theirs = _SECONDS.get(_SAME_UNIT.get(self.at(i), self.at(i)))
-        ours = _SECONDS.get(column_unit[0]) if column_unit else None
+        theirs = MILLISECONDS.get(SAME_UNIT.get(self.at(i), self.at(i)))
+        ours = MILLISECONDS.get(column_unit[0]) if column_unit else None
         if ours and theirs:
-            factor = theirs / ours
-            yield (int(factor) if factor.is_integer() else factor), i + 1
+            yield Fraction(theirs, ours), i + 1
         elif not theirs:
             yield 1, i
-
-
-_SECONDS = {"ms": 0.001, "second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3_600, "day": 86_400}
-CURRENCIES = {"€": "eur", "$": "usd", "£": "gbp"}
-"""Signs of a unit, which may stand before the number, too. "Pounds" may be a weight."""
-_SAME_UNIT = CURRENCIES | {
-    "%": "percent",
-    "°": "degree",
-    "°c": "celsius",
-    "°f": "fahrenheit",
-    "dollar": "usd",
-    "euro": "eur",
-    "kilogram": "kg",
-    "kilometer": "km",
-    "kilometre": "km",
-    "metre": "meter",
-    "millisecond": "ms",
-}

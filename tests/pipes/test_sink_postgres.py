@@ -472,6 +472,9 @@ def test_names_that_postgres_has_no_column_for_are_refused(owner: Owner, sink: A
         ("[2:4]={P3D,NULL,P1D}", "array interval day", "[2:4]={P3D,NULL,P1D}"),
         ('{"2026-11-19 10:00:00",infinity}', "array timestamp", '{"2026-11-19 10:00:00",infinity}'),
         ([[1], [2]], "array int4", '{{"1"},{"2"}}'),
+        ("0", "oid", "0"),
+        ("-$1.50", "money", "-$1.50"),
+        ([1.5], "vector", "[1.5]"),
     ],
 )
 def test_values_are_written_by_their_column(value: Any, kind: str, expected: str | None) -> None:
@@ -539,6 +542,16 @@ def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
         ("[0:1]={P3D,P3DT4H}", "array interval day", "only a part"),
         ('{{"' + "x" * 64 + '"}}', "array name", "63 bytes"),
         ("{now}", "array time", "a word such as now"),
+        ("010", "oid", "octal"),
+        (["+010"], "array xid8", "octal"),
+        ("\\001", "char", "1 bytes"),
+        ("", "money", "digits"),
+        ("{(),$1.00}", "array money", "digits"),
+        (["2026-11-19 10:00"], "timetz", "list"),
+        ([[1], [2, 3]], "date", "list"),
+        ([1.5], "interval day", "list"),
+        ([1, 2], "int4range", "list"),
+        ({}, "money", "list"),
     ],
 )
 def test_what_postgres_would_take_for_another_value_is_an_error(value: Any, kind: str, why: str) -> None:

@@ -1,16 +1,19 @@
 """Tables that a sink writes, and that differ from a plain one: what is not written there is named."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from support.entities import entity, make_entities
 from support.here import ingest_here as ingest
 from support.ingest import Owner, make_owner
 
 from chaos.sources import SOURCE, database, stored_source
-from pulse_pipelines import pipes
+from pulse_pipelines import pipes, registry
+from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.pipes.sinks.deliveries import Counts
 from pulse_pipelines.pipes.sinks.run import deliver
@@ -315,3 +318,37 @@ def test_types_of_a_sink_s_own_take_what_those_inside_take(owner: Owner, sink: A
         without_zone = HELD[kind].format("2026-11-19 10:00:00")
         ((expected,),) = sink.execute(f"SELECT %s::{kind}::text", [without_zone]).fetchall()
         assert written == {f"{kind} UTC": expected}, kind
+
+
+@pytest.mark.parametrize("unique", ["UNIQUE", "UNIQUE NOT NULL"])
+def test_a_value_that_another_row_keeps_holds_only_the_entity_that_takes_it(
+    owner: Owner, sink: Any, unique: str
+) -> None:
+    sink.execute(f"CREATE TABLE copied (id text PRIMARY KEY, people bigint {unique})")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1, B=2, C=3, D=4)
+    deliver(owner.tenant, "out")
+    push(owner, A=2, B=1, D=3, E=4)  # a swap, C's, and what D keeps
+    assert deliver(owner.tenant, "out").counts == Counts(4, 2, 0, 2)
+    assert rows(sink) == {"A": 2, "B": 1, "C": 3, "D": 4}
+    assert str(pipes.find(owner.tenant, "out").error).startswith("2 entities are set aside")
+    push(owner, C=None)
+    deliver(owner.tenant, "out")
+    assert rows(sink) == {"A": 2, "B": 1, "D": 3, "E": 4}
+    assert pipes.find(owner.tenant, "out").error is None
+
+
+def test_columns_of_any_name_are_written(owner: Owner, sink: Any) -> None:
+    names = ["gr\u00f6\u00dfe", "na me", "per%cent", "{}", 'quo"te', "\u00e9" * 31]
+    schema = json.dumps({"type": "object", "properties": {name: {"type": "string"} for name in names}})
+    uri = registry.publish_schema(owner.tenant, "odd", schema).schema_uri
+    registry.create_dataset(owner.tenant, "odd", uri, kind=DatasetKind.ENTITIES)
+    columns = sql.SQL(", ").join(sql.SQL("{} text").format(sql.Identifier(name)) for name in names)
+    sink.execute(sql.SQL('CREATE TABLE "100%" (id text PRIMARY KEY, {})').format(columns))
+    pipes.create(owner.tenant, definition(PIPE | {"from": "odd", "table": '"100%"'}))
+    owner.send(entity("A", slug="odd", **{name: name for name in names}), entity("B", slug="odd"))
+    ingest(owner)
+    for _ in range(2):
+        deliver(owner.tenant, "out")
+        pipes.reset(owner.tenant, "out")
+    assert sink.execute('SELECT * FROM "100%" ORDER BY id').fetchall()[0] == ("A", *names)

@@ -58,6 +58,10 @@ class SinkTable:
             "refused": target.beside(statements.REFUSED),
             "gone": sql.Identifier(IS_DELETED),
         }
+        # In a statement with values, % stands before a placeholder.
+        self._names_beside_values = {
+            name: sql.SQL(quoted.as_string(None).replace("%", "%%")) for name, quoted in self._names.items()
+        }
         self._is_narrow = connection.info.parameter_status("server_encoding") != "UTF8"
         self._new: set[str] = set()
         self.position = self._opened(f"{log}/{target.form}")
@@ -263,7 +267,8 @@ class SinkTable:
         return self._connection.transaction()
 
     def _execute(self, query: str, *values: object) -> Any:
-        return self._connection.execute(sql.SQL(query).format(**self._names), values or None)
+        statement = sql.SQL(query).format(**(self._names_beside_values if values else self._names))
+        return self._connection.execute(statement, values or None)
 
     def _run(self, query: str, *values: object) -> int:
         return int(self._execute(query, *values).rowcount)

@@ -12,7 +12,9 @@ from psycopg import sql
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.schemas.bundle import bundled
 from pulse_pipelines.domain.schemas.columns import Kind
+from pulse_pipelines.domain.schemas.shapes import Shapes
 from pulse_pipelines.pipes.postgres import tables
 from pulse_pipelines.pipes.sinks import answers
 from pulse_pipelines.pipes.sinks.column_kinds import ColumnKinds
@@ -112,7 +114,7 @@ def inspect(connection: "psycopg.Connection[Any]", definition: Definition, datas
             fix="The _id of an entity is written there: make it the primary key",
             **where,
         )
-    fields = {column.field for column in dataset.columns}
+    fields = _properties(dataset)
     _check_names(fields, {column for column, *_ in described}, where)
     kinds_of = ColumnKinds(connection, [type_oid for _, _, type_oid, *_ in described])
     written = {
@@ -125,6 +127,12 @@ def inspect(connection: "psycopg.Connection[Any]", definition: Definition, datas
     form = hashlib.sha256(json.dumps([oid, files, kinds]).encode()).hexdigest()[:32]
     columns = tuple((column, kind) for column, (_, kind) in written.items())
     return Target(oid, schema, name, columns, form)
+
+
+def _properties(dataset: Dataset) -> set[str]:
+    """Names of the declared properties: also of those that the dataset's table has in `_extra`."""
+    root = bundled(json.loads(dataset.document))
+    return {*Shapes(root).of(root).members, *(column.field for column in dataset.columns)}
 
 
 def _check_state(connection: "psycopg.Connection[Any]", oid: int, where: Mapping[str, str]) -> None:
@@ -146,7 +154,8 @@ def _check_state(connection: "psycopg.Connection[Any]", oid: int, where: Mapping
 
 def _check_names(fields: set[str], existing: set[str], where: Mapping[str, str]) -> None:
     """Raise UserError if a column has a name that Postgres has truncated: it would stay null."""
-    cut = {field[:LONGEST]: field for field in sorted(fields) if len(field) > LONGEST}
+    long = {field: field.encode() for field in sorted(fields) if len(field.encode()) > LONGEST}
+    cut = {name[:LONGEST].decode(errors="ignore"): field for field, name in long.items()}
     for column in sorted(existing & cut.keys() - fields):
         raise UserError(
             f"Postgres has cut the name of {cut[column]}: the table's column is {column}",

@@ -17,6 +17,7 @@ _JSON = ("json", "jsonb")
 _INTEGERS = ("int2", "int4", "int8")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 _UNSIGNED = ("oid", "xid", "cid", "xid8")
+_OCTAL_NUMBER = re.compile(r"\s*\+?0[0-9]+\s*")
 _TIMES = ("date", "time", "timetz", "timestamp", "timestamptz")
 _RANGES = {
     "daterange": "date",
@@ -27,6 +28,8 @@ _RANGES = {
     "tstzmultirange": "timestamptz",
 }
 """Types of ranges, with the type of their bounds."""
+_LENIENT = (*_TIMES, *_RANGES, "interval", "money", "int4range", "int8range", "numrange")
+"""Types that read a part of the JSON of a list: [1.5] as an interval, ["2026-11-19 10:00"] as a time."""
 _BOUNDS = re.compile(r'[\[(]\s*"?([^",\])]*)"?\s*,\s*"?([^",\])]*)"?\s*[\])]')
 _WORD = re.compile(r"\b(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _ISO = re.compile(
@@ -38,7 +41,7 @@ _OF_DAY = re.compile(r"(?P<day>)(?P<time>\d\d?:\d\d(?::\d\d(?:\.\d*)?)?)\s*(?P<z
 _MIDNIGHT = re.compile(r"0000(?:00(?:\.0*)?)?|00:00(?::00(?:\.0*)?)?")
 _UTC = re.compile(r"|(?:[AP]M\s*)?(?:Z|UTC|[+-]00(?::?00)?)?(?:\s*(?:BC|AD))?", re.IGNORECASE)
 _MOST_BYTES = {"name": 63, "char": 1}
-_OCTAL = re.compile(r"\\[0-3][0-7]{2}")
+_OCTAL = re.compile(r"\\[23][0-7]{2}")
 """A byte of `"char"` beyond ASCII, as Postgres writes it."""
 _UNITS = ("year", "month", "day", "hour", "minute", "second")
 _INTERVAL = re.compile(
@@ -83,6 +86,8 @@ def text(value: Any, kind: str) -> str | None:
         raise ValueError("a text of Postgres cannot contain NUL")
     if kind == "bytea":
         return _bytes(value)
+    if isinstance(value, dict | list) and kind.partition(" ")[0] in _LENIENT:
+        raise ValueError("a list or an object is not a single value")
     written = _written(value, kind)
     _check(written, kind)
     return written
@@ -162,6 +167,10 @@ def _check(value: str, kind: str) -> None:
         raise ValueError(f"{_MOST_BYTES[kind]} bytes are all that the column keeps of a text")
     if kind in _UNSIGNED and value.strip().startswith("-"):
         raise ValueError("the column has no number below zero: Postgres would write a large one")
+    if kind in _UNSIGNED and _OCTAL_NUMBER.fullmatch(value):
+        raise ValueError("Postgres would read a number that begins with 0 as an octal one")
+    if kind == "money" and not any(map(str.isdecimal, value)):
+        raise ValueError("an amount has digits: Postgres would take this text for zero")
 
 
 def _check_time(value: str, kind: str) -> None:

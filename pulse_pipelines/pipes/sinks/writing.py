@@ -156,8 +156,10 @@ class Writer:
             if len(again) < len(places):
                 places = again
                 continue
-            if not self._upsert_together(rows, again, outcome):
-                outcome.refused |= attempt.refused
+            while again and not self._upsert_together(rows, again, outcome):
+                blocked = self._blocked(rows, again) or {place: attempt.refused[place] for place in again}
+                outcome.refused |= blocked
+                again = [place for place in again if place not in blocked]
             return
 
     def _upsert_together(self, rows: dict[int, TextRow], places: list[int], outcome: Outcome) -> bool:
@@ -176,6 +178,26 @@ class Writer:
             outcome.upserted += upserted
             return True
         return False
+
+    def _blocked(self, rows: dict[int, TextRow], places: list[int]) -> dict[int, psycopg.Error]:
+        """Why rows cannot be written even once all of them have given up their unique values.
+
+        Nothing is written. Empty: it cannot be told which rows are at fault.
+        """
+        for give_up in (self._remove, self._vacate):
+            attempt = Outcome()
+            try:
+                with self._connection.transaction(force_rollback=True):
+                    self._load(rows, set(), places)
+                    self._run(DEFER)
+                    give_up()
+                    self._divided(rows, set(), places, self._upsert, attempt)
+            except psycopg.Error as error:
+                if not answers.is_of_row(error):
+                    raise
+            if 0 < len(attempt.refused) < len(places):
+                return attempt.refused
+        return {}
 
     def _upsert(self, count: int) -> int:
         """Upsert rows of `pulse_rows`, except deletions.
@@ -199,12 +221,19 @@ class Writer:
 
     def _vacated(self, count: int) -> int:
         """By way of nulls."""
+        self._vacate()
+        return self._upsert(count)
+
+    def _vacate(self) -> None:
         written = {column for column, _ in self._target.columns} - {KEY}
         unique = self._connection.execute(UNIQUE, {"table": self._target.oid}).fetchall()
         vacated = [sql.SQL("{} = NULL").format(sql.Identifier(name)) for (name,) in unique if name in written]
         if vacated:
             self._run(VACATE, vacated=sql.SQL(", ").join(vacated))
-        return self._upsert(count)
+
+    def _remove(self) -> None:
+        self._run(SAVE)
+        self._run(REMOVE)
 
     def _replaced(self, count: int) -> int:
         """By removing the rows and inserting them again with all columns; not if others refer to them."""
@@ -214,8 +243,7 @@ class Writer:
             named = self._connection.execute(OTHERS, [self._target.oid]).fetchall()
             more_columns = [sql.Identifier(name) for (name,) in named if name not in written]
             columns = [sql.SQL("r.{}").format(sql.Identifier(name)) for name, _ in self._target.columns]
-            self._run(SAVE)
-            self._run(REMOVE)
+            self._remove()
             self._run(
                 RESTORE,
                 written=sql.SQL(", ").join(columns),
