@@ -34,7 +34,9 @@ Dataset = Annotated[
     str | None,
     typer.Option(help="Only of this dataset, as the event named it.", autocompletion=complete.datasets),
 ]
-Why = Annotated[Reason | None, typer.Option(help="Only with this reason; see docs/reasons.md.")]
+Why = Annotated[
+    Reason | None, typer.Option(metavar="REASON", help="Only with this reason; docs/reasons.md lists them.")
+]
 Since = Annotated[
     datetime | None,
     typer.Option(parser=moment, metavar="TIME", help="Only dead letters since this time, e.g. 2h."),
@@ -44,7 +46,7 @@ Until = Annotated[
 ]
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID]...", help="Ids from `pulse dlq list`: 0-17", show_default=False),
+    typer.Argument(metavar="ID", help="Ids from `pulse dlq list`: 0-17", show_default=False),
 ]
 All = Annotated[
     bool, typer.Option("--all", help="Every open dead letter, or every one that the filters select.")

@@ -50,7 +50,10 @@ def up(
         bool, typer.Option("--tls", help="In a new folder: use TLS for Postgres, Kafka and MinIO.")
     ] = False,
     as_json: AsJson = False,
-    only: Annotated[str, typer.Option(help="Start these services only (comma-separated).", hidden=True)] = "",
+    only: Annotated[
+        str,
+        typer.Option(metavar="SERVICES", help="Start these services only: postgres,kafka,minio,spark,api."),
+    ] = "",
     definitions: Annotated[
         str, typer.Option(help="Module that the Dagster code server loads.", hidden=True)
     ] = dagster.MODULE,

@@ -343,7 +343,9 @@ def _shape(answer: httpx.Response) -> dict[str, str]:
     document = {k: v for k, v in answer.json().items() if k != "request_id"}
     said = ("absent", "secrets", "000000000000")
     return {
-        k: "..." if any(word in str(v) for word in said) or k in ("event", "key", "move", "query_id", "sync") else v
+        k: "..."
+        if any(word in str(v) for word in said) or k in ("event", "key", "move", "query_id", "sync")
+        else v
         for k, v in document.items()
     }
 

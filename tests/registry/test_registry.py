@@ -393,7 +393,10 @@ def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Comman
     [
         ("tenant create {tenant}", "a tenant with this slug exists"),
         ("tenant create Not-A-Slug", "not a valid tenant slug"),
-        ("schema publish {tenant} orders {folder}/absent.json", "cannot read the schema"),
+        (
+            "schema publish {tenant} orders {folder}/absent.json",
+            "absent.json: No such file or directory. Name",
+        ),
         ("schema publish {tenant} orders {folder}", "cannot read the schema"),
         ("schema publish {tenant} orders {folder}/binary.json", "is not UTF-8"),
         ("schema publish {tenant} orders {folder}/broken.json", "JSON"),
