@@ -12,7 +12,7 @@ import typer
 
 from pulse_api.cli import guard
 from pulse_api.cli.output import say
-from pulse_api.cli.parts import group_of
+from pulse_api.cli.parts import HELP_OPTIONS, group_of
 
 PARTS = {
     # Subcommand of `pulse`: its module, and its line in `pulse --help`.
@@ -95,6 +95,7 @@ app = typer.Typer(
     name="pulse",
     cls=group_of(PARTS),
     no_args_is_help=True,
+    context_settings={"help_option_names": list(HELP_OPTIONS)},
     pretty_exceptions_enable=False,
     help="Many tenants' events into governed Iceberg tables, exactly once.\n\n"
     "Start with `pulse up`, then `pulse tenant create`, `pulse schema publish`, "

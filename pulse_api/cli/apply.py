@@ -129,7 +129,9 @@ def _show_plan(tenant: str, steps: "Sequence[manifest_steps.Step]", as_json: boo
         detail = f": {step.detail}" if step.detail else ""
         say(f"{_SIGNS[step.action]} {step.kind} {step.name}{detail}")
     counts = Counter(step.action for step in steps)
-    remark(", ".join(f"{counts[action]} to {action}" for action in manifest_steps.Action if counts[action]))
+    conflict = manifest_steps.Action.CONFLICT
+    words = {action: "in" if action == conflict else "to" for action in manifest_steps.Action}
+    remark(", ".join(f"{counts[action]} {words[action]} {action}" for action in words if counts[action]))
 
 
 def _show_done(step: "manifest_steps.Step", outcome: "manifest_steps.Outcome") -> None:

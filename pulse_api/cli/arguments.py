@@ -82,7 +82,9 @@ def read(file: Path, noun: str) -> bytes:
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read the {noun}: {error}") from error
+        raise UserError(
+            f"cannot read the {noun}: {file}: {error.strerror}", fix="Name a file that this account may read"
+        ) from error
     content = without_mark(content, noun)
     try:
         content.decode()

@@ -57,7 +57,9 @@ def retry_batch(
     Example: pulse batch retry 4bf92f35
     """
     if not attempts.unstick(batch_id):
-        raise NotFound("no batch with this id is stuck", batch=batch_id)
+        raise NotFound(
+            "no batch with this id is stuck", fix="List the batches: pulse batch list", batch=batch_id
+        )
     if as_json:
         emit({"batch_id": batch_id, "state": "planned"})
     else:

@@ -148,7 +148,9 @@ def _open(file: Path, stack: ExitStack) -> BinaryIO:
     try:
         return stack.enter_context(file.open("rb"))
     except OSError as error:
-        raise UserError(f"cannot read the events: {error}") from error
+        raise UserError(
+            f"cannot read the events: {file}: {error.strerror}", fix="Name a file that this account may read"
+        ) from error
 
 
 def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:

@@ -37,7 +37,7 @@ def create_dataset(
     ] = DatasetKind.EVENTS,
     as_json: AsJson = False,
 ) -> None:
-    """Create a dataset with its Iceberg table `pulse_<tenant>.<slug>`, partitioned by day.
+    """Create a dataset and its Iceberg table, by this slug in the tenant's namespace, partitioned by day.
 
     Example: pulse dataset create acme orders pulse://acme/orders/1 --on-invalid dead_letter
     """

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from pulse_api.cli import complete, interrupted
 from pulse_api.cli.arguments import TenantSlug, moment
 from pulse_api.cli.guard import FAILED
-from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
+from pulse_api.cli.output import AsJson, emit, readable, remark, say, show_fields, show_table
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_LETTERS, LetterState
@@ -34,7 +34,9 @@ Dataset = Annotated[
     str | None,
     typer.Option(help="Only of this dataset, as the event named it.", autocompletion=complete.datasets),
 ]
-Why = Annotated[Reason | None, typer.Option(help="Only with this reason; see docs/reasons.md.")]
+Why = Annotated[
+    Reason | None, typer.Option(metavar="REASON", help="Only with this reason; docs/reasons.md lists them.")
+]
 Since = Annotated[
     datetime | None,
     typer.Option(parser=moment, metavar="TIME", help="Only dead letters since this time, e.g. 2h."),
@@ -42,10 +44,7 @@ Since = Annotated[
 Until = Annotated[
     datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only dead letters before this time.")
 ]
-Ids = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[ID]...", help="Ids from `pulse dlq list`: 0-17", show_default=False),
-]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids from `pulse dlq list`: 0-17")]
 All = Annotated[
     bool, typer.Option("--all", help="Every open dead letter, or every one that the filters select.")
 ]
@@ -147,7 +146,7 @@ def show_letter(
         return
     fields = _document(letter) | {"what to do": Reason(letter.reason).advice}
     show_fields((name.replace("_", " "), value) for name, value in fields.items())
-    say(payload.decode(errors="replace"))
+    say(readable(payload))
 
 
 @app.command("replay")

@@ -32,7 +32,9 @@ def create_key(
     scope: Annotated[
         list[KeyScope] | None,
         typer.Option(
-            help=r"A scope of the key; repeat the option for more than one. \[default: collect and read]"
+            metavar="SCOPE",
+            help="What the key may do: collect, read, manage, lake:read, lake:write; "
+            r"repeat the option for more than one. \[default: collect and read]",
         ),
     ] = None,
     expires_in: Annotated[

@@ -180,6 +180,11 @@ def harmless(text: str) -> str:
     return printable(text, besides="\n")
 
 
+def readable(payload: bytes) -> str:
+    """The text of an event. A lone CR, which senders put for the ends of lines, ends one, too."""
+    return re.sub("\r\n?", "\n", payload.decode(errors="replace")).expandtabs(4)
+
+
 def shown(value: object) -> str:
     """Markup for a cell, a name or a sentence: text of tenants cannot control a terminal, nor style it."""
     return escape(cell(value))

@@ -24,6 +24,7 @@ from typer.main import get_group
 from pulse_api.cli import interrupted
 from pulse_api.cli.guard import Guarded
 
+HELP_OPTIONS = ("--help", "-h")
 LATER = ("pulse_pipelines.", "pulse_resources.", "pulse_api.sending", "pulse_api.demo")
 """Prefixes of modules that are loaded on demand."""
 
@@ -73,13 +74,24 @@ NEEDS_NONE = {("schema", "check")}
 
 def _prepare(group: Any, part: str, modules: Sequence[str]) -> None:
     """Make every command of a group check that the stack is not stopped, and load modules, before it runs."""
+    _name_no_type_of_flags(group)
     for name, command in group.commands.items():
         command.help = flowing(command.help)
         if hasattr(command, "commands"):
             _prepare(command, part, modules)
-        elif command.callback is not None:
+            continue
+        _name_no_type_of_flags(command)
+        if command.callback is not None:
             looks = part not in STARTS_OR_LOOKS and (part, name) not in NEEDS_NONE
             command.callback = _prepared(command.callback, modules, looks=looks)
+
+
+def _name_no_type_of_flags(command: Any) -> None:
+    """Let help name no type beside a flag: `--json <bool>` reads as if it took a value."""
+    context = command.context_class(command, help_option_names=list(HELP_OPTIONS))
+    for option in command.get_params(context):
+        if getattr(option, "is_flag", False) and option.metavar is None:
+            option.metavar = ""
 
 
 def flowing(text: str | None) -> str | None:
@@ -134,6 +146,7 @@ def group_of(parts: Mapping[str, tuple[str, str]]) -> type[Guarded]:
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
             self.commands.update({name: Part(name, *where) for name, where in parts.items()})
+            _name_no_type_of_flags(self)
 
     return Parts
 

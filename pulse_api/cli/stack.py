@@ -50,18 +50,17 @@ def up(
         bool, typer.Option("--tls", help="In a new folder: use TLS for Postgres, Kafka and MinIO.")
     ] = False,
     as_json: AsJson = False,
-    only: Annotated[str, typer.Option(help="Start these services only (comma-separated).", hidden=True)] = "",
+    only: Annotated[str, typer.Option(metavar="NAMES", help="Services to start: postgres,kafka,minio.")] = "",
     definitions: Annotated[
         str, typer.Option(help="Module that the Dagster code server loads.", hidden=True)
     ] = dagster.MODULE,
 ) -> None:
     """Start every service of Pulse on this machine; wait until all are ready.
 
-    Postgres, Kafka, MinIO, a Spark Connect server, the HTTP API, the REST
-    catalog and Dagster run in the background until `pulse down`; one that dies is restarted. Safe
-    to run again. The first start downloads what is missing (some minutes), and
-    prints an operator key for the HTTP API, once. The Dagster UI requires a sign-in; the printed
-    address signs a browser in.
+    Postgres, Kafka, MinIO, a Spark Connect server, the HTTP API, the REST catalog and Dagster run in the
+    background until `pulse down`; one that dies is restarted. Safe to run again. The first start downloads
+    what is missing (some minutes), and prints an operator key for the HTTP API, once. The Dagster UI
+    requires a sign-in; the printed address signs a browser in.
 
     All state is kept in one folder: $PULSE_HOME, by default ./.pulse. Logs are in its subfolder `logs`.
 
@@ -178,8 +177,8 @@ def down(as_json: AsJson = False) -> None:
 def show_status(as_json: AsJson = False) -> None:
     """Show every service, the events that wait to be ingested, and problems that need a person.
 
-    Memory shared by processes is counted once. Exit code 1 if a service is not
-    up, a batch is stuck, or a topic cannot be ingested.
+    Memory shared by processes is counted once. Exit code 1 if a service is not up, a batch is stuck, or a
+    topic cannot be ingested.
 
     Example: pulse status --json
     """
@@ -199,6 +198,8 @@ def show_status(as_json: AsJson = False) -> None:
             _console.print(f"Sign in to the Dagster UI: {address}", soft_wrap=True, highlight=False)
         for line in ingesting.lines() if ingesting else ():
             _console.print(line, soft_wrap=True, highlight=False)
+        if not any(row.up for row in current.rows):
+            remark("Pulse is stopped. Start it with `pulse up`")
     if not current.up or (ingesting and ingesting.problems):
         raise typer.Exit(guard.FAILED)
 

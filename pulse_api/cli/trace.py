@@ -53,6 +53,8 @@ def trace_event(
         return
     for fate in outcome.fates:
         show_fields(_fields(fate))
+        if fate.dead_letter is not None and fate.dead_letter.resolution is None:
+            remark(f"What to do: pulse dlq show {tenant} {fate.dead_letter.letter_id}")
     for line in outcome.looked_at:
         remark(f"Searched {line}")
 

@@ -288,4 +288,9 @@ def find_dead_letter(tenant: Tenant, letter_id: str) -> Opened:
             row = connection.execute(FIND, place).fetchone()
         if row is not None:
             return Opened(DeadLetter(*row[:-1]), bytes(row[-1]))
-    raise NotFound("no such dead letter", tenant=tenant.slug, dead_letter=letter_id)
+    raise NotFound(
+        "no such dead letter",
+        fix=f"List the dead letters: pulse dlq list {tenant.slug} --state all",
+        tenant=tenant.slug,
+        dead_letter=letter_id,
+    )

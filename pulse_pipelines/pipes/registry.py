@@ -179,8 +179,12 @@ def find(tenant: Tenant, name: str) -> Pipe:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         row = connection.execute(FIND, [tenant.tenant_id, name]).fetchone()
     if row is None:
-        raise NotFound("no such pipe", tenant=tenant.slug, pipe=name)
+        raise NotFound("no such pipe", fix=_list(tenant), tenant=tenant.slug, pipe=name)
     return _pipe(row)
+
+
+def _list(tenant: Tenant) -> str:
+    return f"List the pipes: pulse pipe list {tenant.slug}"
 
 
 def list_pipes(tenant: Tenant) -> list[Pipe]:
@@ -273,7 +277,7 @@ _LEAVE_SLOT = "If the source no longer exists, delete the pipe without it: leave
 def _change(tenant: Tenant, name: str, statement: str, values: Sequence[object]) -> None:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         if connection.execute(statement, values).rowcount != 1:
-            raise NotFound("no such pipe", tenant=tenant.slug, pipe=name)
+            raise NotFound("no such pipe", fix=_list(tenant), tenant=tenant.slug, pipe=name)
 
 
 def _readable(rows: Iterable[Sequence[Any]]) -> list[Pipe]:

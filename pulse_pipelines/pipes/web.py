@@ -232,7 +232,11 @@ def changed() -> Conflict:
 def _error(response: httpx.Response) -> PulseError:
     status = response.status_code
     if status == 404:
-        return NotFound("the source has nothing under this path", status=status)
+        return NotFound(
+            "the source has nothing under this path",
+            fix="Correct the path that the pipe names below the address of its source",
+            status=status,
+        )
     if status == 412:
         return changed()
     if may_pass(status):

@@ -147,7 +147,12 @@ def _earliest(*moments: datetime | None) -> datetime | None:
 def _find(connection: postgres.Connection, tenant: Tenant, key_id: str) -> ApiKey:
     row = connection.execute(FIND, [key_id]).fetchone()
     if row is None:
-        raise NotFound("no such key", tenant=tenant.slug, key=key_id)
+        raise NotFound(
+            "no such key",
+            fix=f"List the keys: pulse key list {tenant.slug}",
+            tenant=tenant.slug,
+            key=key_id,
+        )
     return _stored(row)
 
 

@@ -41,6 +41,14 @@ def test_no_option_is_cut_in_a_terminal_of_80_columns(path: tuple[str, ...]) -> 
     assert re.findall(r"--[a-z-]*…", shown.output) == []
 
 
+@pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
+def test_help_also_has_the_name_that_shells_use_and_names_no_type_of_flags(path: tuple[str, ...]) -> None:
+    short, long = (CliRunner().invoke(cli.app, [*path, option]) for option in ("-h", "--help"))
+    assert short.exit_code == 0
+    assert short.output == long.output
+    assert "<bool>" not in long.output
+
+
 def test_paragraphs_flow() -> None:
     assert flowing("One\n    line.\n\n    Another\n    one.") == "One line.\n\nAnother one."
 

@@ -99,6 +99,16 @@ def test_show_gives_the_bytes_and_keeps_the_terminal(read_only: Owner) -> None:
         assert "\x9b" not in told.stdout
 
 
+def test_an_event_is_shown_on_the_lines_that_its_sender_wrote(letters: Owner) -> None:
+    letters.send(b'{"event_id": "lines",\r "dataset": "none",\r\n\t"data": {}}')
+    ingest(letters)
+    assert '{"event_id": "lines",\n "dataset": "none",\n    "data": {}}' in dlq(letters, "show", "0-4").stdout
+    shown = CliRunner().invoke(cli.app, ["trace", letters.tenant.slug, "lines"])
+    assert f"What to do: pulse dlq show {letters.tenant.slug} 0-4" in shown.stderr
+    dlq(letters, "discard", "0-4")
+    assert "What to do" not in CliRunner().invoke(cli.app, ["trace", letters.tenant.slug, "lines"]).output
+
+
 def test_letters_beyond_those_that_are_listed_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     tally = verdicts.Tally()
     tally.add(Verdict(f"0-{number}", DeadLetterOutcome.REJECTED) for number in range(verdicts.SHOWN + 500))

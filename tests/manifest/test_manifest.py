@@ -111,6 +111,7 @@ def test_what_cannot_change_is_a_conflict_and_nothing_is_done(
     manifest |= {"limits": {"max_datasets": 7}, member: changed}
     assert words in apply(tmp_path, manifest, code=2).output
     assert any(step.startswith("conflict") for step in steps(tmp_path, manifest, "--plan", code=1))
+    assert "1 in conflict" in apply(tmp_path, manifest, "--plan", code=1).output
     tenant = registry.find_tenant(manifest["tenant"])
     assert registry.quotas.find_tenant_limits(tenant).max_datasets == 5
 

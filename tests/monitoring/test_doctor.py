@@ -81,6 +81,8 @@ def test_a_service_that_is_away_is_found_with_its_setting(nobody: int, setting: 
         (found,) = doctor.examine(service)
     assert (found.check, found.ok) == ("ready" if service == "dagster" else "address", False)
     assert str(nobody) in found.found
+    assert found.found.endswith("Connection refused")
+    assert "Errno" not in found.found
     assert f"PULSE_{setting.split('__')[0]}__" in (found.fix or "")
 
 

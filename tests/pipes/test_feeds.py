@@ -182,7 +182,7 @@ LINE = b'{"_id": "A", "x": 1}\n'
     ("answer", "kind", "why"),
     [
         ((302, {"Location": "http://169.254.169.254/"}, b""), UserError, "redirect"),
-        ((404, {}, b""), NotFound, "nothing under this path"),
+        ((404, {}, b""), NotFound, "nothing under this path .*Correct the path"),
         ((200, {}, b'{"_id": "A", "x": 1}\n'), UserError, "not a feed of entities"),
         ((200, {"Pulse-Since": "a b"}, b'{"_id": "A", "x": 1}\n'), UserError, "not a feed of entities"),
         ((200, {"Pulse-Since": "1-1"}, b"[1]\n"), UserError, "version 1 of its first page: .*got `array`"),

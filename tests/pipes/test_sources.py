@@ -65,6 +65,10 @@ def test_what_does_not_answer_is_not_stored_unless_asked(owner: Owner) -> None:
     slug, nowhere = owner.tenant.slug, "postgresql://me:secret@127.0.0.1:1/shop"
     refused = run("set", slug, "fleet", given=nowhere)
     assert (refused.exit_code, "does not answer" in refused.output) == (guard.FAILED, True)
+    assert "Compare host, port and password" in refused.output
+    malformed = run("set", slug, "fleet", given="ftp://me:secret@127.0.0.1/shop")
+    assert (malformed.exit_code, "postgresql://user:password@host" in malformed.output) == (guard.WRONG, True)
+    assert "secret" not in refused.output + malformed.output
     assert "secret" not in refused.output
     assert not addresses.file(owner.tenant, "fleet").exists()
     assert run("set", slug, "fleet", "--untested", given=nowhere).exit_code == 0

@@ -393,7 +393,10 @@ def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Comman
     [
         ("tenant create {tenant}", "a tenant with this slug exists"),
         ("tenant create Not-A-Slug", "not a valid tenant slug"),
-        ("schema publish {tenant} orders {folder}/absent.json", "cannot read the schema"),
+        (
+            "schema publish {tenant} orders {folder}/absent.json",
+            "absent.json: No such file or directory. Name",
+        ),
         ("schema publish {tenant} orders {folder}", "cannot read the schema"),
         ("schema publish {tenant} orders {folder}/binary.json", "is not UTF-8"),
         ("schema publish {tenant} orders {folder}/broken.json", "JSON"),
@@ -409,7 +412,14 @@ def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Comman
         ("preview {tenant} absent --limit 0", "--limit"),
         ("preview {tenant}", "Missing argument"),
         ("reconcile nobody", "no such tenant"),
-        ("batch retry nothing", "no batch with this id is stuck"),
+        (
+            "batch retry nothing",
+            "no batch with this id is stuck [batch=nothing]. List the batches: pulse batch list",
+        ),
+        ("dlq show {tenant} 9-9", "List the dead letters: pulse dlq list {tenant} --state all"),
+        ("key revoke {tenant} 000000000000", "List the keys: pulse key list {tenant}"),
+        ("pipe status {tenant} absent", "List the pipes: pulse pipe list {tenant}"),
+        ("pipe run {tenant} absent", "List the pipes: pulse pipe list {tenant}"),
         ("nonsense", "nonsense"),
     ],
 )
@@ -422,7 +432,7 @@ def test_a_wrong_request_says_what_is_wrong_and_exits_2(
     filled = [a.format(tenant=tenant.slug, uri=uri, folder=tmp_path) for a in arguments.split()]
     code, out, errors = command(*filled)
     assert (code, out) == (2, "")
-    assert says in errors
+    assert says.format(tenant=tenant.slug) in errors
 
 
 def test_what_cannot_be_read_says_so_and_exits_1(stack: Settings, command: Command) -> None:

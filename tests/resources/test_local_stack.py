@@ -161,7 +161,7 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
     assert members(layout) == set()
     assert not [row for row in again.values() if row.address and ports.answers(*_split(row))]
     assert "not running" in run("down")
-    run("status", code=1)
+    assert "Start it with `pulse up`" in run("status", code=1)
 
 
 @pytest.mark.slow

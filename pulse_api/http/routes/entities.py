@@ -116,7 +116,7 @@ async def _of_entities(state: AppState, principal: Principal, slug: str) -> Prin
         raise NotFound("no such dataset", fix=meant(slug, by_slug), **where)
     if not dataset.of_entities:
         fix = "Send events with POST /v1/collect, or create a dataset of the kind entities"
-        raise Conflict("it is a dataset of events", fix=fix, **where)
+        raise Conflict("the dataset holds events, not entities", fix=fix, **where)
     return principal
 
 

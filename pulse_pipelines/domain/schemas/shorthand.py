@@ -49,7 +49,10 @@ def expand(short: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError('"fields" must name at least one field and its type')
     for name, kind in fields.items():
         if not isinstance(kind, str) or kind not in TYPES:
-            raise UserError(f"field {name!r} has no known type", fix=f"Use one of: {', '.join(TYPES)}")
+            actual = f": {kind[:50]!r} is none" if isinstance(kind, str) else ""
+            raise UserError(
+                f"field {name!r} has no known type{actual}", fix=f"Use one of: {', '.join(TYPES)}"
+            )
     if not isinstance(required, list) or not set(map(str, required)) <= fields.keys():
         raise UserError('"required" must list declared fields')
     return {

@@ -24,7 +24,9 @@ def reached(service: str, host: str, port: int, fix: str) -> Finding:
     try:
         socket.create_connection((host, port), PATIENCE_S).close()
     except OSError as error:
-        return Finding(service, "address", False, f"{host}:{port} does not answer: {error}", fix)
+        return Finding(
+            service, "address", False, f"{host}:{port} does not answer: {error.strerror or error}", fix
+        )
     return Finding(service, "address", True, f"{host}:{port} answers")
 
 

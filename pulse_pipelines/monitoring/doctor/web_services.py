@@ -40,7 +40,8 @@ def _ready(service: str, local: str, public: str, path: str, port: str) -> Findi
             problems.append(f"{url} answers {error.code}: a service behind it is away")
             break
         except (URLError, OSError) as error:
-            problems.append(f"{url} does not answer: {getattr(error, 'reason', error)}")
+            reason = getattr(error, "reason", error)
+            problems.append(f"{url} does not answer: {getattr(reason, 'strerror', None) or reason}")
     host = port.rpartition("__")[0] + "__HOST"
     fix = f"Start it with `pulse up`, or correct {host} and {port}"
     return Finding(service, "ready", False, "; ".join(problems), fix)

@@ -25,6 +25,8 @@ _TELLABLE = re.compile(
     r"FATAL: .*|Connection refused|[Tt]ime(d )?out|Name or service not known|No route to host|"
     r"Network is unreachable|server closed the connection|certificate verify failed|SSL is required"
 )
+_FORMS = "Write it as postgresql://user:password@host:5432/database; other sources are s3:// or https://"
+_REACH = "Compare host, port and password with the source's; Pulse connects from its own machine"
 _NAMED = re.compile(r'"[^"]*"')
 # Whatever the role, or the database, has as its defaults; those that a server does not know are left out.
 # `pg_catalog` comes first in a search path, as it does unless it is named: nothing hides what is called here.
@@ -148,7 +150,7 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
     try:
         options = psycopg.conninfo.conninfo_to_dict(address)
     except psycopg.Error:
-        raise UserError("the connection string of the source is malformed") from None
+        raise UserError("the connection string of the source is malformed", fix=_FORMS) from None
     try:
         # By default texts come in the encoding of the source, even those within a message of its log.
         settings: dict[str, Any] = {**ANSWERS, **options, "client_encoding": "UTF8"}
@@ -156,7 +158,7 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
         connection = _Session.connect(conninfo, application_name="pulse", autocommit=True)
         connection.execute(SETTINGS)
     except psycopg.Error as error:
-        raise Transient(f"the source does not answer: {_error_text(str(error))}") from None
+        raise Transient(f"the source does not answer: {_error_text(str(error))}", fix=_REACH) from None
     with connection:
         yield connection
 

@@ -531,7 +531,7 @@ def test_the_shorthand_is_a_schema_with_typed_columns() -> None:
         ({}, '"fields" must name at least one field'),
         ({"fields": {}}, '"fields" must name at least one field'),
         ({"fields": ["a"]}, '"fields" must name at least one field'),
-        ({"fields": {"a": "text"}}, "field 'a' has no known type"),
+        ({"fields": {"a": "text"}}, "field 'a' has no known type: 'text' is none"),
         ({"fields": {"a": None}}, "field 'a' has no known type"),
         ({"fields": {"a": {"type": "string"}}}, "field 'a' has no known type"),
         ({"fields": {"a": "string"}, "required": ["b"]}, '"required" must list declared fields'),
