@@ -114,7 +114,8 @@ class served:  # noqa: N801 - used as a context manager
         ready = os.environ.get("PULSE_SQL__READY", 0)
         with with_settings(SQL__READY=ready):  # processes for queries take half of a start, and few tests ask
             self._thread.start()
-            while not self._server.started:
+            watched = given["health_port"]  # it listens after the server has `started`
+            while not self._server.started or (watched and not ports.answers("127.0.0.1", watched)):
                 assert self._thread.is_alive(), "the server did not start; the captured log says why"
                 time.sleep(0.02)
         return Api(f"http://127.0.0.1:{port}")
