@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -80,7 +79,7 @@ def shared_producer() -> Producer:
     return producer()
 
 
-os.register_at_fork(after_in_child=shared_producer.cache_clear)  # its threads stay the parent's
+shared_producer.renew_in_children()  # its threads stay the parent's
 
 
 def flush(producer: Producer, seconds: float) -> int:

@@ -20,6 +20,7 @@ class Resettable(Generic[P, T]):
     def __init__(self, make: Callable[P, T]) -> None:
         self._make = make
         self._values: dict[tuple[object, ...], T] = {}
+        self._parents_values: list[dict[tuple[object, ...], T]] = []
         self._renew_lock()
         os.register_at_fork(after_in_child=self._renew_lock)  # a thread that is not in the child may hold it
         update_wrapper(self, make)
@@ -40,6 +41,17 @@ class Resettable(Generic[P, T]):
         with self._lock:
             dropped, self._values = self._values, {}
         return list(dropped.values())
+
+    def renew_in_children(self) -> None:
+        """Let each forked process make values of its own.
+
+        It keeps its parent's values unused: closing one may wait for a lock that a thread of the parent held.
+        """
+        os.register_at_fork(after_in_child=self._leave_values)
+
+    def _leave_values(self) -> None:
+        self._parents_values.append(self._values)
+        self._values = {}
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()

@@ -1,5 +1,7 @@
 """A cache that may be cleared while a value is being made."""
 
+import subprocess
+import sys
 import threading
 
 from pulse_resources.resettable import Resettable
@@ -42,3 +44,27 @@ def test_a_value_that_is_in_the_making_does_not_outlive_a_clear() -> None:
     cleared.set()
     thread.join()
     assert client() == "this stack"
+
+
+FORKING = """
+import os
+from pulse_resources.resettable import Resettable
+
+class Client:
+    def __del__(self):
+        os._exit(7)
+
+parent = os.getpid()
+make = Resettable(lambda: Client() if os.getpid() == parent else "the child's")
+make.renew_in_children()
+make()
+child = os.fork()
+if not child:
+    os._exit(0 if make() == "the child's" else 1)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_makes_its_own_value_and_does_not_close_its_parents() -> None:
+    """Closing a producer of Kafka there waits for ever for a lock that a thread of the parent held."""
+    subprocess.run([sys.executable, "-c", FORKING], check=True)
