@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 from chaos.load import Event
 from chaos.surroundings import TLS
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.messages import MIDDLE_FETCH_BYTES
 from pulse_resources import kafka
 
 PARTITIONS = 2
@@ -139,7 +140,7 @@ def messages(topic: str) -> Iterator[tuple[Position, Message]]:
     where = [(topic, partition) for partition in range(count)]
     starts, ends = kafka.offsets(where, "earliest"), kafka.offsets(where, "latest")
     unread = {partition for place, partition in where if starts[place, partition] != ends[place, partition]}
-    consumer = kafka.consumer()
+    consumer = kafka.consumer(MIDDLE_FETCH_BYTES)
     try:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unread])
         while unread:

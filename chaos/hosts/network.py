@@ -31,7 +31,7 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "only root makes network namespaces with links between them"
     if absent := [program for program in _PROGRAMS if not shutil.which(program)]:
-        return f"there is no program {', '.join(absent)}"
+        return f"programs are missing: {', '.join(absent)}"
     with tempfile.TemporaryDirectory(prefix="pulse-hosts-") as folder:
         script = (
             f"set -e; ip link add type bridge; mount -t overlay -o ro,lowerdir=/etc:/usr overlay {folder};"
@@ -118,7 +118,7 @@ class Network:
 
     @contextmanager
     def refused(self, sender: str, receiver: str) -> Iterator[None]:
-        """What one host sends to another is refused at once: there is no route to it."""
+        """What one host sends to another is refused at once, as it has no route."""
         route = ["nsenter", "-t", str(self.hosts[sender].pid), "-n", "ip", "route"]
         unreachable = ["unreachable", self.address(receiver)]
         run([*route, "replace", *unreachable])

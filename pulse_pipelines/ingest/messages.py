@@ -24,9 +24,9 @@ CHUNK_BYTES = 32 * 1024 * 1024
 LARGE_FETCH_BYTES = 2 * 1024 * 1024
 """Bytes of a partition that the broker sends at once: for topics of small events."""
 MIDDLE_FETCH_BYTES = 64 * 1024
-"""For a second attempt: the first may have died of large events, or of an outage."""
+"""For a second attempt, as the first may have died of large events or of an outage; and for other readers."""
 SMALL_FETCH_BYTES = 4 * 1024
-"""For topics of large events: the client unpacks a whole answer, and zstd makes up to 20,000 bytes of one.
+"""For topics of large events: the client unpacks a whole answer, and zstd makes up to 32,000 bytes of one.
 (At least one batch comes anyway.) With small events even 16 KiB cost a fifth of throughput."""
 SILENCE_S = 30.0
 """At the first attempt, a broker that sends nothing for this long while messages are due is unreachable."""

@@ -19,7 +19,7 @@ from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import TopicConformer
-from pulse_pipelines.ingest.messages import read
+from pulse_pipelines.ingest.messages import MIDDLE_FETCH_BYTES, read
 from pulse_pipelines.ingest.priority import GiveWay
 from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.restore import lost_raw
@@ -138,7 +138,8 @@ def refill_task(task: RefillTask) -> Iterator[Refilled]:
     with BatchFiles(
         task.scope.tenant, bucket, stem, drop_copies=False, pause=GiveWay(), only_raw=True
     ) as files:
-        for messages in read(task.scope, task.ranges, counts, settings.ingest.chunk_rows):
+        of = (task.scope, task.ranges, counts, settings.ingest.chunk_rows)
+        for messages in read(*of, fetch_bytes=MIDDLE_FETCH_BYTES):
             accepted = list[Message]()
             for message in messages:
                 place = position(message.partition, message.offset)
