@@ -29,7 +29,7 @@ def connect(
     tenant: TenantSlug,
     engine: Annotated[Engine, typer.Option(help="The engine to connect.")],
     key: Annotated[
-        str | None, typer.Option(envvar="KEY", help=r"A key with the scope lake:read. \[default: a new one]")
+        str | None, typer.Option(help=r"A key with the scope lake:read. \[default: a new one]")
     ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Let the new key write tables of the tenant's own, too.")
@@ -47,9 +47,8 @@ def connect(
     owner, issued = registry.find_tenant(tenant), None
     if key is not None:
         if write:
-            raise UserError("--write applies to a new key only", fix="Leave out --key, and unset KEY")
+            raise UserError("--write applies to a new key only", fix="Leave out --key, or --write")
         _check(owner, key)
-        remark("With the key of --key, or of the environment's KEY")
     else:
         ends = datetime.now(UTC) + expires_in
         scopes = [KeyScope.LAKE_READ, *([KeyScope.LAKE_WRITE] if write else [])]
@@ -65,15 +64,13 @@ def connect(
 
 
 def _check(owner: Tenant, key: str) -> None:
-    """Refuse a key that no engine could read with: KEY is often set for something else."""
-    fix = "Leave out --key and unset KEY: then a new key is issued"
+    """Refuse a key that no engine could read with."""
+    fix = "Leave out --key: then a new key is issued"
     presented, now = Presented.parse(key), datetime.now(UTC)
     stored = next(
         (k for k in registry.keys.list_keys(owner) if presented and k.key_id == presented.key_id), None
     )
     if presented is None or stored is None or not presented.opens(stored, now):
-        raise UserError(
-            "the key of --key or KEY is not one of the tenant that is in force", fix=fix, tenant=owner.slug
-        )
+        raise UserError("the key is not one of the keys in force", fix=fix, tenant=owner.slug)
     if KeyScope.LAKE_READ not in stored.scopes:
         raise UserError(f"the key {stored.key_id} lacks the scope lake:read", fix=fix, tenant=owner.slug)

@@ -164,13 +164,13 @@ def create(tenant: Tenant, definition: Definition) -> Pipe:
             connection.execute(INSERT, values)
             if not definition.delivers:  # positions of an earlier pipe of this name belong to its source
                 connection.execute(RESET, [definition.pipe])
-    except psycopg.errors.UniqueViolation:
-        raise AlreadyExists(
-            "the tenant has a pipe of this name already, or another pipe that writes this dataset",
-            tenant=tenant.slug,
-            pipe=definition.pipe,
-            dataset=definition.dataset,
-        ) from None
+    except psycopg.errors.UniqueViolation as error:
+        named = {"tenant": tenant.slug, "pipe": definition.pipe, "dataset": definition.dataset}
+        if error.diag.constraint_name == "pipes_that_bring":
+            fix = f"Delete that pipe (pulse pipe list {tenant.slug}), or choose another dataset"
+            raise AlreadyExists("another pipe writes this dataset", fix=fix, **named) from None
+        fix = f"Use it (pulse pipe status {tenant.slug} {definition.pipe}), or choose another name"
+        raise AlreadyExists("the tenant has a pipe with this name", fix=fix, **named) from None
     return find(tenant, definition.pipe)
 
 

@@ -107,7 +107,10 @@ def create_dataset(
             (dataset,) = dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id])
     except psycopg.errors.UniqueViolation as error:
         raise AlreadyExists(
-            "the tenant has a dataset with this slug", tenant=tenant.slug, dataset=slug
+            "the tenant has a dataset with this slug",
+            fix=f"Use it (pulse dataset show {tenant.slug} {slug}), or choose another slug",
+            tenant=tenant.slug,
+            dataset=slug,
         ) from error
     except OSError as error:
         raise Transient(
@@ -141,7 +144,7 @@ def find_in(connection: postgres.Connection, tenant: Tenant, slug: str) -> Datas
     """As `find_dataset`, in a session of the tenant's."""
     for dataset in dataset_rows.read(connection, dataset_rows.OF_SLUG, [slug]):
         return dataset
-    slugs = [each.slug for each in dataset_rows.read(connection, dataset_rows.OF_TENANT)]
+    slugs = [other for (other,) in connection.execute(SLUGS, ["", None])]
     raise NotFound("no such dataset", fix=meant(slug, slugs), tenant=tenant.slug, dataset=slug)
 
 

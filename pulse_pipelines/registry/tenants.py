@@ -35,7 +35,11 @@ def create_tenant(slug: str, name: str | None = None) -> Tenant:
             vending_accounts.ensure_tenant_accounts(load_settings(), [tenant.namespace])
             kafka.create_topics([tenant.topic, tenant.dead_letter_topic])
     except psycopg.errors.UniqueViolation as error:
-        raise AlreadyExists("a tenant with this slug exists", tenant=slug) from error
+        raise AlreadyExists(
+            "a tenant with this slug exists",
+            fix=f"Use it (pulse tenant show {slug}), or choose another slug",
+            tenant=slug,
+        ) from error
     return tenant
 
 

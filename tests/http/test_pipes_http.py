@@ -140,8 +140,8 @@ def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_to
         assert why in detail, detail
     assert owned.http.get("/v1/pipes").json() == {"pipes": []}
     assert owned.http.post("/v1/pipes", json=PIPE).status_code == 201
-    assert refused(owned, {})[0] == 409
-    assert refused(owned, {"pipe": "other"})[0] == 409, "one pipe brings a dataset"
+    assert refused(owned, {}) == (409, "the tenant has a pipe with this name")
+    assert refused(owned, {"pipe": "other"}) == (409, "another pipe writes this dataset")
 
 
 def test_a_dataset_is_brought_to_a_sink(owned: Caller) -> None:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -106,11 +106,13 @@ async def create_dataset(request: Request, principal: Manager, body: NewDataset)
     return _info(tenant, created)
 
 
-@router.get("", summary="List datasets", responses=documented(401, 403, 429, 503))
-def list_datasets(principal: Reader) -> DatasetList:
+@router.get("", summary="List datasets", response_model=DatasetList, responses=documented(401, 403, 429, 503))
+def list_datasets(principal: Reader) -> Response:
     """The tenant's datasets by slug."""
+    # Columns of thousands of datasets are megabytes: FastAPI would write them in the event loop, at once.
     tenant = principal.tenant
-    return DatasetList(datasets=[_info(tenant, dataset) for dataset in registry.list_datasets(tenant)])
+    infos = (_info(tenant, dataset).model_dump_json() for dataset in registry.list_datasets(tenant))
+    return Response(f'{{"datasets":[{",".join(infos)}]}}', media_type="application/json")
 
 
 @router.get("/{slug}", summary="Get a dataset", responses=documented(401, 403, 404, 422, 429, 503))
