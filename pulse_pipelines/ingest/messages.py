@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import KafkaError, Message as Received, TopicPartition
 
@@ -57,64 +58,114 @@ def read(
         Terminal: the topic or the offsets are gone.
         UnreadableError: a batch of messages cannot be unpacked.
     """
-    topic, bases = scope.tenant.topic, scope.bases
-    pending = {r.partition: [r.start, r.end] for r in ranges}  # [next expected, end)
+    topic = scope.tenant.topic
+    unread = {r.partition: _Unread(topic, r, scope.bases, counts[r.partition]) for r in ranges}
     consumer = kafka.consumer(fetch_bytes)
     try:
-        heard = time.monotonic()
+        consumer.assign([partition.begin for partition in unread.values()])
+        heard, piece = time.monotonic(), 10
         messages: list[Message] = []
-        size, unpacked, piece = 0, 0, 10
-        consumer.assign(
-            [TopicPartition(topic, r.partition, r.start - bases.get(r.partition, 0)) for r in ranges]
-        )
-        while pending:
+        yielded_bytes = unpacked_bytes = sum(count.bytes for count in counts.values())
+        while unread:
             received = consumer.consume(piece, 0)  # no time-out: it goes by the wall clock, see `kafka.flush`
-            if received:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > SILENCE_S * patience:
-                raise Transient("the broker sent nothing", topic=topic, partitions=sorted(pending))
-            else:
+            if not received:
+                if time.monotonic() - heard > SILENCE_S * patience:
+                    raise Transient("the broker sent nothing", topic=topic, partitions=sorted(unread))
                 time.sleep(kafka.NAP_S)
-            if origins is not None:
-                origins.note(message for message in received if _due(message, pending, bases))
-            for message in received:
-                partition: int = message.partition()  # type: ignore[assignment]
-                if (span := pending.get(partition)) is None:
+                continue
+            heard = time.monotonic()
+            traced: list[Received] = []
+            for event in received:
+                number: int = event.partition()  # type: ignore[assignment]
+                if (partition := unread.get(number)) is None:
                     continue
-                error = message.error()
-                if error is None:
-                    offset: int = message.offset() + bases.get(partition, 0)  # type: ignore[operator]
-                    if offset > span[0]:  # offsets in between hold no messages: markers, aborted ones
-                        counts[partition].absent.append((span[0], min(offset, span[1])))
-                    if offset < span[1]:
-                        count, appended_ms = counts[partition], message.timestamp()[1]
-                        count.drained += 1
-                        if appended_ms < count.oldest_ms:
-                            count.oldest_ms = appended_ms
-                        if (headers := headers_of(message)) and any(h[0] == COUNTED for h in headers):
-                            count.counted.append(offset)
-                        payload = message.value() or b""
-                        if (length := len(payload)) > kafka.MAX_MESSAGE_BYTES:
-                            payload = payload[: kafka.MAX_MESSAGE_BYTES]
-                        messages.append(Message(partition, offset, appended_ms, payload))
-                        count.bytes += length
-                        size += length
-                    span[0] = offset + 1
-                    reached = span[0] >= span[1]
-                else:
-                    reached = _at_end(error, topic, partition, span, counts)
-                if reached:
-                    del pending[partition]
-                    consumer.incremental_unassign([TopicPartition(topic, partition)])
-            if received:
-                before, unpacked = unpacked, sum(count.bytes for count in counts.values())
-                piece = min(PIECE, PIECE_BYTES * len(received) // max(1, unpacked - before) + 1)
-            if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not pending):
+                if (message := partition.accept(event)) is not None:
+                    messages.append(message)
+                    if origins is not None:
+                        traced.append(event)
+                if partition.ended:
+                    del unread[number]
+                    consumer.incremental_unassign([TopicPartition(topic, number)])
+            if origins is not None:
+                origins.note(traced)
+            before, unpacked_bytes = unpacked_bytes, sum(count.bytes for count in counts.values())
+            piece = min(PIECE, PIECE_BYTES * len(received) // max(1, unpacked_bytes - before) + 1)
+            size = unpacked_bytes - yielded_bytes
+            if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not unread):
                 yield messages
-                messages, size = [], 0
+                messages, yielded_bytes = [], unpacked_bytes
                 heard = time.monotonic()  # the time in which the caller worked is not the broker's silence
     finally:
         consumer.close()
+
+
+class _Unread:
+    """The rest of a range: what was read of it is in its count.
+
+    Args:
+        bases: by partition, what Pulse's offsets are above the broker's.
+    """
+
+    def __init__(
+        self, topic: str, planned: OffsetRange, bases: Mapping[int, int], count: PartitionCount
+    ) -> None:
+        self._topic = topic
+        self._partition = planned.partition
+        self._next, self._end = planned.start, planned.end
+        self._base = bases.get(planned.partition, 0)
+        self._count = count
+
+    @property
+    def begin(self) -> TopicPartition:
+        """Where the consumer begins, by the broker's offsets."""
+        return TopicPartition(self._topic, self._partition, self._next - self._base)
+
+    @property
+    def ended(self) -> bool:
+        return self._next >= self._end
+
+    def accept(self, event: Received) -> Message | None:
+        """Count a message, and return it if the range has it. Raises as `read`."""
+        if (error := event.error()) is not None:
+            self._handle(error)
+            return None
+        count, offset = self._count, event.offset() + self._base  # type: ignore[operator]
+        if offset > self._next:
+            self._note_absent(min(offset, self._end))
+        self._next = offset + 1
+        if offset >= self._end:
+            return None
+        appended_ms = event.timestamp()[1]
+        count.drained += 1
+        if appended_ms < count.oldest_ms:
+            count.oldest_ms = appended_ms
+        if (headers := headers_of(event)) and any(header[0] == COUNTED for header in headers):
+            count.counted.append(offset)
+        payload = event.value() or b""
+        count.bytes += len(payload)
+        if len(payload) > kafka.MAX_MESSAGE_BYTES:
+            payload = payload[: kafka.MAX_MESSAGE_BYTES]
+        return Message(self._partition, offset, appended_ms, payload)
+
+    def _note_absent(self, until: int) -> None:
+        """Offsets in between hold no messages: transaction markers, aborted messages."""
+        self._count.absent.append((self._next, until))
+
+    def _handle(self, error: KafkaError) -> None:
+        """End the range at the end of its partition, go on after an error that passes, else raise."""
+        if error.code() == KafkaError._PARTITION_EOF:
+            if not self.ended:
+                self._note_absent(self._end)
+            self._next = self._end
+            return
+        place: dict[str, Any] = {"topic": self._topic, "partition": self._partition, "offset": self._next}
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise Terminal("offsets that were never ingested are gone from the topic", **place)
+        if error.retriable() and not error.fatal():
+            return
+        if error.code() in (KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG):
+            raise UnreadableError(f"{error.str()} (partition {self._partition}, offset {self._next})")
+        raise Transient(f"Kafka: {error.str()}", **place)
 
 
 class UnreadableError(Exception):
@@ -133,37 +184,3 @@ def stand_in(ranges: Iterable[OffsetRange], counts: Mapping[int, PartitionCount]
         count.bytes += r.length * kafka.MAX_MESSAGE_BYTES
         count.oldest_ms = min(count.oldest_ms, now_ms)
         yield [Message(r.partition, offset, now_ms, b"") for offset in range(r.start, r.end)]
-
-
-def _due(message: Received, pending: Mapping[int, Sequence[int]], bases: Mapping[int, int]) -> bool:
-    """Whether a message is in one of the ranges."""
-    partition, offset = message.partition(), message.offset()
-    if message.error() is not None or partition is None or offset is None or partition not in pending:
-        return False
-    return offset + bases.get(partition, 0) < pending[partition][1]
-
-
-def _at_end(
-    error: KafkaError,
-    topic: str,
-    partition: int,
-    span: list[int],
-    counts: dict[int, PartitionCount],
-) -> bool:
-    """Whether an error event means that the partition has been read to its end."""
-    if error.code() == KafkaError._PARTITION_EOF:
-        if span[0] < span[1]:  # the remaining offsets hold no messages, such as transaction markers
-            counts[partition].absent.append((span[0], span[1]))
-        return True
-    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise Terminal(
-            "offsets that were never ingested are gone from the topic",
-            topic=topic,
-            partition=partition,
-            offset=span[0],
-        )
-    if error.retriable() and not error.fatal():
-        return False
-    if error.code() in (KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG):
-        raise UnreadableError(f"{error.str()} (partition {partition}, offset {span[0]})")
-    raise Transient(f"Kafka: {error.str()}", topic=topic, partition=partition, offset=span[0])
