@@ -7,7 +7,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -74,10 +74,7 @@ def collect(
         from pulse_api.cli import waiting
 
         sent = waiting.Sent()
-    total = {"sent": 0, "accepted": 0, "dead_lettered": 0, "refused": 0}
-    verdicts: list[dict[str, Any]] = []
-    ignored: dict[str, dict[str, Any]] = {}
-    lines = array("Q")
+    tally = _Tally()
     with ExitStack() as stack:
         source = _open(file, stack)
         client = stack.enter_context(
@@ -85,48 +82,87 @@ def collect(
         )
         advance = _progress(source, stack)
         try:
-            for batch in sending.batches(_payloads(source, lines)):
+            for batch in sending.batches(_payloads(source, tally.lines)):
                 answer = sending.send_batch(client, batch)
+                tally.add(answer)
                 if wait:
-                    refused = {v.index for v in answer.verdicts if v.status == "refused"}
+                    refused = {verdict.index for verdict in answer.verdicts if verdict.status == "refused"}
                     for event in batch.events:
                         if event.index not in refused:
                             sent.add(event.payload)
-                for verdict in answer.verdicts[: MAX_VERDICTS - len(verdicts)]:
-                    verdicts.append(asdict(verdict) | {"line": lines[verdict.index] or None})
-                for member in answer.ignored:
-                    before = ignored.get(member.member, {"events": 0})["events"]
-                    ignored[member.member] = asdict(member) | {"events": before + member.events}
-                total["sent"] += answer.events
-                for name in ("accepted", "dead_lettered", "refused"):
-                    total[name] += getattr(answer, name)
-                advance(total["sent"])
+                advance(tally.sent)
         except KeyboardInterrupt:
-            accepted = total["accepted"] + total["dead_lettered"]
-            raise interrupted.of(interrupted.SENDING, taken=f"{accepted:,}") from None
+            raise interrupted.of(interrupted.SENDING, taken=f"{tally.taken:,}") from None
         except PulseError as error:
             if error.where.get("status") in ("401", "403"):
                 error.fix = _issue(owner)  # instead of the API's fix, which mentions headers
-            accepted = total["accepted"] + total["dead_lettered"]
             remark(
-                f"{accepted:,} events were accepted before the error. It is safe to send all of them again."
+                f"{tally.taken:,} events were accepted before the error. Send all again: none lands twice."
             )
             raise
     became: dict[str, Any] = {}
     with interrupted.leaves(interrupted.SETTLING, tenant=owner.slug):
         if not as_json:
-            _show(total, verdicts)
-            for entry in ignored.values():
-                remark(f"{entry['detail']} ({counted(entry['events'], 'event')}). {entry['fix']}")
+            tally.show()
         if wait:
-            waiting.until_settled(owner, at_most, total["accepted"] + total["dead_lettered"])
+            waiting.until_settled(owner, at_most, tally.taken)
             became = sent.fates(owner)
     if as_json:
-        emit(total | {"verdicts": verdicts, "ignored": [*ignored.values()]} | became)
+        emit(tally.document() | became)
     elif wait:
         _show_fates(became)
-    if total["refused"] or became.get("not_landed"):
+    if tally.refused or became.get("not_landed"):
         raise typer.Exit(FAILED)
+
+
+@dataclass
+class _Tally:
+    """What the API answered to the events that were sent."""
+
+    sent: int = 0
+    accepted: int = 0
+    dead_lettered: int = 0
+    refused: int = 0
+    lines: "array[int]" = field(default_factory=lambda: array("Q"))
+    """The line of each event in the file, from 1; 0 for an element of an array."""
+    _verdicts: list[dict[str, Any]] = field(default_factory=list)
+    _ignored: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By member of events: how many have it, and what to do."""
+
+    @property
+    def taken(self) -> int:
+        """Events that land, or become dead letters."""
+        return self.accepted + self.dead_lettered
+
+    def add(self, answer: "sending.SendResult") -> None:
+        self.sent += answer.events
+        self.accepted += answer.accepted
+        self.dead_lettered += answer.dead_lettered
+        self.refused += answer.refused
+        for verdict in answer.verdicts[: MAX_VERDICTS - len(self._verdicts)]:
+            self._verdicts.append(asdict(verdict) | {"line": self.lines[verdict.index] or None})
+        for member in answer.ignored:
+            before = self._ignored.get(member.member, {"events": 0})["events"]
+            self._ignored[member.member] = asdict(member) | {"events": before + member.events}
+
+    def document(self) -> dict[str, Any]:
+        counts = {name: getattr(self, name) for name in ("sent", "accepted", "dead_lettered", "refused")}
+        return counts | {"verdicts": self._verdicts, "ignored": [*self._ignored.values()]}
+
+    def show(self) -> None:
+        say(
+            f"{counted(self.sent, 'event')}: {self.accepted:,} accepted, "
+            f"{self.dead_lettered:,} dead-lettered, {self.refused:,} refused"
+        )
+        if self._verdicts:
+            place = "line" if self._verdicts[0]["line"] else "index"
+            names = (place, "event_id", "status", "reason", "pointer", "detail")
+            shown = [[verdict[name] for name in names] for verdict in self._verdicts[:MAX_SHOWN]]
+            show_table(names, shown, empty="", spare=("status", "event_id"))
+            if (more := self.dead_lettered + self.refused - len(shown)) > 0:
+                remark(f"{more:,} more; --json prints up to {MAX_VERDICTS:,}")
+        for entry in self._ignored.values():
+            remark(f"{entry['detail']} ({counted(entry['events'], 'event')}). {entry['fix']}")
 
 
 def _checked(tenant: Tenant, key: str | None) -> str:
@@ -250,18 +286,3 @@ def _show_fates(became: dict[str, Any]) -> None:
         show_table(("event id", "dataset", "state", "detail"), rows, empty="")
         if (more := became["not_landed"] - len(rows)) > 0:
             remark(f"{more:,} more")
-
-
-def _show(total: dict[str, int], verdicts: list[dict[str, Any]]) -> None:
-    say(
-        f"{counted(total['sent'], 'event')}: {total['accepted']:,} accepted, "
-        f"{total['dead_lettered']:,} dead-lettered, {total['refused']:,} refused"
-    )
-    if not verdicts:
-        return
-    place = "line" if verdicts[0].get("line") else "index"
-    names = (place, "event_id", "status", "reason", "pointer", "detail")
-    shown = [[verdict[name] for name in names] for verdict in verdicts[:MAX_SHOWN]]
-    show_table(names, shown, empty="", spare=("status", "event_id"))
-    if (more := total["dead_lettered"] + total["refused"] - len(shown)) > 0:
-        remark(f"{more:,} more; --json prints up to {MAX_VERDICTS:,}")

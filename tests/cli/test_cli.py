@@ -887,7 +887,7 @@ def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.Cap
         "pointer": text,
         "detail": text,
     }
-    collecting._show({"sent": 1, "accepted": 0, "dead_lettered": 0, "refused": 1}, [verdict])
+    collecting._Tally(sent=1, refused=1, _verdicts=[verdict | {"line": None}]).show()
     output.say(text)
     output.remark(text)
     output.show_fields([("name", text), (text, "value")])
