@@ -5,6 +5,7 @@ which imports Spark: code that only defines pipes does not need it.
 """
 
 from pulse_pipelines.pipes import addresses as addresses, connections as connections
+from pulse_pipelines.pipes.creation import create as create
 from pulse_pipelines.pipes.outcomes import (
     LastDay as LastDay,
     delivered as delivered,
@@ -16,7 +17,6 @@ from pulse_pipelines.pipes.outcomes import (
 from pulse_pipelines.pipes.registry import (
     Pipe as Pipe,
     ask as ask,
-    create as create,
     creation_times as creation_times,
     delete as delete,
     due as due,

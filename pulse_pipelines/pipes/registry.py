@@ -1,4 +1,4 @@
-"""Pipes as rows: create, list with their runs, request a run, pause, reset and delete."""
+"""Pipes as rows: list with their runs, request a run, pause, reset and delete."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -7,25 +7,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import psycopg
-from psycopg.types.json import Jsonb
-
 from pulse_pipelines.domain.pipes import APART, Definition, Mode, definition as parse_definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import indexes
-from pulse_pipelines.pipes import addresses, sources
-from pulse_pipelines.pipes.dataset import find_or_create
+from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import slots
-from pulse_pipelines.pipes.sinks import checks
 from pulse_resources import postgres
-from pulse_resources.errors import AlreadyExists, Conflict, NotFound, Transient, UserError
+from pulse_resources.errors import Conflict, NotFound, Transient, UserError
 
 _log = logging.getLogger("pulse.pipes")
 
-INSERT = """
-INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds, delivers, computes)
-VALUES (%s, %s, %s, %s, %s, %s, %s)
-"""
 # Each run begins where the previous one has settled, so the last sync that has settled is the latest.
 _PIPES = """
 SELECT t.tenant_id, t.slug, p.pipe, d.slug, p.dataset_id, p.definition, p.state, p.error, p.begun_at,
@@ -143,35 +134,6 @@ class Pipe:
             "wal_status": self.wal_status,
             "error": self.error,
         }
-
-
-def create(tenant: Tenant, definition: Definition) -> Pipe:
-    """Create a pipe, and its dataset if it does not exist, with a schema derived from the source.
-
-    The dataset of a pipe with a sink exists; with `create` in the definition, the sink's table is created.
-
-    Raises:
-        AlreadyExists: the tenant has a pipe of this name, or another one for this dataset.
-        NotFound: the source is not configured or lacks the table or files, or the dataset does not exist.
-        UserError: it cannot be replicated, or written, or the dataset is of the other kind.
-        Transient: the source does not answer.
-    """
-    dataset = (checks.readable if definition.delivers else find_or_create)(tenant, definition)
-    values = [tenant.tenant_id, definition.pipe, dataset.dataset_id, Jsonb(definition.document)]
-    values += [definition.every_seconds, definition.delivers, sources.computes(tenant, definition)]
-    try:
-        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            connection.execute(INSERT, values)
-            if not definition.delivers:  # positions of an earlier pipe of this name belong to its source
-                connection.execute(RESET, [definition.pipe])
-    except psycopg.errors.UniqueViolation as error:
-        named = {"tenant": tenant.slug, "pipe": definition.pipe, "dataset": definition.dataset}
-        if error.diag.constraint_name == "pipes_that_bring":
-            fix = f"Delete that pipe (pulse pipe list {tenant.slug}), or choose another dataset"
-            raise AlreadyExists("another pipe writes this dataset", fix=fix, **named) from None
-        fix = f"Use it (pulse pipe status {tenant.slug} {definition.pipe}), or choose another name"
-        raise AlreadyExists("the tenant has a pipe with this name", fix=fix, **named) from None
-    return find(tenant, definition.pipe)
 
 
 def find(tenant: Tenant, name: str) -> Pipe:

@@ -21,7 +21,7 @@ class SourceKind(Protocol):
     """The functions of such a module."""
 
     def schema(self, tenant: Tenant, definition: Definition) -> dict[str, Any] | None:
-        """The JSON Schema of the entities, None if it cannot be derived; raises as `registry.create`."""
+        """The JSON Schema of the entities, None if it cannot be derived; raises as `creation.create`."""
 
     def opened(self, pipe: Any, parallelism: int, *, full: bool) -> AbstractContextManager[Any]:
         """The plan of what a run reads, valid while its tasks run; raises what `run` raises."""

@@ -166,10 +166,8 @@ class PartedSnapshot:
             (check.asset_key, check.name) == (key.asset_key, key.name) for check in _read(part.packed)[1]
         )
 
-    def select(self, keys: Set[AssetKey]) -> RepositoryDefinition | None:
-        """Definitions for a run of some assets; None if none of them is in a part."""
-        if all(self._parts.part_of(key) is None for key in keys):
-            return None
+    def select(self, keys: Set[AssetKey]) -> RepositoryDefinition:
+        """Definitions for a run of some assets, which may be in a part or not."""
         selected = frozenset(keys)
         if selected not in self._selected:
             if len(self._selected) >= SELECTIONS:

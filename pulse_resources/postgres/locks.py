@@ -47,7 +47,7 @@ class Lock(StrEnum):
     LONG_PIPE = "long-pipe"
     """All tenants: the one run of a pipe that continues beyond its turn while others wait."""
     DATASETS = "datasets"
-    """A tenant, to create a dataset within a quota."""
+    """A tenant, to create a dataset, a state or a pipe within a limit."""
     LAKE = "lake"
     """A tenant, to create a table of its own."""
     STORE_MARK = "store-mark"

@@ -174,7 +174,7 @@ class LimitSettings(BaseModel):
     requests_per_second: float = 5_000
     events_per_second: float = 100_000
     max_entity_datasets: int = 1_000
-    max_lake_tables: int = -1
+    max_lake_tables: int = 10_000
     """Tables and views that the tenant's own engines make ..."""
     max_lake_bytes: int = -1
     """... and bytes of their files."""

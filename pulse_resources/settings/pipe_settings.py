@@ -4,6 +4,8 @@ from pydantic import BaseModel, Field
 
 
 class PipeSettings(BaseModel):
+    max_pipes: int = Field(default=500, ge=-1)
+    """Pipes of a tenant: each is an asset that Dagster's services load; -1: no limit."""
     turn_seconds: float = Field(default=300.0, ge=0)
     """A run that has held its place for longer gives it up when another tenant's run waits for one ..."""
     give_way_seconds: float = Field(default=90.0, ge=0)

@@ -20,7 +20,7 @@ from support.traces import Collector
 
 from chaos.sources import SOURCE, database
 from chaos.surroundings import superuser, with_settings
-from pulse_pipelines import pipes
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.pipes.sensor import PIPE as PIPE_TAG, pipes_due
@@ -34,7 +34,7 @@ from pulse_pipelines.pipes import addresses, progress
 from pulse_pipelines.pipes.postgres import queries, tables
 from pulse_pipelines.pipes.run import run
 from pulse_resources import postgres
-from pulse_resources.errors import Conflict, NotFound, UserError
+from pulse_resources.errors import Conflict, NotFound, QuotaExceeded, UserError
 
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
 TABLE = """
@@ -257,6 +257,15 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
         addresses.url(owner.tenant, SOURCE)
 
 
+def test_a_tenant_may_have_so_many_pipes(owner: Owner, source: Any) -> None:
+    source.execute(TABLE)
+    pipes.create(owner.tenant, definition(PIPE))
+    with with_settings(PIPES__MAX_PIPES=1), pytest.raises(QuotaExceeded, match="may have 1 pipes"):
+        pipes.create(owner.tenant, definition(PIPE | {"pipe": "second", "dataset": "more"}))
+    assert [pipe.name for pipe in pipes.list_pipes(owner.tenant)] == ["planes"]
+    assert "more" not in registry.list_slugs(owner.tenant, None, 9), "no dataset is left of it"
+
+
 TYPES: list[tuple[str, str, Any]] = [
     # type, a value in SQL, what becomes of it
     ("smallint", "-32768", -32768),
@@ -387,7 +396,7 @@ def test_the_sensor_launches_what_is_due_as_an_asset_of_the_tenant(owner: Owner,
         done = job.execute_in_process(
             instance=instance, partition_key=slug, asset_selection=launched.asset_selection
         )
-        (found,) = done.asset_materializations_for_node("pipes__planes")
+        (found,) = done.asset_materializations_for_node("run_pipes")
         assert found.metadata["rows"].value == 1
     assert pipes.find(owner.tenant, "planes").asked_at is None
     ingest(owner)

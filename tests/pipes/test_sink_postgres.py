@@ -640,7 +640,7 @@ def test_the_sensor_launches_a_delivery_as_an_asset_of_the_tenant(owner: Owner, 
         done = job.execute_in_process(
             instance=instance, partition_key=slug, asset_selection=launched.asset_selection
         )
-        (materialized,) = done.asset_materializations_for_node("pipes__out_by_sensor")
+        (materialized,) = done.asset_materializations_for_node("run_pipes")
     assert materialized.metadata["upserted"].value == 1
     assert owner.tenant not in [each.tenant for each in pipes.due()]
     ended = pipes.delivered(owner.tenant, "out_by_sensor", after=None)

@@ -122,11 +122,13 @@ def test_each_type_has_its_schema_or_is_refused() -> None:
 
 
 def test_its_asset_depends_on_the_assets_of_its_sources() -> None:
-    (asset,) = pipe_assets({"fleet": "acme"}, {"fleet": {"planes"}})
-    assert asset.dependency_keys == {dg.AssetKey(["lake", "planes"])}
-    assert asset.key == pipe_key("fleet")
+    (assets,) = pipe_assets({"fleet": "acme", "stock": "acme"}, {"fleet": {"planes"}})
+    assert assets.asset_deps == {
+        pipe_key("fleet"): {dg.AssetKey(["lake", "planes"])},
+        pipe_key("stock"): set(),
+    }
 
 
 def test_its_asset_is_in_the_group_of_its_tenant_or_in_the_shared_one() -> None:
-    assets = pipe_assets({"fleet": "acme", "stock": None}, {})
-    assert [next(iter(asset.group_names_by_key.values())) for asset in assets] == ["tenant_acme", "shared"]
+    (assets,) = pipe_assets({"fleet": "acme", "stock": None}, {})
+    assert assets.group_names_by_key == {pipe_key("fleet"): "tenant_acme", pipe_key("stock"): "shared"}
