@@ -49,7 +49,7 @@ DUE = f"""
         AND coalesce(p.begun_at < now() - make_interval(secs => p.every_seconds), true))
     AND NOT EXISTS (SELECT FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe
         AND s.state = 'sent' AND s.settled_at IS NULL)
-ORDER BY t.slug, p.pipe
+ORDER BY p.asked_at, p.begun_at NULLS FIRST, t.slug, p.pipe
 """
 ALL = f"{_PIPES} ORDER BY t.slug, p.pipe"
 ASK = "UPDATE pipes SET asked_at = now() WHERE pipe = %s"
@@ -156,7 +156,10 @@ def list_pipes(tenant: Tenant) -> list[Pipe]:
 
 
 def due() -> list[Pipe]:
-    """List the pipes of all tenants that are due, except those that `list_all_pipes` leaves out."""
+    """List the pipes of all tenants that are due, except those that `list_all_pipes` leaves out.
+
+    Requested ones are first, then those that have not run for the longest time.
+    """
     with postgres.transaction("pulse_pipeline") as connection:
         return _readable(connection.execute(DUE))
 

@@ -23,7 +23,7 @@ from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
-from pulse_pipelines.defs.pipes.sensor import PIPE as PIPE_TAG, pipes_due
+from pulse_pipelines.defs.pipes.sensor import PIPE as PIPE_TAG, QUEUED_OF_TENANT, pipes_due
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import SyncState
 from pulse_pipelines.entities import syncs
@@ -405,6 +405,33 @@ def test_the_sensor_launches_what_is_due_as_an_asset_of_the_tenant(owner: Owner,
     assert pipes.find(owner.tenant, "planes").state == "paused"
     pipes.delete(owner.tenant, "planes")
     assert pipes.list_pipes(owner.tenant) == []
+
+
+def test_a_tenant_with_many_due_pipes_has_few_runs_queued(owner: Owner, source: Any) -> None:
+    """The others are launched as runs end; requested ones, and those that waited longest, are first."""
+    names = [f"planes_{number}" for number in range(QUEUED_OF_TENANT + 2)]
+    source.execute(TABLE)
+    for name in names:
+        pipes.create(owner.tenant, definition(PIPE | {"pipe": name, "dataset": name, "every": 3_600}))
+    pipes.ask(owner.tenant, names[-1])
+    loaded = defs()
+
+    def launched(instance: dg.DagsterInstance) -> list[str]:
+        result = pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
+        requests = (result.run_requests or []) if isinstance(result, dg.SensorResult) else []
+        own = [request for request in requests if request.partition_key == owner.tenant.slug]
+        for request in own:
+            job = loaded.resolve_job_def("pipes")
+            instance.create_run_for_job(job, tags=request.tags, status=dg.DagsterRunStatus.STARTED)
+        return [request.tags[PIPE_TAG].partition("/")[2] for request in own]
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert launched(instance) == [names[-1], *names[: QUEUED_OF_TENANT - 1]]
+        assert launched(instance) == []
+        for run, kind in zip(instance.get_runs(limit=2), ("SUCCESS", "FAILURE"), strict=True):
+            ended = dg.DagsterEvent(f"PIPELINE_{kind}", job_name="pipes")
+            instance.report_dagster_event(ended, run.run_id)
+        assert launched(instance) == [names[2], names[3]], "and not the one whose run has just failed"
 
 
 def test_a_run_that_ends_while_the_sensor_looks_is_not_launched_again(

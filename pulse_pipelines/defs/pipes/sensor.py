@@ -1,14 +1,14 @@
 """Sensor that launches pipes: by their schedule, and on request."""
 
-import time
-from collections.abc import Mapping
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
 from pulse_pipelines import pipes
 from pulse_pipelines.defs.launches import UNFINISHED
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
-from pulse_pipelines.defs.pipes.places import place_tags, way_of
+from pulse_pipelines.defs.pipes.places import TENANT, WAY, place_tags, way_of
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.pipes.watch import watch
 from pulse_resources.process.faults import fail_point
@@ -17,6 +17,10 @@ from pulse_resources.settings import load_settings
 PIPE = "pulse/pipe"
 RETRY_S = 60.0
 """Delay after a failed run, in seconds."""
+QUEUED, QUEUED_OF_TENANT = 100, 4
+"""Unfinished runs in one direction, and of a tenant in it, beyond which due pipes wait: one run of a tenant
+proceeds at a time, and each that is queued costs Dagster's daemon time."""
+FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 
 @dg.sensor(
@@ -30,21 +34,24 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
     loaded = context.repository_def.asset_graph.get_all_asset_keys() if context.repository_def else set()
     requests, tenants = [], set()
     # First: a run that ends in between is no longer active, and its pipe is no longer due.
-    active = _active(context.instance)
+    unfinished = context.instance.get_runs(dg.RunsFilter(job_name=JOB, statuses=UNFINISHED))
     fail_point("pipes.looked")
+    busy = {run.tags.get(PIPE) for run in unfinished} | _recently_failed(context.instance)
+    queued = Counter(run.tags.get(tag) for run in unfinished for tag in (WAY, TENANT))
     for pipe in pipes.due():
         owner = pipe.tenant.slug
-        tags, way = {PIPE: f"{owner}/{pipe.name}"}, way_of(pipe.definition)
+        tags, places = {PIPE: f"{owner}/{pipe.name}"}, place_tags(owner, way_of(pipe.definition))
         if pipe_key(pipe.name) not in loaded:  # for a new name the code location is reloaded first
             continue
-        if tags[PIPE] in active or _failed_recently(context.instance, tags):
+        if tags[PIPE] in busy or queued[places[WAY]] >= QUEUED or queued[places[TENANT]] >= QUEUED_OF_TENANT:
             continue
+        queued.update(places.values())
         tenants.add(owner)
         requests.append(
             dg.RunRequest(
                 asset_selection=[pipe_key(pipe.name)],
                 partition_key=owner,
-                tags=tags | tenant_tags([owner]) | dict(place_tags(owner, way)),
+                tags=tags | tenant_tags([owner]) | dict(places),
             )
         )
     existing = set(context.instance.get_dynamic_partitions(str(TENANTS.name)))
@@ -72,16 +79,16 @@ def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     return dg.SkipReason(f"{wrong} pipes cannot continue: see the log" if wrong else "all pipes can continue")
 
 
-def _active(instance: dg.DagsterInstance) -> set[str]:
-    """The pipes that have a run that is queued or under way, as tags name them."""
-    runs = instance.get_runs(dg.RunsFilter(job_name=JOB, statuses=UNFINISHED))
-    return {run.tags[PIPE] for run in runs if PIPE in run.tags}
-
-
-def _failed_recently(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
-    records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
-    if not records:
-        return False
-    status, ended = records[0].dagster_run.status, records[0].end_time
-    failed = status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-    return failed and ended is not None and time.time() - ended < RETRY_S
+def _recently_failed(instance: dg.DagsterInstance) -> set[str | None]:
+    """Pipes, as tags name them, whose last run failed less than `RETRY_S` ago."""
+    since = datetime.now(UTC) - timedelta(seconds=RETRY_S)
+    ended = dg.RunsFilter(job_name=JOB, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], updated_after=since)
+    last = {
+        record.dagster_run.tags.get(PIPE): record
+        for record in instance.get_run_records(ended, ascending=True)
+    }
+    return {
+        pipe
+        for pipe, record in last.items()
+        if record.dagster_run.status in FAILED and (record.end_time or 0) > since.timestamp()
+    }
