@@ -423,7 +423,7 @@ def growth(
     """Ticks of the sensors, status and reloads, against how much there is of one kind."""
     sizes = [int(count) for count in counts.split(",")]
     rows: dict[str, list[str]] = {}
-    with stack("--only", "postgres"):
+    with stack("--only", "postgres,minio"):
         registered = Registry(10 if kind == "tenants" else tenants, 1)
         registered.grow(slugs=10)
         for size in sizes:

@@ -32,7 +32,7 @@ SENSORS = (
     "dataset_moves",
     "cli_backfill_events",
     "syncs",
-    "dead_letter_sweep",
+    "overdue_dead_letters",
 )
 
 
