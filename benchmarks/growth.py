@@ -32,7 +32,7 @@ SENSORS = (
     "dataset_moves",
     "cli_backfill_events",
     "syncs",
-    "overdue_dead_letters",
+    "dead_letter_sweep",
 )
 
 
