@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -17,6 +18,7 @@ from support.maintenance import live_files, log
 from support.moves import asked, ready, run
 
 from pulse_pipelines import moves, registry
+from pulse_pipelines.defs.moves import sensor
 from pulse_pipelines.maintenance import rewrite
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
@@ -311,6 +313,22 @@ def test_what_fails_for_a_while_is_tried_again_and_not_for_ever(
             take(owner, move, record.MAX_ATTEMPTS)
         assert now(owner, move).state == MoveState.FAILED
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
+
+
+def test_of_a_tenant_with_many_moves_few_are_launched_ahead() -> None:
+    def open_move(tenant: str, state: MoveState, ready: bool = True) -> Any:
+        return SimpleNamespace(
+            tenant=SimpleNamespace(slug=tenant), ready=ready, move=SimpleNamespace(state=state)
+        )
+
+    runs, waits = open_move("acme", MoveState.RUNNING), open_move("acme", MoveState.PLANNED, ready=False)
+    many = [open_move("acme", MoveState.PLANNED) for _ in range(9)]
+    other = open_move("zeta", MoveState.PLANNED)
+    assert list(sensor._next([runs, waits, *many, other])) == [
+        runs,
+        *many[: sensor.LAUNCHED_OF_TENANT],
+        other,
+    ]
 
 
 def test_a_run_that_vanished_before_it_began_is_followed_by_another(

@@ -3,7 +3,8 @@
 As with batches every attempt has its own run key, and is requested until it has begun.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import dagster as dg
 
@@ -13,6 +14,10 @@ from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.moves import MoveState, record
 from pulse_pipelines.moves.record import Attempt, Open
 from pulse_resources.errors import Fenced
+
+LAUNCHED_OF_TENANT = 2
+"""Runs of a tenant that wait or are about to begin: one proceeds at a time, and each that is queued costs
+Dagster's daemon time."""
 
 
 @dg.sensor(
@@ -24,22 +29,33 @@ from pulse_resources.errors import Fenced
     "dataset is unchanged.",
 )
 def dataset_moves(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    for open_move in record.open_moves():
+    for open_move in _next(record.open_moves()):
         try:
             _give_up_dead_attempt(context, open_move)
         except Fenced:  # it has just ended, or begun
             continue
         except Exception:  # one move must not keep all others from being launched
             context.log.exception("move %s was not looked at", open_move.move.move_id)
-    if requests := list(_run_requests(record.open_moves())):
+    if requests := list(_run_requests(_next(record.open_moves()))):
         yield from requests
     else:
         yield dg.SkipReason("no move waits for a run")
 
 
-def _run_requests(moves: list[Open]) -> Iterator[dg.RunRequest]:
+def _next(moves: list[Open]) -> Iterator[Open]:
+    """Moves that run, and the first ones of each tenant that are ready."""
+    ahead = Counter[str]()
     for open_move in moves:
-        if open_move.move.state == MoveState.PLANNED and open_move.ready:
+        if open_move.move.state == MoveState.PLANNED:
+            if not open_move.ready or ahead[open_move.tenant.slug] == LAUNCHED_OF_TENANT:
+                continue
+            ahead[open_move.tenant.slug] += 1
+        yield open_move
+
+
+def _run_requests(moves: Iterable[Open]) -> Iterator[dg.RunRequest]:
+    for open_move in moves:
+        if open_move.move.state == MoveState.PLANNED:
             tenant, planned = open_move.tenant.slug, open_move.move
             yield dg.RunRequest(
                 run_key=run_key(open_move),
@@ -68,7 +84,7 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, open_move: Open) 
     if open_move.move.state == MoveState.RUNNING:
         if not record.is_leased(open_move.move.move_id):
             why = "the run died"
-    elif open_move.ready:
+    else:
         status = vanished(context.instance, run_key(open_move), open_move.move.attempt)
         if status is not None:
             why = f"the run ended before it began the move: {status.value}"
