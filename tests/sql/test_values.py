@@ -113,6 +113,18 @@ def test_a_type_that_parquet_lacks_is_named_with_its_column(made: Processes, exp
     ask(made, f'SELECT ({expression})::VARCHAR AS "when"', media_type=PARQUET)
 
 
+@pytest.mark.parametrize("media_type", [ARROW, PARQUET])
+def test_a_number_of_39_digits_is_named_with_its_column(made: Processes, media_type: str) -> None:
+    """HUGEINT is a decimal of 38 digits there: of more, readers make another number, or none."""
+    for expression in ("170141183460469231731687303715884105727", "{'a': [NULL, -100000000000000000000000000000000000000]}"):
+        with pytest.raises(UserError, match=r"the column 'sum', of type .* a number of 39 digits") as said:
+            ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
+        assert "CAST" in str(said.value)
+        assert len(json.loads(ask(made, f'SELECT {expression} AS "sum"'))["rows"]) == 1
+    for expression in (f"{'9' * 38}::HUGEINT", "340282366920938463463374607431768211455::UHUGEINT", "sum(1)"):
+        assert ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
+
+
 @pytest.mark.parametrize("expression", ["1::VARIANT", "[" * 100 + "1" + "]" * 100])
 def test_what_has_no_form_is_no_lack_of_memory(made: Processes, expression: str) -> None:
     with pytest.raises(UserError, match="the result cannot be written as application/json") as said:
