@@ -132,6 +132,20 @@ def test_what_has_no_form_is_no_lack_of_memory(made: Processes, expression: str)
     assert "memory" not in str(said.value)
 
 
+def test_numbers_that_duckdb_changes_are_those_of_the_page(made: Processes) -> None:
+    """The page on SQL says of each how to read it exactly."""
+    price = """'{"a":1,"price":883406386745030.3}'"""
+    (row,) = json.loads(
+        ask(
+            made,
+            f"""SELECT {price} ->> '$.price' AS json,
+                regexp_extract({price}, '"price":([-+.0-9eE]+)', 1) AS text, x = 0.9366088668340495 AS decimal, x = 0.9366088668340495e0 AS double
+            FROM (SELECT '0.9366088668340495'::DOUBLE AS x)""",
+        )
+    )["rows"]
+    assert row == {"json": "883406386745030.2", "text": "883406386745030.3", "decimal": False, "double": True}
+
+
 def test_rows_of_many_batches_and_odd_values_between_usual_ones(made: Processes) -> None:
     sql = "SELECT CASE WHEN range % 300 = 7 THEN NULL ELSE DATE '9999-12-30' + range::INTEGER END AS d"
     found: list[Any] = json.loads(ask(made, f"{sql} FROM range(900)"))["rows"]
