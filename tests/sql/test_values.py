@@ -139,7 +139,8 @@ def test_numbers_that_duckdb_changes_are_those_of_the_page(made: Processes) -> N
         ask(
             made,
             f"""SELECT {price} ->> '$.price' AS json,
-                regexp_extract({price}, '"price":([-+.0-9eE]+)', 1) AS text, x = 0.9366088668340495 AS decimal, x = 0.9366088668340495e0 AS double
+                regexp_extract({price}, '"price":([-+.0-9eE]+)', 1) AS text,
+                x = 0.9366088668340495 AS decimal, x = 0.9366088668340495e0 AS double
             FROM (SELECT '0.9366088668340495'::DOUBLE AS x)""",
         )
     )["rows"]

@@ -14,7 +14,7 @@ _MOST_DIGITS = 4_300
 _MOST_BITS = 14_284
 """Bits of the largest integers with so many digits."""
 _WRITTEN = (str, int, float, type(None), date, UUID)
-"""Types of values that an event may have, but for those that hold others."""
+"""Types of values of an event, beside mappings and lists."""
 
 
 def clean(text: object, most: int = MAX_TEXT) -> str:
