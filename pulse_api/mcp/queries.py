@@ -107,6 +107,8 @@ def _condition(layer: Meaning, filter_: Any) -> Condition:
 
 def _compared(field: Field, value: Value) -> Value:
     """A value as its column is compared with it: DuckDB would round the text of a number to an integer."""
+    if field.kind == Kind.STRING and not isinstance(value, str):
+        raise UserError(f"{field.name} has texts, and {value} is none", fix="Write the value in quotes")
     if field.kind not in (Kind.LONG, Kind.DOUBLE) or not isinstance(value, str):
         return value
     if not _NUMBER.fullmatch(value):

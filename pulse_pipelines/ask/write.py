@@ -9,8 +9,8 @@ from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_pipelines.sql.engine import LATEST
 
 AT = '"timestamp"'
-EXACT_DIGITS = 15
-"""Digits of a decimal that is exactly one double, also after a cast."""
+EXACT_DIGITS, EXACT_PLACES = 15, 22
+"""Digits of a decimal, and of these after its point, that DuckDB casts to the nearest double."""
 _CYCLES = {
     "weekday": f"dayname({AT})",
     "hour of day": f"hour({AT})",
@@ -153,9 +153,10 @@ def _literal(value: Value, kind: str) -> str:
         return "'{}'".format(value.replace("'", "''"))
     number = Decimal(str(value))
     written = f"{number:f}"
-    # DuckDB compares a decimal exactly with integers; its cast of one to a double may be off in the last digit.
-    is_double = kind == Kind.DOUBLE and "." in written and len(number.as_tuple().digits) > EXACT_DIGITS
-    return f"{written}e0" if is_double else written
+    # DuckDB compares decimals exactly with integers; its cast of one to a double may be off in the last digit.
+    digits, places = len(number.as_tuple().digits), len(written.partition(".")[2])
+    is_off = places and (digits > EXACT_DIGITS or places > EXACT_PLACES)
+    return f"{written}e0" if is_off and kind == Kind.DOUBLE else written
 
 
 def _moment(at: datetime) -> str:

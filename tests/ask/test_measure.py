@@ -45,6 +45,8 @@ def test_a_moment_keeps_its_fraction() -> None:
         ("amount", "0.9366088668340495", "0.9366088668340495e0"),
         ("amount", 0.9366088668340495, "0.9366088668340495e0"),
         ("amount", 1e-7, "0.0000001"),
+        ("amount", 3.572079e-19, "0.0000000000000000003572079e0"),
+        ("items", 2**53 + 1, "9007199254740993"),
         ("country", "1.5", "'1.5'"),
     ],
 )
@@ -58,6 +60,12 @@ def test_a_number_is_compared_as_its_column_has_it(column: str, value: Any, lite
 def test_what_is_no_number_is_not_compared_with_one(value: str) -> None:
     with pytest.raises(UserError, match="amount has numbers, and"):
         sql(filters=[{"column": "amount", "operator": "=", "values": [value]}])
+
+
+def test_what_is_no_text_is_not_compared_with_one() -> None:
+    """DuckDB would compare the texts as numbers: 5 with 05, and fail at all others."""
+    with pytest.raises(UserError, match="country has texts, and 5 is none"):
+        sql(filters=[{"column": "country", "operator": "=", "values": [5]}])
 
 
 def test_a_tool_says_what_http_says_in_headers() -> None:
