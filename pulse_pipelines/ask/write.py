@@ -153,7 +153,7 @@ def _literal(value: Value, kind: str) -> str:
         return "'{}'".format(value.replace("'", "''"))
     number = Decimal(str(value))
     written = f"{number:f}"
-    # DuckDB compares decimals exactly with integers; its cast of one to a double may be off in the last digit.
+    # DuckDB compares decimals exactly with integers; its cast of one to a double may be off in the last digit
     digits, places = len(number.as_tuple().digits), len(written.partition(".")[2])
     is_off = places and (digits > EXACT_DIGITS or places > EXACT_PLACES)
     return f"{written}e0" if is_off and kind == Kind.DOUBLE else written
