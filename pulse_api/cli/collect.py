@@ -248,7 +248,8 @@ def _is_json(text: bytes) -> bool:
 
 def _elements(text: bytes) -> Iterator[bytes]:
     try:
-        array, whole = json.loads(text), text.decode()
+        whole = text.decode()  # by json.loads it would be UTF-16, too, if it looks like that
+        array = json.loads(whole)
     except (ValueError, RecursionError) as error:
         why = clearer(text, error) if isinstance(error, ValueError) else "it is nested too deeply"
         raise UserError(f"the events are not a JSON array: {why}") from error

@@ -1,18 +1,23 @@
 """MCP tools that run a query: the caller's SQL, or a measure."""
 
 import asyncio
+import re
+from decimal import Decimal
 from typing import Any
 
 from pulse_api.mcp.arguments import ExplainArguments, MeasureArguments, QueryArguments
 from pulse_api.mcp.session import Answer, Session
 from pulse_pipelines.ask import meaning, plan, record, write
 from pulse_pipelines.ask.meaning import Field, Meaning
-from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span
+from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span, Value
 from pulse_pipelines.ask.read import QueryResult
 from pulse_pipelines.domain.json_values import with_text_ids
 from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import UserError, meant
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}(?:\.[0-9]{1,19})?")
+"""A number of up to 38 digits, which DuckDB compares exactly with an integer."""
 
 
 async def query(session: Session, arguments: QueryArguments) -> Answer:
@@ -96,7 +101,19 @@ def _condition(layer: Meaning, filter_: Any) -> Condition:
     least, most = arity.get(filter_.operator, (1, 1))
     if not least <= len(filter_.values) <= most:
         raise UserError(f"{filter_.operator} takes {least} value{'s' if least != 1 else ''}")
-    return Condition(_field(layer, filter_.column), filter_.operator, tuple(filter_.values))
+    field = _field(layer, filter_.column)
+    return Condition(field, filter_.operator, tuple(_compared(field, value) for value in filter_.values))
+
+
+def _compared(field: Field, value: Value) -> Value:
+    """A value as its column is compared with it: DuckDB would round the text of a number to an integer."""
+    if field.kind == Kind.STRING and not isinstance(value, str):
+        raise UserError(f"{field.name} has texts, and {value} is none", fix="Write the value in quotes")
+    if field.kind not in (Kind.LONG, Kind.DOUBLE) or not isinstance(value, str):
+        return value
+    if not _NUMBER.fullmatch(value):
+        raise UserError(f"{field.name} has numbers, and {value[:40]!r} is none", fix="Write it like 12.5")
+    return Decimal(value)
 
 
 def _field(layer: Meaning, name: str) -> Field:

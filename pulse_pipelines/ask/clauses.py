@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pulse_pipelines.ask.meaning import Field
 from pulse_pipelines.ask.phrases import ADJECTIVES, Phrases, keys
-from pulse_pipelines.ask.plan import Condition, Grain, Plan
+from pulse_pipelines.ask.plan import Condition, Grain, Plan, Value
 from pulse_pipelines.ask.words import MAX_PHRASE
 from pulse_pipelines.domain.schemas.columns import Kind
 
@@ -197,7 +197,7 @@ class Clauses(Phrases):
             yield from self._listed(field, operator, values, end)
 
     def _listed(
-        self, field: Field, operator: str, values: tuple[str | float | int | bool, ...], end: int
+        self, field: Field, operator: str, values: tuple[Value, ...], end: int
     ) -> Iterator[tuple[Condition, int]]:
         """A list of values of the same column."""
         yield Condition(field, operator, values), end

@@ -3,17 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from fractions import Fraction
 
 from pulse_pipelines.ask.meaning import Field
-from pulse_pipelines.ask.plan import Grain, Measure
+from pulse_pipelines.ask.plan import Grain, Measure, Value
 from pulse_pipelines.ask.times import Times
-from pulse_pipelines.ask.units import CURRENCIES, MILLISECONDS, SAME_UNIT, in_unit
+from pulse_pipelines.ask.units import CURRENCIES, MAX_DIGITS, MILLISECONDS, SAME_UNIT, in_unit
 from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma
 from pulse_pipelines.domain.schemas.columns import Kind
 
-MAX_DIGITS = 20
-"""Longest number: beyond it a number is not what it was."""
 MAX_RANKED = 10_000
 MAX_STEPS = 50_000
 """Steps per parse: a question that needs more is not understood."""
@@ -196,7 +195,7 @@ class Phrases:
             elif field.aggregation:
                 yield Measure(field.aggregation, field), end
 
-    def value(self, field: Field, i: int) -> Iterator[tuple[tuple[str | float | int | bool, ...], int]]:
+    def value(self, field: Field, i: int) -> Iterator[tuple[tuple[Value, ...], int]]:
         """A value to compare a column with; several if the data has several spellings."""
         i = self.skip(i)
         if i >= len(self.words):
@@ -239,7 +238,7 @@ class Phrases:
         some = self.words[i : i + size]
         return " ".join(word.text.lower() for word in some) if len(some) == size else ""
 
-    def number(self, i: int) -> float | int | None:
+    def number(self, i: int) -> Decimal | int | None:
         """A number, in digits or as a word; but not "one", which also stands for a thing."""
         if i < len(self.words) and self.words[i].kind == "word" and self.at(i) in NUMBERS:
             return NUMBERS[self.at(i)]
@@ -248,7 +247,7 @@ class Phrases:
         text = self.words[i].text.replace(",", "")
         if len(text) > MAX_DIGITS:
             return None
-        return float(text) if "." in text else int(text)
+        return Decimal(text) if "." in text else int(text)
 
     def whole(self, i: int) -> int | None:
         """The requested number of things, if there can be so many."""

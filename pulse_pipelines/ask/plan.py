@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 
 from pulse_pipelines.ask.meaning import Field, Meaning
 
+Value = str | Decimal | float | int | bool
+"""What a column is compared with. A number of a question is exact: a decimal if it has a fraction."""
 GRAINS = ("minute", "hour", "day", "week", "month", "quarter", "year")
 
 
@@ -32,7 +35,7 @@ class Condition:
     field: Field | Grain
     operator: str
     """=, !=, <, <=, >, >=, between, missing, known. A row without a value is != every value."""
-    values: tuple[str | float | int | bool, ...] = ()
+    values: tuple[Value, ...] = ()
     """Values for = and !=: any of them."""
 
 
@@ -186,7 +189,11 @@ def _condition(condition: Condition) -> str:
         return f"{name} is {condition.operator}"
     joint = " to " if condition.operator == "between" else " or "
     missing = " (or missing)" if condition.operator == "!=" else ""
-    return f"{name} {condition.operator} {joint.join(map(repr, condition.values))}{missing}"
+    return f"{name} {condition.operator} {joint.join(map(_value, condition.values))}{missing}"
+
+
+def _value(value: Value) -> str:
+    return f"{value:f}" if isinstance(value, Decimal) else repr(value)
 
 
 def _span(span: Span) -> str:

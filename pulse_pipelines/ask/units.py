@@ -1,5 +1,6 @@
 """Units of numbers: their names, and numbers in another unit."""
 
+from decimal import Decimal
 from fractions import Fraction
 
 _TIMES = {"ms": 1, "second": 1_000, "sec": 1_000, "minute": 60_000, "min": 60_000}
@@ -22,7 +23,16 @@ SAME_UNIT = CURRENCIES | {
 }
 
 
-def in_unit(number: int | float, factor: int | Fraction) -> int | float:
+MAX_DIGITS = 20
+"""Longest number: beyond it a number is not what it was."""
+
+
+def in_unit(number: int | Decimal, factor: int | Fraction) -> int | Decimal:
     """A number in another unit, computed exactly: 8.2 hours are 492 minutes, and not slightly fewer."""
-    converted = Fraction(str(number)) * factor
-    return number if factor == 1 else int(converted) if converted.denominator == 1 else float(converted)
+    converted = Fraction(number) * factor
+    if factor == 1:
+        return number
+    if converted.denominator == 1:
+        return int(converted)
+    exact = Decimal(converted.numerator) / converted.denominator
+    return exact if len(exact.as_tuple().digits) <= MAX_DIGITS else Decimal(repr(float(converted)))

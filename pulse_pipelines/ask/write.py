@@ -1,12 +1,16 @@
 """SQL of a plan, in DuckDB's dialect. Names are quoted and values are literals: a question is never SQL."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 
 from pulse_pipelines.ask.meaning import Field
-from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span
+from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span, Value
+from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_pipelines.sql.engine import LATEST
 
 AT = '"timestamp"'
+EXACT_DIGITS, EXACT_PLACES = 15, 22
+"""Digits of a decimal, and of these after its point, that DuckDB casts to the nearest double."""
 _CYCLES = {
     "weekday": f"dayname({AT})",
     "hour of day": f"hour({AT})",
@@ -123,7 +127,8 @@ def _where(plan: Plan) -> list[str]:
 
 def _condition(condition: Condition) -> str:
     column = _dimension(condition.field)
-    values = [_literal(value) for value in condition.values]
+    kind = condition.field.kind if isinstance(condition.field, Field) else Kind.STRING
+    values = [_literal(value, kind) for value in condition.values]
     match condition.operator:
         case "missing":
             return f"{column} IS NULL"
@@ -141,12 +146,17 @@ def _condition(condition: Condition) -> str:
             return f"{column} {operator} {values[0]}"
 
 
-def _literal(value: str | float | int | bool) -> str:
+def _literal(value: Value, kind: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return "'{}'".format(value.replace("'", "''"))
-    return repr(value)
+    number = Decimal(str(value))
+    written = f"{number:f}"
+    # DuckDB compares decimals exactly with integers; its cast of one to a double may be off in the last digit
+    digits, places = len(number.as_tuple().digits), len(written.partition(".")[2])
+    is_off = places and (digits > EXACT_DIGITS or places > EXACT_PLACES)
+    return f"{written}e0" if is_off and kind == Kind.DOUBLE else written
 
 
 def _moment(at: datetime) -> str:

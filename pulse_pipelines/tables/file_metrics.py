@@ -10,17 +10,17 @@ from datetime import date, timedelta
 from functools import lru_cache
 
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+from pyiceberg.io.pyarrow import DataFileStatistics, parquet_path_to_id_mapping
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
 from pulse_pipelines.tables.written_files import Metrics
 
 EPOCH = date(1970, 1, 1)
 TRUNCATED = 16
 """Characters of a string's bound: Iceberg's default."""
+_BEFORE_SURROGATES, _AFTER_SURROGATES, _LAST = "\ud7ff", "\ue000", "\U0010ffff"
 
 _PACK = {
     "INT64": struct.Struct("<q").pack,
@@ -91,8 +91,30 @@ def _bounds(groups: Sequence[pq.Statistics]) -> tuple[bytes, bytes | None]:
     if pack := _PACK.get(groups[0].physical_type):
         return pack(min(g.min_raw for g in groups)), pack(max(g.max_raw for g in groups))
     low, high = min(g.min for g in groups), max(g.max for g in groups)
-    upper = truncate_upper_bound_text_string(high, TRUNCATED)
+    upper = text_above(high, TRUNCATED)
     return low[:TRUNCATED].encode(), None if upper is None else upper.encode()
+
+
+def text_above(text: str, length: int) -> str | None:
+    """The upper bound of a text: the text itself, or of a longer one a text of this length above it.
+
+    None: there is none. PyIceberg increments the last character, also U+D7FF: the next one is half of
+    a surrogate pair, which UTF-8 lacks.
+    """
+    if len(text) <= length:
+        return text
+    for end in range(length, 0, -1):
+        if text[end - 1] != _LAST:
+            above = _AFTER_SURROGATES if text[end - 1] == _BEFORE_SURROGATES else chr(ord(text[end - 1]) + 1)
+            return text[: end - 1] + above + text[end:length]
+    return None
+
+
+def bound_texts(statistics: DataFileStatistics) -> None:
+    """Bound what pyiceberg collected of columns of text by `text_above`, before pyiceberg does."""
+    for column in statistics.column_aggregates.values():
+        if isinstance(column.current_max, str) and column.trunc_length is not None:
+            column.current_max = text_above(column.current_max, column.trunc_length)
 
 
 def data_file(path: str, day: date, rows: int, size: int, metrics: Metrics) -> DataFile:

@@ -32,6 +32,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import StringType
 
 from pulse_pipelines.tables import parquet_files
+from pulse_pipelines.tables.file_metrics import bound_texts
 from pulse_pipelines.tables.orphan_files import Access
 from pulse_pipelines.tables.reachable_files import plain
 from pulse_pipelines.tables.rewrite_file import rows_at_a_time
@@ -278,6 +279,7 @@ def _data_file(
         dropped | compute_statistics_plan(table.schema(), table.properties),
         dict(zip(paths, leaves, strict=True)),
     )
+    bound_texts(statistics)
     made = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,

@@ -28,7 +28,7 @@ TRIPS = meaning.of_schema(
 )
 NOW = datetime(2026, 11, 25, 8, tzinfo=UTC)
 ROWS = """
-CREATE TABLE trips AS SELECT * FROM (VALUES
+CREATE TABLE trips AS SELECT * REPLACE (fare::DOUBLE AS fare, passengers::BIGINT AS passengers) FROM (VALUES
     ('car', 'paid', 10.0, 1, true, false, TIMESTAMPTZ '2026-11-01 10:00:00Z'),
     ('bus', 'not paid', 20.0, 2, false, false, TIMESTAMPTZ '2026-11-01 12:00:00Z'),
     (NULL, 'paid', 30.0, 3, NULL, NULL, TIMESTAMPTZ '2026-11-20 10:00:00Z'),
@@ -160,3 +160,27 @@ def test_shares_add_up(trips: duckdb.DuckDBPyConnection) -> None:
         answered(trips, f"what percentage of trips were {what}") for what in ("late", "not late")
     )
     assert (late[0], not_late[0]) == (50, 50)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "condition", "number"),
+    [
+        ("passengers", 2**53 + 1, "over 9007199254740992.5", 1),
+        ("passengers", 2**53 + 1, "over 9007199254740993.5", 0),
+        ("passengers", 2**53 + 1, "under 9007199254740993.5", 1),
+        ("passengers", 922337203685477581, "over 922337203685477580.5", 1),
+        ("passengers", 2, "= 1.5", 0),
+        ("fare", 0.9366088668340495, "= 0.9366088668340495", 1),
+        ("fare", 0.9260948304880197, "over 0.9260948304880197", 0),
+        ("fare", 0.1, "= 0.1", 1),
+    ],
+)
+def test_a_number_is_compared_with_all_its_digits(
+    trips: duckdb.DuckDBPyConnection, column: str, value: float, condition: str, number: int
+) -> None:
+    """Neither as the double that is nearest to it, nor as what DuckDB makes of a decimal."""
+    with trips.cursor() as beside:
+        beside.begin()
+        beside.execute(f"UPDATE trips SET {column} = CASE WHEN passengers = 1 THEN ? END", [value])
+        assert answered(beside, f"how many trips with {column} {condition}")[0] == number
+        beside.rollback()

@@ -154,6 +154,8 @@ TRIPS = {
         ("How many trips had a wait over 2 hours?", "where wait_mins > 120"),
         ("How many trips had a wait over 8.2 hours?", "where wait_mins > 492"),
         ("How many trips had a wait over 9 seconds?", "where wait_mins > 0.15"),
+        ("How many trips had a wait over 20 seconds?", "where wait_mins > 0.3333333333333333"),
+        ("How many trips had a wait over 9007199254740993.5 minutes?", "wait_mins > 9007199254740993.5"),
         ("How many trips from Berlin to Rome?", "where origin = 'Berlin' and destination = 'Rome'"),
         ("trips from Berlin by month", "by month; where origin = 'Berlin'"),
         ("How many trips with a distance over 2 miles?", "'miles' means nothing"),

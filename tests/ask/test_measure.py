@@ -13,7 +13,8 @@ from pulse_pipelines.ask import meaning, write
 from pulse_pipelines.domain.schemas.columns import columns
 from pulse_resources.errors import UserError
 
-DOCUMENT = {"type": "object", "properties": {"country": {"type": "string"}, "amount": {"type": "number"}}}
+TYPES = {"country": "string", "amount": "number", "items": "integer"}
+DOCUMENT = {"type": "object", "properties": {name: {"type": kind} for name, kind in TYPES.items()}}
 TYPED = [(each.field, each.name, each.type) for each in columns(DOCUMENT)]
 
 
@@ -34,6 +35,37 @@ def test_entities_have_no_time(more: dict[str, Any]) -> None:
 
 def test_a_moment_keeps_its_fraction() -> None:
     assert "2026-01-01 00:00:00.500000+00" in sql(start="2026-01-01T01:00:00.5+01:00")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "literal"),
+    [
+        ("items", "9007199254740993.5", "9007199254740993.5"),
+        ("items", 1.5, "1.5"),
+        ("amount", "0.9366088668340495", "0.9366088668340495e0"),
+        ("amount", 0.9366088668340495, "0.9366088668340495e0"),
+        ("amount", 1e-7, "0.0000001"),
+        ("amount", 3.572079e-19, "0.0000000000000000003572079e0"),
+        ("items", 2**53 + 1, "9007199254740993"),
+        ("country", "1.5", "'1.5'"),
+    ],
+)
+def test_a_number_is_compared_as_its_column_has_it(column: str, value: Any, literal: str) -> None:
+    """DuckDB would round the text of a number to an integer, and a decimal of 16 digits to another double."""
+    filters = [{"column": column, "operator": ">", "values": [value]}]
+    assert sql(filters=filters).endswith(f'WHERE "{column}" > {literal}')
+
+
+@pytest.mark.parametrize("value", ["abc", "", "NaN", "1,5", "0x10", "1e999999999"])
+def test_what_is_no_number_is_not_compared_with_one(value: str) -> None:
+    with pytest.raises(UserError, match="amount has numbers, and"):
+        sql(filters=[{"column": "amount", "operator": "=", "values": [value]}])
+
+
+def test_what_is_no_text_is_not_compared_with_one() -> None:
+    """DuckDB would compare the texts as numbers: 5 with 05, and fail at all others."""
+    with pytest.raises(UserError, match="country has texts, and 5 is none"):
+        sql(filters=[{"column": "country", "operator": "=", "values": [5]}])
 
 
 def test_a_tool_says_what_http_says_in_headers() -> None:

@@ -866,6 +866,9 @@ def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]
     with pytest.raises(UserError, match="the file is compressed by gzip"):
         list(collecting._payloads([gzip.compress(given[1])], array("Q")))
+    for charset in ("utf-16-le", "utf-32-le"):  # without a mark: it begins with a bracket
+        with pytest.raises(UserError, match="not a JSON array"):
+            list(collecting._payloads([f"[{given[1].decode()}]".encode(charset)], array("Q")))
     elements = [b'{"a": 1.10,\n"b": 9007199254740993.0}', b"1e400", b"NaN", b'"\\ud800"', b'{"c": 1, "c": 2}']
     assert list(collecting._payloads([b"[ ", b" , ".join(elements), b"]"], array("Q"))) == elements
     marked = codecs.BOM_UTF8 + given[1]

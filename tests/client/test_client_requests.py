@@ -8,9 +8,11 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from email.utils import format_datetime
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -245,8 +247,8 @@ def test_it_waits_at_least_for_retry_after(send: Send) -> None:
 def test_a_date_is_waited_for_as_seconds_are() -> None:
     """As proxies write it; one that has passed is no wait."""
     later = format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
-    for date, least, most in ((later, 80_000, 86_400), ("Sun, 06 Nov 1994 08:49:37 GMT", 0, 0)):
-        wait = retry_after(problem(429, **{"Retry-After": date}))
+    for when, least, most in ((later, 80_000, 86_400), ("Sun, 06 Nov 1994 08:49:37 GMT", 0, 0)):
+        wait = retry_after(problem(429, **{"Retry-After": when}))
         assert wait is not None
         assert least <= wait <= most
     assert retry_after(problem(429, **{"Retry-After": "soon"})) is None
@@ -350,6 +352,23 @@ def test_what_cannot_be_a_key_is_an_error_that_does_not_repeat_it(key: str) -> N
     assert not key.strip() or key not in str(caught.value)
 
 
+class NoTime(datetime):
+    """As pandas' NaT, a missing time."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, _: object) -> bool:
+        return False
+
+    def __ne__(self, _: object) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return "NaT"
+
+    isoformat = __str__  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("data", "pointer", "words"),
     [
@@ -361,7 +380,11 @@ def test_what_cannot_be_a_key_is_an_error_that_does_not_repeat_it(key: str) -> N
         ({"a": {"\udfff": 1}}, "/data/a", "the name of a member has half of a surrogate pair"),
         ({"n": 10**4_300}, "/data/n", "the integer has more than 4,300 digits"),
         ({"n": math.nan}, "/data/n", "nan is not a number of JSON"),
-        ({"n": object()}, None, "object is not a value of JSON"),
+        ({"n": object()}, "/data/n", "object is not a value of JSON"),
+        ({"n": [{"price": Decimal("1.10")}]}, "/data/n/0/price", "Decimal is not a value of JSON: make it"),
+        ({"n": b"a"}, "/data/n", "bytes is not a value of JSON"),
+        ({"at": NoTime(1, 1, 1)}, "/data/at", "NaT is not a time"),
+        ({"n": {(1, 2): 3}}, "/data/n", "the name of a member is a text, not tuple"),
     ],
 )
 def test_what_cannot_be_written_is_named_with_its_place(
@@ -371,6 +394,33 @@ def test_what_cannot_be_written_is_named_with_its_place(
     assert refused.pointer == pointer
     assert words in refused.detail
     assert refused.detail.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1 + 0.2, "0.30000000000000004"),
+        (-0.0, "-0.0"),
+        (5e-324, "5e-324"),
+        (1e22, "1e+22"),
+        (9007199254740993, "9007199254740993"),
+        (2**64, "18446744073709551616"),
+        (datetime(2026, 1, 1, 10), '"2026-01-01T10:00:00"'),
+        (
+            datetime(2026, 1, 1, 10, 0, 0, 1, timezone(timedelta(hours=5, minutes=45))),
+            '"2026-01-01T10:00:00.000001+05:45"',
+        ),
+        (datetime(1900, 1, 1, tzinfo=timezone(timedelta(seconds=1172))), '"1899-12-31T23:40:28+00:00"'),
+        (date(1, 1, 1), '"0001-01-01"'),
+        (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        ("\U0001f600\u2028", '"\U0001f600\u2028"'),
+        ((1, None, True), "[1,null,true]"),
+    ],
+)
+def test_a_value_is_written_with_all_its_digits(value: Any, text: str) -> None:
+    """A time without a zone stays one: none is made up. An offset with seconds is none of RFC 3339."""
+    (batch,) = batches([event(v=value)])
+    assert f'"v":{text}}}'.encode() in batch.events[0].payload
 
 
 def test_an_event_that_contains_itself_is_refused() -> None:

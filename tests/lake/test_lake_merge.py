@@ -326,6 +326,19 @@ def test_a_table_can_have_upkeep_without_merges(own_engine: RestCatalog, writer:
     assert len(files(own_engine, table)) == 6
 
 
+def test_texts_whose_bound_pyiceberg_cannot_write_are_merged(own_engine: RestCatalog, writer: Guest) -> None:
+    """After U+D7FF, the last of 16 characters, it would write half of a surrogate pair."""
+    metrics, land = "write.metadata.metrics.default", "z" * 15 + "\ud7ffz"
+    table = make(own_engine, 5, **{metrics: "counts"})
+    table.append(people(5, land=land))
+    with table.transaction() as transaction:
+        transaction.set_properties({metrics: "truncate(16)"})
+    assert keep(writer.tenant).numbers["merged"] == 6
+    (merged,) = files(own_engine, table)
+    assert merged.upper_bounds[2] == ("z" * 15 + "\ue000").encode()
+    assert [row["land"] for row in rows(own_engine, table)].count(land) == 1
+
+
 def of(*sizes: int) -> list[DataFile]:
     return [
         DataFile.from_args(file_path=f"s3://b/{number:04}", file_size_in_bytes=size)

@@ -113,11 +113,38 @@ def test_a_type_that_parquet_lacks_is_named_with_its_column(made: Processes, exp
     ask(made, f'SELECT ({expression})::VARCHAR AS "when"', media_type=PARQUET)
 
 
+@pytest.mark.parametrize("media_type", [ARROW, PARQUET])
+def test_a_number_of_39_digits_is_named_with_its_column(made: Processes, media_type: str) -> None:
+    """HUGEINT is a decimal of 38 digits there: of more, readers make another number, or none."""
+    for expression in (f"{2**127 - 1}", f"{{'a': [NULL, -{10**38}]}}"):
+        with pytest.raises(UserError, match=r"the column 'sum', of type .* a number of 39 digits") as said:
+            ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
+        assert "CAST" in str(said.value)
+        assert len(json.loads(ask(made, f'SELECT {expression} AS "sum"'))["rows"]) == 1
+    for expression in (f"{'9' * 38}::HUGEINT", "340282366920938463463374607431768211455::UHUGEINT", "sum(1)"):
+        assert ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
+
+
 @pytest.mark.parametrize("expression", ["1::VARIANT", "[" * 100 + "1" + "]" * 100])
 def test_what_has_no_form_is_no_lack_of_memory(made: Processes, expression: str) -> None:
     with pytest.raises(UserError, match="the result cannot be written as application/json") as said:
         ask(made, f"SELECT {expression} AS x")
     assert "memory" not in str(said.value)
+
+
+def test_numbers_that_duckdb_changes_are_those_of_the_page(made: Processes) -> None:
+    """The page on SQL says of each how to read it exactly."""
+    price = """'{"a":1,"price":883406386745030.3}'"""
+    (row,) = json.loads(
+        ask(
+            made,
+            f"""SELECT {price} ->> '$.price' AS json,
+                regexp_extract({price}, '"price":([-+.0-9eE]+)', 1) AS text,
+                x = 0.9366088668340495 AS decimal, x = 0.9366088668340495e0 AS double
+            FROM (SELECT '0.9366088668340495'::DOUBLE AS x)""",
+        )
+    )["rows"]
+    assert row == {"json": "883406386745030.2", "text": "883406386745030.3", "decimal": False, "double": True}
 
 
 def test_rows_of_many_batches_and_odd_values_between_usual_ones(made: Processes) -> None:

@@ -93,3 +93,24 @@ def test_metrics_are_those_of_pyiceberg(countries: list[str]) -> None:
     for name, value in expected.items():
         ours = getattr(candidate.metrics, name)
         assert (list(ours) if name == "split_offsets" else dict(ours)) == value, name
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("a" * 16, "a" * 16),
+        ("a" * 17, "a" * 15 + "b"),
+        ("a" * 15 + "\ud7ffz", "a" * 15 + "\ue000"),
+        ("a" * 14 + "\ud7ff\U0010ffffz", "a" * 14 + "\ue000\U0010ffff"),
+        ("\U0010ffff" * 17, None),
+    ],
+)
+def test_a_bound_of_texts_is_above_them_and_a_text(text: str, bound: str | None) -> None:
+    """The character after U+D7FF is half of a surrogate pair: its file could not be written at all."""
+    dataset, table = rows([text, "DE"], Tenant(uuid.uuid4(), "t"))
+    day = datetime(2026, 11, 19, tzinfo=UTC).date()
+    candidate, _ = parquet_files.encode(dataset, day, "s3://x/y.parquet", table)
+    field = Schema.model_validate_json(dataset.table_schema).find_field("country").field_id
+    upper = dict(candidate.metrics.upper_bounds).get(field)
+    assert upper == (None if bound is None else bound.encode())
+    assert upper is None or upper >= text.encode()

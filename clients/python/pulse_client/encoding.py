@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta, timezone
 from typing import Any, Protocol, Union
 from uuid import UUID
 
@@ -24,6 +24,7 @@ LINES = "application/x-ndjson"
 CLOUDEVENTS = "application/cloudevents-batch+json"
 _VERSION = "1.0"
 _UNDECODABLE = "undecodable"
+_NONE, _MINUTE = timedelta(0), timedelta(minutes=1)
 
 
 class CloudEvent(Protocol):
@@ -56,7 +57,8 @@ class EncodedEvent:
 def encode(event: Event, index: int = 0) -> EncodedEvent | Verdict:
     """Serialize an event; without an id it gets one, which all attempts share.
 
-    Dates, times and UUIDs become text. NaN, infinities and lone surrogates are refused: JSON has none.
+    Dates, times and UUIDs become text. NaN, infinities, lone surrogates and other types, as `Decimal`, are
+    refused: JSON has none.
     """
     if isinstance(event, bytes):
         if not event.strip():
@@ -131,12 +133,21 @@ def _sendable(event_id: str) -> str | None:
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, date):  # datetime is one
-        return value.isoformat()
+        return _time(value)
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not a value of JSON")
+
+
+def _time(value: date) -> str:
+    """RFC 3339, in which an offset has no seconds, as those of local times before about 1930 have."""
+    if value != value:  # pandas' NaT
+        raise ValueError("it is not a time")
+    if isinstance(value, datetime) and (value.utcoffset() or _NONE) % _MINUTE:
+        value = value.astimezone(timezone.utc)
+    return value.isoformat()
 
 
 def _refused(index: int, event_id: str | None, reason: str, detail: str) -> Verdict:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
+from uuid import UUID
 
 MAX_TEXT = 500
 """Characters of a text of the server, or of a library, in an error."""
@@ -11,6 +13,8 @@ _MOST_DIGITS = 4_300
 """Digits of an integer that Python writes as text; so it is by default."""
 _MOST_BITS = 14_284
 """Bits of the largest integers with so many digits."""
+_WRITTEN = (str, int, float, type(None), date, UUID)
+"""Types of values of an event, beside mappings and lists."""
 
 
 def clean(text: object, most: int = MAX_TEXT) -> str:
@@ -26,7 +30,7 @@ def optional(text: object) -> str | None:
 
 
 def unwritable(document: Any) -> tuple[str, str] | None:
-    """The first value that JSON in UTF-8 cannot hold: its JSON pointer, and what it is; None: there is none.
+    """The first value that an event cannot hold: its JSON pointer, and what it is; None: there is none.
 
     Args:
         document: without cycles.
@@ -40,14 +44,20 @@ def unwritable(document: Any) -> tuple[str, str] | None:
             return pointer, f"the integer has more than {_MOST_DIGITS:,} digits"
         if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             return pointer, f"{value} is not a number of JSON"
+        if isinstance(value, date) and value != value:  # pandas' NaT, whose text is that
+            return pointer, f"{value} is not a time"
         if isinstance(value, Mapping):
             for name in value:
+                if not isinstance(name, (str, int, float, type(None))):
+                    return pointer, f"the name of a member is a text, not {type(name).__name__}"
                 if isinstance(name, str) and _half(name) is not None:
                     return pointer, "the name of a member has half of a surrogate pair, not a character"
             items = [(f"{pointer}/{_escaped(name)}", item) for name, item in value.items()]
             pending.extend(reversed(items))
         elif isinstance(value, (list, tuple)):
             pending.extend(reversed([(f"{pointer}/{number}", item) for number, item in enumerate(value)]))
+        elif not isinstance(value, _WRITTEN):
+            return pointer, f"{type(value).__name__} is not a value of JSON: make it a text or a number"
     return None
 
 

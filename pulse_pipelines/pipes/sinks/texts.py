@@ -40,6 +40,12 @@ _ISO = re.compile(
 _OF_DAY = re.compile(r"(?P<day>)(?P<time>\d\d?:\d\d(?::\d\d(?:\.\d*)?)?)\s*(?P<zone>.*)", re.DOTALL)
 _MIDNIGHT = re.compile(r"0000(?:00(?:\.0*)?)?|00:00(?::00(?:\.0*)?)?")
 _UTC = re.compile(r"|(?:[AP]M\s*)?(?:Z|UTC|[+-]00(?::?00)?)?(?:\s*(?:BC|AD))?", re.IGNORECASE)
+_LEAP = re.compile(r"\d\d?:\d\d:60(?:\.\d*)?|\d{4}60(?:\.\d*)?")
+"""A time in the 61st second of its minute."""
+_PART_OF_DAYS = re.compile(
+    r"^\s*P[^T]*\.\d*[1-9]|\.(?=\d*[1-9])\d++\s*+(?:y|w|d|c|mon|mil)(?!\w*sec)", re.IGNORECASE
+)
+"""An interval with a fraction of days, or of a larger unit."""
 _MOST_BYTES = {"name": 63, "char": 1}
 _OCTAL = re.compile(r"\\[23][0-7]{2}")
 """A byte of `"char"` beyond ASCII, as Postgres writes it."""
@@ -161,6 +167,8 @@ def _check(value: str, kind: str) -> None:
         for bounds in _BOUNDS.findall(value):
             for bound in bounds:
                 _check_time(bound, _RANGES[kind])
+    if kind.partition(" ")[0] == "interval" and _PART_OF_DAYS.search(value):
+        raise ValueError("an interval has whole days, months and years: Postgres would make 15 days of P0.5M")
     if kind.startswith("interval "):
         _check_interval(value, kind)
     if kind in _MOST_BYTES and len(value.encode()) > _MOST_BYTES[kind] and not _OCTAL.fullmatch(value):
@@ -179,6 +187,8 @@ def _check_time(value: str, kind: str) -> None:
         match = _OF_DAY.search(value)
     if match is None:
         return
+    if _LEAP.fullmatch(match["time"] or ""):
+        raise ValueError("a minute has 60 seconds: Postgres would write the minute after it")
     if kind in ("time", "timetz") and match["day"]:
         raise ValueError("a time of day has no date")
     if kind in ("date", "time", "timestamp") and not _UTC.fullmatch(match["zone"].strip()):
