@@ -5,7 +5,7 @@ pyiceberg applies the updates, which are adjusted first (`adjusted.py`).
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, TypeGuard
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -155,11 +155,15 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
             fix="Change fewer at a time",
         )
     try:
-        base = _upgraded(current, [update.format_version for update in updates if _upgrades(update)])
+        upgrades = [update for update in updates if isinstance(update, UpgradeFormatVersionUpdate)]
+        base = _upgraded(current, [upgrade.format_version for upgrade in upgrades])
         ids = TableIds(current)
         following = update_table_metadata(
             base,
-            (*(each for update in updates for each in ids.put_right(update)), _at(location)),
+            (
+                *(each for update in updates for each in ids.put_right(update)),
+                SetLocationUpdate(location=location),
+            ),
             enforce_validation=True,
             metadata_location=at,
         )
@@ -257,10 +261,6 @@ def _rows(version: int, content: Mapping[str, Any]) -> dict[str, int]:
     return {"next-row-id": content.get("next-row-id") or 0} if version == NEWEST else {}
 
 
-def _upgrades(update: TableUpdate) -> TypeGuard[UpgradeFormatVersionUpdate]:
-    return isinstance(update, UpgradeFormatVersionUpdate)
-
-
 def _upgraded(current: TableMetadata | None, versions: Sequence[int]) -> TableMetadata:
     """The base of the updates, in the highest format version that they ask for."""
     has = current.format_version if current else 1
@@ -276,7 +276,3 @@ def _upgraded(current: TableMetadata | None, versions: Sequence[int]) -> TableMe
         return current
     later = document(current) | {"format-version": highest}
     return TableMetadataUtil.parse_obj(later | _rows(highest, later))
-
-
-def _at(location: str) -> SetLocationUpdate:
-    return SetLocationUpdate(location=location)
