@@ -12,7 +12,6 @@ import pyarrow as pa
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import AHEAD_S, LENGTHS, RETENTION_MINUTES, Windows, minute
 from pulse_pipelines.states import declared_states, state_build
-from pulse_pipelines.states.declared_states import DeclaredState
 from pulse_pipelines.states.declared_windows import KeyWindows
 
 GAP_S = 600
@@ -48,7 +47,8 @@ def compare(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, li
 
     What a backfill or a move has left to be built is built first, as its sensor would.
     """
-    if not _complete(declared_states.find(tenant, slug)):
+    state = declared_states.find(tenant, slug)
+    if not (state.complete and state.windows is not None and state.windows.complete):
         state_build.build(tenant, slug)
     table, by_key = rows.to_pylist(), defaultdict[str, list[Row]](list)
     for row in table:
@@ -61,10 +61,6 @@ def compare(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, li
     )
     busiest = sorted(by_key.keys() & recorded.keys(), key=lambda key: (-len(by_key[key]), key))
     yield f"{slug}: the state's windows differ", list(_windows(tenant, slug, table, busiest[:COMPARED_KEYS]))
-
-
-def _complete(state: DeclaredState) -> bool:
-    return state.complete and state.windows is not None and state.windows.complete
 
 
 def _place(row: Row) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from pulse_pipelines.defs.alerts.sensor import alert_watch
 from pulse_pipelines.defs.curated.assets import curated_assets
 from pulse_pipelines.defs.curated.job import curate
 from pulse_pipelines.defs.curated.sensor import curated_due
-from pulse_pipelines.defs.datasets.assets import dataset_assets
+from pulse_pipelines.defs.datasets.backfill import dataset_assets
 from pulse_pipelines.defs.datasets.checks import dataset_checks
 from pulse_pipelines.defs.datasets.cli_backfills import cli_backfill_events
 from pulse_pipelines.defs.datasets.lake_check import check_lake, check_lake_hourly

@@ -179,10 +179,10 @@ class _Case:
         of_events = ((p, copy, self.events[p]) for p, copy in copies if p in self.events)
         yield (
             "a copy of nothing",
-            [(p, event.event_id) for p, copy, event in of_events if not self._copied(p, copy, event)],
+            [(p, event.event_id) for p, copy, event in of_events if not self._copied(copy, event)],
         )
 
-    def _copied(self, position: Position, copy: Copy, event: Event) -> bool:
+    def _copied(self, copy: Copy, event: Event) -> bool:
         if self._has_row(event, self.evidence.alive(event.slug, copy.planned_at, copy.settled_at)):
             return True
         for other in self.alike[event.slug, event.event_id]:

@@ -25,7 +25,7 @@ def find_violations(worlds: Sequence[World], evidence: dict[str, Evidence]) -> l
     findings = []
     for world in worlds:
         if not world.hostile and (mine := evidence.get(world.tenant.slug)):
-            for kind, wrong in (*_curated(world, mine), *_upkeep(world)):
+            for kind, wrong in (*_curated(world, mine), ("upkeep that was not done", pending_tasks(world))):
                 if wrong:
                     findings.append(Finding(kind, world.tenant.slug, some(wrong)))
     return findings
@@ -48,10 +48,6 @@ def _curated(world: World, evidence: Evidence) -> Iterator[tuple[str, list[Any]]
             if counted.get(day, 0) != days[day]
         ]
         yield f"{life.slug}: days that are not computed", wrong
-
-
-def _upkeep(world: World) -> Iterator[tuple[str, list[Any]]]:
-    yield "upkeep that was not done", pending_tasks(world)
 
 
 def pending_tasks(world: World) -> list[str]:

@@ -22,12 +22,7 @@ SCENARIOS = (
     Scenario("kill -9 of the run, at every step and at random moments", kills.run, 500, "kills"),
     Scenario("answer to COMMIT lost while another writer commits", answers.run, 20, "answers"),
     Scenario("run stopped, overtaken, continued", pauses.run, 20, "pauses"),
-    Scenario(
-        "pipes killed at every step while their source is written",
-        pipes.run,
-        100,
-        "kills",
-    ),
+    Scenario("pipes killed at every step while their source is written", pipes.run, 100, "kills"),
     Scenario("poison: oversize, deep and broken messages", poison.run, 3, "batches"),
     Scenario("topic recreated, retention overtaking the position", losses.run, 4, "losses"),
     Scenario("batches, compaction, expiry, sweeps and backfills at once", writers.run, 30, "minutes"),

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pulse_api.cli.output import AsJson, emit, say, show_table
+from pulse_api.cli.output import AsJson, emit, emit_or_say, show_table
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.monitoring import batches
 from pulse_resources.errors import NotFound
@@ -60,7 +60,5 @@ def retry_batch(
         raise NotFound(
             "no batch with this id is stuck", fix="List the batches: pulse batch list", batch=batch_id
         )
-    if as_json:
-        emit({"batch_id": batch_id, "state": "planned"})
-    else:
-        say(f"batch {batch_id} is planned again; the sensor launches it")
+    line = f"batch {batch_id} is planned again; the sensor launches it"
+    emit_or_say({"batch_id": batch_id, "state": "planned"}, line, as_json)

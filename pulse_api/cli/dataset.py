@@ -7,7 +7,7 @@ import typer
 from pulse_api.cli import complete, move_progress
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.guard import FAILED, complain
-from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
+from pulse_api.cli.output import AsJson, emit, emit_or_say, say, show_fields, show_table
 from pulse_pipelines import moves, registry
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
@@ -43,10 +43,8 @@ def create_dataset(
     """
     owner = registry.find_tenant(tenant)
     dataset = registry.create_dataset(owner, slug, schema_uri, name, on_invalid, kind)
-    if as_json:
-        emit(_document(owner, dataset))
-    else:
-        say(f"dataset {slug} has the id {dataset.dataset_id}: {owner.namespace}.{slug}")
+    line = f"dataset {slug} has the id {dataset.dataset_id}: {owner.namespace}.{slug}"
+    emit_or_say(_document(owner, dataset), line, as_json)
 
 
 @app.command("list")
@@ -156,10 +154,7 @@ def _follow(owner: Tenant, move: "moves.Move", as_json: bool) -> None:
 
 
 def _show_moved(owner: Tenant, dataset: Dataset, as_json: bool) -> None:
-    if as_json:
-        emit(_document(owner, dataset))
-    else:
-        say(f"dataset {dataset.slug} follows {dataset.schema_uri}")
+    emit_or_say(_document(owner, dataset), f"dataset {dataset.slug} follows {dataset.schema_uri}", as_json)
 
 
 def _show_incompatible(error: Incompatible, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
-from pulse_api.cli.output import AsJson, emit, remark, say, show_table
+from pulse_api.cli.output import AsJson, emit, emit_or_say, remark, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.entities import index_build, indexes
 
@@ -32,10 +32,7 @@ def create_index(
         owner, slug, index_id, lambda done, of: remark(f"built up to version {done:,} of {of:,}")
     )
     index = indexes.declare(owner, slug, expression)
-    if as_json:
-        emit(index)
-    else:
-        say(f"index {index.index_id} by {index.expression} has {index.entries:,} entries")
+    emit_or_say(index, f"index {index.index_id} by {index.expression} has {index.entries:,} entries", as_json)
 
 
 @app.command("list")
@@ -79,10 +76,7 @@ def drop_index(
     Example: pulse index drop acme countries 7
     """
     expression = indexes.drop(registry.find_tenant(tenant), slug, index)
-    if as_json:
-        emit({"dropped": expression})
-    else:
-        say(f"the index by {expression} is dropped")
+    emit_or_say({"dropped": expression}, f"the index by {expression} is dropped", as_json)
 
 
 def _reader_text(readers: Sequence[str]) -> str:

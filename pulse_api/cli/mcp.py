@@ -1,8 +1,6 @@
 """`pulse mcp`: the MCP server over standard input and output, for a tenant of this installation."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import typer
 
@@ -25,8 +23,4 @@ def serve(tenant: TenantSlug) -> None:
 
     owner = registry.find_tenant(tenant)
     with local.queries(owner) as query:
-        asyncio.run(stdio.serve(owner, query, _in_thread))
-
-
-async def _in_thread(read: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(read)
+        asyncio.run(stdio.serve(owner, query, asyncio.to_thread))

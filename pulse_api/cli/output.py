@@ -170,6 +170,14 @@ def say(line: str) -> None:
     Console(soft_wrap=True).print(shown(line), highlight=False)
 
 
+def emit_or_say(document: object, line: str, as_json: bool) -> None:
+    """Print a document as JSON, or a sentence in its place."""
+    if as_json:
+        emit(document)
+    else:
+        say(line)
+
+
 def remark(line: str) -> None:
     """Print a sentence on stderr, so that stdout holds only the answer."""
     Console(stderr=True, soft_wrap=True).print(shown(line), highlight=False)

@@ -10,7 +10,7 @@ import typer
 from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import TenantSlug, read
 from pulse_api.cli.guard import FAILED, UNDECIDED
-from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
+from pulse_api.cli.output import AsJson, emit, emit_or_say, remark, say, show_fields, show_table
 from pulse_api.cli.sync import OUTCOME, outcome
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
@@ -93,17 +93,17 @@ def run_pipe(
             last = _await_outcome(lambda: pipes.ended(owner, name, after=before))
     if done is not None:
         line = f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused"
-        _print_outcome(done, line, as_json)
+        emit_or_say(done, line, as_json)
     elif last is not None:
         line = (
             f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
             f"{last.deleted} deleted, {last.refused} refused"
         )
-        _print_outcome(last, line, as_json)
+        emit_or_say(last, line, as_json)
         _check_sync(owner, last)
     else:
         line = f"pipe {name} runs as soon as a place is free. See: pulse pipe status {tenant} {name}"
-        _print_outcome({"pipe": name, "done": "asked"}, line, as_json)
+        emit_or_say({"pipe": name, "done": "asked"}, line, as_json)
 
 
 def _await_outcome(read_outcome: "Callable[[], Ended | None]") -> "Ended":
@@ -218,7 +218,7 @@ def pause_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     Example: pulse pipe pause acme planes
     """
     pipes.pause(registry.find_tenant(tenant), name, paused=True)
-    _print_outcome({"pipe": name, "done": "paused"}, f"pipe {name} is paused", as_json)
+    emit_or_say({"pipe": name, "done": "paused"}, f"pipe {name} is paused", as_json)
 
 
 @app.command("resume")
@@ -228,7 +228,7 @@ def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None
     Example: pulse pipe resume acme planes
     """
     pipes.pause(registry.find_tenant(tenant), name, paused=False)
-    _print_outcome({"pipe": name, "done": "resumed"}, f"pipe {name} runs on its schedule again", as_json)
+    emit_or_say({"pipe": name, "done": "resumed"}, f"pipe {name} runs on its schedule again", as_json)
 
 
 @app.command("reset")
@@ -238,7 +238,7 @@ def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     Example: pulse pipe reset acme planes
     """
     pipes.reset(registry.find_tenant(tenant), name)
-    _print_outcome({"pipe": name, "done": "reset"}, f"the next run of pipe {name} reads all rows", as_json)
+    emit_or_say({"pipe": name, "done": "reset"}, f"the next run of pipe {name} reads all rows", as_json)
 
 
 @app.command("delete")
@@ -258,11 +258,4 @@ def delete_pipe(
     Example: pulse pipe delete acme planes
     """
     pipes.delete(registry.find_tenant(tenant), name, leave_slot=leave_slot)
-    _print_outcome({"pipe": name, "done": "deleted"}, f"pipe {name} is deleted; its dataset stays", as_json)
-
-
-def _print_outcome(document: object, line: str, as_json: bool) -> None:
-    if as_json:
-        emit(document)
-    else:
-        say(line)
+    emit_or_say({"pipe": name, "done": "deleted"}, f"pipe {name} is deleted; its dataset stays", as_json)

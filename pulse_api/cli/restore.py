@@ -8,7 +8,7 @@ import typer
 
 from pulse_api.cli import complete, interrupted
 from pulse_api.cli.guard import FAILED
-from pulse_api.cli.output import AsJson, counted, emit, remark, say, shown, working
+from pulse_api.cli.output import AsJson, counted, emit, emit_or_say, remark, say, shown, working
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.restore import findings, repair as repairs
@@ -98,10 +98,8 @@ def accept(
             raise UserError(f"differences that remain: {len(rest):,}", fix=fix)
         typer.confirm("Give up what differs, permanently?", abort=True, err=True)
     store_mark.accept()
-    if as_json:
-        emit({"accepted": True, "given_up": [asdict(difference) for difference in rest]})
-    else:
-        say("Upkeep continues")
+    losses = [asdict(difference) for difference in rest]
+    emit_or_say({"accepted": True, "given_up": losses}, "Upkeep continues", as_json)
 
 
 def _chosen(tenant: str | None) -> list[Tenant]:

@@ -2,7 +2,7 @@
 
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 import typer
@@ -41,7 +41,7 @@ def publish_schema(
         registry.find_tenant(tenant), name, shorthand.write_out(read(file, "schema"))
     )
     if as_json:
-        emit(_document(published) | {"created": published.created})
+        emit(published.version_entry | {"created": published.created})
         return
     typer.echo(published.schema_uri)
     if not published.created:
@@ -134,7 +134,7 @@ def list_schemas(tenant: TenantSlug, as_json: AsJson = False) -> None:
     """
     schemas = registry.list_schemas(registry.find_tenant(tenant))
     if as_json:
-        emit([_document(schema) for schema in schemas])
+        emit([schema.version_entry for schema in schemas])
         return
     rows = ((schema.schema_uri, schema.published_at, len(schema.document)) for schema in schemas)
     show_table(
@@ -168,15 +168,6 @@ def show_schema(
         fix = meant(schema, names, f"See: pulse schema list {tenant}")
         raise NotFound("no such schema", fix=fix, tenant=tenant, schema=schema)
     if as_json:
-        emit(_document(matches[-1]) | {"schema": orjson.loads(matches[-1].document)})
+        emit(matches[-1].version_entry | {"schema": orjson.loads(matches[-1].document)})
     else:
         write(matches[-1].document.removesuffix("\n") + "\n")
-
-
-def _document(schema: "registry.PublishedSchema") -> dict[str, Any]:
-    return {
-        "schema_uri": schema.schema_uri,
-        "name": schema.name,
-        "version": schema.version,
-        "published_at": schema.published_at,
-    }

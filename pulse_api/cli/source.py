@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pulse_api.cli.arguments import TenantSlug
-from pulse_api.cli.output import AsJson, emit, say, show_table
+from pulse_api.cli.output import AsJson, emit, emit_or_say, say, show_table
 from pulse_pipelines import pipes, registry
 
 app = typer.Typer(
@@ -77,10 +77,7 @@ def try_source(tenant: TenantSlug, name: SourceName, as_json: AsJson = False) ->
     Example: pulse source test acme shop
     """
     answer = pipes.connections.answer_of(pipes.addresses.url(registry.find_tenant(tenant), name))
-    if as_json:
-        emit({"source": name, "answer": answer})
-    else:
-        say(answer)
+    emit_or_say({"source": name, "answer": answer}, answer, as_json)
 
 
 @app.command("remove")
@@ -90,7 +87,4 @@ def remove_source(tenant: TenantSlug, name: SourceName, as_json: AsJson = False)
     Example: pulse source remove acme shop
     """
     pipes.connections.remove(registry.find_tenant(tenant), name)
-    if as_json:
-        emit({"source": name, "removed": True})
-    else:
-        say(f"removed the source {name}")
+    emit_or_say({"source": name, "removed": True}, f"removed the source {name}", as_json)

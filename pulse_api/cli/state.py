@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug, duration, moment
-from pulse_api.cli.output import AsJson, emit, remark, say, show_table
+from pulse_api.cli.output import AsJson, emit, emit_or_say, remark, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import STATE_BUCKETS, STATE_KEYS
 from pulse_pipelines.domain.windows import Windows, plain
@@ -50,10 +50,7 @@ def declare_state(
     declared_states.declare(owner, slug, latest_by, max_keys, declared)
     state_build.build(owner, slug, lambda done, of: remark(f"{done:,} of {of:,} files are read"))
     state = declared_states.find(owner, slug)
-    if as_json:
-        emit(state)
-    else:
-        say(f"the state by {state.latest_by} has {state.keys:,} keys")
+    emit_or_say(state, f"the state by {state.latest_by} has {state.keys:,} keys", as_json)
 
 
 @app.command("show")
@@ -105,10 +102,7 @@ def drop_state(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
     Example: pulse state drop acme flights
     """
     column = declared_states.drop(registry.find_tenant(tenant), slug)
-    if as_json:
-        emit({"dropped": column})
-    else:
-        say(f"the state by {column} is dropped")
+    emit_or_say({"dropped": column}, f"the state by {column} is dropped", as_json)
 
 
 def _show_windows(current: "KeyWindows | None") -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
-from pulse_api.cli.output import AsJson, emit, say, show_table
+from pulse_api.cli.output import AsJson, emit, emit_or_say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.entities import syncs
 
@@ -49,7 +49,7 @@ def commit_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: As
     """
     decided = syncs.decide(registry.find_tenant(tenant), slug, sync, commit=True)
     line = f"sync {sync} deletes the entities missing from it. See: pulse sync list {tenant} {slug}"
-    _print_outcome(decided, line, as_json)
+    emit_or_say(decided, line, as_json)
 
 
 @app.command("rollback")
@@ -59,7 +59,7 @@ def roll_back_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json:
     Example: pulse sync rollback acme countries 7
     """
     decided = syncs.decide(registry.find_tenant(tenant), slug, sync, commit=False)
-    _print_outcome(decided, f"sync {sync} deletes nothing", as_json)
+    emit_or_say(decided, f"sync {sync} deletes nothing", as_json)
 
 
 @app.command("limit")
@@ -74,15 +74,8 @@ def limit_syncs(
     Example: pulse sync limit acme countries 0.5
     """
     syncs.allow(registry.find_tenant(tenant), slug, share)
-    _print_outcome(
+    emit_or_say(
         {"deletes_most": share},
         f"a full sync of {slug} that would delete more than {share:.0%} is held",
         as_json,
     )
-
-
-def _print_outcome(document: object, line: str, as_json: bool) -> None:
-    if as_json:
-        emit(document)
-    else:
-        say(line)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pulse_api.cli.arguments import TenantSlug
-from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
+from pulse_api.cli.output import AsJson, emit, emit_or_say, remark, show_fields, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import MOST, NOT_CONFIGURED, UNLIMITED, Limits, checked_rate
 from pulse_pipelines.domain.tenant import Tenant
@@ -68,10 +68,8 @@ def create_tenant(
     Example: pulse tenant create acme --name "Acme Corporation"
     """
     tenant = registry.create_tenant(slug, name)
-    if as_json:
-        emit(_document(tenant))
-    else:
-        say(f"tenant {slug} has the id {tenant.tenant_id} and the topic {tenant.topic}")
+    line = f"tenant {slug} has the id {tenant.tenant_id} and the topic {tenant.topic}"
+    emit_or_say(_document(tenant), line, as_json)
 
 
 @app.command("list")

@@ -166,12 +166,7 @@ def show(console: Console, lines: Sequence[TenantLine], document: dict[str, Any]
         table.add_column(name, justify="right", footer=f"{total:,}")
     table.add_column("balanced", footer="yes" if document["balanced"] else "NO")
     for line in lines:
-        numbers = (
-            line.sent,
-            line.counts.landed,
-            line.counts.duplicates,
-            line.counts.dead_letters,
-        )
+        numbers = (line.sent, line.counts.landed, line.counts.duplicates, line.counts.dead_letters)
         verdict = "yes" if line.balanced else "[red]NO"
         table.add_row(line.slug, *(f"{number:,}" for number in numbers), verdict)
     console.print(table)

@@ -12,7 +12,7 @@ from pulse_api.mcp.queries import read
 from pulse_api.mcp.session import Answer, Session
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.ask import meaning, record, samples
-from pulse_pipelines.ask.meaning import Field, Meaning
+from pulse_pipelines.ask.meaning import Meaning
 from pulse_pipelines.curated import tables
 from pulse_pipelines.dead_letters import Filter
 from pulse_pipelines.domain.requests import LetterState
@@ -93,12 +93,9 @@ async def describe_dataset(session: Session, arguments: DescribeArguments) -> An
         "columns_in_all": len(layer.fields),
         "next": {"offset": last} if last < len(layer.fields) else None,
     }
-    shown = asdict(replace(layer, fields=tuple(map(_shortened, fields))))
+    shortened = tuple(replace(field, values=field.values[:SHOWN_VALUES]) for field in fields)
+    shown = asdict(replace(layer, fields=shortened))
     return Answer(facts, {"meaning": shown, "sample_rows": [samples.shown(row) for row in sample.rows]})
-
-
-def _shortened(field: Field) -> Field:
-    return replace(field, values=field.values[:SHOWN_VALUES])
 
 
 async def freshness(session: Session, arguments: OfSome) -> Answer:

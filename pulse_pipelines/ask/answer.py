@@ -101,7 +101,6 @@ async def answer(
     *,
     key_id: str | None = None,
     tokens_per_day: int = 0,
-    now: datetime | None = None,
 ) -> Answer:
     """Answer a question over a tenant's datasets, and record it.
 
@@ -130,7 +129,7 @@ async def answer(
     try:
         meanings = await asyncio.to_thread(meaning.of_tenant, tenant)
         budget = Budget(tenant, question_id, tokens_per_day)
-        reading = await provider.understand(meanings, stored, now or datetime.now(UTC), recorded, budget)
+        reading = await provider.understand(meanings, stored, datetime.now(UTC), recorded, budget)
         fresh = await asyncio.to_thread(record.freshness, tenant, list(reading.result.snapshots))
         state = "answered"
     except asyncio.CancelledError:

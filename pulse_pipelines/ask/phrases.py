@@ -43,7 +43,6 @@ ADJECTIVES = {
     "yearly": "year",
     "annual": "year",
 }
-TEXT = (Kind.STRING, Kind.JSON)
 NUMBERS = {
     word: number
     for number, word in enumerate(

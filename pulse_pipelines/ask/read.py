@@ -12,7 +12,7 @@ from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import Hit, Phrases
 from pulse_pipelines.ask.plan import Plan
 from pulse_pipelines.ask.times import MONTH_WORDS
-from pulse_pipelines.ask.words import MAX_PHRASE, Names, Phrase, Word, lemma, names_of, words
+from pulse_pipelines.ask.words import MAX_PHRASE, Phrase, Word, lemma, names_of, words
 from pulse_pipelines.domain.schemas.columns import Kind
 from pulse_resources.errors import UserError
 
@@ -157,11 +157,8 @@ def nearest(meanings: Sequence[Meaning], question_words: Sequence[Word]) -> list
 def _words_in_names(meaning: Meaning, question_words: Sequence[Word]) -> set[str]:
     names = names_of(meaning)
     rows = {part for row in names.own_rows for part in row}
-    return {word.lemma for word in question_words if word.kind == "word" and _knows(names, rows, word)}
-
-
-def _knows(names: Names, rows: set[str], word: Word) -> bool:
-    return word.lemma in rows or bool(names.near(word.lemma))
+    lemmas = {word.lemma for word in question_words if word.kind == "word"}
+    return (lemmas & rows) | set(filter(names.near, lemmas - rows))
 
 
 async def _values(meaning: Meaning, question_words: Sequence[Word], run: Run) -> dict[str, list[Hit]]:

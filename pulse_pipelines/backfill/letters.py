@@ -1,6 +1,6 @@
 """Dead letters in a backfill: open ones that it can land, and those that an earlier backfill landed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from itertools import compress, groupby
@@ -68,17 +68,15 @@ def passing(
                 strict=True,
             )
         ]
-        claimed = _claimed(dataset, landings)
+        with postgres.tenant_transaction(
+            "pulse_pipeline", dataset.tenant_id, one_snapshot=True
+        ) as connection:
+            claimed = claim_runs.claimed_ids(connection, dataset, [letter.event_id for letter in landings])
         lands = []
         for letter in landings:
             lands.append(letter.event_id not in claimed and letter.event_id not in event_ids)
             event_ids.add(letter.event_id)
         yield table.filter(pa.array(lands, pa.bool_())), list(compress(landings, lands))
-
-
-def _claimed(dataset: Dataset, letters: Sequence[Landing]) -> set[str]:
-    with postgres.tenant_transaction("pulse_pipeline", dataset.tenant_id, one_snapshot=True) as connection:
-        return claim_runs.claimed_ids(connection, dataset, [letter.event_id for letter in letters])
 
 
 def _pages(dataset: Dataset, query: str, values: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:

@@ -18,7 +18,7 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.curated.rollup import DAY, DayQuery, Part
 from pulse_pipelines.curated.statements import spans
 from pulse_pipelines.query import duckdb_pool, partial_table
-from pulse_pipelines.query.file_pruning import ALWAYS, DAY_US, EPOCH, BoundedFile, Span, newest_files
+from pulse_pipelines.query.file_pruning import ALWAYS, DAY_US, EPOCH, Span, newest_files
 from pulse_pipelines.query.snapshots import manifests, metadata_at, store_errors_explained
 from pulse_resources.errors import PulseError, Terminal
 from pulse_resources.settings import load_settings
@@ -158,13 +158,10 @@ def _files(
         return None
     files: dict[date, list[DataFile]] = defaultdict(list)
     for bounded in day_files:
-        for day in _days(bounded, days):
-            files[day].append(bounded.file)
+        for day in days:
+            if bounded.high >= _begin(day) > bounded.low - DAY_US:
+                files[day].append(bounded.file)
     return files
-
-
-def _days(bounded: BoundedFile, days: Sequence[date]) -> Iterator[date]:
-    return (day for day in days if bounded.high >= _begin(day) > bounded.low - DAY_US)
 
 
 def _groups(

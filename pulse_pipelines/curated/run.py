@@ -3,16 +3,20 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 
+from pyiceberg.table import Table
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.curated import orphans
 from pulse_pipelines.curated.commit import Curated, commit
 from pulse_pipelines.curated.compute import TASK, Result, compute
 from pulse_pipelines.curated.due import JOB, Due
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Failed, Work
-from pulse_resources import outages
+from pulse_pipelines.tables import live_table, orphan_files
+from pulse_resources import iceberg, object_store, outages
+from pulse_resources.iceberg import TableName
 from pulse_resources.settings import load_settings
 
 OVERLAP = 4
@@ -51,11 +55,38 @@ def _commit_safely(results: Sequence[Result]) -> tuple[list[Curated], Failed | N
         pinned = results[0].pinned
         for rollup, location in {(day.rollup, day.metadata_location) for day in done}:
             name = pinned.tenant.curated_table(pinned.dataset.slug, rollup)
-            if location and orphans.due(name, location):
-                orphans.remove_orphan_files(pinned.tenant, name)
+            if location and is_search_due(name, location):
+                remove_orphan_files(pinned.tenant, name)
     except Exception as error:  # of any kind: it must not fail the other datasets
         outages.check()
         tenant, dataset = results[0].pinned.tenant, results[0].pinned.dataset
         task = "orphans" if done else TASK
         return done, Failed.by(Work(JOB, tenant, task, dataset.dataset_id, dataset.slug), error)
     return done, None
+
+
+COMMITS_BETWEEN_SEARCHES = 50
+"""Commits of a table between two searches for orphans."""
+MIN_AGE = timedelta(days=1)
+
+
+def is_search_due(name: TableName, location: str) -> bool:
+    """Whether the table, committed just now with this metadata, is due for a search."""
+    snapshot = iceberg.load_table(name, location).current_snapshot()
+    return snapshot is not None and (snapshot.sequence_number or 0) % COMMITS_BETWEEN_SEARCHES == 0
+
+
+def remove_orphan_files(tenant: Tenant, name: TableName, min_age: timedelta = MIN_AGE) -> int:
+    """Remove orphans older than `min_age`, by the object store's clock; returns their number.
+
+    Raises:
+        OSError: the object store failed; only orphans were removed.
+        Terminal: the table is gone.
+    """
+
+    def load_table() -> Table:
+        return iceberg.load_table(name, live_table.current_location(tenant.tenant_id, name))
+
+    objects = object_store.aged(load_table().location(), min_age)
+    # Earlier snapshots are not queried: of earlier metadata only the files in the log are kept.
+    return orphan_files.remove(tenant, load_table, objects, by_log=False).objects

@@ -14,12 +14,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import (
-    DateType,
-    DecimalType,
-    IcebergType,
-    NestedField,
-)
+from pyiceberg.types import DateType, DecimalType, IcebergType, NestedField
 
 from pulse_pipelines.curated.rollup import PARTITION_FIELD, Rollup
 from pulse_pipelines.domain.dataset import Dataset

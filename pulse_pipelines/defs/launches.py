@@ -1,6 +1,7 @@
 """Launches: status of runs that sensors requested."""
 
 import time
+from collections.abc import Collection
 
 import dagster as dg
 
@@ -41,3 +42,17 @@ def vanished(instance: dg.DagsterInstance, run_key: str, attempt: int) -> dg.Dag
         patience *= BOUND
     late = launched is not None and time.time() - launched > patience
     return status if status in _ENDED or late else None
+
+
+NAMED = 3
+"""Tenants of a run that get tags: all tags of a run should fit on one line in the UI."""
+
+
+def tenant_tags(slugs: Collection[str]) -> dict[str, str]:
+    """Tags of a run that touches these tenants; filter by `pulse.tenant/<slug>=yes`.
+
+    For more than `NAMED` tenants, one tag gives their number and the first names.
+    """
+    if len(slugs) > NAMED:
+        return {"pulse/tenants": f"{len(slugs)}: {', '.join(sorted(slugs)[:NAMED])}, ..."}
+    return {f"pulse.tenant/{slug}": "yes" for slug in sorted(slugs)}

@@ -9,19 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
-
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record, rows, run
-from pulse_pipelines.erasure.accounting import Places
 from pulse_pipelines.erasure.own import tables as own_tables
 from pulse_pipelines.erasure.own.table import Outcome
 from pulse_pipelines.erasure.remains import deleted_slugs
 from pulse_pipelines.erasure.run import ErasurePreview
-from pulse_pipelines.erasure.subject import ENVELOPE, Subject, subject
+from pulse_pipelines.erasure.subject import ENVELOPE, subject
 from pulse_pipelines.tables import live_table
 from pulse_resources.errors import NotFound, UserError
 
@@ -76,7 +72,8 @@ def find(tenant: Tenant, where: str) -> Everywhere:
     name, equals, value = where.partition("=")
     is_path = name.partition(".")[0] in ("context", "data") and "." in name
     if equals and name and value and name not in ENVELOPE and not is_path:
-        if not any(_declares(dataset, name) for dataset in owned):
+        field = name.partition(".")[0]
+        if not any(column.field == field for dataset in owned for column in dataset.columns):
             raise UserError(
                 f"no dataset of the tenant declares a property {name!r}",
                 fix=f"Write data.{name} to erase by a property that no schema declares",
@@ -128,12 +125,12 @@ def erase(
 def find_omissions(tenant: Tenant, scope: Everywhere, outcomes: Sequence[Outcome]) -> Iterator[Omission]:
     """Find data that is not erased: entity versions with the value, files of deleted datasets, own tables.
 
-        Args:
-    outcomes: of the own tables that ask for erasures.
+    Args:
+        outcomes: of the own tables that ask for erasures.
     """
     for dataset in scope.entities:
         covered = subject(dataset, scope.where).covering(record.settled(tenant, dataset))
-        files = live_table.of_current(partial(_matching, covered), tenant, dataset)
+        files = live_table.of_current(partial(rows.matching, subject=covered), tenant, dataset)
         if count := sum(len(places) for _, places in files):
             command = f"pulse erase {tenant.slug} --dataset {dataset.slug} --where event_id=<_id>"
             fix = f"Erase each entity whole: {command}"
@@ -148,11 +145,3 @@ def find_omissions(tenant: Tenant, scope: Everywhere, outcomes: Sequence[Outcome
     if not scope.datasets and (asking := own_tables.asking(tenant)):
         fix = "Create a dataset of events: an erasure from it searches them"
         yield Omission(f"own tables: {', '.join(table.shown for table in asking)}", fix)
-
-
-def _matching(covered: Subject, table: Table) -> list[tuple[DataFile, Places]]:
-    return rows.matching(table, covered)
-
-
-def _declares(dataset: Dataset, name: str) -> bool:
-    return any(column.field == name.partition(".")[0] for column in dataset.columns)

@@ -25,7 +25,7 @@ from pulse_pipelines.tables.column_types import TIMESTAMP
 from pulse_pipelines.tables.iceberg_schema import HASH, IS_DELETED, UPDATED
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.quick import Quick
-from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator
+from pulse_pipelines.validation.validator import Event, Target, Validator
 from pulse_resources.process import faults
 
 PIECE = 256
@@ -111,7 +111,8 @@ class TopicConformer:
                 accepted.events.append(verdict if plain else json_values.exact(message.payload))
                 accepted.places.append(place)
             else:
-                result.dead_letters.append(_dead_letter(message, verdict))
+                letter = DeadLetter(message, verdict.dataset, verdict.event_id, verdict.rejected)
+                result.dead_letters.append(letter)
         ways: list[tuple[Mapping[str, _Accepted], Callable[[Target, Sequence[Any]], _Values]]]
         ways = [(validated, _of_validated)]
         if quick is not None:
@@ -255,7 +256,3 @@ def _declared(
     pointer = "/data" + json_pointer([column.field])
     arrow_columns.refuse_misfits(values, column.type, unsure, rejects, pointer)
     return arrow_columns.array(values, column.type, rejects, pointer)
-
-
-def _dead_letter(message: Message, refused: Refusal) -> DeadLetter:
-    return DeadLetter(message, refused.dataset, refused.event_id, refused.rejected)

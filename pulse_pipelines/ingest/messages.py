@@ -9,8 +9,7 @@ from confluent_kafka import KafkaError, Message as Received, TopicPartition
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.scope import Scope
-from pulse_pipelines.ingest.headers import headers_of
-from pulse_pipelines.ingest.origins import Origins
+from pulse_pipelines.ingest.origins import Origins, headers_of
 from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import kafka

@@ -1,5 +1,6 @@
 """Origins: the traces that messages came with (W3C Trace Context, in their headers), at most `MOST`."""
 
+import operator
 import re
 from collections.abc import Iterable
 from itertools import chain, islice, zip_longest
@@ -7,9 +8,26 @@ from uuid import UUID
 
 from confluent_kafka import Message
 
-from pulse_pipelines.ingest.headers import headers_of
 from pulse_pipelines.ingest.stages import Origin, TopicDrained
 from pulse_resources.tracing import HEADER
+
+_ask_headers = operator.methodcaller("headers")
+
+
+def headers_of(message: Message) -> Iterable[tuple[str, str | bytes | None]]:
+    """Headers of a message; empty if a header name is not valid text, which any producer may send.
+
+    In that case confluent-kafka sets an error but returns a list with holes, caches it, and returns it
+    without an error the next time: reading it is a segmentation fault. Python notices the error only in calls
+    from C, and hot code calls methods without that check.
+    """
+    try:
+        headers = _ask_headers(message)
+    except (ValueError, SystemError):
+        message.set_headers([])
+        return ()
+    return headers if isinstance(headers, list) else ()
+
 
 MOST = 128
 """Origins of a topic in one task, and of a batch: as many as a span has links."""

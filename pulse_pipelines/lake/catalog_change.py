@@ -41,7 +41,7 @@ class Written:
         # Files that Postgres may have committed, with an unknown outcome, stay.
         if not isinstance(error, psycopg.OperationalError):
             for file in self._idle.values():
-                metadata.remove(self._tenant, file)
+                metadata.remove(file)
 
     def write(self, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
         """Write a metadata file. Raises as `metadata.write`."""

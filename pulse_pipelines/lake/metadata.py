@@ -133,13 +133,13 @@ def unwritten(document: Mapping[str, Any]) -> Metadata:
     return Metadata("", orjson.dumps(document), document["location"])
 
 
-def remove(tenant: Tenant, written: Metadata) -> None:
+def remove(written: Metadata) -> None:
     """Remove a metadata file that was written but never committed."""
     with suppress(OSError, PulseError):  # it is small, and lies in the tenant's own folder
         object_store.delete([written.at], vended.credentials([written.location], Mode.WRITE))
 
 
-def remove_all(tenant: Tenant, location: str, until: float = math.inf) -> bool:
+def remove_all(location: str, until: float = math.inf) -> bool:
     """Remove all files below the folder of a table of the tenant's own, with a key that opens nothing else.
 
     Metadata is removed last: a partly removed table can be registered, and dropped again.

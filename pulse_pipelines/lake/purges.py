@@ -38,7 +38,7 @@ def remove(tenant: Tenant, location: str, until: float) -> bool:
         as `metadata.remove_all`.
     """
     fail_point("lake.purge")
-    if not metadata.remove_all(tenant, location, until):
+    if not metadata.remove_all(location, until):
         return False
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
         connection.execute(DONE, [location])

@@ -79,7 +79,7 @@ def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any
     """The metadata of a table to be created; nothing is written. Raises as `create`."""
     check_new(tenant, name, Kind.TABLE)
     location = paths.new_location(tenant)
-    try:
+    with updates.malformed_refused():
         outline.check(body, outline.NEW_TABLE)
         properties = {str(key): str(value) for key, value in dict(body.get("properties") or {}).items()}
         paths.check_properties(properties, location)
@@ -93,8 +93,6 @@ def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any
         updates.check(made)
         document = updates.document(made)
         updates.with_defaults(document["schemas"][0], body.get("schema"))
-    except updates.WRONG as error:
-        raise updates.wrong(error) from None
     paths.check(tenant, document)
     return document
 

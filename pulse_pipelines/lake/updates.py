@@ -3,9 +3,10 @@
 pyiceberg applies the updates, which are adjusted first (`adjusted.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeGuard
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -88,15 +89,13 @@ Updates = tuple[TableUpdate, ...]
 
 def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
     """Parse the requirements and updates of a request. Raises Malformed."""
-    try:
+    with malformed_refused():
         outline.check(body, outline.COMMIT)
         if len(body.get("updates", ())) > MOST:
             raise Malformed(f"a commit has {MOST} updates at most")
         check_few(len(body.get("updates", ())))
         requirements = _REQUIREMENTS.validate_python(body.get("requirements", ()))
         updates = _UPDATES.validate_python(body.get("updates", ()))
-    except WRONG as error:
-        raise wrong(error) from None
     if sum(isinstance(update, _ADDED) for update in updates) > MOST_ADDED:
         raise Malformed(f"a commit adds {MOST_ADDED} schemas, partition specs and sort orders at most")
     for update in updates:
@@ -118,6 +117,15 @@ def wrong(error: Exception) -> Malformed:
         first = error.errors(include_url=False, include_input=False)[0]
         return Malformed(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:300]}")
     return Malformed(f"Cannot be done: {str(error)[:300] or type(error).__name__}")
+
+
+@contextmanager
+def malformed_refused() -> Iterator[None]:
+    """Turn the errors of a document that is not valid Iceberg into Malformed."""
+    try:
+        yield
+    except WRONG as error:
+        raise wrong(error) from None
 
 
 def creates(requirements: Requirements) -> bool:
@@ -154,18 +162,20 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
             f"{changes:,} changes of branches and tags are too many for a commit to this table",
             fix="Change fewer at a time",
         )
-    try:
-        base = _upgraded(current, [update.format_version for update in updates if _upgrades(update)])
+    with malformed_refused():
+        upgrades = [update for update in updates if isinstance(update, UpgradeFormatVersionUpdate)]
+        base = _upgraded(current, [upgrade.format_version for upgrade in upgrades])
         ids = TableIds(current)
         following = update_table_metadata(
             base,
-            (*(each for update in updates for each in ids.put_right(update)), _at(location)),
+            (
+                *(each for update in updates for each in ids.put_right(update)),
+                SetLocationUpdate(location=location),
+            ),
             enforce_validation=True,
             metadata_location=at,
         )
         check(following, current)
-    except WRONG as error:
-        raise wrong(error) from None
     return following
 
 
@@ -257,10 +267,6 @@ def _rows(version: int, content: Mapping[str, Any]) -> dict[str, int]:
     return {"next-row-id": content.get("next-row-id") or 0} if version == NEWEST else {}
 
 
-def _upgrades(update: TableUpdate) -> TypeGuard[UpgradeFormatVersionUpdate]:
-    return isinstance(update, UpgradeFormatVersionUpdate)
-
-
 def _upgraded(current: TableMetadata | None, versions: Sequence[int]) -> TableMetadata:
     """The base of the updates, in the highest format version that they ask for."""
     has = current.format_version if current else 1
@@ -276,7 +282,3 @@ def _upgraded(current: TableMetadata | None, versions: Sequence[int]) -> TableMe
         return current
     later = document(current) | {"format-version": highest}
     return TableMetadataUtil.parse_obj(later | _rows(highest, later))
-
-
-def _at(location: str) -> SetLocationUpdate:
-    return SetLocationUpdate(location=location)

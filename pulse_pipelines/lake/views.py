@@ -50,13 +50,11 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
     """Create a view. Raises as `table_commits.create`."""
     once.check(tenant)
     table_commits.check_new(tenant, name, Kind.VIEW)
-    try:
+    with updates.malformed_refused():
         outline.check(body, outline.NEW_VIEW)
         request = CreateViewRequest.model_validate({"location": None} | dict(body))
         version = orjson.loads(request.view_version.model_dump_json()) | {"version-id": 1}
         schema = orjson.loads(request.view_schema.model_dump_json()) | {"schema-id": 0}
-    except updates.WRONG as error:
-        raise updates.wrong(error) from None
     version["schema-id"] = 0
     document = {
         "view-uuid": str(uuid.uuid4()),
@@ -84,10 +82,8 @@ def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
     namespaces.place_of(tenant, name.namespace)
     once.check(tenant)
     view_updates, requirements = _objects(body, "updates"), _objects(body, "requirements")
-    try:
+    with updates.malformed_refused():
         outline.check({"updates": view_updates}, outline.COMMIT)
-    except updates.WRONG as error:
-        raise updates.wrong(error) from None
     with Written(tenant) as new:
         work = commit_files(_ViewCommit(tenant, once, [], name, view_updates, requirements, new))
         return new.hold(work.files[0])
@@ -126,10 +122,8 @@ def _objects(body: Mapping[str, Any], part: str) -> Sequence[Document]:
 
 
 def _check(tenant: Tenant, document: Document) -> None:
-    try:
+    with updates.malformed_refused():
         parsing.check_view(document)
-    except updates.WRONG as error:
-        raise updates.wrong(error) from None
     # Only the catalog writes files of a view, in the folder of the view.
     paths.check(tenant, document | {"properties": {}})
 
@@ -137,11 +131,9 @@ def _check(tenant: Tenant, document: Document) -> None:
 def _applied(document: Document, view_updates: Sequence[Document]) -> Document:
     """The next metadata."""
     following, added = orjson.loads(orjson.dumps(document)), dict[str, int]()
-    try:
+    with updates.malformed_refused():
         for update in view_updates:
             _ACTIONS[str(update.get("action"))](following, update, added)
-    except updates.WRONG as error:
-        raise updates.wrong(error) from None
     _forget(following)
     return following  # type: ignore[no-any-return]
 

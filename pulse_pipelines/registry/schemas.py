@@ -45,6 +45,12 @@ class PublishedSchema:
     created: bool = False
     """Whether this call published it."""
 
+    @property
+    def version_entry(self) -> dict[str, Any]:
+        """The version without its document, as lists of versions show it."""
+        names = ("schema_uri", "name", "version", "published_at")
+        return {name: getattr(self, name) for name in names}
+
 
 def checked_schema(document: str) -> dict[str, Any]:
     """Parse a JSON Schema, and check that it can be published. Raises UserError."""

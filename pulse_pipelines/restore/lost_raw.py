@@ -1,12 +1,10 @@
 """Raw objects that the object store no longer holds, by batch, and whether Kafka can give them back."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
-
-from psycopg.types.multirange import Multirange
 
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.tenant import Tenant
@@ -113,7 +111,9 @@ def find_lost(tenant: Tenant, objects: RawObjects) -> list[LostBatch]:
         ranges, excluded, lines = list[OffsetRange](), list[OffsetRange](), 0
         for partition, first, end, drained, spans in rows[batch]:
             ranges.append(OffsetRange(tenant.tenant_id, partition, first, end))
-            omitted = [OffsetRange(tenant.tenant_id, partition, *bounds) for bounds in _bounds(spans)]
+            omitted = [
+                OffsetRange(tenant.tenant_id, partition, span.lower or 0, span.upper or 0) for span in spans
+            ]
             excluded.extend(omitted)
             lines += drained - sum(span.length for span in omitted)
         in_kafka = bool(ranges) and all(r.start >= starts.get(r.partition, r.end) for r in ranges)
@@ -147,11 +147,6 @@ def batches_of(batches: Iterable[LostBatch], slug: str) -> dict[date, list[str]]
             if part.slug == slug:
                 days[part.day].add(batch.batch_id)
     return {day: sorted(names) for day, names in days.items()}
-
-
-def _bounds(spans: Multirange[int]) -> Iterator[tuple[int, int]]:
-    for span in spans:
-        yield span.lower or 0, span.upper or 0
 
 
 def _starts(tenant: Tenant, bases: Mapping[int, int]) -> dict[int, int]:

@@ -95,7 +95,10 @@ def run(
         head, content = _run(database, query, job)
         return head | {"checked": _few(checked)}, content
     except (duckdb.OutOfMemoryException, MemoryError) as error:
-        raise _too_much(f"{limits['memory_bytes'] // 2**20} MiB of memory") from error
+        raise UserError(
+            f"the query needs more than the {limits['memory_bytes'] // 2**20} MiB of memory that it may have",
+            fix="Read fewer columns or a shorter time range, or aggregate first",
+        ) from error
     except duckdb.IOException as error:
         if getattr(error, "status_code", None) == _ABSENT:
             raise FileGone(f"a file of a table is gone: {first_line(error)[:500]}") from error
@@ -192,13 +195,6 @@ def _encoded(
 def _too_large(most: str) -> UserError:
     return WrongQueryError(
         f"the result has more than the {most} that a query may return", fix="Aggregate, or add LIMIT"
-    )
-
-
-def _too_much(most: str) -> UserError:
-    return UserError(
-        f"the query needs more than the {most} that it may have",
-        fix="Read fewer columns or a shorter time range, or aggregate first",
     )
 
 

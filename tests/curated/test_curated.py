@@ -25,8 +25,7 @@ from pulse_pipelines.curated.commit import commit, forget
 from pulse_pipelines.curated.compute import compute
 from pulse_pipelines.curated.daily import DAILY
 from pulse_pipelines.curated.due import due_days
-from pulse_pipelines.curated.orphans import remove_orphan_files
-from pulse_pipelines.curated.run import curate
+from pulse_pipelines.curated.run import curate, remove_orphan_files
 from pulse_pipelines.curated.summary import summary
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.moves import evolve

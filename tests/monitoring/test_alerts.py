@@ -28,7 +28,7 @@ from pulse_pipelines.defs.alerts.checks import failing_checks
 from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.defs.alerts.sensor import alert_watch
 from pulse_pipelines.defs.ingest.sensor import _give_up_dead_attempt, _run_requests, run_config
-from pulse_pipelines.defs.tags import NAMED, tenant_tags
+from pulse_pipelines.defs.launches import NAMED, tenant_tags
 from pulse_pipelines.ingest import attempts, data_loss
 from pulse_pipelines.monitoring import alerts, issues
 from pulse_pipelines.monitoring.issues import Issue, Issues, Kind

@@ -19,7 +19,7 @@ from support.lake import changed, harmed, location, pointing_at, row, table, wit
 from chaos.inside import ingest_job
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
-from pulse_pipelines.defs.datasets.assets import asset_key, partitions, tenant_partitions
+from pulse_pipelines.defs.datasets.partitions import asset_key, partitions, tenant_partitions
 from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.checks import conformance

@@ -78,13 +78,7 @@ ATTACKS = (
     Attack(
         "a pipe of a Parquet file of 24 MB whose footer would become five gigabytes",
         "manage",
-        partial(
-            _created,
-            body=_parquet,
-            path="x.parquet",
-            format="parquet",
-            key=["tail"],
-        ),
+        partial(_created, body=_parquet, path="x.parquet", format="parquet", key=["tail"]),
         REFUSED,
     ),
     Attack(

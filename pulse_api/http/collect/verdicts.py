@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +16,6 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from pulse_api.http.collect.ignored import IgnoredMembers
 from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.split import Item
 from pulse_pipelines.domain.dataset import OnInvalid
@@ -23,6 +23,7 @@ from pulse_pipelines.domain.entities import DELETION
 from pulse_pipelines.domain.event import ENVELOPE, Rejected, heading, parse_timestamp
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.validation.validator import Event, Refusal, Validator, refusal
+from pulse_resources.errors import meant
 from pulse_resources.settings import load_settings
 
 BREATH_SECONDS = 0.002
@@ -205,3 +206,35 @@ def _entry(index: int, verdict: Refusal, dead_lettered: bool) -> dict[str, Any]:
         "pointer": verdict.rejected.pointer,
         "detail": verdict.rejected.detail,
     }
+
+
+MAX_MEMBERS = 20
+"""Maximum different members that an answer names."""
+MAX_NAME = 100
+"""Characters of a name in an answer."""
+
+
+class IgnoredMembers:
+    """Counts the ignored members of one request's events."""
+
+    def __init__(self) -> None:
+        self._events: Counter[str] = Counter()
+
+    def note(self, members: Iterable[str]) -> None:
+        """Count one event's ignored members."""
+        for member in members:
+            name = member[:MAX_NAME]
+            if name in self._events or len(self._events) < MAX_MEMBERS:
+                self._events[name] += 1
+
+    def entries(self) -> list[dict[str, Any]]:
+        """An entry for each member, by name."""
+        return [
+            {
+                "member": name,
+                "events": count,
+                "detail": f"{name} is not a member of an event: no column has it",
+                "fix": meant(name, ENVELOPE, "Put what is to be stored into context or data"),
+            }
+            for name, count in sorted(self._events.items())
+        ]

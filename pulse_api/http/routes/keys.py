@@ -16,7 +16,6 @@ from pulse_pipelines.registry import keys
 
 router = resource("keys", "/v1/keys")
 DAY_S = 86_400
-MOST = len(KeyScope)
 KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 
 

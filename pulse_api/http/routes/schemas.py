@@ -151,15 +151,6 @@ class TriedSchema(BaseModel):
     incompatibilities: list[Obstacle] = Field(description="What keeps the dataset from moving to it.")
 
 
-def _version(version: PublishedSchema) -> dict[str, Any]:
-    return {
-        "schema_uri": version.schema_uri,
-        "name": version.name,
-        "version": version.version,
-        "published_at": version.published_at,
-    }
-
-
 async def _document(request: Request, body: Published) -> str:
     """The document to publish. Raises UserError: decoding the body has rounded a number of it."""
     content = await request.body()
@@ -169,7 +160,7 @@ async def _document(request: Request, body: Published) -> str:
 
 
 def _whole(version: PublishedSchema) -> Schema:
-    return Schema.model_validate(_version(version) | {"schema": orjson.loads(version.document)})
+    return Schema.model_validate(version.version_entry | {"schema": orjson.loads(version.document)})
 
 
 @router.post(
@@ -267,7 +258,7 @@ async def try_schema(
 def list_schemas(principal: Reader) -> SchemaList:
     """Every version of every schema of the tenant, by name and version."""
     schemas = registry.list_schemas(principal.tenant)
-    return SchemaList(schemas=[SchemaVersion.model_validate(_version(schema)) for schema in schemas])
+    return SchemaList(schemas=[SchemaVersion.model_validate(schema.version_entry) for schema in schemas])
 
 
 @router.get(

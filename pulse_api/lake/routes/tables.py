@@ -1,5 +1,7 @@
 """Tables: names, metadata with credentials for the files, and the credentials alone."""
 
+from functools import partial
+
 from starlette.responses import Response
 
 from pulse_api.lake.answers import credential, load_result, names
@@ -11,10 +13,6 @@ from pulse_pipelines.lake.catalog import Kind
 
 LIST = "/v1/namespaces/{namespace}/tables"
 PATH = LIST + "/{table}"
-
-
-def _list(request: CatalogRequest) -> Response:
-    return names(request, Kind.TABLE)
 
 
 def _load(request: CatalogRequest) -> Response:
@@ -48,7 +46,7 @@ def _metrics(request: CatalogRequest) -> Response:
 
 
 routes = [
-    endpoint("GET", LIST, KeyScope.LAKE_READ, _list),
+    endpoint("GET", LIST, KeyScope.LAKE_READ, partial(names, kind=Kind.TABLE)),
     endpoint("GET", PATH, KeyScope.LAKE_READ, _load),
     endpoint("HEAD", PATH, KeyScope.LAKE_READ, _exists),
     endpoint("GET", PATH + "/credentials", KeyScope.LAKE_READ, _credentials),

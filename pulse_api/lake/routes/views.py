@@ -1,6 +1,7 @@
 """Views of the tenant's own: list, create, load, replace, rename, drop."""
 
 from collections.abc import Callable
+from functools import partial
 
 from starlette.responses import Response
 
@@ -16,10 +17,6 @@ from pulse_pipelines.lake.table_commits import Name
 
 LIST = "/v1/namespaces/{namespace}/views"
 PATH = LIST + "/{view}"
-
-
-def _list(request: CatalogRequest) -> Response:
-    return names(request, Kind.VIEW)
 
 
 def _load(request: CatalogRequest) -> Response:
@@ -59,12 +56,8 @@ def _drop(request: CatalogRequest) -> Response:
     return nothing(lambda: lifecycle.drop(request.caller.tenant, request.name, Kind.VIEW, request.once))
 
 
-def _rename(request: CatalogRequest) -> Response:
-    return renamed(request, Kind.VIEW)
-
-
 routes = [
-    endpoint("GET", LIST, KeyScope.LAKE_READ, _list),
+    endpoint("GET", LIST, KeyScope.LAKE_READ, partial(names, kind=Kind.VIEW)),
     endpoint("POST", LIST, KeyScope.LAKE_WRITE, _create, reads_back=True),
     endpoint(
         "POST", "/v1/namespaces/{namespace}/register-view", KeyScope.LAKE_WRITE, _register, reads_back=True
@@ -73,5 +66,5 @@ routes = [
     endpoint("HEAD", PATH, KeyScope.LAKE_READ, _exists),
     endpoint("POST", PATH, KeyScope.LAKE_WRITE, _replace, reads_back=True),
     endpoint("DELETE", PATH, KeyScope.LAKE_WRITE, _drop),
-    endpoint("POST", "/v1/views/rename", KeyScope.LAKE_WRITE, _rename),
+    endpoint("POST", "/v1/views/rename", KeyScope.LAKE_WRITE, partial(renamed, kind=Kind.VIEW)),
 ]

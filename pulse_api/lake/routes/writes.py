@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from starlette.responses import Response
 
@@ -88,10 +89,6 @@ def _drop(request: CatalogRequest) -> Response:
     )
 
 
-def _rename(request: CatalogRequest) -> Response:
-    return renamed(request, Kind.TABLE)
-
-
 def renamed(request: CatalogRequest, kind: Kind) -> Response:
     """Rename a table or a view as the body says."""
     body = request.json()
@@ -111,6 +108,6 @@ routes = [
     endpoint("POST", "/v1/namespaces/{namespace}/register", KeyScope.LAKE_WRITE, _register, reads_back=True),
     endpoint("POST", PATH, KeyScope.LAKE_WRITE, _commit, reads_back=True),
     endpoint("DELETE", PATH, KeyScope.LAKE_WRITE, _drop),
-    endpoint("POST", "/v1/tables/rename", KeyScope.LAKE_WRITE, _rename),
+    endpoint("POST", "/v1/tables/rename", KeyScope.LAKE_WRITE, partial(renamed, kind=Kind.TABLE)),
     endpoint("POST", "/v1/transactions/commit", KeyScope.LAKE_WRITE, _transaction),
 ]

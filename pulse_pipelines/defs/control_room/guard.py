@@ -107,7 +107,7 @@ class Guard:
         origin = headers.get("origin")
         site = headers.get("sec-fetch-site", "none")
         if origin is not None and not is_of_host(origin, hosts[0]):
-            return _foreign_page("Origin")
+            return Refused(403, "a page of another site asked (Origin)", "Open the control room itself")
         if site not in ("same-origin", "none") and not navigates:
             return Refused(
                 403, "a page of another site asked (Sec-Fetch-Site)", "Open the control room itself"
@@ -141,10 +141,6 @@ class Guard:
         answer = JSONResponse({"role": None})
         answer.delete_cookie(self._identity.cookie, httponly=True, samesite="strict")
         return answer
-
-
-def _foreign_page(header: str) -> Refused:
-    return Refused(403, f"a page of another site asked ({header})", "Open the control room itself")
 
 
 def read_only() -> Refused:

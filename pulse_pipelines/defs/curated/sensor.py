@@ -12,8 +12,7 @@ from pulse_pipelines.curated import rollups
 from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.curated.job import curate, unusable
-from pulse_pipelines.defs.launches import UNFINISHED
-from pulse_pipelines.defs.tags import tenant_tags
+from pulse_pipelines.defs.launches import UNFINISHED, tenant_tags
 from pulse_resources.settings import load_settings
 
 MARGIN = timedelta(minutes=15)

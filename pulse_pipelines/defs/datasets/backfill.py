@@ -1,5 +1,6 @@
-"""Materialization of a dataset's partition: rebuilds that tenant's day from the raw zone."""
+"""Assets of dataset slugs; materializing a partition rebuilds that tenant's day from the raw zone."""
 
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 import dagster as dg
@@ -8,8 +9,9 @@ from pydantic import Field
 
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import Backfilled, backfill
-from pulse_pipelines.defs.datasets.presentation import Presentation
+from pulse_pipelines.defs.datasets.presentation import Presentation, present
 from pulse_pipelines.defs.resources import Catalog, ObjectStore, Postgres
+from pulse_pipelines.registry import Family
 from pulse_resources.settings import load_settings
 
 
@@ -66,3 +68,12 @@ def described(done: Backfilled) -> dict[str, dg.MetadataValue]:
         "metadata_location": dg.MetadataValue.path(done.metadata_location or ""),
         "rows_per_second": dg.MetadataValue.float(round(done.rows / max(done.seconds, 0.001), 1)),
     }
+
+
+def dataset_assets(families: Sequence[Family], placed: Mapping[str, str]) -> list[dg.AssetsDefinition]:
+    """One asset per slug: `ingest` reports each day it touched, materializing a partition rebuilds it.
+
+    Args:
+        placed: group of each slug.
+    """
+    return [rebuilt_from_raw_zone(slug, how) for slug, how in present(families, placed).items()]

@@ -13,8 +13,7 @@ from uuid import UUID
 import dagster as dg
 
 from pulse_pipelines.defs.ingest.job import LIMIT_TAG, ingest
-from pulse_pipelines.defs.launches import vanished
-from pulse_pipelines.defs.tags import tenant_tags
+from pulse_pipelines.defs.launches import tenant_tags, vanished
 from pulse_pipelines.domain.batch import due, plan, share_out
 from pulse_pipelines.ingest import attempts, costs, plan as planning
 from pulse_pipelines.ingest.attempts import OpenBatch

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import dagster as dg
 
 from pulse_pipelines import registry
-from pulse_pipelines.defs.launches import unfinished
+from pulse_pipelines.defs.launches import tenant_tags, unfinished
 from pulse_pipelines.defs.resources import Kafka, Postgres
-from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.ingest import spans, sync_deletions
 from pulse_resources.errors import Transient
 

@@ -7,7 +7,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from pulse_pipelines.defs.datasets.assets import asset_key
+from pulse_pipelines.defs.datasets.partitions import asset_key
 from pulse_pipelines.defs.resources import Catalog, ObjectStore, Postgres
 from pulse_pipelines.ingest import priority
 from pulse_pipelines.maintenance.history import Done

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import dagster as dg
 
-from pulse_pipelines.defs.launches import vanished
+from pulse_pipelines.defs.launches import tenant_tags, vanished
 from pulse_pipelines.defs.moves.job import move
-from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.moves import MoveState, record
 from pulse_pipelines.moves.record import Attempt, Open
 from pulse_resources.errors import Fenced

@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from pulse_pipelines import pipes
-from pulse_pipelines.defs.launches import UNFINISHED
+from pulse_pipelines.defs.launches import UNFINISHED, tenant_tags
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
 from pulse_pipelines.defs.pipes.places import TENANT, WAY, place_tags, way_of
-from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.pipes.watch import watch
 from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings

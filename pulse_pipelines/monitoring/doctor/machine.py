@@ -4,7 +4,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from pulse_pipelines.monitoring.doctor.finding import Finding
 from pulse_resources.settings import Settings
@@ -23,14 +22,10 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     yield Finding(MACHINE, "python", sys.version_info[:2] >= PYTHON, version, fix)
     home = settings.home
     exists = home.is_dir()
-    folder = home if exists else _existing(home)
+    folder = next(parent for parent in (home, *home.parents) if parent.exists())
     writable = os.access(folder, os.W_OK | os.X_OK) and folder.is_dir()
     fix = "Name a folder that this account may write to: PULSE_HOME=/path"
     yield Finding(MACHINE, "home", writable, f"{home}{'' if exists else ' does not exist yet'}", fix)
     free = shutil.disk_usage(folder).free
     fix = f"Free some: {FREE_BYTES >> 30} GiB are the least; or move PULSE_HOME to a larger disk"
     yield Finding(MACHINE, "disk", free >= FREE_BYTES, f"{free / 2**30:.1f} GiB free at {folder}", fix)
-
-
-def _existing(path: Path) -> Path:
-    return next(parent for parent in (path, *path.parents) if parent.exists())

@@ -128,7 +128,7 @@ def _unsettled_fate(
         state=FateState.IN_BATCH if place else FateState.WAITING,
         detail=f"accepted: {detail}",
         dataset=dataset,
-        event_id=_event_id(message),
+        event_id=None if message is None else topic.names(message.payload)[0],
         partition=partition,
         offset=offset,
         received_at=_received_at(message),
@@ -284,10 +284,6 @@ def _fate_at_offset(
         settled_at=place.settled_at,
         dead_letter=letter,
     )
-
-
-def _event_id(message: Message | None) -> str | None:
-    return None if message is None else topic.names(message.payload)[0]
 
 
 def _received_at(message: Message | None) -> datetime | None:

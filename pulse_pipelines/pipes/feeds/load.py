@@ -130,7 +130,8 @@ def load(task: FeedTask) -> Iterator[Loaded]:
 
     with fence.joined(task.run) as hold, web.client(site) as client:
         loaded = publish(task.topic, hold(read_events()))
-    yield Loaded(loaded.rows, loaded.bytes, _position(url, str(task.run.dataset_id), following), more)
+    position = f"{_fingerprint(url, str(task.run.dataset_id))} {following}"
+    yield Loaded(loaded.rows, loaded.bytes, position, more)
 
 
 def _event(maker: Maker, feed: str, line: int, text: bytes) -> Event:
@@ -145,10 +146,6 @@ def _event(maker: Maker, feed: str, line: int, text: bytes) -> Event:
 
 def _is_deletion(row: dict[str, msgspec.Raw]) -> bool:
     return DELETED in row and bytes(row[DELETED]) == TRUE
-
-
-def _position(url: str, dataset: str, since: str) -> str:
-    return f"{_fingerprint(url, dataset)} {since}"
 
 
 def _since(position: str | None, url: str, dataset: str) -> str | None:

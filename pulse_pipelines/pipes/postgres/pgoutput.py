@@ -129,7 +129,10 @@ def _keys(message: bytes, form: _Form) -> Iterator[Key]:
             if message[at] != _TEXT:
                 if is_key:
                     if message[at] != _UNCHANGED or not old:
-                        raise _without_key()
+                        raise Terminal(
+                            "the source's log has a change without the key of its row",
+                            fix="Read all rows again: pulse pipe reset",
+                        )
                     values.append(old[len(values)])
                 at += 1
                 continue
@@ -163,10 +166,3 @@ def _relation(message: bytes) -> tuple[int, list[tuple[str, bool]]]:
         columns.append((message[at + 1 : end].decode(), bool(message[at] & _OF_IDENTITY)))
         at = end + 9
     return relation, columns
-
-
-def _without_key() -> Terminal:
-    return Terminal(
-        "the source's log has a change without the key of its row",
-        fix="Read all rows again: pulse pipe reset",
-    )

@@ -83,7 +83,7 @@ def _step(
         run.confirm(state)
     fail_point("push.before_request")
     try:
-        answer = service.push(_parameters(chain, sent), _lines(batch))
+        answer = service.push(_parameters(chain, sent), b"\n".join(map(_line, batch.entities)))
     except Conflict:
         raise _Broken from None
     except UserError:  # not taken: the next request may bring newer versions of the same entities
@@ -124,9 +124,6 @@ def _parameters(chain: Chain, sent: Request) -> Mapping[str, str]:
     }
 
 
-def _lines(batch: Batch) -> bytes:
-    return b"\n".join(json_values.written(_sent(entity)) for entity in batch.entities)
-
-
-def _sent(entity: Entity) -> Mapping[str, object]:
-    return {ID: entity.id, DELETED: True} if entity.is_deleted else {ID: entity.id, **entity.content}
+def _line(entity: Entity) -> bytes:
+    content = {DELETED: True} if entity.is_deleted else entity.content
+    return json_values.written({ID: entity.id, **content})
