@@ -92,12 +92,12 @@ def collect(
                             sent.add(event.payload)
                 advance(tally.sent)
         except KeyboardInterrupt:
-            raise interrupted.of(interrupted.SENDING, taken=f"{tally.taken:,}") from None
+            raise interrupted.of(interrupted.SENDING, taken=f"{tally.settling:,}") from None
         except PulseError as error:
             if error.where.get("status") in ("401", "403"):
                 error.fix = _issue(owner)  # instead of the API's fix, which mentions headers
             remark(
-                f"{tally.taken:,} events were accepted before the error. Send all again: none lands twice."
+                f"{tally.settling:,} events were accepted before the error. Send all again: none lands twice."
             )
             raise
     became: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def collect(
         if not as_json:
             tally.show()
         if wait:
-            waiting.until_settled(owner, at_most, tally.taken)
+            waiting.until_settled(owner, at_most, tally.settling)
             became = sent.fates(owner)
     if as_json:
         emit(tally.document() | became)
@@ -130,7 +130,7 @@ class _Tally:
     """By member of events: how many have it, and what to do."""
 
     @property
-    def taken(self) -> int:
+    def settling(self) -> int:
         """Events that land, or become dead letters."""
         return self.accepted + self.dead_lettered
 

@@ -151,7 +151,7 @@ class _Unread:
         self._count.absent.append((self._next, until))
 
     def _handle(self, error: KafkaError) -> None:
-        """End the range at the end of its partition, go on after an error that passes, else raise."""
+        """End the range at the end of its partition, ignore an error that passes, else raise."""
         if error.code() == KafkaError._PARTITION_EOF:
             if not self.ended:
                 self._note_absent(self._end)
