@@ -46,6 +46,7 @@ TEXTS = {
     "private use": "\ue000",
     "astral": "\U0001f600",
     "last code point": "\U0010ffff",
+    "before the surrogates": "\ud7ff" * 20,
     "U+2028, U+2029": "a\u2028b\u2029c",
     "stacked marks": "Z" + "\u0351\u036b\u0343\u036a" * 8,
     "CJK extension B": "\U00020000",

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.ingest import Owner
@@ -18,7 +19,7 @@ from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.pipes import addresses
-from pulse_pipelines.pipes.postgres import reading, sessions
+from pulse_pipelines.pipes.postgres import reading, sessions, tables
 from pulse_pipelines.pipes.run import run
 from pulse_resources.errors import UserError
 
@@ -46,6 +47,14 @@ def as_reader(owner: Owner, source: Any) -> Any:
 def refused(owner: Owner, why: str, pipe: dict[str, Any] = PIPE) -> None:
     with pytest.raises(UserError, match=why):
         pipes.create(owner.tenant, definition(pipe))
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("smallint", 16), ("integer", 32), ("bigint", 64)])
+def test_an_overlap_begins_at_the_least_integer_of_a_type(source: Any, kind: str, bits: int) -> None:
+    """The first run settles such a position, and each later one would fail: out of range."""
+    for position, begin in ((-(2 ** (bits - 1)) + 5, -(2 ** (bits - 1))), (100, 90)):
+        earlier = tables.less(sql.Literal(str(position)), kind, "10")
+        assert source.execute(sql.SQL("SELECT {}").format(earlier)).fetchone() == (begin,)
 
 
 def test_columns_that_a_key_only_includes_are_none_of_it(owner: Owner, source: Any) -> None:

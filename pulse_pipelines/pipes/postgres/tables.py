@@ -215,13 +215,22 @@ def _parts(connection: "psycopg.Connection[Any]", oid: int, where: dict[str, str
     return tuple(parts)
 
 
+_INTEGERS = {"smallint": 16, "integer": 32, "bigint": 64}
+"""Types of integers, and their bits."""
+
+
 def less(at: sql.Literal, kind: str, overlap: str | None) -> sql.Composable:
     """A cursor of this type (see `type_of`) less the overlap, as SQL."""
     value = sql.SQL("{}::{}").format(at, sql.SQL(kind))
     if overlap is None:
         return value
-    unit = sql.SQL("interval" if _is_time(kind) else kind)
-    return sql.SQL("{} - {}::{}").format(value, sql.Literal(overlap), unit)
+    distance = sql.SQL("{}::{}").format(sql.Literal(overlap), sql.SQL("interval" if _is_time(kind) else kind))
+    if (bits := _INTEGERS.get(kind)) is None:
+        return sql.SQL("{} - {}").format(value, distance)
+    # The difference may be below the least integer of the type, which is then where it begins.
+    return sql.SQL("greatest({}::numeric - {}, {})::{}").format(
+        value, distance, sql.Literal(-(2 ** (bits - 1))), sql.SQL(kind)
+    )
 
 
 def finite(value: sql.Composable, kind: str) -> sql.Composable:
