@@ -1,7 +1,7 @@
 """Slow answers: time limits for what a web server sends, down to single bytes of heads.
 
 A client's read timeout is for each read: a server that sends one byte of a head a minute, or `100 Continue`
-again and again, would hold the request, and the place of a run or of a request of the API, for ever.
+again and again, would hold the place of a run, or of a request of the API, without a limit.
 """
 
 import time

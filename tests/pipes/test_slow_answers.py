@@ -1,4 +1,4 @@
-"""Servers of sources and sinks that send heads or framing byte by byte: no request waits for them for ever."""
+"""Servers of sources and sinks that send heads or framing byte by byte: each request has a time limit."""
 
 import socket
 import threading
