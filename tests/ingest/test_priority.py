@@ -90,7 +90,7 @@ def test_tenants_just_below_the_bound_are_not_all_in_one_batch(
 
     for module in (costs, planning):
         monkeypatch.setattr(module, "tenant_costs", counted)
-    tags = requests(**owners)
+    tags = requests(since=0.0, **owners)
     assert [tags[name]["pulse/lane"] for name in owners] == ["quick"] * 3
     batches = {tags[name]["pulse/batch"] for name in owners}
     assert len(batches) > 1, "two of them fill a batch"
