@@ -132,6 +132,28 @@ def share_out(backlogs: Iterable[Backlog], batches: int, worth: int) -> list[lis
     return [group for group in groups if group]
 
 
+def divide(group: Iterable[Backlog], sizes: Mapping[UUID, int], most: int) -> list[list[Backlog]]:
+    """Divide one batch's backlogs into batches whose tenants' schemas have at most `most` bytes together.
+
+    Tenants of small schemas come first and together, so that those of large ones delay each other only.
+
+    Args:
+        group: the backlogs of one batch.
+        sizes: bytes of schemas by tenant; a tenant that is missing has none.
+        most: bytes; a tenant that has more by itself has a batch of its own.
+    """
+    batches: list[list[Backlog]] = []
+    used = 0
+    for backlog in sorted(group, key=lambda b: sizes.get(b.tenant_id, 0)):
+        size = sizes.get(backlog.tenant_id, 0)
+        if not batches or used + size > most:
+            batches.append([])
+            used = 0
+        batches[-1].append(backlog)
+        used += size
+    return batches
+
+
 def spread(ranges: Iterable[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
     """Split ranges into at most `tasks` groups of about equal length, in topic order.
 

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from pulse_pipelines.domain.batch import Backlog, OffsetRange, batch_id
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import costs
+from pulse_pipelines.ingest.costs import TenantCosts, batch_kind, tenant_costs
 from pulse_pipelines.tables import ledger
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Terminal
@@ -222,10 +222,17 @@ def _new_partitions(
     return added
 
 
-def plan_batch(ranges: Sequence[OffsetRange], status: IngestStatus) -> str | None:
+def plan_batch(
+    ranges: Sequence[OffsetRange], status: IngestStatus, costs: TenantCosts | None = None
+) -> str | None:
     """Record a batch of these ranges, without tenants whose positions moved since the status was read.
 
     The next plan sees those again: as they are by then, or with an alarm.
+
+    Args:
+        ranges: those of one batch.
+        status: the status that they were chosen from.
+        costs: of the tenants at least; None: they are computed.
 
     Returns:
         The batch; None when no tenant is left.
@@ -233,6 +240,7 @@ def plan_batch(ranges: Sequence[OffsetRange], status: IngestStatus) -> str | Non
     Raises:
         Terminal: the batch exists, though none of its ranges was planned.
     """
+    costs = costs or tenant_costs({r.tenant_id for r in ranges})
     with postgres.transaction("pulse_pipeline") as connection:
         free = [
             r
@@ -243,7 +251,7 @@ def plan_batch(ranges: Sequence[OffsetRange], status: IngestStatus) -> str | Non
             return None
         name = batch_id(free)
         planned = {r.tenant_id for r in free}
-        kind = costs.batch_kind([b for b in status.backlogs if b.tenant_id in planned])
+        kind = batch_kind([b for b in status.backlogs if b.tenant_id in planned], costs)
         if connection.execute(PLAN_BATCH, [name, kind]).rowcount != 1:
             raise Terminal("the batch was planned before", fix="Compare with `pulse reconcile`", batch=name)
         for r in free:

@@ -16,6 +16,7 @@ import httpx
 from httpx import Auth
 
 from pulse_pipelines.domain.charsets import foreign
+from pulse_pipelines.pipes.slow_answers import limit_answers
 from pulse_resources.errors import Conflict, NotFound, PulseError, Transient, UserError
 
 TIMEOUT = httpx.Timeout(60, connect=10)
@@ -89,16 +90,20 @@ def client(of: Site) -> Iterator[httpx.Client]:
 def connected(auth: Auth | None, headers: Mapping[str, str]) -> httpx.Client:
     """Client that follows no redirect, and takes neither proxies nor passwords from the environment.
 
+    An answer that is too slow raises `httpx.ReadTimeout` (see `pipes.slow_answers`).
     It trusts the machine's certificate authorities, or those in the file that SSL_CERT_FILE names.
     """
-    return httpx.Client(
+    transport = httpx.HTTPTransport(verify=ssl.create_default_context(), trust_env=False)
+    http = httpx.Client(
         headers=dict(headers),
         auth=auth,
         timeout=TIMEOUT,
         follow_redirects=False,
         trust_env=False,
-        verify=ssl.create_default_context(),
+        transport=transport,
     )
+    limit_answers(http, transport)
+    return http
 
 
 def refuse_charset(content_type: str | None) -> None:

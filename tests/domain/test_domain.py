@@ -13,6 +13,7 @@ from pulse_pipelines.domain.batch import (
     Backlog,
     OffsetRange,
     batch_id,
+    divide,
     due,
     plan,
     share_out,
@@ -49,6 +50,14 @@ def test_due_backlogs_are_shared_out_over_batches_of_about_equal_size() -> None:
     assert [len(group) for group in share_out(backlogs, 2, worth=76)] == [5], "not worth a second run"
     assert [len(group) for group in share_out([backlog(1, 500)], 2, worth=75)] == [1]
     assert share_out([], 2, worth=75) == []
+
+
+def test_a_batch_has_a_bound_for_the_schemas_of_all_its_tenants() -> None:
+    group = [backlog(n, 1) for n in range(1, 8)]
+    sizes = {b.tenant_id: size for b, size in zip(group, (19, 1, 19, 2, 19, 100), strict=False)}
+    batches = divide(group, sizes, 40)
+    assert [[b.tenant_id.int for b in batch] for batch in batches] == [[7, 2, 4, 1], [3, 5], [6]]
+    assert divide([], sizes, 40) == []
 
 
 def test_a_topic_is_due_when_it_is_large_or_has_waited() -> None:

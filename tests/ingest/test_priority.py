@@ -3,9 +3,11 @@
 import json
 import os
 import time
+from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from types import SimpleNamespace
+from uuid import UUID
 
 import dagster as dg
 import pytest
@@ -16,7 +18,7 @@ from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.defs.ingest import job
 from pulse_pipelines.defs.ingest.sensor import LagCursor, ingest_lag
-from pulse_pipelines.ingest import attempts, costs, priority
+from pulse_pipelines.ingest import attempts, costs, plan as planning, priority
 from pulse_resources.settings import Settings
 
 
@@ -70,6 +72,31 @@ def test_a_tenant_of_many_columns_is_not_in_one_batch_with_the_others(
     assert [plan.bulk for plan in plans] == [True, False, False], "it pauses for them"
 
 
+def test_tenants_just_below_the_bound_are_not_all_in_one_batch(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch has the schemas of all its tenants in Spark's memory: 57 MB of them ended it for everybody."""
+    owners = {name: make_owner() for name in ("one", "two", "three")}
+    for owner in owners.values():
+        owner.send(event("a"))
+    sizes = costs.tenant_costs([owner.tenant.tenant_id for owner in owners.values()]).schema_bytes
+    monkeypatch.setattr(costs, "MOST_BATCH_SCHEMA_BYTES", 2 * max(sizes.values()))
+    asked: list[Collection[UUID]] = []
+    tenant_costs = costs.tenant_costs
+
+    def counted(tenant_ids: Collection[UUID]) -> costs.TenantCosts:
+        asked.append(tenant_ids)
+        return tenant_costs(tenant_ids)
+
+    for module in (costs, planning):
+        monkeypatch.setattr(module, "tenant_costs", counted)
+    tags = requests(since=0.0, **owners)
+    assert [tags[name]["pulse/lane"] for name in owners] == ["quick"] * 3
+    batches = {tags[name]["pulse/batch"] for name in owners}
+    assert len(batches) > 1, "two of them fill a batch"
+    assert sum(owners["one"].tenant.tenant_id in ids for ids in asked) == 1, "once for all batches of a plan"
+
+
 def test_a_tenant_of_many_files_has_batches_of_its_own_for_a_while(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,13 +107,13 @@ def test_a_tenant_of_many_files_has_batches_of_its_own_for_a_while(
     usual.send(event("a"), event("b"))
     ingest_here(spread, usual)
     tenants = [owner.tenant.tenant_id for owner in (spread, usual)]
-    assert costs.costly_tenants(tenants) == frozenset()
+    assert costs.tenant_costs(tenants).costly == frozenset()
     monkeypatch.setattr(costs, "MOST_FILE_BYTES", 4 * costs.FILE_BYTES)
-    assert costs.costly_tenants(tenants) == {spread.tenant.tenant_id}
+    assert costs.tenant_costs(tenants).costly == {spread.tenant.tenant_id}
     registry.delete_dataset(spread.tenant, "orders")
-    assert costs.costly_tenants(tenants) == {spread.tenant.tenant_id}, "its next one is no different"
+    assert costs.tenant_costs(tenants).costly == {spread.tenant.tenant_id}, "its next one is no different"
     monkeypatch.setattr(costs, "REMEMBERED_S", 0.0)
-    assert costs.costly_tenants(tenants) == frozenset()
+    assert costs.tenant_costs(tenants).costly == frozenset()
 
 
 def test_a_first_batch_of_many_files_lets_the_others_settle(

@@ -14,7 +14,7 @@ import dagster as dg
 
 from pulse_pipelines.defs.ingest.job import LIMIT_TAG, ingest
 from pulse_pipelines.defs.launches import tenant_tags, vanished
-from pulse_pipelines.domain.batch import due, plan, share_out
+from pulse_pipelines.domain.batch import divide, due, plan, share_out
 from pulse_pipelines.ingest import attempts, costs, plan as planning
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.ingest.plan import IngestStatus
@@ -85,10 +85,15 @@ def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, f
     since = waiting | dict.fromkeys(status.sent_whole, 0.0)
     rows, seconds = settings.flush_rows, settings.flush_seconds
     for kind in due(status.backlogs, since, now, flush_rows=rows, flush_seconds=seconds):
-        costly = costs.costly_tenants([backlog.tenant_id for backlog in kind])
-        groups = share_out([b for b in kind if b.tenant_id not in costly], OVERLAP, WORTH_A_RUN)
-        for group in (*groups, *([b] for b in kind if b.tenant_id in costly)):
-            planning.plan_batch(plan(group, settings.batch_max_rows), status)
+        dear = costs.tenant_costs([backlog.tenant_id for backlog in kind])
+        shared = share_out([b for b in kind if b.tenant_id not in dear.costly], OVERLAP, WORTH_A_RUN)
+        groups = [
+            part
+            for group in shared
+            for part in divide(group, dear.schema_bytes, costs.MOST_BATCH_SCHEMA_BYTES)
+        ]
+        for group in (*groups, *([b] for b in kind if b.tenant_id in dear.costly)):
+            planning.plan_batch(plan(group, settings.batch_max_rows), status, dear)
             for backlog in group:
                 del waiting[backlog.tenant_id]
     return waiting
