@@ -53,7 +53,7 @@ def test_a_task_goes_by_the_settings_of_its_run(
     assert (key.read_bytes(), key.stat().st_mode & 0o777) == (b"a key", 0o600)
 
 
-def test_a_task_is_told_no_secret_that_it_does_not_need(process: None, tmp_path: Path) -> None:
+def test_a_task_gets_no_secret_that_it_does_not_need(process: None, tmp_path: Path) -> None:
     given = task_settings.of_run(of_a_run(tmp_path))
     assert "of pulse_pipeline" in given.sections
     for secret in ("of pulse_owner", "of pulse_catalog", "of the superuser"):
