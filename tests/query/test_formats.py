@@ -109,15 +109,15 @@ def test_csv_tells_infinities_nan_and_null_apart() -> None:
 
 def test_csv_has_texts_as_they_are() -> None:
     content = to_csv(pa.table({"-name": ODD_TEXTS})).decode()
-    header, *found = csv.reader(io.StringIO(content, newline=""), strict=True)
-    assert (header, [cell for (cell,) in found]) == (["-name"], ODD_TEXTS)
+    header, *rows = csv.reader(io.StringIO(content, newline=""), strict=True)
+    assert (header, [cell for (cell,) in rows]) == (["-name"], ODD_TEXTS)
 
 
 def test_csv_for_spreadsheets_gives_texts_back() -> None:
     content = to_spreadsheet(pa.table({"v": ODD_TEXTS})).decode()
-    _, *found = csv.reader(io.StringIO(content, newline=""), strict=True)
-    assert [cell.removeprefix("'") for (cell,) in found] == ODD_TEXTS
-    assert len({cell for (cell,) in found}) == len(ODD_TEXTS)
+    _, *rows = csv.reader(io.StringIO(content, newline=""), strict=True)
+    assert [cell.removeprefix("'") for (cell,) in rows] == ODD_TEXTS
+    assert len({cell for (cell,) in rows}) == len(ODD_TEXTS)
 
 
 @pytest.mark.parametrize("begins", "=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - as a spreadsheet takes them
