@@ -286,7 +286,7 @@ def test_an_id_that_a_running_query_has_is_refused_at_once(lake: Lake, caller: C
     assert [query(caller, "SELECT 1", query_id=name).status_code for name in (".", "..", ".a")] == [422] * 3
 
 
-def test_readiness_is_checked_again_after_a_failure(
+def test_the_watch_for_cancelled_queries_goes_on_after_an_error(
     lake: Lake, caller: Caller, api: Api, at: AtPoint
 ) -> None:
     """Whatever the error is: else no query would be cancelled any more, and no key's end would end one."""
