@@ -140,7 +140,7 @@ def test_a_killed_compaction_is_noticed_and_goes_on_next_time(owner: Owner) -> N
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
         query = "SELECT snapshots FROM upkeep_tables WHERE tenant_id = %s"  # planning sees all tenants
         known = connection.execute(query, [owner.tenant.tenant_id]).fetchall()
-    assert known == [(1,)], "what was done before is known, and not wanted again"
+    assert known == [(1,)], "the earlier task is recorded, and does not run again"
     assert reconcile_tenant(owner.tenant).balanced
 
 

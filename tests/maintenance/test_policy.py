@@ -183,7 +183,7 @@ def test_dagster_launches_what_is_needed_shows_what_it_did_and_fails_at_a_table_
         request = upkeep_needed(context)
         assert isinstance(request, dg.RunRequest)
         instance.create_run_for_job(job, run_config=request.run_config, status=dg.DagsterRunStatus.STARTED)
-        assert isinstance(upkeep_needed(context), dg.SkipReason), "a run goes on"
+        assert isinstance(upkeep_needed(context), dg.SkipReason), "a run is active"
     assert upkeep_needed.default_status is dg.DefaultSensorStatus.RUNNING
     config = {"ops": {"run_maintenance": {"config": {"tenant": owner.tenant.slug}}}}
     with dg.DagsterInstance.ephemeral() as instance:

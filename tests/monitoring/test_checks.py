@@ -87,7 +87,7 @@ def test_a_wrong_row_is_reported(healthy: Case, whose: str) -> None:
     owner = healthy.owner
     with pointing_at(owner, with_file(owner, row(owner, **values), batch="forged")):
         assert says in problems(name, owner)
-        assert says in problems(name, owner, "forged"), "the batch that brought it"
+        assert says in problems(name, owner, "forged"), "the batch that landed it"
         assert not problems(name, owner, healthy.batch), "another batch, whose files are as they were"
     assert not problems(name, owner)
 

@@ -432,7 +432,7 @@ def test_duplicates_reveal_an_event_without_a_row(new_owner: Callable[[], Owner]
         assert actual(owner) == set(), "it would have to read the whole raw zone"
         with superuser() as connection:
             connection.execute("UPDATE ingest_batches SET attempt = 2 WHERE batch_id = %s", [batch])
-        assert actual(owner) == {lost}, "a batch that was tried again is looked at always"
+        assert actual(owner) == {lost}, "reconcile always reads a repeated batch"
         with harmed(owner, "dead_letters", "UPDATE dead_letters SET reason = 'landing_failed' WHERE {mine}"):
             assert actual(owner) == set(), "the letter is the event, and can be replayed"
         bucket = load_settings().object_store.bucket

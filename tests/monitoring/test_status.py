@@ -79,7 +79,7 @@ def test_lag_is_what_is_not_settled_whether_or_not_it_is_planned(owner: Owner) -
     before, waiting = gather().batches["planned"], ingestion().waiting_events
     batch = plan_batch([owner])
     measures = gather()
-    assert ingestion().waiting_events == waiting, "said of events in a planned batch, too"
+    assert ingestion().waiting_events == waiting, "it counts events of a planned batch, too"
     assert measures.batches["planned"] == before + 1
     assert (of(owner, measures).lag_events, of(owner, measures).freshness_seconds) == (3, None)
     assert 0 <= (of(owner, measures).waiting_seconds or -1) < 3_600

@@ -138,7 +138,7 @@ def test_a_trace_names_what_it_leaves_out(owner: Owner, monkeypatch: pytest.Monk
         owner.send(event(f"b-{number}"), event(f"a-{number}"), event(f"z-{number}"))
         ingest(owner)
     monkeypatch.setattr(rows, "MAX_FILES", 1)
-    assert of_id(owner, "z-3").fates[0].row is not None, "the latest is looked at first"
+    assert of_id(owner, "z-3").fates[0].row is not None, "the trace reads the latest first"
     hidden = of_id(owner, "b-0")
     assert (hidden.state, hidden.fates[0].row) == (FateState.LANDED, None)
     assert "the latest 1 of " in hidden.looked_at[0]

@@ -222,11 +222,11 @@ def test_a_table_that_changes_and_loses_files_is_read_again(
     """A batch lands, its day is compacted, and an erasure forgets history, while the move is under way."""
     module, name = READS[reads]
     before, call = open_table(owner), getattr(module, name)
-    looks: list[str] = []
+    locations: list[str] = []
 
     def go_on(*arguments: Any) -> Any:
-        looks.append(open_table(owner).metadata_location)
-        if len(looks) == 1:
+        locations.append(open_table(owner).metadata_location)
+        if len(locations) == 1:
             owner.send(sale("c", n=3))
             ingest(owner)
             done(owner, Task.MERGE)
@@ -241,7 +241,7 @@ def test_a_table_that_changes_and_loses_files_is_read_again(
     seen = [before.metadata_location, before.current_snapshot().manifest_list, *live_files(owner)]
     uri = publish(owner, WIDENED)
     assert moved(owner.tenant, "orders", uri).schema_uri == uri
-    assert len(set(looks)) == 2
+    assert len(set(locations)) == 2
     assert objects(before.location()).isdisjoint(seen)
     assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
     check_whole(owner)

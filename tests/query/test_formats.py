@@ -79,7 +79,7 @@ def test_csv_has_a_line_per_row() -> None:
     ]
     assert two == ["0001-11-19T10:00:00Z", "", "", "0.1", "false", "", "", "", "[]"]
     assert three[2:6] == ["-9223372036854775808", "1e+300", "", "=1+1"]
-    assert ',"",' in content.splitlines()[-2], "an empty string is told apart from null"
+    assert ',"",' in content.splitlines()[-2], "an empty string differs from null"
 
 
 NOT_FINITE = pa.table({"v": [float("nan"), float("inf"), float("-inf"), None, 0.0]})

@@ -356,7 +356,7 @@ def test_without_room_the_oldest_minutes_go_and_what_is_left_is_exact(owner: Own
     owner.send(*(at_minute(f"e-{number}", number, amount=1) for number in numbers))
     ingest(owner)
     assert [at for at, _ in buckets(owner)] == [100, 1_200, 1_300]
-    assert looks(owner, 1_300) == {"5m": 1, "1h": 1, "24h": None}
+    assert counts_at(owner, 1_300) == {"5m": 1, "1h": 1, "24h": None}
     agree_but_for_room(owner)
     owner.send(at_minute("late", 0), at_minute("again", 1_300), at_minute("new", 1_301))
     ingest(owner)
@@ -372,10 +372,10 @@ def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
     owner.send(*(at_minute(f"at-once-{key}", 1_400, country=key) for key in ("DE", *"abcd")))
     ingest(owner)
     assert buckets(owner) == []
-    assert looks(owner, 1_400) == {"5m": None, "1h": None, "24h": None}
+    assert counts_at(owner, 1_400) == {"5m": None, "1h": None, "24h": None}
     owner.send(at_minute("after", 1_400 + RETENTION_MINUTES))
     ingest(owner)
-    assert looks(owner, 1_400 + RETENTION_MINUTES) == {"5m": 1, "1h": 1, "24h": 1}
+    assert counts_at(owner, 1_400 + RETENTION_MINUTES) == {"5m": 1, "1h": 1, "24h": 1}
     assert [state for state in declared_states.full() if state.tenant == owner.tenant.slug] == []
     owner.send(
         at_minute("one", 1_401 + RETENTION_MINUTES),
@@ -384,12 +384,12 @@ def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
     )
     owner.send(at_minute("four", 1_404 + RETENTION_MINUTES))
     ingest(owner)
-    assert looks(owner, 1_404 + RETENTION_MINUTES) == {"5m": None, "1h": None, "24h": None}
+    assert counts_at(owner, 1_404 + RETENTION_MINUTES) == {"5m": None, "1h": None, "24h": None}
     declare(owner, max_buckets=50)
     agree(owner)
 
 
-def looks(owner: Owner, minutes: int) -> dict[str, int | None]:
+def counts_at(owner: Owner, minutes: int) -> dict[str, int | None]:
     """Counted events as of so many minutes after START."""
     counted = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=minutes)).windows
     assert counted is not None
