@@ -91,7 +91,7 @@ def mark_outside_samples(items: list[pytest.Item]) -> None:
         sample = same[0].get_closest_marker("sample")
         assert sample
         (size,) = sample.args
-        kept = {number * len(same) // size for number in range(size)}
+        sampled = {number * len(same) // size for number in range(size)}
         for number, item in enumerate(same):
-            if number not in kept:
+            if number not in sampled:
                 item.add_marker(pytest.mark.slow)

@@ -163,22 +163,22 @@ def by_duckdb(landed: Landed) -> pa.Table:
 
 def by_pyiceberg(landed: Landed) -> pa.Table:
     """A null list of structs is told apart by its file: PyIceberg 0.12 reads it as an empty one."""
-    found = landed.table.scan().to_arrow()
+    content = landed.table.scan().to_arrow()
     files = (_read(task.file.file_path) for task in landed.table.scan().plan_files())
     null = {row["id"] for file in files for row in file.to_pylist() if row["lines"] is None}
     assert null == set("bdefgh")
-    ids, lines = found.column("id"), found.column("lines")
-    kept = [
+    ids, lines = content.column("id"), content.column("lines")
+    lists = [
         None if i in null and not value else value
         for i, value in zip(ids.to_pylist(), lines.to_pylist(), strict=True)
     ]
-    index = found.schema.get_field_index("lines")
-    return found.set_column(index, "lines", pa.array(kept, lines.type))
+    index = content.schema.get_field_index("lines")
+    return content.set_column(index, "lines", pa.array(lists, lines.type))
 
 
 def rows(table: pa.Table) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = table.to_pylist()
-    return sorted(found, key=lambda row: int(row["_offset"]))
+    content: list[dict[str, Any]] = table.to_pylist()
+    return sorted(content, key=lambda row: int(row["_offset"]))
 
 
 ENGINES = [by_spark, by_duckdb, by_pyiceberg]
@@ -186,9 +186,9 @@ ENGINES = [by_spark, by_duckdb, by_pyiceberg]
 
 @pytest.mark.parametrize("read", ENGINES)
 def test_an_engine_reads_what_was_sent(landed: Landed, read: Callable[[Landed], pa.Table]) -> None:
-    found = rows(read(landed))
-    assert [row["id"] for row in found] == ["a", "b", "c", "d", "e", "f", "g", "h"]
-    a, b, c, d, e, f, g, h = found
+    landed_rows = rows(read(landed))
+    assert [row["id"] for row in landed_rows] == ["a", "b", "c", "d", "e", "f", "g", "h"]
+    a, b, c, d, e, f, g, h = landed_rows
     assert {name: a[name] for name in FIELDS} == {
         "name": FULL["name"],
         "amount": -0.1,
@@ -213,10 +213,10 @@ def test_an_engine_reads_what_was_sent(landed: Landed, read: Callable[[Landed], 
     assert (f["at"], f["born"]) == (datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), LATEST)
     assert (g["timestamp"], g["at"], g["born"]) == (*[datetime(1, 1, 1, tzinfo=UTC)] * 2, EARLIEST)
     assert (h["timestamp"], h["amount"]) == (datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), 5e-324)
-    assert {row["tenant_id"] for row in found} == {str(landed.owner.tenant.tenant_id)}
-    assert [row["_batch"] for row in found] == [*[landed.batches[0]] * 4, *[landed.batches[1]] * 4]
-    assert [row["_offset"] for row in found] == [0, 1, 2, 3, 4, 6, 7, 8]
-    assert {(row["context"], row["schema_version"]) for row in found} == {('{"ip":"::1"}', 1)}
+    assert {row["tenant_id"] for row in landed_rows} == {str(landed.owner.tenant.tenant_id)}
+    assert [row["_batch"] for row in landed_rows] == [*[landed.batches[0]] * 4, *[landed.batches[1]] * 4]
+    assert [row["_offset"] for row in landed_rows] == [0, 1, 2, 3, 4, 6, 7, 8]
+    assert {(row["context"], row["schema_version"]) for row in landed_rows} == {('{"ip":"::1"}', 1)}
 
 
 def test_spark_reads_every_column(landed: Landed) -> None:
@@ -267,7 +267,7 @@ def test_a_day_is_planned_from_its_own_files_alone(landed: Landed, day: date) ->
     assert 0 < len(own) < len(everything)
 
 
-def test_an_id_is_found_by_the_bounds_of_its_file(landed: Landed) -> None:
+def test_the_bounds_of_a_file_select_its_ids(landed: Landed) -> None:
     planned = list(landed.table.scan(row_filter=EqualTo("id", "h")).plan_files())
     assert [_day(task) for task in planned] == [LATEST]
 
@@ -278,7 +278,7 @@ def test_files_hold_one_day_of_one_batch_and_their_entries_describe_them(landed:
         *((day, landed.batches[0]) for day in (FIRST, SECOND)),
         *((day, landed.batches[1]) for day in BY_DAY),
     }
-    found: dict[date, list[str]] = {}
+    ids_by_day: dict[date, list[str]] = {}
     for task in tasks:
         day, path = _day(task), task.file.file_path
         content = _read(path)
@@ -292,8 +292,8 @@ def test_files_hold_one_day_of_one_batch_and_their_entries_describe_them(landed:
         assert task.file.record_count == content.num_rows
         info = object_store.file_system().get_file_info(object_store.key(path))
         assert task.file.file_size_in_bytes == info.size
-        found.setdefault(day, []).extend(content.column("id").to_pylist())
-    assert {day: sorted(ids) for day, ids in found.items()} == BY_DAY
+        ids_by_day.setdefault(day, []).extend(content.column("id").to_pylist())
+    assert {day: sorted(ids) for day, ids in ids_by_day.items()} == BY_DAY
 
 
 def _batch(task: FileScanTask) -> str:

@@ -254,8 +254,8 @@ def largest_day(slug: str) -> tuple[str, str]:
         " WHERE l.slug = %s GROUP BY 1, 2 ORDER BY sum(rows) DESC, 1, 2 LIMIT 1"
     )
     with postgres.transaction("pulse_pipeline") as connection:
-        (found,) = connection.execute(query, [slug]).fetchall()
-    return found
+        (day,) = connection.execute(query, [slug]).fetchall()
+    return day
 
 
 def rows_of(tenant: str, slug: str, day: str) -> list[dict[str, object]]:

@@ -94,8 +94,8 @@ def test_faults_are_drawn_by_their_seed_and_are_possible() -> None:
             chosen, again = (draw(random.Random(seed), at_once) for _ in range(2))  # noqa: S311
             assert chosen == again
             assert len(set(chosen)) == at_once
-            gone = {fault.host for fault in chosen if fault.kind is Kind.OFF}
-            assert not any(fault.other in gone for fault in chosen)
+            stopped = {fault.host for fault in chosen if fault.kind is Kind.OFF}
+            assert not any(fault.other in stopped for fault in chosen)
     assert {fault.kind for fault in all_faults()} == set(Kind)
     assert not [fault for fault in all_faults() if {fault.host, fault.other} == set(FRONTS)]
 

@@ -217,12 +217,12 @@ def test_temporary_credentials_open_the_object_store_to_every_client(
     given = temporary_credentials(settings)
     with with_settings(**given):
         object_store.file_system.cache_clear()
-        assert [each.check for each in doctor.examine("object store") if not each.ok] == []
+        assert [finding.check for finding in doctor.examine("object store") if not finding.ok] == []
         assert len(tenant.rows()) == 2  # DuckDB
     del given["OBJECT_STORE__SESSION_TOKEN"]
     with with_settings(**given):
         object_store.file_system.cache_clear()
-        assert [each.check for each in doctor.examine("object store") if not each.ok] == ["rights"]
+        assert [finding.check for finding in doctor.examine("object store") if not finding.ok] == ["rights"]
     object_store.file_system.cache_clear()
 
 
@@ -231,26 +231,26 @@ def test_temporary_credentials_open_the_object_store_to_every_client(
 
 def wrong(service: str) -> dict[str, Finding]:
     object_store.file_system.cache_clear()
-    found = {each.check: each for each in doctor.examine(service) if not each.ok}
+    failed = {finding.check: finding for finding in doctor.examine(service) if not finding.ok}
     object_store.file_system.cache_clear()
-    return found
+    return failed
 
 
 @pytest.mark.parametrize("service", ["postgres", "kafka", "object store"])
 def test_the_doctor_finds_nothing_wrong(tenant: Owner, service: str) -> None:
     assert wrong(service) == {}
-    assert {"tls", "certificate"} <= {each.check for each in doctor.examine(service)}
+    assert {"tls", "certificate"} <= {finding.check for finding in doctor.examine(service)}
 
 
 def test_the_page_s_settings_and_the_doctor_alone_lead_to_services_that_work(
     home: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As somebody who has another home, the page's first block, and the advice of the doctor."""
-    kept, store, known = settings.postgres, settings.object_store, settings.kafka
+    database, store, known = settings.postgres, settings.object_store, settings.kafka
     values = {
-        "POSTGRES__HOST": kept.host,
+        "POSTGRES__HOST": database.host,
         "POSTGRES__SUPERUSER_PASSWORD": HOSTILE,
-        "POSTGRES__SSLROOTCERT": kept.sslrootcert,
+        "POSTGRES__SSLROOTCERT": database.sslrootcert,
         "KAFKA__BOOTSTRAP_SERVERS": known.bootstrap_servers,
         "KAFKA__SECURITY_PROTOCOL": "SASL_SSL",
         "KAFKA__SASL_MECHANISM": known.sasl_mechanism,
@@ -268,20 +268,20 @@ def test_the_page_s_settings_and_the_doctor_alone_lead_to_services_that_work(
     assert "pulse doctor" in block
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
     place = {
-        "POSTGRES__PORT": kept.port,
+        "POSTGRES__PORT": database.port,
         "OBJECT_STORE__CA_FILE": store.ca_file,
         "OBJECT_STORE__VENDING_BY_TENANT": True,
     }
     asked_for = {
-        "POSTGRES__SSLCERT": kept.sslcert,
-        "POSTGRES__SSLKEY": kept.sslkey,
+        "POSTGRES__SSLCERT": database.sslcert,
+        "POSTGRES__SSLKEY": database.sslkey,
         "KAFKA__CERTIFICATE_FILE": known.certificate_file,
         "KAFKA__KEY_FILE": known.key_file,
     }
-    with with_settings(**values, POSTGRES__PORT=kept.port):
+    with with_settings(**values, POSTGRES__PORT=database.port):
         forget_connections()
         assert wrong("settings") == {}
-        advice = " ".join(str(each.fix) for name in SERVICES for each in wrong(name).values())
+        advice = " ".join(str(finding.fix) for name in SERVICES for finding in wrong(name).values())
         for setting in ("OBJECT_STORE__CA_FILE", *asked_for):
             assert f"PULSE_{setting}" in advice
     with with_settings(**values, **place, **asked_for):
@@ -463,27 +463,27 @@ def test_what_is_wrong_is_named_with_its_setting(
         "minio": settings.object_store.endpoint.rpartition(":")[2],
     }
     with with_settings(**{name: value.format(**values) for name, value in fault.given.items()}):
-        found = wrong(fault.service)
-    assert fault.check in found
-    assert fault.found in found[fault.check].found
-    assert fault.fix in (found[fault.check].fix or "")
-    assert HOSTILE not in str(found)
+        failed = wrong(fault.service)
+    assert fault.check in failed
+    assert fault.found in failed[fault.check].found
+    assert fault.fix in (failed[fault.check].fix or "")
+    assert HOSTILE not in str(failed)
 
 
-def test_a_role_that_is_missing_is_told_from_a_wrong_password(settings: Settings) -> None:
+def test_a_missing_role_is_distinguished_from_a_wrong_password(settings: Settings) -> None:
     """Postgres says the same of both; the superuser, where there is one, sees which roles there are."""
     with superuser() as connection:
         connection.execute("ALTER ROLE pulse_lake RENAME TO elsewhere")
     try:
-        found = wrong("postgres")["roles"]
-        assert (found.found, found.fix) == (
+        finding = wrong("postgres")["roles"]
+        assert (finding.found, finding.fix) == (
             "pulse_lake: does not exist",
             "Let `pulse up` make the roles, with PULSE_POSTGRES__SUPERUSER and its password",
         )
         with with_settings(POSTGRES__SUPERUSER_PASSWORD=""):
-            found = wrong("postgres")["roles"]
-        assert found.found == "pulse_lake: password authentication failed for the user"
-        assert "let `pulse up` make them" in str(found.fix)
+            finding = wrong("postgres")["roles"]
+        assert finding.found == "pulse_lake: password authentication failed for the user"
+        assert "let `pulse up` make them" in str(finding.fix)
     finally:
         secret = sql.Literal(settings.postgres.role_passwords["pulse_lake"].get_secret_value())
         with superuser() as connection:
@@ -499,18 +499,22 @@ def test_rights_on_topics_that_are_missing_come_with_the_command_that_grants_the
 
     def grant(*operations: str) -> None:
         where = ResourceType.TOPIC, "pulse.", ResourcePatternType.PREFIXED, "User:shop", "*"
-        wanted = (AclOperation[each] for each in operations)
-        settled(admin.create_acls([AclBinding(*where, each, AclPermissionType.ALLOW) for each in wanted]))
+        allowed = (AclOperation[operation] for operation in operations)
+        settled(
+            admin.create_acls(
+                [AclBinding(*where, operation, AclPermissionType.ALLOW) for operation in allowed]
+            )
+        )
 
     with with_settings(KAFKA__USERNAME="shop", KAFKA__PASSWORD="shop"):
         forget_connections()
         assert wrong("kafka")["rights"].found == "no topic may be created: Authorization failed"
         grant("CREATE", "DESCRIBE")
-        (found,) = wrong("kafka").values()
-        assert "the user lacks DESCRIBE_CONFIGS, ALTER, READ, WRITE on pulse." in found.found
-        assert "--allow-principal User:shop" in str(found.fix)
-        named = re.findall(r"--operation (\w+)", str(found.fix))
-        grant(*(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", each).upper() for each in named))
+        (finding,) = wrong("kafka").values()
+        assert "the user lacks DESCRIBE_CONFIGS, ALTER, READ, WRITE on pulse." in finding.found
+        assert "--allow-principal User:shop" in str(finding.fix)
+        named = re.findall(r"--operation (\w+)", str(finding.fix))
+        grant(*(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper() for operation in named))
         assert wrong("kafka") == {}
     forget_connections()
 
@@ -526,7 +530,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make(Layout(tmp_path_factory.mktemp("stranger")))
 
 
-def test_a_client_without_a_certificate_is_told_so(settings: Settings, stranger: Certificates) -> None:
+def test_a_client_without_a_certificate_is_reported(settings: Settings, stranger: Certificates) -> None:
     theirs = {
         "KAFKA__CERTIFICATE_FILE": stranger.certificate,
         "KAFKA__KEY_FILE": stranger.key,
@@ -538,9 +542,9 @@ def test_a_client_without_a_certificate_is_told_so(settings: Settings, stranger:
             ("kafka", "PULSE_KAFKA__CERTIFICATE_FILE"),
             ("postgres", "PULSE_POSTGRES__SSLCERT"),
         ):
-            (found,) = wrong(service).values()
-            assert setting in (found.fix or ""), found
-            assert re.search("certificate|unknown ca", found.found), found
+            (finding,) = wrong(service).values()
+            assert setting in (finding.fix or ""), finding
+            assert re.search("certificate|unknown ca", finding.found), finding
 
 
 @pytest.mark.slow
@@ -551,12 +555,16 @@ def test_certificates_that_have_expired_are_named(home: Path) -> None:
             done = pulse("doctor", "--json", environment=clock.environment, check=False)
     finally:
         clock.remove()
-    found = {each["service"]: each for each in json.loads(done.stdout)["findings"] if each["check"] == "tls"}
-    assert set(found) == set(SERVICES)
-    for each in found.values():
-        assert not each["ok"]
-        assert "has expired" in each["found"]
-        assert "Renew" in each["fix"]
+    by_service = {
+        result["service"]: result
+        for result in json.loads(done.stdout)["findings"]
+        if result["check"] == "tls"
+    }
+    assert set(by_service) == set(SERVICES)
+    for finding in by_service.values():
+        assert not finding["ok"]
+        assert "has expired" in finding["found"]
+        assert "Renew" in finding["fix"]
 
 
 def temporary_credentials(settings: Settings) -> dict[str, str]:

@@ -62,13 +62,13 @@ def words_of(text: str) -> list[str]:
 
 
 def made(pages: list[Path]) -> list[str]:
-    found = (words for page in pages for words in typed(page) if words[0] == "make")
-    return sorted({word for words in found for word in words[1:] if re.fullmatch(r"[a-z][\w-]*", word)})
+    commands = (words for page in pages for words in typed(page) if words[0] == "make")
+    return sorted({word for words in commands for word in words[1:] if re.fullmatch(r"[a-z][\w-]*", word)})
 
 
 def pulsed(pages: list[Path]) -> list[tuple[str, ...]]:
-    found = (words for page in pages for words in typed(page) if Path(words[0]).name == "pulse")
-    return sorted({tuple(words[1:]) for words in found})
+    commands = (words for page in pages for words in typed(page) if Path(words[0]).name == "pulse")
+    return sorted({tuple(words[1:]) for words in commands})
 
 
 def test_the_readme_names_the_two_commands() -> None:

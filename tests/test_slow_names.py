@@ -21,11 +21,11 @@ def missing(path: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in OURS:
             home = importlib.import_module(node.module)
             for alias in node.names:
-                found = getattr(home, alias.name, None) or _module(f"{node.module}.{alias.name}")
-                if found is None:
+                attribute = getattr(home, alias.name, None) or _module(f"{node.module}.{alias.name}")
+                if attribute is None:
                     yield f"{node.module}.{alias.name}"
-                elif isinstance(found, types.ModuleType):
-                    modules[alias.asname or alias.name] = found
+                elif isinstance(attribute, types.ModuleType):
+                    modules[alias.asname or alias.name] = attribute
     local = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and type(node.ctx) is ast.Store}
     local |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     for name in local:

@@ -108,7 +108,7 @@ def test_a_look_goes_on_when_whoever_asked_has_gone(asked: Readiness, looks: Loo
     assert looks.number == 1
 
 
-def test_a_look_that_fails_is_not_the_last(asked: Readiness, looks: Looks) -> None:
+def test_readiness_is_checked_again_after_a_failure(asked: Readiness, looks: Looks) -> None:
     async def ask() -> None:
         looks.error = ValueError("unforeseen")
         with pytest.raises(ValueError, match="unforeseen"):

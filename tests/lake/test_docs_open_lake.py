@@ -28,8 +28,8 @@ def test_what_the_page_asks_in_sql_has_an_answer(catalog: Api, guest: Guest) -> 
     block = blocks("sql")[0]
     text = block.replace("acme", guest.tenant.slug).replace("{snapshot}", str(first.snapshot_id))
     with duck(catalog, guest) as connection:
-        found = [connection.execute(query).fetchall() for query in text.strip().rstrip(";").split(";")]
-    assert found == [[("DE", 6)], [(3,)]]
+        answers = [connection.execute(query).fetchall() for query in text.strip().rstrip(";").split(";")]
+    assert answers == [[("DE", 6)], [(3,)]]
 
 
 def test_what_the_page_does_in_python_works(
@@ -66,8 +66,8 @@ def test_what_the_page_writes_is_there(
 ) -> None:
     with duck(catalog, guest) as connection:
         for statement in blocks("sql")[1].replace("acme", guest.tenant.slug).strip().split(";\n"):
-            found = connection.execute(statement).fetchall()
-    assert found == [("DE", 6)]
+            rows = connection.execute(statement).fetchall()
+    assert rows == [("DE", 6)]
     exec(blocks("python")[1], {"catalog": rest(catalog, guest)})  # noqa: S102
     assert "[{'country': 'FR', 'orders': 2}]" in capsys.readouterr().out
     done = sh(blocks("sh")[0], catalog, guest)

@@ -217,8 +217,8 @@ def test_a_token_is_as_good_as_its_key_and_ends_with_it(catalog: Api, guest: Gue
         }
         again = client.post("/v1/oauth/tokens", data=exchanged, headers=bearer).json()["access_token"]
         keys.revoke_key(guest.tenant, issued.stored.key_id)
-        for each in (made["access_token"], again):
-            header = {"Authorization": f"Bearer {each}"}
+        for candidate in (made["access_token"], again):
+            header = {"Authorization": f"Bearer {candidate}"}
             # Postgres announces it: what is kept would be kept for half a minute.
             wait(lambda h=header: client.get(ORDERS, headers=h).status_code == 401, "it outlived its key", 5)
         assert client.post("/v1/oauth/tokens", data=exchanged).status_code == 401
@@ -283,7 +283,7 @@ def test_the_catalog_says_what_it_offers(engine: httpx.Client, guest: Guest) -> 
     assert document["defaults"] == document["overrides"] == {}
     assert document["idempotency-key-lifetime"] == "PT1H"
     assert "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}" in document["endpoints"]
-    offered = {each.replace("/{prefix}", "") for each in document["endpoints"]}
+    offered = {endpoint.replace("/{prefix}", "") for endpoint in document["endpoints"]}
     assert offered == {f"{m} {template(p)}" for m, p in ALL if p != CONFIG}
 
 
@@ -310,7 +310,7 @@ def test_names_come_in_pages_for_who_asks_for_them(catalog: Api, guests: tuple[G
         names, page = [], ""
         while page is not None:
             answer = client.get(TABLES, params={"pageToken": page, "pageSize": 1}).json()
-            names += [each["name"] for each in answer["identifiers"]]
+            names += [identifier["name"] for identifier in answer["identifiers"]]
             page = answer["next-page-token"]
         assert names == ["orders", "secrets"]
         for wrong in ({"pageSize": "0"}, {"pageSize": "x"}, {"pageToken": "%%%"}):
@@ -320,14 +320,14 @@ def test_names_come_in_pages_for_who_asks_for_them(catalog: Api, guests: tuple[G
 def test_a_table_comes_with_a_key_to_its_own_files(
     engine: httpx.Client, guests: tuple[Guest, Guest], stack: Settings
 ) -> None:
-    found = engine.get(ORDERS).json()
-    location = found["metadata"]["location"]
-    assert found["metadata-location"].startswith(f"{location}/metadata/")
-    assert len(found["metadata"]["snapshots"]) == 2
-    (key,) = found["storage-credentials"]
+    loaded = engine.get(ORDERS).json()
+    location = loaded["metadata"]["location"]
+    assert loaded["metadata-location"].startswith(f"{location}/metadata/")
+    assert len(loaded["metadata"]["snapshots"]) == 2
+    (key,) = loaded["storage-credentials"]
     assert key["prefix"] == f"{location}/"
-    assert key["config"] == found["config"]
-    config = found["config"]
+    assert key["config"] == loaded["config"]
+    config = loaded["config"]
     assert config["s3.endpoint"] == stack.object_store.endpoint
     assert config["client.refresh-credentials-endpoint"] == "v1/namespaces/events/tables/orders/credentials"
     ends = datetime.fromtimestamp(int(config["s3.session-token-expires-at-ms"]) / 1000, UTC)
@@ -419,11 +419,11 @@ def test_a_table_of_others_is_like_none(
     assert engine.get(ORDERS).status_code == 200
     for namespace in ("events", theirs, f"events\x1f{theirs}", "..", f"events/../{theirs}"):
         for table in {name, name if namespace == "events" else "orders"}:
-            asked = path.replace("events", encoded(namespace)).replace("orders", encoded(table))
-            answer = ask(engine, method, asked)
+            target = path.replace("events", encoded(namespace)).replace("orders", encoded(table))
+            answer = ask(engine, method, target)
             if method == "POST" and answer.status_code == 204:
                 continue
-            assert answer.status_code == 404, asked
+            assert answer.status_code == 404, target
             if method != "HEAD" and name and answer.json()["error"]["type"] != "NotFoundException":
                 shown = namespace.replace("\x1f", ".")
                 message = f"Table does not exist: {shown}.{table}"[: 300 + len("Table does not exist: ")]
@@ -437,14 +437,14 @@ def test_a_table_of_others_is_like_none(
 def test_a_namespace_of_others_is_like_none(
     engine: httpx.Client, guests: tuple[Guest, Guest], name: str
 ) -> None:
-    for each in (name, guests[1].tenant.namespace, guests[0].tenant.namespace):
-        path = f"/v1/namespaces/{encoded(each)}"
+    for namespace in (name, guests[1].tenant.namespace, guests[0].tenant.namespace):
+        path = f"/v1/namespaces/{encoded(namespace)}"
         for answer in (
             engine.get(path),
             engine.get(f"{path}/tables"),
-            engine.get("/v1/namespaces", params={"parent": each}),
+            engine.get("/v1/namespaces", params={"parent": namespace}),
         ):
-            assert answer.status_code == 404, each
+            assert answer.status_code == 404, namespace
             assert answer.json()["error"]["type"] == "NoSuchNamespaceException"
         assert engine.head(path).status_code == 404
 
@@ -530,7 +530,7 @@ def test_the_role_writes_nothing_of_pulse_s(guest: Guest) -> None:
 
 
 def test_nothing_is_logged_that_opens_anything(engine: httpx.Client, guest: Guest, capfdbinary: Any) -> None:
-    found, logged = engine.get(ORDERS).json()["config"], ""
+    config, logged = engine.get(ORDERS).json()["config"], ""
 
     def written() -> bool:
         """The line comes after the answer."""
@@ -541,7 +541,7 @@ def test_nothing_is_logged_that_opens_anything(engine: httpx.Client, guest: Gues
     wait(written, "nothing was logged")
     lines = [json.loads(line) for line in logged.splitlines() if line.startswith("{")]
     assert {line["route"] for line in lines} == {"/v1/namespaces/{namespace}/tables/{table}"}
-    for secret in (guest.key.text, found["s3.secret-access-key"], found["s3.session-token"]):
+    for secret in (guest.key.text, config["s3.secret-access-key"], config["s3.session-token"]):
         assert secret not in logged
 
 

@@ -65,7 +65,7 @@ def test_a_lost_race_is_judged_again_and_leaves_no_file(lake: Lake) -> None:
     with at("lake.staged", overtake):
         answer = lake.commit(table.name, properties(mine="1"), requirements=[table.uuid])
     assert {"mine": "1", "theirs": "1"}.items() <= answer.json()["metadata"]["properties"].items()
-    files = [each.name for each in object_store.listed(f"{table.location}/metadata")]
+    files = [file.name for file in object_store.listed(f"{table.location}/metadata")]
     assert len(files) == 3, "what was written in vain is still there"
     won.clear()
     before = lake.load(table.name)["metadata"]
@@ -105,7 +105,7 @@ def again(lake: Lake, method: str, path: str, body: Any, key: str) -> httpx.Resp
 def test_a_request_that_comes_again_is_carried_out_once(lake: Lake) -> None:
     name, table = f"t{uuid.uuid4().hex[:8]}", lake.make()
     view = {"name": name, "schema": SCHEMA, "view-version": VIEW}
-    asked: tuple[tuple[str, str, Any], ...] = (
+    requests: tuple[tuple[str, str, Any], ...] = (
         ("POST", "/v1/namespaces", {"namespace": [name]}),
         ("POST", f"/v1/namespaces/{name}/properties", {"updates": {"a": "b"}, "removals": ["c"]}),
         ("POST", f"{OWN}/tables", {"name": name, "schema": SCHEMA}),
@@ -117,7 +117,7 @@ def test_a_request_that_comes_again_is_carried_out_once(lake: Lake) -> None:
         ("DELETE", f"{OWN}/views/{name}", None),
         ("DELETE", f"/v1/namespaces/{name}", None),
     )
-    for method, path, body in asked:
+    for method, path, body in requests:
         key = str(uuid.uuid4())
         first = again(lake, method, path, body, key)
         assert first.status_code in (200, 204), (path, first.text)
@@ -176,9 +176,9 @@ def test_what_is_gone_with_its_snapshot_may_be_removed_again(lake: Lake) -> None
     for updates in ([expired, *removed, expired], removed):
         answer = lake.commit(table.name, *updates)
         assert answer.status_code == 200, answer.text
-    found = answer.json()["metadata"]
+    metadata = answer.json()["metadata"]
     for part in ("snapshots", *STATISTICS):
-        assert [each["snapshot-id"] for each in found[part]] == [2], part
+        assert [entry["snapshot-id"] for entry in metadata[part]] == [2], part
 
 
 @pytest.mark.parametrize("part", ["partition-spec", "write-order"])
@@ -251,7 +251,7 @@ def test_a_partition_field_with_the_name_of_a_column_is_refused(lake: Lake) -> N
     assert answer.status_code == 200, answer.text
 
 
-def test_a_staged_table_s_folder_is_empty_wherever_it_was_wanted(lake: Lake) -> None:
+def test_a_staged_table_s_folder_is_empty_at_every_location(lake: Lake) -> None:
     """As Trino asks for one: below the location of the namespace, which it has to have."""
     below = lake.client.get(OWN).json()["properties"]["location"]
     given = {
@@ -263,9 +263,9 @@ def test_a_staged_table_s_folder_is_empty_wherever_it_was_wanted(lake: Lake) -> 
     location = lake.client.post(f"{OWN}/tables", json=given).json()["metadata"]["location"]
     assert location.rpartition("/")[0] == below
     assert list(object_store.listed(location)) == []
-    wanted = {"namespace": ["elsewhere"], "properties": {"location": "s3://elsewhere/x"}}
-    assert lake.client.post("/v1/namespaces", json=wanted).status_code == 200
-    assert lake.client.get("/v1/namespaces/elsewhere").json()["properties"] == wanted["properties"]
+    namespace = {"namespace": ["elsewhere"], "properties": {"location": "s3://elsewhere/x"}}
+    assert lake.client.post("/v1/namespaces", json=namespace).status_code == 200
+    assert lake.client.get("/v1/namespaces/elsewhere").json()["properties"] == namespace["properties"]
 
 
 def test_etags_follow_commits(lake: Lake) -> None:
@@ -343,8 +343,8 @@ def test_a_namespace_is_dropped_when_it_is_empty(lake: Lake) -> None:
         body = {"namespace": namespace, "properties": {"owner": "me"}}
         assert lake.client.post("/v1/namespaces", json=body).status_code == 200
     assert [name] in lake.client.get("/v1/namespaces").json()["namespaces"]
-    found = lake.client.get("/v1/namespaces", params={"parent": name}).json()
-    assert found == {"namespaces": [[name, "a.b"]]}
+    children = lake.client.get("/v1/namespaces", params={"parent": name}).json()
+    assert children == {"namespaces": [[name, "a.b"]]}
     assert lake.client.get(inner).json()["properties"]["owner"] == "me"
     lake.client.post(f"{inner}/tables", json={"name": "t", "schema": SCHEMA})
     for path in (outer, inner):

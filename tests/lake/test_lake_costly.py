@@ -119,7 +119,10 @@ def test_schemas_are_not_read_for_each_partition_field() -> None:
     """Of 240 kB a query would compare two million pairs, in the API's process."""
     small, twice = partitioned(50, schemas=50), partitioned(100, schemas=100)
     assert count_calls(lambda: pruning.misjudges(twice)) < 3 * count_calls(lambda: pruning.misjudges(small))
-    before, after = (count_calls(lambda each=each: pruning.timestamp_fields(each)) for each in (small, twice))
+    before, after = (
+        count_calls(lambda document=document: pruning.timestamp_fields(document))
+        for document in (small, twice)
+    )
     assert after < 3 * before
 
 

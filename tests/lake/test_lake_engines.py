@@ -24,24 +24,22 @@ Read = Callable[[Api, Guest, str, int | None], list[str]]
 
 def by_pyiceberg(catalog: Api, guest: Guest, name: str, snapshot: int | None) -> list[str]:
     table = rest(catalog, guest).load_table(name)
-    found: list[str] = table.scan(snapshot_id=snapshot, selected_fields=("id",)).to_arrow()["id"].to_pylist()
-    return sorted(found)
+    ids: list[str] = table.scan(snapshot_id=snapshot, selected_fields=("id",)).to_arrow()["id"].to_pylist()
+    return sorted(ids)
 
 
 def by_duckdb(catalog: Api, guest: Guest, name: str, snapshot: int | None) -> list[str]:
     at = f" AT (VERSION => {snapshot})" if snapshot else ""
     with duck(catalog, guest) as connection:
-        found = connection.execute(f"SELECT id FROM {guest.tenant.slug}.{name}{at} ORDER BY id")
-        return [row[0] for row in found.fetchall()]
+        cursor = connection.execute(f"SELECT id FROM {guest.tenant.slug}.{name}{at} ORDER BY id")
+        return [row[0] for row in cursor.fetchall()]
 
 
 def by_spark(catalog: Api, guest: Guest, name: str, snapshot: int | None) -> list[str]:
     session, lake = spark(catalog, guest)
     at = f" VERSION AS OF {snapshot}" if snapshot else ""
-    found: list[str] = (
-        session.sql(f"SELECT id FROM {lake}.{name}{at} ORDER BY id").toArrow()["id"].to_pylist()
-    )
-    return found
+    ids: list[str] = session.sql(f"SELECT id FROM {lake}.{name}{at} ORDER BY id").toArrow()["id"].to_pylist()
+    return ids
 
 
 ENGINES: tuple[Read, ...] = (by_pyiceberg, by_duckdb, by_spark)
@@ -75,15 +73,15 @@ def test_an_engine_finds_nothing_of_others(catalog: Api, guests: tuple[Guest, Gu
 
 
 def test_all_engines_read_equal_columns(catalog: Api, guest: Guest) -> None:
-    found: list[list[dict[str, Any]]] = []
+    answers: list[list[dict[str, Any]]] = []
     table = rest(catalog, guest).load_table("events.orders").scan().to_arrow()
     session, lake = spark(catalog, guest)
     with duck(catalog, guest) as connection:
         by_duck = connection.execute("SELECT * FROM orders").to_arrow_table()
     for rows in (table, by_duck, session.sql(f"SELECT * FROM {lake}.events.orders").toArrow()):
         assert rows.column_names == table.column_names
-        found.append(sorted(rows.to_pylist(), key=lambda row: str(row["id"])))
-    assert found[0] == found[1] == found[2]
+        answers.append(sorted(rows.to_pylist(), key=lambda row: str(row["id"])))
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_engines_list_what_there_is(catalog: Api, guests: tuple[Guest, Guest]) -> None:
@@ -127,13 +125,13 @@ def test_a_person_connects_an_engine_with_one_command(catalog: Api, guest: Guest
     assert key
     with catalog.client(key[1]) as client:
         assert client.get("/v1/namespaces/events/tables/orders").status_code == 200
-    (issued,) = [each for each in keys.list_keys(guest.tenant) if each.key_id == key[1].split("_")[2]]
+    (issued,) = [entry for entry in keys.list_keys(guest.tenant) if entry.key_id == key[1].split("_")[2]]
     assert issued.scopes == {KeyScope.LAKE_READ}
     assert issued.expires_at
     done = CliRunner().invoke(cli.app, ["lake", "connect", guest.tenant.slug, "--engine", "trino", "--write"])
     key = re.search(r"oauth2\.token=(\S+)", done.stdout)
     assert key
-    (issued,) = [each for each in keys.list_keys(guest.tenant) if each.key_id == key[1].split("_")[2]]
+    (issued,) = [entry for entry in keys.list_keys(guest.tenant) if entry.key_id == key[1].split("_")[2]]
     assert issued.scopes == {KeyScope.LAKE_READ, KeyScope.LAKE_WRITE}
     given = ["lake", "connect", guest.tenant.slug, "--engine", "duckdb", "--key", guest.key.text]
     before = len(keys.list_keys(guest.tenant))

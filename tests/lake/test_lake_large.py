@@ -42,8 +42,8 @@ def test_it_is_parsed_in_another_process(own_lake: Lake, large: Made) -> None:
     assert committed.status_code == 200, committed.text
     metadata.forget()
     for query in ("", "?snapshots=refs"):
-        found = own_lake.client.get(f"{OWN}/tables/{large.name}{query}").json()["metadata"]["properties"]
-        assert (found["a"], found["mark"]) == ("b", MARK)
+        answer = own_lake.client.get(f"{OWN}/tables/{large.name}{query}").json()["metadata"]["properties"]
+        assert (answer["a"], answer["mark"]) == ("b", MARK)
     refused = own_lake.commit(large.name, requirements=[{"type": "assert-table-uuid", "uuid": str(uuid4())}])
     assert refused.status_code == 409, "errors come from there, too"
     wrong = own_lake.commit(large.name, snapshot("s3://elsewhere/x.avro"))
@@ -65,11 +65,11 @@ def test_a_transaction_is_weighed_as_a_whole(own_lake: Lake, monkeypatch: pytest
     def commit(*chosen: Made) -> Any:
         changes = [
             {
-                "identifier": {"namespace": ["own"], "name": each.name},
-                "requirements": [each.uuid],
+                "identifier": {"namespace": ["own"], "name": target.name},
+                "requirements": [target.uuid],
                 "updates": [properties(a="b")],
             }
-            for each in chosen
+            for target in chosen
         ]
         return own_lake.client.post("/v1/transactions/commit", json={"table-changes": changes})
 

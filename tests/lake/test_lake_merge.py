@@ -56,8 +56,10 @@ def loaded(own_engine: RestCatalog, table: Table) -> Table:
 
 
 def rows(own_engine: RestCatalog, table: Table, snapshot: int | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = loaded(own_engine, table).scan(snapshot_id=snapshot).to_arrow().to_pylist()
-    return sorted(found, key=str)
+    content: list[dict[str, Any]] = (
+        loaded(own_engine, table).scan(snapshot_id=snapshot).to_arrow().to_pylist()
+    )
+    return sorted(content, key=str)
 
 
 def files(own_engine: RestCatalog, table: Table) -> list[DataFile]:
@@ -98,8 +100,8 @@ def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
     before, past = rows(own_engine, table), rows(own_engine, table, old.snapshot_id)
     schema, count = loaded(own_engine, table).schema(), len(files(own_engine, table))
     assert count == 18
-    (kept,) = done(writer.owner, Task.TENANT_TABLES)
-    assert (kept.after["merged"], kept.after["merged_into"], kept.detail) == (17, 3, None)
+    (upkeep,) = done(writer.owner, Task.TENANT_TABLES)
+    assert (upkeep.after["merged"], upkeep.after["merged_into"], upkeep.detail) == (17, 3, None)
     now = loaded(own_engine, table)
     snapshot = now.current_snapshot()
     assert snapshot
@@ -115,16 +117,16 @@ def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
     assert rows_where(now, "id = 3") == [3]
     with duck(catalog, writer) as connection:
         read = f"SELECT id, country, nick FROM {writer.tenant.slug}.own.{table.name()[-1]}"
-        found = connection.execute(read).to_arrow_table().to_pylist()
-    assert sorted(found, key=str) == before
+        after = connection.execute(read).to_arrow_table().to_pylist()
+    assert sorted(after, key=str) == before
     now.delete("id = 3")
     assert len(rows(own_engine, table)) == 17
     assert keep(writer.tenant).numbers["merged"] == 0, "there is nothing left to merge"
 
 
 def rows_where(table: Table, condition: str) -> list[int]:
-    found: list[int] = table.scan(row_filter=condition).to_arrow()["id"].to_pylist()
-    return sorted(found)
+    ids: list[int] = table.scan(row_filter=condition).to_arrow()["id"].to_pylist()
+    return sorted(ids)
 
 
 @pytest.mark.slow
@@ -149,12 +151,12 @@ def test_what_spark_wrote_spark_reads(catalog: Api, own_engine: RestCatalog, wri
         ).collect()
     before = session.sql(f"SELECT * FROM {name} ORDER BY id").toArrow().to_pylist()
     table = own_engine.load_table(f"own.{name.rpartition('.')[2]}")
-    kept = keep(writer.tenant)
-    assert (kept.numbers["merged"], kept.numbers["merged_into"]) == (5, 1), kept.skipped
+    upkeep = keep(writer.tenant)
+    assert (upkeep.numbers["merged"], upkeep.numbers["merged_into"]) == (5, 1), upkeep.skipped
     session.sql(f"REFRESH TABLE {name}").collect()
     assert repr(session.sql(f"SELECT * FROM {name} ORDER BY id").toArrow().to_pylist()) == repr(before)
-    found = session.sql(f"SELECT id FROM {name} WHERE price = 3.25 AND day < DATE '1901-01-01'").toArrow()
-    assert found["id"].to_pylist() == [3]
+    answer = session.sql(f"SELECT id FROM {name} WHERE price = 3.25 AND day < DATE '1901-01-01'").toArrow()
+    assert answer["id"].to_pylist() == [3]
     (merged,) = files(own_engine, table)
     with loaded(own_engine, table).io.new_input(merged.file_path).open() as content:
         footer = pq.read_metadata(content)
@@ -180,12 +182,12 @@ def test_an_engine_that_writes_meanwhile_wins(
             other.overwrite(people(200, 201))
 
     at("own.merge.staged", write)
-    kept = keep(writer.tenant)
-    wanted = {"append": {*range(6), 100}, "delete": {0, 1, 3, 4, 5}, "overwrite": {200, 201}}[change]
-    assert {row["id"] for row in rows(own_engine, table)} == wanted
-    assert len(rows(own_engine, table)) == len(wanted)
-    assert kept.numbers["merged"] == (6 if change == "append" else 0)
-    assert any("replaced meanwhile" in why for why in kept.skipped) is (change != "append")
+    upkeep = keep(writer.tenant)
+    expected = {"append": {*range(6), 100}, "delete": {0, 1, 3, 4, 5}, "overwrite": {200, 201}}[change]
+    assert {row["id"] for row in rows(own_engine, table)} == expected
+    assert len(rows(own_engine, table)) == len(expected)
+    assert upkeep.numbers["merged"] == (6 if change == "append" else 0)
+    assert any("replaced meanwhile" in why for why in upkeep.skipped) is (change != "append")
 
 
 @pytest.mark.parametrize("point", often(["staged", "after_commit"], "staged"))
@@ -229,7 +231,7 @@ def test_what_cannot_be_kept_is_left_with_a_reason(
         sort.asc("id", IdentityTransform())
     with made["earlier partition spec"].update_spec() as change:
         change.add_field("id", IdentityTransform(), "id")
-    for why, each in (
+    for why, fields in (
         ("without field ids", {}),
         ("not Parquet", {"file_format": FileFormat.ORC}),
         (
@@ -240,16 +242,16 @@ def test_what_cannot_be_kept_is_left_with_a_reason(
     ):
         table = made[why]
         paths = [f"{table.location()}/data/{number}.parquet" for number in range(5)]
-        added = [entry(table, path, **each) for path in paths]
+        added = [entry(table, path, **fields) for path in paths]
         register(table, added + (added[:1] if why == "file twice" else []))
     before = {why: loaded(own_engine, table).metadata.current_snapshot_id for why, table in made.items()}
-    kept = keep(writer.tenant)
+    upkeep = keep(writer.tenant)
     for why, table in made.items():
         assert loaded(own_engine, table).metadata.current_snapshot_id == before[why], why
-        said = [each for each in kept.skipped if table.name()[-1] in each]
-        assert len(said) == 1, (why, kept.skipped)
-        assert why in said[0]
-    assert kept.numbers["merged"] == 0
+        reasons = [reason for reason in upkeep.skipped if table.name()[-1] in reason]
+        assert len(reasons) == 1, (why, upkeep.skipped)
+        assert why in reasons[0]
+    assert upkeep.numbers["merged"] == 0
 
 
 def test_delete_files_that_were_removed_are_in_nobody_s_way(
@@ -259,11 +261,11 @@ def test_delete_files_that_were_removed_are_in_nobody_s_way(
     table = loaded(own_engine, make(own_engine))
     forger, live, before = Forger(table), table.current_snapshot(), rows(own_engine, table)
     assert live
-    gone = forger.manifest(f"{table.location()}/data/x.parquet", deletes=True, removed=True)
-    listing = forger.manifest_list(*live.manifests(table.io), gone)
+    removed = forger.manifest(f"{table.location()}/data/x.parquet", deletes=True, removed=True)
+    listing = forger.manifest_list(*live.manifests(table.io), removed)
     assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
-    kept = keep(writer.tenant)
-    assert (kept.numbers["merged"], kept.skipped) == (6, [])
+    upkeep = keep(writer.tenant)
+    assert (upkeep.numbers["merged"], upkeep.skipped) == (6, [])
     assert rows(own_engine, table) == before
     assert len(files(own_engine, table)) == 1
 
@@ -286,8 +288,8 @@ def entry(table: Table, path: str, **other: Any) -> DataFile:
 
 def register(table: Table, added: list[DataFile]) -> None:
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
-        for each in added:
-            append.append_data_file(each)
+        for file in added:
+            append.append_data_file(file)
 
 
 def test_hostile_tables_end_their_own_merge_only(own_engine: RestCatalog, writer: Guest) -> None:
@@ -310,14 +312,14 @@ def test_hostile_tables_end_their_own_merge_only(own_engine: RestCatalog, writer
             transaction.set_properties(properties)
     sound = make(own_engine)
     before = rows(own_engine, sound)
-    kept = keep(writer.tenant)
-    said = "\n".join(kept.skipped)
+    upkeep = keep(writer.tenant)
+    reasons = "\n".join(upkeep.skipped)
     assert rows(own_engine, sound) == before
-    assert [len(files(own_engine, each)) for each in (sound, *hostile)] == [1, 1, 6, 6, 1, 1], said
-    assert f"{garbage.name()[-1]}: 6 files not merged" in said
-    assert all(each.name()[-1] in said for each in hostile[1:3])
+    assert [len(files(own_engine, target)) for target in (sound, *hostile)] == [1, 1, 6, 6, 1, 1], reasons
+    assert f"{garbage.name()[-1]}: 6 files not merged" in reasons
+    assert all(target.name()[-1] in reasons for target in hostile[1:3])
     assert rows(own_engine, hostile[0]) == before
-    assert kept.numbers["merged"] == 4 * 6
+    assert upkeep.numbers["merged"] == 4 * 6
 
 
 def test_a_table_can_have_upkeep_without_merges(own_engine: RestCatalog, writer: Guest) -> None:
@@ -362,8 +364,10 @@ def of(*sizes: int) -> list[DataFile]:
 def test_small_files_are_merged_as_they_grow(
     sizes: list[int], target: int, expected: list[list[int]]
 ) -> None:
-    found = [[file.file_size_in_bytes for file in batch] for batch in merge_own.batches(of(*sizes), target)]
-    assert found == expected
+    sizes_merged = [
+        [file.file_size_in_bytes for file in batch] for batch in merge_own.batches(of(*sizes), target)
+    ]
+    assert sizes_merged == expected
 
 
 def test_a_run_is_bounded(own_engine: RestCatalog, writer: Guest) -> None:
@@ -383,8 +387,10 @@ def test_nothing_else_of_the_metadata_changes(own_engine: RestCatalog, writer: G
     snapshot = table.current_snapshot()
     assert snapshot
     ref = {"action": "set-snapshot-ref", "type": "branch", "snapshot-id": snapshot.snapshot_id}
-    kept = {"min-snapshots-to-keep": 3, "max-snapshot-age-ms": 10**12}
-    answer = own_lake.commit(table.name()[-1], ref | {"ref-name": "main"} | kept, ref | {"ref-name": "other"})
+    retention = {"min-snapshots-to-keep": 3, "max-snapshot-age-ms": 10**12}
+    answer = own_lake.commit(
+        table.name()[-1], ref | {"ref-name": "main"} | retention, ref | {"ref-name": "other"}
+    )
     assert answer.status_code == 200, answer.text
     before = table_metadata.read(loaded(own_engine, table).metadata_location)
     assert keep(writer.tenant).numbers["merged"] == 6

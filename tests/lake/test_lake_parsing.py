@@ -58,7 +58,7 @@ def table(snapshots: int = 1, columns: int = 3, schemas: int = 1) -> dict[str, A
         }
         for n in range(snapshots)
     ]
-    log = [{name: each[name] for name in ("snapshot-id", "timestamp-ms")} for each in made]
+    log = [{name: entry[name] for name in ("snapshot-id", "timestamp-ms")} for entry in made]
     files = [{"metadata-file": f"{AT}/metadata/{n}.metadata.json", "timestamp-ms": n} for n in range(100)]
     return {
         "format-version": 2,
@@ -223,6 +223,6 @@ def test_commits_too(body: dict[str, Any]) -> None:
         updates.parsed(body)
 
 
-def test_an_unknown_type_is_told_without_the_pattern() -> None:
+def test_an_unknown_type_is_refused_without_the_pattern() -> None:
     with pytest.raises(ValueError, match=r"^Expected a type of Iceberg - at `\$.schema.fields\[0\].type`$"):
         outline.check({"schema": {"fields": [{"id": 1, "name": "x", "type": "xint"}]}}, outline.NEW_TABLE)

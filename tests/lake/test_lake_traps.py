@@ -143,8 +143,8 @@ def test_no_path_leads_out_of_a_table_s_folder(lake: Lake, mine: Made, theirs: M
         answer = ask(lake, mine, path)
         assert answer.status_code == 400, f"{name}: {answer.text}"
         assert answer.json()["error"]["type"] == "BadRequestException", name
-        said = answer.json()["error"]["message"]
-        assert "below the folder" in said or (not path and "must be a text" in said), name
+        message = answer.json()["error"]["message"]
+        assert "below the folder" in message or (not path and "must be a text" in message), name
     assert lake.load(mine.name)["metadata-location"] == before
     assert lake.client.head(f"{OWN}/tables/trap").status_code == 404
 
@@ -357,7 +357,7 @@ def test_events_are_written_by_pulse_alone(lake: Lake, what: str, mine: Made) ->
     path, one = "/v1/namespaces/events", {"namespace": ["events"], "name": what}
     own = {"namespace": ["own"], "name": mine.name}
     change = {"identifier": one, "requirements": [], "updates": [properties(a="b")]}
-    asked: tuple[tuple[str, str, Any], ...] = (
+    requests: tuple[tuple[str, str, Any], ...] = (
         ("DELETE", path, None),
         ("POST", f"{path}/properties", {"updates": {"a": "b"}}),
         ("POST", f"{path}/tables", {"name": what, "schema": SCHEMA}),
@@ -371,7 +371,7 @@ def test_events_are_written_by_pulse_alone(lake: Lake, what: str, mine: Made) ->
         ("POST", "/v1/tables/rename", {"source": own, "destination": one}),
         ("POST", "/v1/transactions/commit", {"table-changes": [change]}),
     )
-    for method, where, body in asked:
+    for method, where, body in requests:
         answer = lake.client.request(method, where, json=body)
         assert answer.status_code == 403, (where, answer.text)
         assert answer.json()["error"]["type"] == "ForbiddenException"

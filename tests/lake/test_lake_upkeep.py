@@ -56,8 +56,8 @@ def plain(own_engine: RestCatalog) -> Table:
 
 
 def rows(own_engine: RestCatalog, table: Table) -> list[int]:
-    found: list[int] = own_engine.load_table(table.name()[-2:]).scan().to_arrow()["id"].to_pylist()
-    return sorted(found)
+    content: list[int] = own_engine.load_table(table.name()[-2:]).scan().to_arrow()["id"].to_pylist()
+    return sorted(content)
 
 
 def keep(writer: Guest) -> UpkeepReport:
@@ -69,21 +69,21 @@ def test_upkeep_is_where_it_is_asked_for(own_engine: RestCatalog, writer: Guest,
     """By the job, in a process of its own: one table has one snapshot and its files, the other keeps all."""
     asking = make(own_engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
     silent = make(own_engine)
-    before = {each.location(): objects(each.location()) for each in (asking, silent)}
-    assert Task.TENANT_TABLES in {each.task for each in policy.needs(writer.tenant.slug)}
-    (kept,) = done(writer.owner, Task.TENANT_TABLES)
-    assert kept.after["asked"] == 1
-    assert kept.after["snapshots"] == len(asking.metadata.snapshots) - 1
+    before = {table.location(): objects(table.location()) for table in (asking, silent)}
+    assert Task.TENANT_TABLES in {need.task for need in policy.needs(writer.tenant.slug)}
+    (upkeep,) = done(writer.owner, Task.TENANT_TABLES)
+    assert upkeep.after["asked"] == 1
+    assert upkeep.after["snapshots"] == len(asking.metadata.snapshots) - 1
     assert objects(silent.location()) == before[silent.location()]
     left = objects(asking.location())
-    assert len(before[asking.location()] - left) >= kept.after["objects"] > 0
+    assert len(before[asking.location()] - left) >= upkeep.after["objects"] > 0
     now = own_engine.load_table(asking.name()[-2:])
     assert len(now.metadata.snapshots) == 1
     assert rows(own_engine, asking) == [1, 2]
     now.append(ids(9))
     assert rows(own_engine, asking) == [1, 2, 9]
-    assert Task.TENANT_TABLES not in {each.task for each in policy.needs(writer.tenant.slug)}
-    assert Task.TENANT_TABLES not in {each.task for each in policy.needs(writer.tenant.slug, recent=True)}
+    assert Task.TENANT_TABLES not in {need.task for need in policy.needs(writer.tenant.slug)}
+    assert Task.TENANT_TABLES not in {need.task for need in policy.needs(writer.tenant.slug, recent=True)}
     own_engine.drop_table(asking.name()[-2:])
 
 
@@ -110,8 +110,8 @@ def test_a_commit_in_between_is_kept(
         at(point, lambda n=n: own_engine.load_table(table.name()[-2:]).append(ids(n)))
         for n, point in enumerate(("own.expire.staged", "upkeep.fence.staged", "upkeep.before_delete"), 10)
     ]
-    found = keep(writer)
-    assert (all(late), found.skipped) == (True, [])
+    upkeep = keep(writer)
+    assert (all(late), upkeep.skipped) == (True, [])
     assert rows(own_engine, table) == [1, 2, 10, 11, 12]
     assert len(own_engine.load_table(table.name()[-2:]).metadata.snapshots) >= 3
     own_engine.drop_table(table.name()[-2:])
@@ -135,11 +135,11 @@ def test_a_name_of_another_scheme_is_no_orphan(
         assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
         orphan = f"{table.location()}/data/orphan.parquet"
         put(orphan, b"x")
-        found = keep(writer)
+        upkeep = keep(writer)
         left = objects(table.location())
         assert path in left
         assert (orphan in left) is not stays
-        assert any(table.name()[-1] in each for each in found.skipped) is not stays, found
+        assert any(table.name()[-1] in reason for reason in upkeep.skipped) is not stays, upkeep
         own_engine.drop_table(table.name()[-2:])
 
 
@@ -158,7 +158,7 @@ def test_a_table_that_leads_elsewhere_is_reported(
         forger = Forger(table)
         updates = forger.updates(forger.manifest_list(leads(forger)))
         assert own_lake.commit(table.name()[-1], *updates).status_code == 200
-        assert [table.name()[-1] in each for each in keep(writers[0]).outside] == [True]
+        assert [table.name()[-1] in path for path in keep(writers[0]).outside] == [True]
         if leads(forger) is not manifest:
             own_engine.drop_table(table.name()[-2:])
     (reported,) = do(writers[0].owner, Task.TENANT_TABLES)
@@ -186,8 +186,8 @@ def test_a_path_that_leads_elsewhere_is_reported_beside_one_that_is_merely_odd(
     named = [path.format(folder=table.location()), f"{table.location()}/data//x.parquet"]
     updates = forger.updates(forger.manifest_list(forger.manifest(*named)))
     assert own_lake.commit(table.name()[-1], *updates).status_code == 200
-    found = keep(writer)
-    assert [table.name()[-1] in each and named[0] in each for each in found.outside] == [True], found
+    upkeep = keep(writer)
+    assert [table.name()[-1] in place and named[0] in place for place in upkeep.outside] == [True], upkeep
 
 
 def test_a_bomb_is_named_and_hides_nothing(own_engine: RestCatalog, writer: Guest, own_lake: Lake) -> None:
@@ -205,17 +205,17 @@ def test_a_bomb_is_named_and_hides_nothing(own_engine: RestCatalog, writer: Gues
     assert own_lake.commit(long.name()[-1], *forger.updates(listed)).status_code == 200
     put(heavy.metadata_location, b'{"snapshots": [' + b"{}," * (20 * 2**20) + b"{}]}")
     metadata.forget()
-    (told,) = do(writer.owner, Task.TENANT_TABLES)
-    assert (told.outcome, foreign.name()[-1] in str(told.detail)) == ("failed", True)
+    (upkeep,) = do(writer.owner, Task.TENANT_TABLES)
+    assert (upkeep.outcome, foreign.name()[-1] in str(upkeep.detail)) == ("failed", True)
     own_engine.drop_table(foreign.name()[-2:])
-    (told,) = do(writer.owner, Task.TENANT_TABLES)
-    assert (told.outcome, told.after["tables"]) == ("done", 4)
+    (upkeep,) = do(writer.owner, Task.TENANT_TABLES)
+    assert (upkeep.outcome, upkeep.after["tables"]) == ("done", 4)
     for table, why in (
         (bomb, "a block of deflate becomes more than"),
         (long, "has more than 200,000 entries"),
         (heavy, "the table's metadata file is too large"),
     ):
-        assert re.search(f"{table.name()[-1]}: [^;]*{why}", str(told.detail)), told
+        assert re.search(f"{table.name()[-1]}: [^;]*{why}", str(upkeep.detail)), upkeep
 
 
 def test_what_is_too_large_for_the_catalog_can_still_expire(
@@ -228,8 +228,8 @@ def test_what_is_too_large_for_the_catalog_can_still_expire(
         small.setattr(document_weight, "LARGEST", int(size / 1.5))
         metadata.forget()
         assert own_lake.client.get(f"{OWN}/tables/{table.name()[-1]}").status_code >= 400
-        kept = keep(writer)
-    assert (kept.skipped, kept.numbers["snapshots"]) == ([], len(table.metadata.snapshots) - 1)
+        upkeep = keep(writer)
+    assert (upkeep.skipped, upkeep.numbers["snapshots"]) == ([], len(table.metadata.snapshots) - 1)
     assert rows(own_engine, table) == [1, 2]
     own_engine.drop_table(table.name()[-2:])
 
@@ -239,14 +239,14 @@ def test_damaged_files_leave_their_table_and_no_other(
 ) -> None:
     damaged, sound = make(own_engine, **ASKS), make(own_engine, **ASKS)
     put(str(damaged.current_snapshot().manifest_list), b"Obj\x01 no Avro")  # type: ignore[union-attr]
-    orphans = [f"{each.location()}/data/orphan.parquet" for each in (damaged, sound)]
-    for each in orphans:
-        put(each, b"x")
-    found = keep(writer)
-    assert [damaged.name()[-1] in each for each in found.skipped] == [True]
-    assert [each in objects(each.rpartition("/data/")[0]) for each in orphans] == [True, False]
-    for each in (damaged, sound):
-        own_engine.drop_table(each.name()[-2:])
+    orphans = [f"{table.location()}/data/orphan.parquet" for table in (damaged, sound)]
+    for uri in orphans:
+        put(uri, b"x")
+    upkeep = keep(writer)
+    assert [damaged.name()[-1] in reason for reason in upkeep.skipped] == [True]
+    assert [uri in objects(uri.rpartition("/data/")[0]) for uri in orphans] == [True, False]
+    for table in (damaged, sound):
+        own_engine.drop_table(table.name()[-2:])
 
 
 def test_a_purge_that_died_is_finished(
@@ -322,8 +322,8 @@ def test_what_never_was_a_table_goes_and_what_was_one_stays(
 
 def engine_metadata(table: Table) -> str:
     """The last metadata file of a dropped table."""
-    found = [path for path in objects(f"{table.location()}/metadata") if path.endswith(".metadata.json")]
-    return max(found, key=lambda path: path.rpartition("/")[2])
+    documents = [path for path in objects(f"{table.location()}/metadata") if path.endswith(".metadata.json")]
+    return max(documents, key=lambda path: path.rpartition("/")[2])
 
 
 def test_upkeep_opens_nothing_but_the_table_s_folder(
@@ -336,8 +336,8 @@ def test_upkeep_opens_nothing_but_the_table_s_folder(
     with object_store.file_system().open_input_file(object_store.key(table.metadata_location)) as source:
         content = source.read().replace(table.location().encode(), victim.location().encode())
     put(table.metadata_location, content)
-    found = keep(writer)
-    assert any(table.name()[-1] in each for each in found.skipped)
+    upkeep = keep(writer)
+    assert any(table.name()[-1] in reason for reason in upkeep.skipped)
     assert bystander in objects(victim.location())
     own_engine.drop_table(victim.name()[-2:])
     own_engine.drop_table(table.name()[-2:])
@@ -355,5 +355,5 @@ def test_a_snapshot_that_is_its_own_ancestor_expires_nothing_for_ever(
     added, current = forger.updates(forger.manifest_list())
     added["snapshot"] |= {"parent-snapshot-id": added["snapshot"]["snapshot-id"]}
     assert own_lake.commit(table.name()[-1], added, current).status_code == 200
-    (told,) = done(writer.owner, Task.TENANT_TABLES)
-    assert (told.after["asked"], told.after["snapshots"], told.detail) == (1, 0, None)
+    (upkeep,) = done(writer.owner, Task.TENANT_TABLES)
+    assert (upkeep.after["asked"], upkeep.after["snapshots"], upkeep.detail) == (1, 0, None)

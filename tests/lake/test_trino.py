@@ -57,8 +57,8 @@ def reader(readers: tuple[Trino, Trino]) -> Trino:
 
 def test_rows_are_those_of_the_tenant(readers: tuple[Trino, Trino]) -> None:
     for who, reader in zip(("mine", "theirs"), readers, strict=True):
-        found = reader.rows("SELECT id FROM events.orders ORDER BY id")
-        assert found == [(row.format(who),) for row in ROWS]
+        rows = reader.rows("SELECT id FROM events.orders ORDER BY id")
+        assert rows == [(row.format(who),) for row in ROWS]
     (count,) = readers[0].rows("SELECT count(*) FROM events.orders WHERE country = 'DE' AND id > 'mine-2'")
     assert count == (3,)
 
@@ -66,10 +66,13 @@ def test_rows_are_those_of_the_tenant(readers: tuple[Trino, Trino]) -> None:
 def test_it_goes_back_in_time(catalog: Api, guest: Guest, reader: Trino) -> None:
     known = rest(catalog, guest).load_table("events.orders").metadata.snapshots
     query = 'SELECT snapshot_id, committed_at FROM events."orders$snapshots" ORDER BY committed_at'
-    found = reader.rows(query)
-    assert {number for number, _ in found} == {each.snapshot_id for each in known}
+    snapshots = reader.rows(query)
+    assert {number for number, _ in snapshots} == {snapshot.snapshot_id for snapshot in known}
     earlier = [(row.format("mine"),) for row in ROWS[:3]]
-    for at in (f"VERSION AS OF {found[0][0]}", f"TIMESTAMP AS OF TIMESTAMP '{found[0][1]:%F %T.%f} UTC'"):
+    for at in (
+        f"VERSION AS OF {snapshots[0][0]}",
+        f"TIMESTAMP AS OF TIMESTAMP '{snapshots[0][1]:%F %T.%f} UTC'",
+    ):
         assert reader.rows(f"SELECT id FROM events.orders FOR {at} ORDER BY id") == earlier
 
 
@@ -143,7 +146,7 @@ def spelled(kind: IcebergType) -> str:
     if isinstance(kind, MapType):
         return f"map({spelled(kind.key_type)}, {spelled(kind.value_type)})"
     if isinstance(kind, StructType):
-        return f"row({', '.join(f'{each.name} {spelled(each.field_type)}' for each in kind.fields)})"
+        return f"row({', '.join(f'{field.name} {spelled(field.field_type)}' for field in kind.fields)})"
     return SPELLED[type(kind)]
 
 

@@ -36,9 +36,9 @@ NOW = {
 @pytest.fixture(scope="module")
 def own(catalog: Api, writers: tuple[Guest, Guest], trino: Trino) -> Trino:
     """The writer's catalog, with the schema `own`."""
-    found = trino.connect(catalog, writers[0], more=NOW)
-    found.rows("CREATE SCHEMA IF NOT EXISTS own")
-    return found
+    connection = trino.connect(catalog, writers[0], more=NOW)
+    connection.rows("CREATE SCHEMA IF NOT EXISTS own")
+    return connection
 
 
 def loaded(catalog: Api, writer: Guest, name: str) -> Table:
@@ -124,8 +124,8 @@ def test_columns_of_every_type_it_writes_are_read(
         {"id": 2} | dict.fromkeys(values),
     ]
     assert own.dicts(f"SELECT * FROM own.{name} ORDER BY id") == expected
-    for reader, found in read(catalog, writer, name, WRITERS if values is VALUES else {"pyiceberg"}).items():
-        assert found == expected, reader
+    for reader, rows in read(catalog, writer, name, WRITERS if values is VALUES else {"pyiceberg"}).items():
+        assert rows == expected, reader
 
 
 def test_columns_of_every_type_it_reads(catalog: Api, writer: Guest, own: Trino) -> None:
@@ -252,7 +252,7 @@ def test_those_who_write_at_once_lose_nothing(catalog: Api, writer: Guest, own: 
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("CREATE MATERIALIZED VIEW own.m AS SELECT 1 AS id", "not supported for Iceberg REST catalog"),
         ("ALTER SCHEMA own RENAME TO other", "not supported for Iceberg REST catalog"),
@@ -265,7 +265,7 @@ def test_those_who_write_at_once_lose_nothing(catalog: Api, writer: Guest, own: 
     ids=lambda text: None if " " not in text else text.partition(" (")[0][:30],
 )
 def test_what_the_page_says_it_cannot_do(
-    catalog: Api, writer: Guest, own: Trino, statement: str, said: str
+    catalog: Api, writer: Guest, own: Trino, statement: str, message: str
 ) -> None:
     """A newer Trino may: then the page is to be changed."""
     own.rows(
@@ -275,7 +275,7 @@ def test_what_the_page_says_it_cannot_do(
     with catalog.client(writer.key.text) as client:
         view = {"name": "of_spark_s_dialect", "schema": SCHEMA, "view-version": VIEW}
         client.post(f"{OWN}/views", json=view)
-    with pytest.raises(TrinoError, match=said):
+    with pytest.raises(TrinoError, match=message):
         own.rows(statement)
     assert own.rows("SELECT * FROM own.plain") == [(1, "x")]
 
@@ -286,19 +286,17 @@ def test_a_table_is_made_again_by_what_it_shows(own: Trino) -> None:
     again = re.sub(r"\n *data_location = .*", "", shown).replace(".first", ".second")
     own.rows(again)
     ((second,),) = own.rows("SHOW CREATE TABLE own.second")
-    plain = (re.sub(r"\n *(data_)?location = .*", "", each) for each in (again, second))
+    plain = (re.sub(r"\n *(data_)?location = .*", "", definition) for definition in (again, second))
     assert len(set(plain)) == 1
 
 
-def test_names_of_others_in_upper_case_are_found_by_a_setting(
-    catalog: Api, writer: Guest, trino: Trino
-) -> None:
+def test_a_setting_reads_names_of_others_in_upper_case(catalog: Api, writer: Guest, trino: Trino) -> None:
     client = rest(catalog, writer)
     client.create_namespace_if_not_exists("own")
     client.create_table("own.Daily", ROWS.schema).append(ROWS)
     setting = {"iceberg.rest-catalog.case-insensitive-name-matching": "true"}
-    found = trino.connect(catalog, writer, "anycase", setting)
-    assert found.dicts("SELECT * FROM own.daily ORDER BY id") == ROWS.to_pylist()
+    connection = trino.connect(catalog, writer, "anycase", setting)
+    assert connection.dicts("SELECT * FROM own.daily ORDER BY id") == ROWS.to_pylist()
     with pytest.raises(TrinoError, match="does not exist"):
         trino.connect(catalog, writer).rows("SELECT * FROM own.daily")
 
@@ -328,7 +326,7 @@ def test_dropping_a_table_removes_its_files(catalog: Api, writer: Guest, own: Tr
 def asking(own: Trino, columns: str, **properties: str) -> str:
     """A table that asks for what Pulse does to own tables."""
     name = f"t{uuid.uuid4().hex[:8]}"
-    keys, values = (", ".join(f"'{each}'" for each in side) for side in (properties, properties.values()))
+    keys, values = (", ".join(f"'{item}'" for item in side) for side in (properties, properties.values()))
     extra = f"MAP(ARRAY[{keys}], ARRAY[{values}])"
     own.rows(f"CREATE TABLE own.{name} ({columns}) WITH (extra_properties = {extra})")
     return name
@@ -340,9 +338,9 @@ def test_upkeep_merges_what_it_wrote(catalog: Api, writer: Guest, own: Trino) ->
         own.rows(f"INSERT INTO own.{name} VALUES ({number}, 'de', 0.25), ({10 + number}, NULL, NULL)")
     before = own.dicts(f"SELECT * FROM own.{name} ORDER BY id")
     metadata.forget()
-    kept = Keeper(writer.tenant).keep()
-    assert [line for line in kept.skipped if name in line] == []
-    assert kept.numbers["merged"] >= 6
+    upkeep = Keeper(writer.tenant).keep()
+    assert [line for line in upkeep.skipped if name in line] == []
+    assert upkeep.numbers["merged"] >= 6
     assert own.rows(f'SELECT count(*) FROM own."{name}$files"') == [(1,)]
     assert own.dicts(f"SELECT * FROM own.{name} ORDER BY id") == before
     own.rows(f"DELETE FROM own.{name} WHERE land = 'de'")
@@ -366,7 +364,7 @@ def test_a_person_is_erased_from_what_it_wrote(writer: Guest, own: Trino) -> Non
     done = CliRunner().invoke(cli.app, given)
     assert done.exit_code == 0, done.output
     (receipt,) = json.loads(done.stdout)["datasets"]
-    (erased,) = (each for each in receipt["own_tables"] if each["table"] == f"own.{name}")
+    (erased,) = (removal for removal in receipt["own_tables"] if removal["table"] == f"own.{name}")
     assert erased["rows"] == 2
     assert own.rows(f"SELECT id FROM own.{name}") == [(1,)]
     assert own.rows(f'SELECT count(*) FROM own."{name}$snapshots"') == [(1,)]
@@ -378,6 +376,6 @@ def test_what_the_page_shows_runs(catalog: Api, guest: Guest, trino: Trino) -> N
     first = min(snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     text = block.replace("acme", guest.tenant.slug).replace("{snapshot}", str(first.snapshot_id))
     connected = trino.connect(catalog, guest)
-    found = [connected.rows(statement) for statement in text.strip().removesuffix(";").split(";\n")]
-    assert found[:2] == [[("DE", 6)], [(3,)]]
-    assert found[-2:] == [[("DE", 7), ("FR", 2)], []]
+    answers = [connected.rows(statement) for statement in text.strip().removesuffix(";").split(";\n")]
+    assert answers[:2] == [[("DE", 6)], [(3,)]]
+    assert answers[-2:] == [[("DE", 7), ("FR", 2)], []]

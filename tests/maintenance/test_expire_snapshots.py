@@ -43,7 +43,7 @@ def table(*hours_ago: float, tagged: int | None = None) -> TableMetadata:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "gone"),
+    ("metadata", "expired"),
     [
         pytest.param(table(), set(), id="an empty table"),
         pytest.param(table(1_000), set(), id="the current one has no age"),
@@ -54,5 +54,7 @@ def table(*hours_ago: float, tagged: int | None = None) -> TableMetadata:
         pytest.param(table(1_000, 25, tagged=1), set(), id="a tag keeps it"),
     ],
 )
-def test_a_snapshot_is_kept_for_a_day_after_it_was_current(metadata: TableMetadata, gone: set[int]) -> None:
-    assert beyond(metadata, NOW, SETTINGS) == gone
+def test_a_snapshot_is_kept_for_a_day_after_it_was_current(
+    metadata: TableMetadata, expired: set[int]
+) -> None:
+    assert beyond(metadata, NOW, SETTINGS) == expired

@@ -140,26 +140,26 @@ def test_a_killed_compaction_is_noticed_and_goes_on_next_time(owner: Owner) -> N
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
         query = "SELECT snapshots FROM upkeep_tables WHERE tenant_id = %s"  # planning sees all tenants
         known = connection.execute(query, [owner.tenant.tenant_id]).fetchall()
-    assert known == [(1,)], "what was done before is known, and not wanted again"
+    assert known == [(1,)], "the earlier task is recorded, and does not run again"
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_a_rollback_past_a_batch_is_found_and_nothing_is_removed(owner: Owner) -> None:
+def test_a_rollback_past_a_batch_is_reported_and_nothing_is_removed(owner: Owner) -> None:
     commits(owner, 1)
     earlier = location(owner)
     commits(owner, 1, 1)
     with pointing_at(owner, earlier):
         for task in (Task.MANIFESTS, Task.ORPHANS):
-            (found,) = do(owner, task)
-            assert found.outcome == "rolled_back", found
-            assert "2 rows of the ledger are not in it" in str(found.detail)
-            assert f"pulse backfill {owner.tenant.slug} orders --from {DAY}" in str(found.detail)
+            (upkeep,) = do(owner, task)
+            assert upkeep.outcome == "rolled_back", upkeep
+            assert "2 rows of the ledger are not in it" in str(upkeep.detail)
+            assert f"pulse backfill {owner.tenant.slug} orders --from {DAY}" in str(upkeep.detail)
     assert {outcome for _, outcome in log(owner)} == {"rolled_back"}
     assert len(owner.rows()) == 4
     done(owner, Task.ORPHANS)
 
 
-def test_a_rollback_by_the_commit_itself_is_found(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_by_the_commit_itself_is_reported(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's client puts the table back to where it was before a batch that settled meanwhile."""
     commits(owner, 1)
     earlier = location(owner)
@@ -172,9 +172,9 @@ def test_a_rollback_by_the_commit_itself_is_found(owner: Owner, monkeypatch: pyt
                 assert iceberg.swap(connection, name, location(owner), earlier)
 
     monkeypatch.setattr(compact, "fail_point", lost_answer)
-    (found,) = do(owner, Task.MERGE)
-    assert found.outcome == "rolled_back", found
-    assert "2 rows of the ledger are not in it" in str(found.detail)
+    (upkeep,) = do(owner, Task.MERGE)
+    assert upkeep.outcome == "rolled_back", upkeep
+    assert "2 rows of the ledger are not in it" in str(upkeep.detail)
     assert history.read(owner.tenant.slug)[0].outcome == "rolled_back"
 
 
@@ -194,7 +194,7 @@ def test_who_is_overtaken_leaves_it_to_the_next_run(owner: Owner, monkeypatch: p
         commits(owner, 2, len(outcomes))
         with ThreadPoolExecutor(2) as both:
             merged = both.map(lambda _: do(owner, Task.MERGE), range(2))
-            outcomes += [each.outcome for (each,) in merged]
+            outcomes += [result.outcome for (result,) in merged]
         assert set(outcomes) <= {"done", "skipped"}
         assert len(outcomes) < 10, "they never met"
     assert ("merge", "skipped") in log(owner)

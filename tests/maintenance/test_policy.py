@@ -91,8 +91,8 @@ def compacted(level: int, files: int, since: int, size: int = 1_000) -> DayState
     ],
 )
 def test_a_day_wants(state: DayState, task: Task | None) -> None:
-    found = of_day(state, SETTINGS)
-    assert (found and found.task) is task, found
+    need = of_day(state, SETTINGS)
+    assert (need and need.task) is task, need
 
 
 @pytest.mark.parametrize(("size", "files"), [(0, 3), (512 * MB, 3), (512 * MB + 1, 6), (2_048 * MB, 12)])
@@ -149,24 +149,24 @@ def eager() -> Iterator[None]:
         yield
 
 
-def wanted(owner: Owner) -> set[Task]:
-    found = needs(owner.tenant.slug, recent=True)
-    assert [need.task for need in found] == [n.task for n in needs(owner.tenant.slug)]
-    return {need.task for need in found}
+def needed_tasks(owner: Owner) -> set[Task]:
+    needed = needs(owner.tenant.slug, recent=True)
+    assert [need.task for need in needed] == [n.task for n in needs(owner.tenant.slug)]
+    return {need.task for need in needed}
 
 
-def test_what_was_done_is_wanted_no_more_until_more_lands(owner: Owner, eager: None) -> None:
-    assert wanted(owner) == set()
+def test_done_tasks_are_needed_again_when_more_lands(owner: Owner, eager: None) -> None:
+    assert needed_tasks(owner) == set()
     for number in range(3):
         owner.send(event(f"a{number}"), event(f"b{number}"))
         ingest(owner)
-    assert wanted(owner) == {Task.MERGE, Task.MANIFESTS, Task.ORPHANS, Task.RAW}
+    assert needed_tasks(owner) == {Task.MERGE, Task.MANIFESTS, Task.ORPHANS, Task.RAW}
     done(owner, Task.MERGE, Task.MANIFESTS, Task.ORPHANS)
     done(owner, Task.RAW)
-    assert wanted(owner) == set()
+    assert needed_tasks(owner) == set()
     owner.send(event("c"), event("d"))
     ingest(owner)
-    assert wanted(owner) == set(), "two more files are not worth it"
+    assert needed_tasks(owner) == set(), "two more files are not worth it"
 
 
 def test_dagster_launches_what_is_needed_shows_what_it_did_and_fails_at_a_table_rolled_back(
@@ -180,10 +180,10 @@ def test_dagster_launches_what_is_needed_shows_what_it_did_and_fails_at_a_table_
     job = defs().get_job_def("upkeep")
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_sensor_context(instance=instance, definitions=defs())
-        asked = upkeep_needed(context)
-        assert isinstance(asked, dg.RunRequest)
-        instance.create_run_for_job(job, run_config=asked.run_config, status=dg.DagsterRunStatus.STARTED)
-        assert isinstance(upkeep_needed(context), dg.SkipReason), "a run goes on"
+        request = upkeep_needed(context)
+        assert isinstance(request, dg.RunRequest)
+        instance.create_run_for_job(job, run_config=request.run_config, status=dg.DagsterRunStatus.STARTED)
+        assert isinstance(upkeep_needed(context), dg.SkipReason), "a run is active"
     assert upkeep_needed.default_status is dg.DefaultSensorStatus.RUNNING
     config = {"ops": {"run_maintenance": {"config": {"tenant": owner.tenant.slug}}}}
     with dg.DagsterInstance.ephemeral() as instance:

@@ -69,8 +69,8 @@ def test_what_a_dead_attempt_left_is_removed_once_its_batch_settled(owner: Owner
     assert {p for p in left if batch in p} <= objects(table(owner).location()) | objects(raw_prefix(owner))
     run_batch(batch, next_attempt(batch))
     swept, raw = done(owner, Task.ORPHANS, Task.RAW)
-    found = objects(table(owner).location()) | objects(raw_prefix(owner))
-    assert not {path for path in found if f"/{batch}-1-" in path}
+    paths = objects(table(owner).location()) | objects(raw_prefix(owner))
+    assert not {path for path in paths if f"/{batch}-1-" in path}
     assert swept.after["removed"]
     assert raw.after["orphans_removed"]
     assert len(owner.rows()) == 2
@@ -166,18 +166,18 @@ def test_an_age_is_a_difference_of_the_stores_own_clock(owner: Owner) -> None:
     with with_settings(UPKEEP__ORPHAN_HOURS=1):
         done(owner, Task.ORPHANS)
     assert path in objects(table(owner).location())
-    (found,) = [each for each in store.listed(table(owner).location()) if each.path == path]
-    assert timedelta(0) <= store.store_time() - found.modified < timedelta(minutes=1)
+    (entry,) = [candidate for candidate in store.listed(table(owner).location()) if candidate.path == path]
+    assert timedelta(0) <= store.store_time() - entry.modified < timedelta(minutes=1)
 
 
 def test_retention_says_so_before_it_deletes_and_spares_claims_in_flight(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     ingest(owner)
-    kept = objects(raw_prefix(owner))
+    before = objects(raw_prefix(owner))
     with with_settings(UPKEEP__RAW_DAYS=1, UPKEEP__CLAIM_DAYS=1):
         (nothing,) = done(owner, Task.RETENTION)
     assert nothing.after == {"raw_objects_removed": 0, "claims_removed": 0}
-    assert objects(raw_prefix(owner)) == kept
+    assert objects(raw_prefix(owner)) == before
     age(owner)
     owner.send(event("c"))
     batch = plan_batch([owner])
@@ -185,9 +185,9 @@ def test_retention_says_so_before_it_deletes_and_spares_claims_in_flight(owner: 
     running.stopped()
     age(owner)
     with with_settings(UPKEEP__RAW_DAYS=1, UPKEEP__CLAIM_DAYS=1):
-        (gone,) = done(owner, Task.RETENTION)
-    assert gone.after == {"raw_objects_removed": len(kept), "claims_removed": 2}
-    assert not objects(raw_prefix(owner)) & kept
+        (retention,) = done(owner, Task.RETENTION)
+    assert retention.after == {"raw_objects_removed": len(before), "claims_removed": 2}
+    assert not objects(raw_prefix(owner)) & before
     running.goes_on()
     owner.send(event("a"), event("c"))
     ingest(owner)
@@ -195,7 +195,7 @@ def test_retention_says_so_before_it_deletes_and_spares_claims_in_flight(owner: 
     query = "SELECT count(*), count(removed_at), count(deleted_at) FROM raw_objects WHERE tenant_id = %s"
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
         rows, removed, deleted = connection.execute(query, [owner.tenant.tenant_id]).fetchone()
-    assert rows > removed == deleted == len(kept)
+    assert rows > removed == deleted == len(before)
 
 
 def age(owner: Owner) -> None:

@@ -57,22 +57,22 @@ class Receiver:
 class Nobody:
     """A notifier of one's own, which fails."""
 
-    def notify(self, told: Sequence[Alert]) -> None:
+    def notify(self, due: Sequence[Alert]) -> None:
         raise RuntimeError("nobody is there")
 
 
 @pytest.fixture
 def receiver(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """A real server; it is the only notifier, and nothing is open or owed."""
-    found = Receiver()
+    endpoint = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status = found.answers.pop(0) if found.answers else 200
+            status = endpoint.answers.pop(0) if endpoint.answers else 200
             if status == 200:
                 assert self.path == f"/hooks/{SECRET}"
-                found.got.append(body)
+                endpoint.got.append(body)
             self.send_response(status)
             if status == 302:
                 self.send_header("Location", f"http://127.0.0.1:{server.server_port}/elsewhere")
@@ -88,7 +88,7 @@ def receiver(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recei
     monkeypatch.setattr(notify, "_BACKOFF_S", 0.01)
     with superuser() as connection:
         connection.execute("DELETE FROM alerts")
-    yield found
+    yield endpoint
     server.shutdown()
     server.server_close()
 
@@ -109,7 +109,7 @@ def finding(of: str = "x", severity: notify.Severity = "error") -> Issue:
     return Issue(Kind.TOPIC, of, severity, f"{of} is wrong", "Repair it", {"tenant": "acme"})
 
 
-def found(*wrong: Issue) -> Issues:
+def issues_of(*wrong: Issue) -> Issues:
     return Issues(wrong, frozenset({Kind.TOPIC}))
 
 
@@ -120,26 +120,26 @@ def states(receiver: Receiver) -> list[tuple[str, str]]:
 # delivery ----------------------------------------------------------------------------------------
 
 
-def test_an_alert_is_told_once_while_it_goes_on_and_once_when_it_ends(receiver: Receiver) -> None:
+def test_an_alert_is_sent_once_while_it_lasts_and_once_when_it_ends(receiver: Receiver) -> None:
     for _ in range(3):
-        alerts.record(found(finding()))
+        alerts.record(issues_of(finding()))
         alerts.deliver()
-    (told,) = receiver.alerts()
-    assert (told["kind"], told["severity"], told["about"]) == ("topic", "error", {"tenant": "acme"})
-    assert (told["summary"], told["fix"], told["resolved_at"]) == ("x is wrong", "Repair it", None)
+    (alert,) = receiver.alerts()
+    assert (alert["kind"], alert["severity"], alert["about"]) == ("topic", "error", {"tenant": "acme"})
+    assert (alert["summary"], alert["fix"], alert["resolved_at"]) == ("x is wrong", "Repair it", None)
     for _ in range(3):
-        alerts.record(found())
+        alerts.record(issues_of())
         alerts.deliver()
     assert states(receiver) == [("topic/x", "open"), ("topic/x", "resolved")]
-    alerts.record(found(finding()))  # it comes back: another alert
+    alerts.record(issues_of(finding()))  # it comes back: another alert
     alerts.deliver()
     assert states(receiver)[2:] == [("topic/x", "open")]
 
 
-def test_what_goes_on_is_told_again_after_the_time_that_is_set(
+def test_an_alert_that_lasts_is_sent_again_after_the_set_time(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alerts.record(found(finding()))
+    alerts.record(issues_of(finding()))
     alerts.deliver()
     with superuser() as connection:
         connection.execute("UPDATE alert_deliveries SET notified_at = notified_at - interval '59 minutes'")
@@ -151,26 +151,26 @@ def test_what_goes_on_is_told_again_after_the_time_that_is_set(
     assert states(receiver) == [("topic/x", "open")] * 2
 
 
-def test_what_gets_worse_is_told_at_once(receiver: Receiver) -> None:
+def test_an_alert_that_gets_worse_is_sent_at_once(receiver: Receiver) -> None:
     for severity in ("warning", "error", "warning"):
-        alerts.record(found(finding(severity=severity)))
+        alerts.record(issues_of(finding(severity=severity)))
         alerts.deliver()
     assert [alert["severity"] for alert in receiver.alerts()] == ["warning", "error"]
 
 
-def test_what_was_not_looked_at_is_not_resolved(receiver: Receiver) -> None:
-    alerts.record(found(finding()))
+def test_an_alert_that_was_not_examined_is_not_resolved(receiver: Receiver) -> None:
+    alerts.record(issues_of(finding()))
     alerts.record(Issues((), frozenset({Kind.RUN_FAILED})))
     assert [entry.alert.key for entry in alerts.remembered()] == ["topic/x"]
 
 
 def test_a_receiver_that_is_down_hears_of_everything_when_it_is_up_again(receiver: Receiver) -> None:
     receiver.answers = [500, 503] * 3
-    alerts.record(found(finding("a"), finding("b")))
+    alerts.record(issues_of(finding("a"), finding("b")))
     assert [delivery.error for delivery in alerts.deliver()] == [
         "Transient: the webhook did not take the alerts: it answered 503 [attempts=2]"
     ]
-    alerts.record(found(finding("b"), finding("c")))  # a ended, and nobody knows of it yet
+    alerts.record(issues_of(finding("b"), finding("c")))  # a ended, and nobody knows of it yet
     alerts.deliver()
     alerts.deliver()
     assert receiver.got == []
@@ -184,7 +184,7 @@ def test_a_receiver_that_is_down_hears_of_everything_when_it_is_up_again(receive
 
 def test_a_second_try_is_enough(receiver: Receiver) -> None:
     receiver.answers = [500]
-    alerts.record(found(finding()))
+    alerts.record(issues_of(finding()))
     assert [delivery.error for delivery in alerts.deliver()] == [None]
     assert states(receiver) == [("topic/x", "open")]
 
@@ -199,7 +199,7 @@ def test_what_will_not_help_is_not_tried_again(receiver: Receiver, status: int) 
 
 
 def test_many_alerts_come_in_few_messages(receiver: Receiver) -> None:
-    alerts.record(found(*(finding(f"{number:03}") for number in range(150))))
+    alerts.record(issues_of(*(finding(f"{number:03}") for number in range(150))))
     alerts.deliver()
     assert [len(message["alerts"]) for message in receiver.got] == [100, 50]
 
@@ -209,7 +209,7 @@ def test_a_notifier_that_fails_costs_the_others_nothing(
 ) -> None:
     names = [NOBODY, "no.such.module:Notifier", "webhook"]
     configure(monkeypatch, notifiers=json.dumps(names))
-    alerts.record(found(finding()))
+    alerts.record(issues_of(finding()))
     outcomes = {delivery.notifier: delivery.error for delivery in alerts.deliver()}
     assert list(outcomes) == names
     assert outcomes[NOBODY] == "RuntimeError: nobody is there"
@@ -220,7 +220,7 @@ def test_a_notifier_that_fails_costs_the_others_nothing(
 
 
 def test_a_process_that_dies_after_telling_tells_again(receiver: Receiver) -> None:
-    alerts.record(found(finding()))
+    alerts.record(issues_of(finding()))
     forked(alerts.deliver, PULSE_FAIL_POINT="alerts.before_mark").killed()
     deadline = time.monotonic() + PATIENCE_S  # until the server has seen that its client is gone
     while not alerts.deliver() and time.monotonic() < deadline:
@@ -232,7 +232,7 @@ def test_the_address_of_the_webhook_is_nowhere(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    said = []
+    output = []
     addresses = (
         f"http://127.0.0.1:1/{SECRET}",
         f"http://127.0.0.1:{SECRET}/",
@@ -246,17 +246,17 @@ def test_the_address_of_the_webhook_is_nowhere(
         configure(monkeypatch, webhook_url=address)
         result = CliRunner().invoke(cli.app, ["alerts", "test"])
         assert result.exit_code == 1, address
-        said.append(result.output)
-        alerts.record(found(finding()))
-        said += [str(delivery.error) for delivery in alerts.deliver()]
-        said += [str(entry) for entry in alerts.remembered()]
+        output.append(result.output)
+        alerts.record(issues_of(finding()))
+        output += [str(delivery.error) for delivery in alerts.deliver()]
+        output += [str(entry) for entry in alerts.remembered()]
         try:
             WebhookNotifier().notify([])
         except (Transient, UserError) as error:
-            said += [repr(error), str(error.__cause__), str(load_settings().alerts)]
-    said += caplog.messages
-    assert len(said) >= 6 * len(addresses)
-    assert not [line for line in said if SECRET in line or SECRET.lower() in line]
+            output += [repr(error), str(error.__cause__), str(load_settings().alerts)]
+    output += caplog.messages
+    assert len(output) >= 6 * len(addresses)
+    assert not [line for line in output if SECRET in line or SECRET.lower() in line]
 
 
 def test_the_log_names_what_where_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
@@ -323,15 +323,15 @@ def test_a_stuck_batch_names_its_tenants_until_it_is_settled(owner: Owner) -> No
         attempts.unstick(batch)
         with superuser() as connection:
             connection.execute("UPDATE ingest_batches SET state = 'running' WHERE batch_id = %s", [batch])
-        (mine,) = [found for found in attempts.open_batches() if found.batch_id == batch]
+        (mine,) = [entry for entry in attempts.open_batches() if entry.batch_id == batch]
         _give_up_dead_attempt(dg.build_sensor_context(), mine)
         (stuck,) = [f for f in issues.find_issues({}, 0)[0].issues if f.of == batch]
         died = "the run died: its lease on the batch is gone; before that: no luck"
         assert stuck.summary == f"batch {batch} is stuck after {attempt} attempts: {died}"
     attempts.unstick(batch)
     attempts.next_attempt(batch, 8, "the disk is full")
-    (told,) = [found.last_error for found in attempts.open_batches() if found.batch_id == batch]
-    assert told == "the disk is full", "what is known now counts"
+    (error,) = [entry.last_error for entry in attempts.open_batches() if entry.batch_id == batch]
+    assert error == "the disk is full", "what is known now counts"
     attempts.unstick(batch)
     run_batch(batch, 9)
     assert batch not in {f.of for f in issues.find_issues({}, 0)[0].issues}
@@ -422,14 +422,14 @@ def test_failed_runs_of_what_was_deleted_are_no_alert(owner: Owner) -> None:
     slug = owner.tenant.slug
     jobs = [
         dg.define_asset_job("pipes", [assets[0].key]),
-        dg.define_asset_job("days", [each.key for each in assets[1:]]),
+        dg.define_asset_job("days", [day_asset.key for day_asset in assets[1:]]),
     ]
     definitions = dg.Definitions(assets=assets, jobs=jobs)
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("of", [slug])
 
         def wrong() -> list[str]:
-            return sorted(each.of.split("/")[2] for each in failed_runs(instance, []))
+            return sorted(failure.of.split("/")[2] for failure in failed_runs(instance, []))
 
         def fail(asset: dg.AssetsDefinition) -> None:
             several = asset.key.path[0] != "pipes"
@@ -468,7 +468,7 @@ def test_a_failing_check_is_no_alert_of_those_who_deleted_the_dataset(
     mine, other = new_owner(), new_owner()
     key = dg.AssetCheckKey(dg.AssetKey(["lake", "orders"]), "healthy")
     faults = [
-        dg.TableRecord({"tenant": each.tenant.slug, "problem": "foreign rows"}) for each in (mine, other)
+        dg.TableRecord({"tenant": owner.tenant.slug, "problem": "foreign rows"}) for owner in (mine, other)
     ]
     with dg.DagsterInstance.ephemeral() as instance:
         instance.report_runless_asset_event(
@@ -550,11 +550,11 @@ def test_the_sensor_raises_tells_and_resolves(owner: Owner, receiver: Receiver) 
         owner.send(event("a"))
         cursor = tick()
         assert json.loads(cursor)[owner.tenant.slug][0] == 0
-        told = {alert["key"]: alert for alert in receiver.alerts()}
-        assert told[about]["summary"] == (
+        sent = {alert["key"]: alert for alert in receiver.alerts()}
+        assert sent[about]["summary"] == (
             f"the check {key.name} of {key.asset_key.to_user_string()} fails: 2 rows are foreign"
         )
-        assert told[about]["severity"] == "warning"
+        assert sent[about]["severity"] == "warning"
         tick(cursor)
         assert [alert["state"] for alert in receiver.alerts() if alert["key"] == about] == ["open"]
         evaluate(passed=True)
@@ -565,7 +565,7 @@ def test_the_sensor_raises_tells_and_resolves(owner: Owner, receiver: Receiver) 
     ingest(owner)
 
 
-def test_checks_that_pass_are_not_looked_at(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_pass_are_not_read(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [dg.AssetCheckKey(dg.AssetKey(["lake", f"d{number}"]), "healthy") for number in range(5)]
     read: list[dg.AssetCheckKey] = []
     with dg.DagsterInstance.ephemeral() as instance:
@@ -574,7 +574,7 @@ def test_checks_that_pass_are_not_looked_at(stack: Settings, monkeypatch: pytest
         monkeypatch.setattr(
             storage,
             "get_latest_asset_check_execution_by_key",
-            lambda asked: (read.extend(asked), latest(asked))[1],
+            lambda check_keys: (read.extend(check_keys), latest(check_keys))[1],
         )
         for key in keys:
             for passed in (False, key is not keys[0]):
@@ -619,8 +619,8 @@ def run(*arguments: str) -> tuple[int, Any]:
 
 
 def test_the_command_line_lists_what_goes_on_and_what_was(receiver: Receiver) -> None:
-    alerts.record(found(finding("old")))
-    alerts.record(found(finding("new")))
+    alerts.record(issues_of(finding("old")))
+    alerts.record(issues_of(finding("new")))
     alerts.deliver()
     code, shown = run("--json")
     (alert,) = json.loads(shown)
@@ -645,9 +645,9 @@ def test_a_test_alert_says_what_happened(receiver: Receiver, monkeypatch: pytest
 
 
 def test_history_is_kept_for_a_while_only(receiver: Receiver) -> None:
-    alerts.record(found(finding()))
-    alerts.record(found())
+    alerts.record(issues_of(finding()))
+    alerts.record(issues_of())
     with superuser() as connection:
         connection.execute("UPDATE alerts SET resolved_at = now() - interval '91 days'")
-    alerts.record(found())
+    alerts.record(issues_of())
     assert alerts.remembered(everything=True) == []

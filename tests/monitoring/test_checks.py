@@ -82,28 +82,28 @@ ROWS: dict[str, tuple[str, dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("whose", ROWS)
-def test_a_wrong_row_is_found(healthy: Case, whose: str) -> None:
+def test_a_wrong_row_is_reported(healthy: Case, whose: str) -> None:
     name, values, says = ROWS[whose]
     owner = healthy.owner
     with pointing_at(owner, with_file(owner, row(owner, **values), batch="forged")):
         assert says in problems(name, owner)
-        assert says in problems(name, owner, "forged"), "the batch that brought it"
+        assert says in problems(name, owner, "forged"), "the batch that landed it"
         assert not problems(name, owner, healthy.batch), "another batch, whose files are as they were"
     assert not problems(name, owner)
 
 
 @pytest.mark.parametrize("folder", ["{location}2", "s3://pulse/elsewhere", "s3://pulse/iceberg"])
-def test_a_file_outside_the_tenant_s_prefix_is_found(healthy: Case, folder: str) -> None:
+def test_a_file_outside_the_tenant_s_prefix_is_reported(healthy: Case, folder: str) -> None:
     owner = healthy.owner
     where = folder.format(location=table(owner).location())
     with pointing_at(owner, with_file(owner, row(owner), folder=where)):
-        found = checks.run(ISOLATION, owner.tenant, "orders")
-    (problem,) = found.problems
+        result = checks.run(ISOLATION, owner.tenant, "orders")
+    (problem,) = result.problems
     assert problem.startswith(f"a data file is outside the tenant's prefix: {where}/data/")
-    assert (found.numbers["stray_files"], found.numbers["files"]) == (1, len(data_files(owner)) + 1)
+    assert (result.numbers["stray_files"], result.numbers["files"]) == (1, len(data_files(owner)) + 1)
 
 
-def test_a_file_without_the_owner_s_column_is_found(healthy: Case) -> None:
+def test_a_file_without_the_owner_s_column_is_reported(healthy: Case) -> None:
     owner = healthy.owner
     with pointing_at(owner, with_file(owner, row(owner).drop_columns(["tenant_id"]))):
         assert problems(ISOLATION, owner, "forged")
@@ -165,7 +165,7 @@ def test_a_table_that_cannot_be_read_is_a_finding(healthy: Case, harm: str, name
     assert not problems(name, healthy.owner)
 
 
-def test_a_table_at_another_location_is_found(healthy: Case) -> None:
+def test_a_table_at_another_location_is_reported(healthy: Case) -> None:
     owner = healthy.owner
     dataset = registry.find_dataset(owner.tenant, "orders")
     place = f"s3://pulse/iceberg/{owner.tenant.namespace}/elsewhere"
@@ -199,23 +199,23 @@ OTHERS = [name for name in checks.RLS_TABLES if name not in SEEN]
 
 @pytest.mark.parametrize("names", [OTHERS, OTHERS[:1], *([name] for name in SEEN)])
 @pytest.mark.parametrize(("harm", "repair"), [("NO FORCE", "FORCE"), ("DISABLE", "ENABLE")])
-def test_row_level_security_that_is_not_in_force_is_found(
+def test_row_level_security_that_is_not_in_force_is_reported(
     empty: Owner, names: Sequence[str], harm: str, repair: str
 ) -> None:
     with ExitStack() as harmed_tables:
         for name in names:
             alter = f"ALTER TABLE {qualified(name)} {{}} ROW LEVEL SECURITY"
             harmed_tables.enter_context(ddl(alter.format(harm), alter.format(repair)))
-        found = problems(ISOLATION, empty).splitlines()
+        lines = problems(ISOLATION, empty).splitlines()
     expected = {f"row-level security is not forced on {name}" for name in names}
     if harm == "DISABLE" and {*SEEN} & {*names}:
         expected.add("another tenant's session sees this dataset")
-    assert {*found} == expected
+    assert {*lines} == expected
     assert not problems(ISOLATION, empty)
 
 
 @pytest.mark.parametrize("name", ["pdm_datasets", "iceberg_tables"])
-def test_a_policy_that_lets_strangers_in_is_found(empty: Owner, name: str) -> None:
+def test_a_policy_that_lets_strangers_in_is_reported(empty: Owner, name: str) -> None:
     leak = f"CREATE POLICY leak ON {qualified(name)} FOR SELECT TO pulse_api USING (true)"
     with ddl(leak, f"DROP POLICY leak ON {qualified(name)}"):
         assert problems(ISOLATION, empty) == "another tenant's session sees this dataset"
@@ -228,8 +228,8 @@ def test_a_policy_that_lets_strangers_in_is_found(empty: Owner, name: str) -> No
 def evolved(change: Callable[[UpdateSchema], object], owner: Owner, slug: str = "orders") -> str:
     """Metadata of the table after a change of its schema."""
 
-    def evolve(found: Table) -> None:
-        with found.update_schema(allow_incompatible_changes=True) as update:
+    def evolve(target: Table) -> None:
+        with target.update_schema(allow_incompatible_changes=True) as update:
             change(update)
 
     return changed(owner, evolve, slug)
@@ -264,7 +264,7 @@ COLUMNS: dict[str, tuple[Callable[[UpdateSchema], object], str]] = {
 
 
 @pytest.mark.parametrize("how", COLUMNS)
-def test_a_column_that_was_changed_outside_pulse_is_found(healthy: Case, how: str) -> None:
+def test_a_column_changed_outside_pulse_is_reported(healthy: Case, how: str) -> None:
     change, says = COLUMNS[how]
     with pointing_at(healthy.owner, evolved(change, healthy.owner)):
         assert says in problems(CONFORMANCE, healthy.owner)
@@ -275,9 +275,9 @@ def test_a_column_that_was_changed_outside_pulse_is_found(healthy: Case, how: st
 # in Dagster --------------------------------------------------------------------------------------
 
 
-def faults(found: dg.AssetCheckEvaluation) -> list[tuple[str, str, str]]:
+def faults(evaluation: dg.AssetCheckEvaluation) -> list[tuple[str, str, str]]:
     """Tenant, problem and severity, as the table in the evaluation's metadata has them."""
-    table = found.metadata["at_fault"]
+    table = evaluation.metadata["at_fault"]
     assert isinstance(table, dg.TableMetadataValue)
     return [(str(r.data["tenant"]), str(r.data["problem"]), str(r.data["severity"])) for r in table.records]
 
@@ -291,7 +291,7 @@ def on_demand(slug: str) -> dict[str, dg.AssetCheckEvaluation]:
     with dg.DagsterInstance.ephemeral() as instance:
         result = job.resolve_job_def("look").execute_in_process(instance=instance)
         assert result.success, "a check that fails is no run that fails"
-        return {found.check_name: found for found in result.get_asset_check_evaluations()}
+        return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
 
 def test_checks_on_demand(stack: Settings) -> None:
@@ -299,20 +299,20 @@ def test_checks_on_demand(stack: Settings) -> None:
     registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
     healthy = on_demand(slug)
     assert healthy.keys() == set(checks.CHECKS)
-    assert all(found.passed for found in healthy.values())
-    assert {found.metadata["tenants"].value for found in healthy.values()} == {1}
-    assert {found.metadata["scope"].value for found in healthy.values()} == {"whole tables"}
+    assert all(evaluation.passed for evaluation in healthy.values())
+    assert {evaluation.metadata["tenants"].value for evaluation in healthy.values()} == {1}
+    assert {evaluation.metadata["scope"].value for evaluation in healthy.values()} == {"whole tables"}
 
     force = "ALTER TABLE usage {} ROW LEVEL SECURITY"
     smuggled = evolved(lambda update: update.add_column("smuggled", StringType()), owner, slug)
     with ddl(force.format("NO FORCE"), force.format("FORCE")), pointing_at(owner, smuggled, slug):
-        found = on_demand(slug)
+        evaluations = on_demand(slug)
     for name, problem in (
         (ISOLATION, "row-level security is not forced on usage"),
         (CONFORMANCE, "column smuggled is string, the schema says nothing of it"),
     ):
         says = f"tenant {owner.tenant.slug}: {problem}"
-        seen = found[name]
+        seen = evaluations[name]
         assert (seen.passed, seen.severity, seen.description) == (False, dg.AssetCheckSeverity.ERROR, says)
         assert faults(seen) == [(owner.tenant.slug, problem, "error")]
         assert seen.metadata["seconds"].value > 0
@@ -343,7 +343,7 @@ def test_a_batch_reports_what_it_touched(stack: Settings) -> None:
         at = key.keys_by_dimension
         reported[at["tenant"], at["day"]] = {name: value.value for name, value in cell.metadata.items()}
         assert cell.tags["pulse/tenant"] == at["tenant"]
-    counts = {at: (found["rows"], found["duplicates"]) for at, found in reported.items()}
+    counts = {at: (entry["rows"], entry["duplicates"]) for at, entry in reported.items()}
     assert counts == {
         (owner.tenant.slug, "2026-11-17"): (1, 0),
         (owner.tenant.slug, "2026-11-19"): (2, 1),
@@ -353,12 +353,12 @@ def test_a_batch_reports_what_it_touched(stack: Settings) -> None:
     for tenant in (owner, other):
         snapshot = table(tenant).current_snapshot()
         assert snapshot is not None
-        mine = [found for (slug, _), found in reported.items() if slug == tenant.tenant.slug]
-        for found in mine:
-            assert found["metadata_location"] == location(tenant)
-            assert (found["snapshot_id"], found["batch"]) == (str(snapshot.snapshot_id), batch)
-            assert found["bytes"] > 0
-        assert sum(found["files"] for found in mine) == len(data_files(tenant))
+        mine = [entry for (slug, _), entry in reported.items() if slug == tenant.tenant.slug]
+        for report in mine:
+            assert report["metadata_location"] == location(tenant)
+            assert (report["snapshot_id"], report["batch"]) == (str(snapshot.snapshot_id), batch)
+            assert report["bytes"] > 0
+        assert sum(entry["files"] for entry in mine) == len(data_files(tenant))
     assert {e.check_name: (e.asset_key, e.passed) for e in evaluations} == {
         name: (asset_key("orders"), True) for name in checks.CHECKS
     }

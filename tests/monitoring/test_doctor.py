@@ -30,11 +30,11 @@ from pulse_resources.store_keys import vended, vending_accounts
 
 def wrong(service: str) -> dict[str, Finding]:
     """What is wrong with a service, by check."""
-    return {each.check: each for each in doctor.examine(service) if not each.ok}
+    return {verdict.check: verdict for verdict in doctor.examine(service) if not verdict.ok}
 
 
-def looked_at(service: str) -> set[str]:
-    return {each.check for each in doctor.examine(service)}
+def examined_checks(service: str) -> set[str]:
+    return {verdict.check for verdict in doctor.examine(service)}
 
 
 EVERYTHING = {
@@ -54,7 +54,7 @@ EVERYTHING = {
 @pytest.mark.parametrize("service", EVERYTHING)
 def test_nothing_is_wrong_with_the_embedded_stack(stack: None, owner: Owner, service: str) -> None:
     assert wrong(service) == {}
-    assert looked_at(service) == EVERYTHING[service]
+    assert examined_checks(service) == EVERYTHING[service]
 
 
 @pytest.fixture
@@ -75,59 +75,59 @@ AWAY = {
 
 
 @pytest.mark.parametrize("setting", AWAY)
-def test_a_service_that_is_away_is_found_with_its_setting(nobody: int, setting: str) -> None:
+def test_a_service_that_is_away_is_reported_with_its_setting(nobody: int, setting: str) -> None:
     service, value = AWAY[setting]
     with with_settings(**{setting: value.format(port=nobody)}):
-        (found,) = doctor.examine(service)
-    assert (found.check, found.ok) == ("ready" if service == "dagster" else "address", False)
-    assert str(nobody) in found.found
-    assert found.found.endswith("Connection refused")
-    assert "Errno" not in found.found
-    assert f"PULSE_{setting.split('__')[0]}__" in (found.fix or "")
+        (result,) = doctor.examine(service)
+    assert (result.check, result.ok) == ("ready" if service == "dagster" else "address", False)
+    assert str(nobody) in result.found
+    assert result.found.endswith("Connection refused")
+    assert "Errno" not in result.found
+    assert f"PULSE_{setting.split('__')[0]}__" in (result.fix or "")
 
 
-def test_what_is_not_spark_connect_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_spark_connect_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client tries again for ten minutes."""
     monkeypatch.setattr(spark_service, "PATIENCE_S", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         with_settings(SPARK__REMOTE=f"sc://127.0.0.1:{silent.getsockname()[1]}"),
     ):
-        found = wrong("spark")
-    assert list(found) == ["server"]
-    assert "not as Spark Connect" in found["server"].found
-    assert "use_ssl=true" in str(found["server"].fix)
+        failed = wrong("spark")
+    assert list(failed) == ["server"]
+    assert "not as Spark Connect" in failed["server"].found
+    assert "use_ssl=true" in str(failed["server"].fix)
 
 
-def test_a_token_that_spark_does_not_know_is_found_in_plain_words(stack: Settings) -> None:
+def test_an_unknown_token_of_spark_is_reported_in_plain_words(stack: Settings) -> None:
     place = stack.spark.place
     with with_settings(SPARK__REMOTE=place, SPARK__TOKEN="hush-hush"):
-        found = wrong("spark")
-    assert list(found) == ["login"]
-    assert "PULSE_SPARK__TOKEN" in str(found["login"].fix)
-    assert not {"_InactiveRpcError", "hush"} & set(re.findall(r"\w+", str(found)))
+        failed = wrong("spark")
+    assert list(failed) == ["login"]
+    assert "PULSE_SPARK__TOKEN" in str(failed["login"].fix)
+    assert not {"_InactiveRpcError", "hush"} & set(re.findall(r"\w+", str(failed)))
 
 
 @pytest.mark.parametrize(
     ("setting", "service", "value"),
     [("KAFKA__BOOTSTRAP_SERVERS", "kafka", "broker"), ("OBJECT_STORE__ENDPOINT", "object store", "minio")],
 )
-def test_an_address_that_is_none_is_found(setting: str, service: str, value: str) -> None:
+def test_an_invalid_address_is_reported(setting: str, service: str, value: str) -> None:
     with with_settings(**{setting: value}):
-        (found,) = doctor.examine(service)
-    assert (found.check, found.ok) == ("ready" if service == "dagster" else "address", False)
-    assert value in found.found
+        (result,) = doctor.examine(service)
+    assert (result.check, result.ok) == ("ready" if service == "dagster" else "address", False)
+    assert value in result.found
 
 
-def test_a_password_that_is_wrong_is_found_and_not_shown(stack: None) -> None:
+def test_a_wrong_password_is_reported_and_not_shown(stack: None) -> None:
     with with_settings(POSTGRES__ROLE_PASSWORDS__PULSE_API="hush-hush"):
-        found = wrong("postgres")
-    assert list(found) == ["roles"]
-    assert found["roles"].found.startswith("pulse_api: ")
-    assert "hush" not in str(found)
+        failed = wrong("postgres")
+    assert list(failed) == ["roles"]
+    assert failed["roles"].found.startswith("pulse_api: ")
+    assert "hush" not in str(failed)
 
 
-def test_tenants_that_can_revoke_the_keys_of_others_are_found(
+def test_tenants_that_can_revoke_the_keys_of_others_are_reported(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vended.forget()
@@ -147,29 +147,29 @@ def test_tenants_that_can_revoke_the_keys_of_others_are_found(
     assert "can revoke the keys of others" in wrong("object store")["vending"].found
 
 
-def test_a_superuser_that_cannot_sign_in_is_found(stack: None) -> None:
+def test_a_superuser_that_cannot_sign_in_is_reported(stack: None) -> None:
     with with_settings(POSTGRES__SUPERUSER_PASSWORD="hush-hush"):
-        found = wrong("postgres")
-    assert list(found) == ["superuser"]
-    assert "postgres cannot sign in: " in found["superuser"].found
-    assert "PULSE_POSTGRES__SUPERUSER_PASSWORD" in str(found["superuser"].fix)
-    assert "hush" not in str(found)
+        failed = wrong("postgres")
+    assert list(failed) == ["superuser"]
+    assert "postgres cannot sign in: " in failed["superuser"].found
+    assert "PULSE_POSTGRES__SUPERUSER_PASSWORD" in str(failed["superuser"].fix)
+    assert "hush" not in str(failed)
 
 
-def test_a_superuser_that_may_not_create_roles_is_found(stack: Settings) -> None:
+def test_a_superuser_that_may_not_create_roles_is_reported(stack: Settings) -> None:
     role = stack.postgres.role_passwords["pulse_api"].get_secret_value()
     with with_settings(POSTGRES__SUPERUSER="pulse_api", POSTGRES__SUPERUSER_PASSWORD=role):
-        found = wrong("postgres")
-    assert {name: each.found for name, each in found.items()} == {
+        failed = wrong("postgres")
+    assert {name: result.found for name, result in failed.items()} == {
         "superuser": "pulse_api may not create roles and databases"
     }
 
 
 def test_a_machine_that_starts_nothing_needs_no_superuser(stack: None) -> None:
     with with_settings(POSTGRES__SUPERUSER_PASSWORD=""):
-        (found,) = (each for each in doctor.examine("postgres") if each.check == "superuser")
-    assert found.ok
-    assert "only `pulse up` needs it" in found.found
+        (result,) = (verdict for verdict in doctor.examine("postgres") if verdict.check == "superuser")
+    assert result.ok
+    assert "only `pulse up` needs it" in result.found
 
 
 NOTIFIERS = {
@@ -181,17 +181,17 @@ NOTIFIERS = {
 
 
 @pytest.mark.parametrize("fault", NOTIFIERS)
-def test_a_notifier_that_tells_nobody_is_found(nobody: int, fault: str) -> None:
-    names, url, check, said = NOTIFIERS[fault]
+def test_a_notifier_without_receivers_is_reported(nobody: int, fault: str) -> None:
+    names, url, check, message = NOTIFIERS[fault]
     with with_settings(ALERTS__NOTIFIERS=names, ALERTS__WEBHOOK_URL=url.format(port=nobody)):
-        found = wrong("alerts")
-    assert list(found) == [check]
-    assert said in found[check].found
-    assert "PULSE_ALERTS__" in str(found[check].fix)
-    assert "hush" not in str(found)
+        failed = wrong("alerts")
+    assert list(failed) == [check]
+    assert message in failed[check].found
+    assert "PULSE_ALERTS__" in str(failed[check].fix)
+    assert "hush" not in str(failed)
 
 
-def test_each_setting_that_is_wrong_is_found_and_the_other_services_are_looked_at(
+def test_each_wrong_setting_is_reported_and_the_other_services_are_examined(
     stack: None,
 ) -> None:
     planted = {
@@ -201,24 +201,22 @@ def test_each_setting_that_is_wrong_is_found_and_the_other_services_are_looked_a
         "API__PROT": "1",
     }
     with with_settings(**planted):
-        found = wrong("settings")
+        failed = wrong("settings")
         assert wrong("machine") == wrong("postgres") == {}
         (kafka,), (alerts,) = wrong("kafka").values(), wrong("alerts").values()
-    assert found.keys() == {f"PULSE_{name}" for name in planted}
-    assert "PULSE_API__PORT" in str(found["PULSE_API__PROT"].fix)
-    assert "absolute path" in found["PULSE_KAFKA__CA_FILE"].found
-    assert "as JSON" in str(found["PULSE_ALERTS__NOTIFIERS"].fix)
+    assert failed.keys() == {f"PULSE_{name}" for name in planted}
+    assert "PULSE_API__PORT" in str(failed["PULSE_API__PROT"].fix)
+    assert "absolute path" in failed["PULSE_KAFKA__CA_FILE"].found
+    assert "as JSON" in str(failed["PULSE_ALERTS__NOTIFIERS"].fix)
     assert "not looked at" in kafka.found
     assert "settings of alerts" in str(alerts.fix)
 
 
-def test_a_file_of_settings_that_cannot_be_read_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unreadable_file_of_settings_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("{")
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
-    (found,) = wrong("settings").values()
-    assert found.found.startswith("cannot be read")
+    (result,) = wrong("settings").values()
+    assert result.found.startswith("cannot be read")
     assert "not looked at" in wrong("kafka")["settings"].found
 
 
@@ -237,16 +235,18 @@ DATABASE_FAULTS = {
 
 
 @pytest.mark.parametrize("check", DATABASE_FAULTS)
-def test_a_role_beyond_row_level_security_and_a_missing_migration_are_found(stack: None, check: str) -> None:
-    planted, right, said = DATABASE_FAULTS[check]
+def test_a_role_beyond_row_level_security_and_a_missing_migration_are_reported(
+    stack: None, check: str
+) -> None:
+    planted, right, message = DATABASE_FAULTS[check]
     with superuser() as connection:
         connection.execute(planted)
         try:
-            found = wrong("postgres")
+            failed = wrong("postgres")
         finally:
             connection.execute(right)
-    assert list(found) == [check]
-    assert said in str(found[check].fix if check == "rights" else found[check].found)
+    assert list(failed) == [check]
+    assert message in str(failed[check].fix if check == "rights" else failed[check].found)
 
 
 TOPIC_FAULTS = {
@@ -258,16 +258,16 @@ TOPIC_FAULTS = {
 
 
 @pytest.mark.parametrize("name", TOPIC_FAULTS)
-def test_a_topic_that_loses_events_is_found(owner: Owner, name: str) -> None:
-    planted, right, said = TOPIC_FAULTS[name]
+def test_a_topic_that_loses_events_is_reported(owner: Owner, name: str) -> None:
+    planted, right, message = TOPIC_FAULTS[name]
     _alter(owner.tenant.topic, name, planted)
     try:
-        found = wrong("kafka")
+        failed = wrong("kafka")
     finally:
         _alter(owner.tenant.topic, name, right)
-    assert list(found) == ["topics"]
-    assert said in found["topics"].found
-    assert f"{name}={right}" in str(found["topics"].fix)
+    assert list(failed) == ["topics"]
+    assert message in failed["topics"].found
+    assert f"{name}={right}" in str(failed["topics"].fix)
 
 
 def _alter(topic: str, name: str, value: str) -> None:
@@ -277,17 +277,17 @@ def _alter(topic: str, name: str, value: str) -> None:
     done.result()
 
 
-def test_more_replicas_than_brokers_are_found(stack: None) -> None:
+def test_more_replicas_than_brokers_are_reported(stack: None) -> None:
     with with_settings(KAFKA__REPLICATION_FACTOR=3):
-        found = wrong("kafka")
-    assert "PULSE_KAFKA__REPLICATION_FACTOR to at most 1" in str(found["replication"].fix)
+        failed = wrong("kafka")
+    assert "PULSE_KAFKA__REPLICATION_FACTOR to at most 1" in str(failed["replication"].fix)
 
 
-def test_a_bucket_that_is_not_there_is_found(stack: None) -> None:
+def test_a_missing_bucket_is_reported(stack: None) -> None:
     with with_settings(OBJECT_STORE__BUCKET="nowhere"):
-        found = wrong("object store")
-    assert list(found) == ["rights"]
-    assert "cannot write in nowhere" in found["rights"].found
+        failed = wrong("object store")
+    assert list(failed) == ["rights"]
+    assert "cannot write in nowhere" in failed["rights"].found
 
 
 PLAIN = {
@@ -298,24 +298,24 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("service", PLAIN)
-def test_tls_spoken_to_a_service_without_it_is_found(stack: Settings, service: str) -> None:
-    setting, value, said, fix = PLAIN[service]
+def test_tls_to_a_service_without_it_is_reported(stack: Settings, service: str) -> None:
+    setting, value, message, fix = PLAIN[service]
     store = stack.object_store.endpoint.removeprefix("http://")
     with with_settings(**{setting: value.format(store=store)}):
-        found = wrong(service)
-    assert list(found) == ["tls"]
-    assert said in found["tls"].found
-    assert fix in str(found["tls"].fix)
+        failed = wrong(service)
+    assert list(failed) == ["tls"]
+    assert message in failed["tls"].found
+    assert fix in str(failed["tls"].fix)
 
 
 @pytest.mark.parametrize(("seconds", "ok"), [(0, True), (3600, False), (-3600, False)])
-def test_a_clock_that_is_wrong_is_found(seconds: int, ok: bool) -> None:
-    found = finding.clock("postgres", datetime.now(UTC) + timedelta(seconds=seconds))
-    assert found.ok == ok
-    assert ("ahead of" in found.found) == (seconds > 0) or ok
+def test_a_wrong_clock_is_reported(seconds: int, ok: bool) -> None:
+    result = finding.clock("postgres", datetime.now(UTC) + timedelta(seconds=seconds))
+    assert result.ok == ok
+    assert ("ahead of" in result.found) == (seconds > 0) or ok
 
 
-def test_a_home_that_nobody_can_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_nobody_can_write_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSE_HOME", "/dev/null/pulse")
     assert list(wrong("machine")) == ["home"]
 
@@ -325,14 +325,16 @@ def test_the_command_ends_with_1_and_says_what_to_do(nobody: int) -> None:
     with with_settings(**settings, API__PORT=nobody, LAKE__PORT=nobody):
         result = CliRunner().invoke(cli.app, ["doctor", "--json"])
     assert result.exit_code == 1
-    found = json.loads(result.stdout)
-    assert not found["healthy"]
-    assert {each["service"] for each in found["findings"] if not each["ok"]} == doctor.SERVICES.keys() - {
+    report = json.loads(result.stdout)
+    assert not report["healthy"]
+    assert {
+        verdict["service"] for verdict in report["findings"] if not verdict["ok"]
+    } == doctor.SERVICES.keys() - {
         "settings",
         "machine",
         "alerts",
     }
-    assert all(each["fix"] for each in found["findings"] if not each["ok"])
+    assert all(verdict["fix"] for verdict in report["findings"] if not verdict["ok"])
 
 
 @pytest.mark.parametrize(("status", "ok"), [(200, True), (503, False)])
@@ -360,7 +362,7 @@ def test_a_service_of_another_host_is_asked_at_its_public_url(
 
 
 @pytest.mark.slow
-def test_a_folder_without_a_stack_is_said_first(tmp_path: Path) -> None:
+def test_a_folder_without_a_stack_is_reported_first(tmp_path: Path) -> None:
     """The default addresses may be those of another stack, and its findings were taken for one's own."""
     command = [sys.executable, "-c", "from pulse_api.cli import main; main()", "doctor", "--json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PULSE_")}
@@ -378,16 +380,16 @@ def test_a_setting_is_shown_with_its_source_and_no_secret(
     (tmp_path / "settings.json").write_text(json.dumps(file))
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
     with with_settings(POSTGRES__ROLE_PASSWORDS__PULSE_API="hush", INGEST__FLUSH_SECONDS=5):
-        found = {each.name: (each.value, each.source) for each in setting_sources.in_force()}
+        settings = {setting.name: (setting.value, setting.source) for setting in setting_sources.in_force()}
         printed = CliRunner().invoke(cli.app, ["config"]).stdout
-    assert found["PULSE_INGEST__FLUSH_SECONDS"] == ("5.0", "environment")
-    assert found["PULSE_KAFKA__USERNAME"] == ("shop", "file")
-    assert found["PULSE_KAFKA__PARTITIONS_PER_TOPIC"] == ("2", "default")
-    assert found["PULSE_SPARK__REMOTE"] == ("sc://127.0.0.1:1", "file")
-    assert found["PULSE_KAFKA__PASSWORD"] == ("**********", "file")
-    assert found["PULSE_POSTGRES__ROLE_PASSWORDS"][1] == "environment"
-    assert "hush" not in str(found) + printed
-    assert len(found) == sum(
+    assert settings["PULSE_INGEST__FLUSH_SECONDS"] == ("5.0", "environment")
+    assert settings["PULSE_KAFKA__USERNAME"] == ("shop", "file")
+    assert settings["PULSE_KAFKA__PARTITIONS_PER_TOPIC"] == ("2", "default")
+    assert settings["PULSE_SPARK__REMOTE"] == ("sc://127.0.0.1:1", "file")
+    assert settings["PULSE_KAFKA__PASSWORD"] == ("**********", "file")
+    assert settings["PULSE_POSTGRES__ROLE_PASSWORDS"][1] == "environment"
+    assert "hush" not in str(settings) + printed
+    assert len(settings) == sum(
         len(info.annotation.model_fields) for info in Settings.model_fields.values() if info.annotation
     )
 

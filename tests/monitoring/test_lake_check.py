@@ -82,7 +82,7 @@ RECONCILED: dict[str, tuple[Harm, str]] = {
 
 
 @pytest.mark.parametrize("harm", RECONCILED)
-def test_what_is_not_reconciled_is_found(healthy: Owner, harm: str) -> None:
+def test_what_is_not_reconciled_is_reported(healthy: Owner, harm: str) -> None:
     how, says = RECONCILED[harm]
     with how(healthy):
         assert checks.run("reconciled", healthy.tenant, "orders").problems == [says]
@@ -98,12 +98,12 @@ def test_the_proof_finds_what_counts_hide(healthy: Owner) -> None:
         cheap = Inspection(Scope()).of("orders", [healthy.tenant])["reconciled"]
         proven = Inspection(Scope(), prove=None).of("orders", [healthy.tenant])["reconciled"]
     assert cheap.problems == []
-    found = [problem for _, problem in proven.problems]
-    assert "1 unaccounted at partition 0, such as offsets 77" in found
+    problems = [problem for _, problem in proven.problems]
+    assert "1 unaccounted at partition 0, such as offsets 77" in problems
     assert proven.numbers["tenants_proven"] == 1
 
 
-def test_delete_files_are_found(stack: Settings) -> None:
+def test_delete_files_are_reported(stack: Settings) -> None:
     owner = make_owner()
     owner.send(*(event(name) for name in "abcd"))
     ingest(owner)
@@ -129,14 +129,14 @@ HEALTH: dict[str, str] = {
 
 
 @pytest.mark.parametrize("limit", HEALTH)
-def test_a_table_in_bad_health_is_found(healthy: Owner, limits: Callable[..., None], limit: str) -> None:
+def test_a_table_in_bad_health_is_reported(healthy: Owner, limits: Callable[..., None], limit: str) -> None:
     files = len(list(table(healthy).scan().plan_files()))
     assert checks.run("file_health", healthy.tenant, "orders").problems == []
     limits(**{limit: 1})
-    found = checks.run("file_health", healthy.tenant, "orders")
-    assert found.problems == [HEALTH[limit].format(files=files)]
-    assert not found.grave, "a warning: nothing is wrong with the rows"
-    assert (found.numbers["small_files"], found.numbers["files"]) == (files, files)
+    result = checks.run("file_health", healthy.tenant, "orders")
+    assert result.problems == [HEALTH[limit].format(files=files)]
+    assert not result.grave, "a warning: nothing is wrong with the rows"
+    assert (result.numbers["small_files"], result.numbers["files"]) == (files, files)
 
 
 def test_large_files_are_not_small(healthy: Owner, limits: Callable[..., None]) -> None:
@@ -151,16 +151,16 @@ def fresh(owner: Owner, *, ask_broker: bool = True) -> CheckResult:
     return freshness.check_freshness(ask_broker=ask_broker).get(owner.tenant.tenant_id, CheckResult())
 
 
-def test_events_that_wait_too_long_are_found(owner: Owner, limits: Callable[..., None]) -> None:
+def test_events_that_wait_too_long_are_reported(owner: Owner, limits: Callable[..., None]) -> None:
     owner.send(event("a"))
     assert fresh(owner).problems == [], "it has only just come"
     limits(late_seconds=0.4, very_late_seconds=100_000)
     time.sleep(0.9)
-    found = fresh(owner)
-    waited = found.numbers["longest_wait_seconds"]
+    result = fresh(owner)
+    waited = result.numbers["longest_wait_seconds"]
     assert waited in [0.8 * 2**step for step in range(12)], "in steps of 0.4 s, doubled"
-    assert found.problems == [f"its oldest event that is not settled has waited {waited:.0f} s or more"]
-    assert not found.grave
+    assert result.problems == [f"its oldest event that is not settled has waited {waited:.0f} s or more"]
+    assert not result.grave
     assert not fresh(owner, ask_broker=False).problems, "Postgres knows nothing of them"
     limits(very_late_seconds=0.5)
     assert fresh(owner).grave
@@ -173,43 +173,43 @@ def test_events_that_wait_too_long_are_found(owner: Owner, limits: Callable[...,
     assert fresh(owner).problems == []
 
 
-def test_a_stuck_batch_is_found(owner: Owner) -> None:
+def test_a_stuck_batch_is_reported(owner: Owner) -> None:
     owner.send(event("a"))
     batch = plan_batch([owner])
     with superuser() as connection:
         stick = "UPDATE ingest_batches SET state = 'stuck', last_error = 'no disk' WHERE batch_id = %s"
         connection.execute(stick, [batch])
         try:
-            found = fresh(owner, ask_broker=False)
+            result = fresh(owner, ask_broker=False)
         finally:
             connection.execute("UPDATE ingest_batches SET state = 'planned' WHERE batch_id = %s", [batch])
-    assert found.problems == [f"batch {batch} is stuck: no disk; then run: pulse batch retry {batch}"]
-    assert found.grave
+    assert result.problems == [f"batch {batch} is stuck: no disk; then run: pulse batch retry {batch}"]
+    assert result.grave
 
 
-def test_a_batch_that_took_long_is_found_until_that_is_over(owner: Owner) -> None:
+def test_a_slow_batch_is_reported_until_it_is_over(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     slow = "UPDATE ingest_ranges SET oldest_received = settled_at - interval '700 s' WHERE {mine}"
     ago = slow.replace("SET", "SET settled_at = now() - interval '400 s',")
     with harmed(owner, "ingest_ranges", slow):
-        found = fresh(owner)
-    assert found.problems == ["the latest batch took 700 s from its oldest event to the table"]
-    assert (found.grave, found.numbers["longest_batch_seconds"]) == (False, 700.0)
+        result = fresh(owner)
+    assert result.problems == ["the latest batch took 700 s from its oldest event to the table"]
+    assert (result.grave, result.numbers["longest_batch_seconds"]) == (False, 700.0)
     with harmed(owner, "ingest_ranges", ago):
         assert fresh(owner).problems == []
 
 
-def test_a_topic_that_cannot_be_ingested_is_found(owner: Owner) -> None:
+def test_a_topic_that_cannot_be_ingested_is_reported(owner: Owner) -> None:
     ahead = (
         "UPDATE ingest_positions SET planned_offset = 9, settled_offset = 9 WHERE {mine} AND partition = 0"
     )
     with harmed(owner, "ingest_positions", ahead):
-        found = fresh(owner)
-    (problem,) = found.problems
+        result = fresh(owner)
+    (problem,) = result.problems
     assert problem.startswith("partition 0: the topic ends at 0, before the position 9: it was recreated")
     assert problem.endswith(f"pulse tenant accept-loss {owner.tenant.slug}")
-    assert found.grave
+    assert result.grave
 
 
 # in Dagster --------------------------------------------------------------------------------------
@@ -219,10 +219,10 @@ def own_dataset(owner: Owner, slug: str) -> None:
     registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
 
 
-def said(result: dg.ExecuteInProcessResult, slug: str) -> dict[str, dg.AssetCheckEvaluation]:
+def evaluations_of(result: dg.ExecuteInProcessResult, slug: str) -> dict[str, dg.AssetCheckEvaluation]:
     events = (e for e in result.all_events if e.event_type_value == "ASSET_CHECK_EVALUATION")
-    found = [e.asset_check_evaluation_data for e in events]
-    return {e.check_name: e for e in found if e.asset_key == asset_key(slug)}
+    data = [e.asset_check_evaluation_data for e in events]
+    return {e.check_name: e for e in data if e.asset_key == asset_key(slug)}
 
 
 def test_what_is_wrong_remains_while_others_are_ingested(stack: Settings) -> None:
@@ -241,9 +241,9 @@ def test_what_is_wrong_remains_while_others_are_ingested(stack: Settings) -> Non
 
         def run(*owners: Owner) -> dg.AssetCheckEvaluation:
             config = run_config(plan_batch(owners), 1)
-            return said(ingest_job().execute_in_process(run_config=config, instance=instance), slug)[
-                "reconciled"
-            ]
+            return evaluations_of(
+                ingest_job().execute_in_process(run_config=config, instance=instance), slug
+            )["reconciled"]
 
         change_ledger(by=1)
         broken.send(event("b", dataset=slug))
@@ -296,8 +296,8 @@ def test_the_job_checks_everything_and_is_scheduled(owner: Owner, monkeypatch: p
     assert check_lake_hourly.default_status is dg.DefaultScheduleStatus.RUNNING
     assert check_lake_hourly in (everything.schedules or ())
     with dg.DagsterInstance.ephemeral() as instance:
-        found = everything.get_job_def("check_lake").execute_in_process(instance=instance)
-    evaluated = said(found, slug)
+        run = everything.get_job_def("check_lake").execute_in_process(instance=instance)
+    evaluated = evaluations_of(run, slug)
     assert {name: e.passed for name, e in evaluated.items()} == dict.fromkeys(checks.CHECKS, True)
     assert {e.metadata["scope"].value for e in evaluated.values()} == {"whole tables"}
     keys = everything.resolve_asset_graph().asset_check_keys

@@ -44,14 +44,14 @@ def owner(stack: Settings) -> Owner:
     return made
 
 
-def found(owner: Owner, *, raw: bool = False) -> Found:
+def actual(owner: Owner, *, raw: bool = False) -> Found:
     """The problems that there are."""
     report = reconcile_tenant(owner.tenant, raw=raw)
     assert report.balanced == (not report.problems)
     return {(p.kind, p.where, p.count, tuple(p.offsets)) for p in report.problems}
 
 
-def told(owner: Owner, *options: str, code: int = 1) -> Found:
+def reported(owner: Owner, *options: str, code: int = 1) -> Found:
     """The problems that `pulse reconcile <tenant> --json` reports, and its exit code."""
     command = ["reconcile", owner.tenant.slug, "--json", *options]
     result = CliRunner().invoke(cli.app, command, catch_exceptions=False)
@@ -71,8 +71,8 @@ def count(what: str, ledger: int, off: int) -> tuple[str, str, int, tuple[int, .
 
 
 def test_a_healthy_tenant_balances(owner: Owner) -> None:
-    assert told(owner, code=0) == set()
-    assert told(owner, "--raw", code=0) == set()
+    assert reported(owner, code=0) == set()
+    assert reported(owner, "--raw", code=0) == set()
     report = reconcile_tenant(owner.tenant)
     numbers = (report.drained, report.landed, report.duplicates, report.dead_letters)
     assert (report.balanced, numbers) == (True, (8, 4, 2, 2))
@@ -130,40 +130,40 @@ TABLES: dict[str, tuple[Callable[[Owner], str], Found]] = {
 
 
 @pytest.mark.parametrize("harm", TABLES)
-def test_harm_to_the_table_is_found(owner: Owner, harm: str) -> None:
+def test_harm_to_the_table_is_reported(owner: Owner, harm: str) -> None:
     make, expected = TABLES[harm]
     with pointing_at(owner, make(owner)):
-        assert found(owner) == expected
+        assert actual(owner) == expected
 
 
-def test_a_table_that_was_rolled_back_is_found(owner: Owner) -> None:
+def test_a_table_that_was_rolled_back_is_reported(owner: Owner) -> None:
     before = table(owner).metadata.metadata_log
     with pointing_at(owner, before[-1].metadata_file):
-        assert found(owner) == {("missing", ZERO, 1, (6,)), count("rows", 4, -1)}
+        assert actual(owner) == {("missing", ZERO, 1, (6,)), count("rows", 4, -1)}
 
 
-def test_a_data_file_that_is_gone_is_found_though_it_was_read_before(owner: Owner) -> None:
-    assert found(owner) == set()
-    gone = table(owner).inspect.data_files().column("file_path")[0].as_py()
-    with object_store.file_system().open_input_file(object_store.key(gone)) as file:
+def test_a_missing_data_file_is_reported_though_it_was_read_before(owner: Owner) -> None:
+    assert actual(owner) == set()
+    file_path = table(owner).inspect.data_files().column("file_path")[0].as_py()
+    with object_store.file_system().open_input_file(object_store.key(file_path)) as file:
         content = file.read()
-    object_store.file_system().delete_file(object_store.key(gone))
+    object_store.file_system().delete_file(object_store.key(file_path))
     try:
-        unreadable = [where for kind, where, *_ in found(owner) if kind == "unreadable"]
-        assert [gone.rpartition("/")[2] in where for where in unreadable] == [True]
+        unreadable = [where for kind, where, *_ in actual(owner) if kind == "unreadable"]
+        assert [file_path.rpartition("/")[2] in where for where in unreadable] == [True]
     finally:
-        object_store.put(gone, content)
-    assert found(owner) == set()
+        object_store.put(file_path, content)
+    assert actual(owner) == set()
 
 
-def test_a_table_that_is_gone_is_found(owner: Owner) -> None:
+def test_a_missing_table_is_reported(owner: Owner) -> None:
     lost = {("missing", ZERO, 4, (0, 1, 2, 6)), count("rows", 4, -4)}
     with harmed(
         owner, "iceberg_catalog.iceberg_tables", "DELETE FROM iceberg_catalog.iceberg_tables WHERE {mine}"
     ):
-        assert found(owner) == lost
+        assert actual(owner) == lost
     with pointing_at(owner, "s3://pulse/gone.metadata.json"):
-        problems = found(owner)
+        problems = actual(owner)
     (unreadable,) = problems - lost
     assert problems > lost
     assert unreadable[0] == "unreadable"
@@ -179,7 +179,7 @@ RAW: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
 
 @pytest.mark.parametrize("harm", RAW)
 @pytest.mark.parametrize("raw", [False, True], ids=["some", "all"])
-def test_harm_to_the_raw_zone_is_found(owner: Owner, harm: str, raw: bool) -> None:
+def test_harm_to_the_raw_zone_is_reported(owner: Owner, harm: str, raw: bool) -> None:
     with superuser() as connection:
         ((path, events),) = connection.execute(
             "SELECT path, events FROM raw_objects WHERE tenant_id = %s ORDER BY events DESC LIMIT 1",
@@ -192,19 +192,19 @@ def test_harm_to_the_raw_zone_is_found(owner: Owner, harm: str, raw: bool) -> No
     if changed is not None:
         object_store.put(path, changed)
     try:
-        problems = {each for each in found(owner, raw=raw) if each[0] == "raw"}
+        problems = {problem for problem in actual(owner, raw=raw) if problem[0] == "raw"}
     finally:
         object_store.put(path, content)
     ((_, where, count, _),) = problems
     assert where.startswith("dataset orders, 2026-")
     assert f"raw object {path}: {why}" in where
     assert count == events
-    assert found(owner, raw=raw) == set()
+    assert actual(owner, raw=raw) == set()
 
 
-def test_a_line_that_the_raw_zone_lacks_is_found(owner: Owner) -> None:
+def test_a_line_that_the_raw_zone_lacks_is_reported(owner: Owner) -> None:
     with harmed(owner, "raw_objects", "UPDATE raw_objects SET events = events + 1 WHERE {mine}"):
-        problems = found(owner)
+        problems = actual(owner)
     assert {kind for kind, *_ in problems} == {"raw"}
     assert all(where.endswith(f"the part has {count - 1} lines") for _, where, count, _ in problems)
 
@@ -306,10 +306,10 @@ LEDGER: dict[str, tuple[str, str, Found]] = {
 
 
 @pytest.mark.parametrize("harm", LEDGER)
-def test_harm_to_the_ledger_is_found(owner: Owner, harm: str) -> None:
+def test_harm_to_the_ledger_is_reported(owner: Owner, harm: str) -> None:
     name, statement, expected = LEDGER[harm]
     with harmed(owner, name, statement):
-        assert by_offset(found(owner)) == by_offset(expected)
+        assert by_offset(actual(owner)) == by_offset(expected)
 
 
 D = 'd, "an id"\r\n ☃'
@@ -331,25 +331,25 @@ CLAIMS: dict[str, tuple[dict[str, list[str]], Found]] = {
 
 
 @pytest.mark.parametrize("harm", CLAIMS)
-def test_harm_to_the_claims_is_found(owner: Owner, harm: str) -> None:
+def test_harm_to_the_claims_is_reported(owner: Owner, harm: str) -> None:
     change, expected = CLAIMS[harm]
     with harmed(owner, IDS, changed_claims(owner, **change)):
-        assert found(owner) == expected
+        assert actual(owner) == expected
 
 
-def test_a_run_that_is_torn_is_told(owner: Owner) -> None:
+def test_a_torn_run_is_reported(owner: Owner) -> None:
     """Its first bytes are others; what Postgres itself would refuse is tried first."""
     short = f"UPDATE {IDS} SET digests = substring(digests FROM 2) WHERE {{mine}}"
     with pytest.raises(psycopg.errors.CheckViolation), harmed(owner, IDS, short):
         pass
     torn = f"UPDATE {IDS} SET digests = overlay(digests PLACING '\\xff00' FROM 1 FOR 2) WHERE {{mine}}"
     with harmed(owner, IDS, torn):
-        kinds = {kind for kind, *_ in found(owner)}
+        kinds = {kind for kind, *_ in actual(owner)}
     assert kinds == {"unclaimed", "idle_claim"}
 
 
 @pytest.mark.parametrize("harm", ["none", "lacking", "torn"])
-def test_a_filter_that_is_not_of_its_run_is_told(owner: Owner, harm: str) -> None:
+def test_a_filter_of_another_run_is_reported(owner: Owner, harm: str) -> None:
     """Small runs have none, so they are given one; what lacks an id has the checksum of a filter."""
     with superuser() as connection:
         query = f"SELECT run, digests FROM {IDS} WHERE tenant_id = %s ORDER BY ids DESC"
@@ -359,16 +359,16 @@ def test_a_filter_that_is_not_of_its_run_is_told(owner: Owner, harm: str) -> Non
     planted = {"none": claim_filters.make(run), "lacking": claim_filters.make(lacking), "torn": b"torn"}[harm]
     where = f"dataset orders: filters of the runs of claims {number}"
     with harmed(owner, IDS, f"UPDATE {IDS} SET filter = '\\x{planted.hex()}' WHERE run = {number}"):
-        assert found(owner) == (set() if harm == "none" else {("wrong_filter", where, 1, ())})
+        assert actual(owner) == (set() if harm == "none" else {("wrong_filter", where, 1, ())})
 
 
 def test_what_no_command_repairs_says_what_to_do(owner: Owner) -> None:
     with harmed(owner, IDS, changed_claims(owner, lost=[D], got=["other"])):
         printed = " ".join(CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug]).output.split())
         checked = " ".join(proven("orders", reconcile_tenant(owner.tenant)).problems)
-    for said in (printed, checked):
-        assert "do not send these events again: each would land a second time" in said
-        assert "one that has to land is sent again under another event id" in said
+    for text in (printed, checked):
+        assert "do not send these events again: each would land a second time" in text
+        assert "one that has to land is sent again under another event id" in text
 
 
 def test_what_was_erased_stays_claimed(new_owner: Callable[[], Owner]) -> None:
@@ -376,10 +376,10 @@ def test_what_was_erased_stays_claimed(new_owner: Callable[[], Owner]) -> None:
     owner.send(event("x", country="ADA"), event("y"))
     ingest(owner)
     erasure.erase(owner.tenant, "orders", "country=ADA")
-    assert found(owner) == set()
+    assert actual(owner) == set()
     with harmed(owner, IDS, changed_claims(owner, lost=["x"])):
         where = "dataset orders: erased rows whose id is not claimed"
-        assert found(owner) == {("unclaimed", where, 1, ())}
+        assert actual(owner) == {("unclaimed", where, 1, ())}
 
 
 def test_an_id_that_was_forgotten_may_land_again(new_owner: Callable[[], Owner]) -> None:
@@ -394,11 +394,11 @@ def test_an_id_that_was_forgotten_may_land_again(new_owner: Callable[[], Owner])
             connection.execute(old, [owner.tenant.tenant_id, [2]])
         expire_claims(owner.tenant, 2)
     assert [row["id"] for row in owner.rows()] == ["a", "b", "a", "b"]
-    assert found(owner) == set()
+    assert actual(owner) == set()
     with harmed(owner, IDS, changed_claims(owner, lost=["b"])):
-        assert found(owner) == {unclaimed(3)}
+        assert actual(owner) == {unclaimed(3)}
     with pointing_at(owner, with_file(owner, row(owner, _offset=4))):
-        assert DOUBLED_A in found(owner)
+        assert DOUBLED_A in actual(owner)
 
 
 def test_copies_of_what_was_erased_are_not_lost_when_the_dataset_is_deleted(
@@ -410,12 +410,12 @@ def test_copies_of_what_was_erased_are_not_lost_when_the_dataset_is_deleted(
     erasure.erase(owner.tenant, "orders", "country=ADA")
     owner.send(event("x", country="ADA"), event("y"))
     ingest(owner)
-    assert found(owner, raw=True) == set()
+    assert actual(owner, raw=True) == set()
     registry.delete_dataset(owner.tenant, "orders")
-    assert found(owner, raw=True) == set()
+    assert actual(owner, raw=True) == set()
 
 
-def test_an_event_without_a_row_is_found_by_its_duplicates(new_owner: Callable[[], Owner]) -> None:
+def test_duplicates_reveal_an_event_without_a_row(new_owner: Callable[[], Owner]) -> None:
     """All of it was judged a copy of what then became a dead letter."""
     owner = new_owner()
     owner.send(event("x", country=7), event("x"), event("x"), event("y"), event("y"))
@@ -428,20 +428,20 @@ def test_an_event_without_a_row_is_found_by_its_duplicates(new_owner: Callable[[
         harmed(owner, RANGES, f"UPDATE {RANGES} SET {copies} WHERE {{mine}}"),
         harmed(owner, IDS, changed_claims(owner, lost=["x"])),
     ):
-        assert found(owner, raw=True) == {lost}
-        assert found(owner) == set(), "it would have to read the whole raw zone"
+        assert actual(owner, raw=True) == {lost}
+        assert actual(owner) == set(), "it would have to read the whole raw zone"
         with superuser() as connection:
             connection.execute("UPDATE ingest_batches SET attempt = 2 WHERE batch_id = %s", [batch])
-        assert found(owner) == {lost}, "a batch that was tried again is looked at always"
+        assert actual(owner) == {lost}, "reconcile always reads a repeated batch"
         with harmed(owner, "dead_letters", "UPDATE dead_letters SET reason = 'landing_failed' WHERE {mine}"):
-            assert found(owner) == set(), "the letter is the event, and can be replayed"
+            assert actual(owner) == set(), "the letter is the event, and can be replayed"
         bucket = load_settings().object_store.bucket
-        damaged, *gone = sorted(objects(owner.tenant.raw_prefix(bucket, "orders")))
+        damaged, *deleted = sorted(objects(owner.tenant.raw_prefix(bucket, "orders")))
         object_store.put(damaged, b"no gzip")
-        for path in gone:
+        for path in deleted:
             object_store.file_system().delete_file(object_store.key(path))
-        wheres = {where.split(": ")[0] for kind, where, *_ in found(owner, raw=True) if kind == "unreadable"}
-        assert wheres == {f"raw object {path}" for path in (damaged, *gone)}
+        wheres = {where.split(": ")[0] for kind, where, *_ in actual(owner, raw=True) if kind == "unreadable"}
+        assert wheres == {f"raw object {path}" for path in (damaged, *deleted)}
 
 
 def by_offset(problems: Found) -> Found:
@@ -451,7 +451,7 @@ def by_offset(problems: Found) -> Found:
 def test_a_person_reads_what_and_where(owner: Owner) -> None:
     with harmed(owner, "dead_letters", "DELETE FROM dead_letters WHERE {mine} AND event_offset = 4"):
         result = CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug])
-        assert ("missing", ZERO, 1, (4,)) in told(owner)
+        assert ("missing", ZERO, 1, (4,)) in reported(owner)
     assert result.exit_code == 1
     text = " ".join(result.stdout.split())
     assert f"missing tenant {owner.tenant.slug}, partition 0: 1, offsets 4" in text
@@ -472,5 +472,5 @@ def test_only_the_first_offsets_are_named_but_all_are_counted(owner: Owner) -> N
         "UPDATE ingest_positions SET settled_offset = 58, planned_offset = 58 WHERE {mine} AND partition = 0"
     )
     with harmed(owner, "ingest_positions", statement):
-        problems = found(owner)
+        problems = actual(owner)
     assert ("missing", ZERO, 50, tuple(range(8, 18))) in problems

@@ -88,6 +88,6 @@ def test_what_the_package_cannot_judge_is_left_to_ingestion_s_validator(
         find_violation(schema, data)
 
 
-def test_the_time_is_looked_at_before_each_keyword() -> None:
+def test_the_time_is_checked_before_each_keyword() -> None:
     with pytest.raises(NotJudgedError, match="the time is over"):
         find_violation({"properties": {"a": {"type": "string"}}}, {"a": "b"}, seconds=-1)

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.usefixtures("stack")
 
 
 def of(owner: Owner, measures: Status | None = None) -> TenantStatus:
-    (found,) = [m for m in (measures or gather()).tenants if m.tenant == owner.tenant]
-    return found
+    (measured,) = [m for m in (measures or gather()).tenants if m.tenant == owner.tenant]
+    return measured
 
 
 def columns(query: str, *values: object) -> tuple[object, ...]:
@@ -65,7 +65,7 @@ def test_dead_letters_are_counted_for_tenants_that_had_some(
     assert without.tenant.tenant_id not in counted
 
 
-def test_a_look_for_issues_reads_the_pipes_once(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_for_issues_reads_the_pipes_once(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     list_all_pipes = pipes.list_all_pipes
     monkeypatch.setattr(pipes, "list_all_pipes", lambda: (read.append(1), list_all_pipes())[1])
@@ -79,13 +79,13 @@ def test_lag_is_what_is_not_settled_whether_or_not_it_is_planned(owner: Owner) -
     before, waiting = gather().batches["planned"], ingestion().waiting_events
     batch = plan_batch([owner])
     measures = gather()
-    assert ingestion().waiting_events == waiting, "said of events in a planned batch, too"
+    assert ingestion().waiting_events == waiting, "it counts events of a planned batch, too"
     assert measures.batches["planned"] == before + 1
     assert (of(owner, measures).lag_events, of(owner, measures).freshness_seconds) == (3, None)
     assert 0 <= (of(owner, measures).waiting_seconds or -1) < 3_600
     run_batch(batch)
-    found = of(owner)
-    assert (found.lag_events, found.waiting_seconds, found.landed) == (0, None, 3)
+    measured = of(owner)
+    assert (measured.lag_events, measured.waiting_seconds, measured.landed) == (0, None, 3)
 
 
 def test_freshness_is_of_the_oldest_event_of_the_latest_batch(owner: Owner) -> None:
@@ -121,9 +121,9 @@ def test_totals_are_those_of_the_ledger(owner: Owner) -> None:
     ingest(owner)
     owner.send(event("a"), event("c"), event("d", dataset="nope"))
     ingest(owner)
-    found, report = of(owner), reconcile_tenant(owner.tenant)
+    measured, report = of(owner), reconcile_tenant(owner.tenant)
     assert report.balanced
-    assert (found.landed, found.duplicates, found.dead_letters) == (3, 2, 2)
+    assert (measured.landed, measured.duplicates, measured.dead_letters) == (3, 2, 2)
     assert (report.landed, report.duplicates, report.dead_letters) == (3, 2, 2)
 
 
@@ -132,18 +132,18 @@ def test_dead_letters_are_counted_while_they_are_open(owner: Owner) -> None:
     ingest(owner)
     assert of(owner).dead_letters_open == {"undecodable": 1, "invalid_envelope": 1, "unknown_dataset": 1}
     dead_letters.discard(owner.tenant, ["0-0", "0-1"])
-    found = of(owner)
-    assert (found.dead_letters_open, found.dead_letters) == ({"unknown_dataset": 1}, 3)
+    measured = of(owner)
+    assert (measured.dead_letters_open, measured.dead_letters) == ({"unknown_dataset": 1}, 3)
 
 
 def test_latencies_are_quantiles_of_recent_batches(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
-    found = gather()
-    for seconds in (found.settle_seconds, found.commit_seconds):
+    measured = gather()
+    for seconds in (measured.settle_seconds, measured.commit_seconds):
         assert list(seconds) == [0.5, 0.95, 0.99]
         assert 0 < seconds[0.5] <= seconds[0.95] <= seconds[0.99]
-    assert found.commit_seconds[0.5] <= found.settle_seconds[0.5]
+    assert measured.commit_seconds[0.5] <= measured.settle_seconds[0.5]
 
 
 def test_stuck_batches_alarms_and_an_unpaid_outbox_are_there(owner: Owner) -> None:
@@ -175,10 +175,10 @@ def test_a_broker_that_does_not_answer_is_named(owner: Owner, monkeypatch: pytes
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     monkeypatch.setattr(plan, "ingest_status", silent)
-    found = gather()
-    assert list(found.unreachable) == ["kafka"]
-    assert of(owner, found).lag_events is None
-    assert set(found.batches) == {"planned", "running", "stuck"}
+    status = gather()
+    assert list(status.unreachable) == ["kafka"]
+    assert of(owner, status).lag_events is None
+    assert set(status.batches) == {"planned", "running", "stuck"}
 
 
 def test_a_postgres_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,16 +186,16 @@ def test_a_postgres_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatc
     postgres.close_pools()
     load_settings.cache_clear()
     try:
-        found = gather()
+        status = gather()
     finally:
         monkeypatch.undo()
         postgres.close_pools()
         load_settings.cache_clear()
-    assert list(found.unreachable) == ["postgres"]
-    assert found.tenants == ()
+    assert list(status.unreachable) == ["postgres"]
+    assert status.tenants == ()
 
 
-def test_a_dead_letter_keeps_no_claim_of_an_attempt_that_found_it_valid(owner: Owner) -> None:
+def test_a_dead_letter_keeps_no_claim_of_an_attempt_that_judged_it_valid(owner: Owner) -> None:
     """Or the event could never land: whoever sends it again would be its copy."""
     owner.send(event("a"))
     batch = plan_batch([owner])
@@ -220,9 +220,9 @@ def test_a_dead_letter_keeps_no_claim_of_an_attempt_that_found_it_valid(owner: O
 
 def test_tenants_are_measured_apart_and_listed_by_slug(owner: Owner) -> None:
     other = make_owner()
-    found = gather()
-    assert {of(owner, found).tenant, of(other, found).tenant} == {owner.tenant, other.tenant}
-    assert [m.tenant.slug for m in found.tenants] == sorted(m.tenant.slug for m in found.tenants)
+    status = gather()
+    assert {of(owner, status).tenant, of(other, status).tenant} == {owner.tenant, other.tenant}
+    assert [m.tenant.slug for m in status.tenants] == sorted(m.tenant.slug for m in status.tenants)
 
 
 # /metrics --------------------------------------------------------------------------------------
@@ -237,8 +237,8 @@ def metrics(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def sample(found: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str) -> float:
-    return found[name, frozenset(labels.items())]
+def sample(samples: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
 
 
 @pytest.fixture
@@ -247,26 +247,28 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_metrics, "KEEP_S", 0.0)
 
 
-def test_prometheus_is_told_what_is_so(owner: Owner, operator: httpx.Client, now: None) -> None:
+def test_prometheus_gets_the_measures(owner: Owner, operator: httpx.Client, now: None) -> None:
     owner.send(event("a"), event("a"), b"no json")
     ingest(owner)
     owner.send(event("b"))
     answer = operator.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
-    found, slug = metrics(answer.text), owner.tenant.slug
-    assert sample(found, "pulse_lag_events", tenant=slug) == 1
-    assert 0 <= sample(found, "pulse_freshness_seconds", tenant=slug) < 3_600
-    assert sample(found, "pulse_waiting_seconds", tenant=slug) == 0
-    assert sample(found, "pulse_dead_letters_open", tenant=slug, reason="undecodable") == 1
+    samples, slug = metrics(answer.text), owner.tenant.slug
+    assert sample(samples, "pulse_lag_events", tenant=slug) == 1
+    assert 0 <= sample(samples, "pulse_freshness_seconds", tenant=slug) < 3_600
+    assert sample(samples, "pulse_waiting_seconds", tenant=slug) == 0
+    assert sample(samples, "pulse_dead_letters_open", tenant=slug, reason="undecodable") == 1
     for outcome in ("landed", "duplicate", "dead_letter"):
-        assert sample(found, "pulse_events_total", tenant=slug, outcome=outcome) == 1
-    assert sample(found, "pulse_up", service="kafka") == sample(found, "pulse_up", service="postgres") == 1
-    assert {labels for name, labels in found if name == "pulse_batches"} == {
+        assert sample(samples, "pulse_events_total", tenant=slug, outcome=outcome) == 1
+    assert (
+        sample(samples, "pulse_up", service="kafka") == sample(samples, "pulse_up", service="postgres") == 1
+    )
+    assert {labels for name, labels in samples if name == "pulse_batches"} == {
         frozenset({("state", state)}) for state in ("planned", "running", "stuck")
     }
     for name in ("pulse_settle_seconds", "pulse_commit_seconds"):
-        assert sample(found, name, quantile="0.5") > 0
-    assert ("pulse_collect_events_in_flight", frozenset()) in found, "what this process counts, too"
+        assert sample(samples, name, quantile="0.5") > 0
+    assert ("pulse_collect_events_in_flight", frozenset()) in samples, "what this process counts, too"
 
 
 def test_metrics_name_all_tenants_so_they_need_an_operators_key(
@@ -287,16 +289,16 @@ def test_metrics_name_all_tenants_so_they_need_an_operators_key(
 
 
 def test_scrapes_share_what_was_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(http_metrics, "gather", lambda: asked.append(1) or Status())
+    calls: list[int] = []
+    monkeypatch.setattr(http_metrics, "gather", lambda: calls.append(1) or Status())
     gatherer = http_metrics.Gatherer()
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: gatherer.latest()[0], range(32)))
     assert answers == [Status()] * 32
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
-def test_a_slow_or_failed_look_leaves_the_last_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_or_failed_gathering_leaves_the_last_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_metrics, "KEEP_S", 0.0)
     monkeypatch.setattr(http_metrics, "PATIENCE_S", PATIENCE_S)
     gatherer, first, answered = http_metrics.Gatherer(), Status(outbox_batches=1), threading.Event()
@@ -310,9 +312,9 @@ def test_a_slow_or_failed_look_leaves_the_last_measures(monkeypatch: pytest.Monk
     assert gatherer.latest()[0] is first
     monkeypatch.setattr(http_metrics, "gather", lambda: answered.wait(PATIENCE_S) and Status())
     monkeypatch.setattr(http_metrics, "PATIENCE_S", 0.5)
-    found, age = gatherer.latest()
+    measures, age = gatherer.latest()
     answered.set()
-    assert found is first
+    assert measures is first
     assert age >= 0.5
 
 

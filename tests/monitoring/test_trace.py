@@ -103,7 +103,7 @@ def test_a_day_that_was_rebuilt_says_so_and_by_what(owner: Owner) -> None:
     assert before.row is not None
     assert after.row is not None
     assert (before.row.rebuilds, after.row.file == before.row.file) == ((), False)
-    assert [each.backfill_id for each in after.row.rebuilds] == [backfilled.backfill_id]
+    assert [rebuild.backfill_id for rebuild in after.row.rebuilds] == [backfilled.backfill_id]
     assert (after.batch_id, after.settled_at) == (before.batch_id, before.settled_at)
 
 
@@ -121,7 +121,7 @@ def test_an_erased_event_is_known_by_its_place(owner: Owner) -> None:
     assert of_id(owner, "c").state is FateState.LANDED
 
 
-def test_an_id_in_several_datasets_is_told_of_each(owner: Owner) -> None:
+def test_an_id_in_several_datasets_has_a_fate_in_each(owner: Owner) -> None:
     uri = registry.find_dataset(owner.tenant, "orders").schema_uri
     registry.create_dataset(owner.tenant, "visits", uri)
     owner.send(event("a"), event("a", dataset="visits"))
@@ -130,7 +130,7 @@ def test_an_id_in_several_datasets_is_told_of_each(owner: Owner) -> None:
     assert [fate.dataset for fate in of_id(owner, "a", dataset="visits").fates] == ["visits"]
 
 
-def test_what_was_left_out_is_said(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_names_what_it_leaves_out(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds are settings of the look: here they are small."""
     for number in range(
         4
@@ -138,7 +138,7 @@ def test_what_was_left_out_is_said(owner: Owner, monkeypatch: pytest.MonkeyPatch
         owner.send(event(f"b-{number}"), event(f"a-{number}"), event(f"z-{number}"))
         ingest(owner)
     monkeypatch.setattr(rows, "MAX_FILES", 1)
-    assert of_id(owner, "z-3").fates[0].row is not None, "the latest is looked at first"
+    assert of_id(owner, "z-3").fates[0].row is not None, "the trace reads the latest first"
     hidden = of_id(owner, "b-0")
     assert (hidden.state, hidden.fates[0].row) == (FateState.LANDED, None)
     assert "the latest 1 of " in hidden.looked_at[0]
@@ -152,20 +152,20 @@ def test_what_was_left_out_is_said(owner: Owner, monkeypatch: pytest.MonkeyPatch
         of_id(owner, "first")
 
 
-def test_an_event_that_settles_during_the_look_is_found(owner: Owner, at: AtPoint) -> None:
+def test_a_trace_has_an_event_that_settles_meanwhile(owner: Owner, at: AtPoint) -> None:
     owner.send(event("a"))
     done = at("trace.after_topic", lambda: ingest(owner))
     assert of_id(owner, "a").state is FateState.LANDED
     assert done
 
 
-def test_what_settled_is_told_while_the_topic_is_gone(owner: Owner) -> None:
+def test_a_trace_has_settled_events_without_their_topic(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     delete_topic(owner)
-    found = of_id(owner, "a")
-    assert found.state is FateState.LANDED
-    assert "nothing of the topic" in found.looked_at[0]
+    answer = of_id(owner, "a")
+    assert answer.state is FateState.LANDED
+    assert "nothing of the topic" in answer.looked_at[0]
     with pytest.raises(Transient):
         of_id(owner, "b")
 
@@ -194,9 +194,9 @@ def test_the_command_takes_an_id_or_a_place(new_owner: Callable[[], Owner]) -> N
     assert json.loads(run(slug, f"{topic_name}:0:0", "--json")) == by_id
     assert by_id["fates"][0]["row"]["trace_id"] == traced["trace_id"]
     assert traced["trace_id"] in run(slug, "urn:a:1")
-    said = run(slug, "bad")
-    assert "dead lettered" in said
-    assert "schema_violation at /data/count" in said
+    printed = run(slug, "bad")
+    assert "dead lettered" in printed
+    assert "schema_violation at /data/count" in printed
     unknown = run(other.tenant.slug, "bad", code=2)
     assert "no such event was accepted" in unknown
     assert "event=bad" in unknown
@@ -208,10 +208,10 @@ def test_over_http_a_tenant_sees_its_own(new_caller: Callable[..., Caller]) -> N
     caller, other = new_caller(), new_caller()
     caller.owner.send(event("/shop#7"), event("bad", count="many"), event("x\ny\n"))
     ingest(caller.owner)
-    found = caller.http.get("/v1/events/%2Fshop%237", params={"dataset": "orders", "day": str(DAY)})
-    assert found.status_code == 200, found.text
-    assert (found.json()["state"], found.json()["settled"]) == ("landed", True)
-    assert found.json()["fates"][0]["row"]["day"] == str(DAY)
+    answer = caller.http.get("/v1/events/%2Fshop%237", params={"dataset": "orders", "day": str(DAY)})
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["state"], answer.json()["settled"]) == ("landed", True)
+    assert answer.json()["fates"][0]["row"]["day"] == str(DAY)
     assert caller.http.get("/v1/events/x%0Ay%0A").json()["event_id"] == "x\ny\n"
     assert caller.http.get("/v1/events/bad").json()["fates"][0]["dead_letter"]["id"] == "0-1"
     refused = [other.http.get(f"/v1/events/{event_id}") for event_id in ("%2Fshop%237", "bad", "none")]

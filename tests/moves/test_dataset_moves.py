@@ -154,7 +154,7 @@ def test_only_what_landed_meanwhile_is_written_once_more(owner: Owner, at: AtPoi
     check_whole(owner)
 
 
-def test_a_dataset_that_is_deleted_meanwhile_is_not_found(owner: Owner, at: AtPoint) -> None:
+def test_a_dataset_that_is_deleted_meanwhile_ends_its_move(owner: Owner, at: AtPoint) -> None:
     at("move.staged", lambda: registry.delete_dataset(owner.tenant, "orders"))
     with pytest.raises(NotFound):
         moved(owner.tenant, "orders", publish(owner, WIDENED))
@@ -216,17 +216,17 @@ READS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(
     "reads", [pytest.param(r, marks=[pytest.mark.slow] * (r != "data files")) for r in READS]
 )
-def test_a_table_that_goes_on_and_loses_what_was_seen_is_looked_at_again(
+def test_a_table_that_changes_and_loses_files_is_read_again(
     owner: Owner, reads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch lands, its day is compacted, and an erasure forgets history, while the move is under way."""
     module, name = READS[reads]
     before, call = open_table(owner), getattr(module, name)
-    looks: list[str] = []
+    locations: list[str] = []
 
     def go_on(*arguments: Any) -> Any:
-        looks.append(open_table(owner).metadata_location)
-        if len(looks) == 1:
+        locations.append(open_table(owner).metadata_location)
+        if len(locations) == 1:
             owner.send(sale("c", n=3))
             ingest(owner)
             done(owner, Task.MERGE)
@@ -241,7 +241,7 @@ def test_a_table_that_goes_on_and_loses_what_was_seen_is_looked_at_again(
     seen = [before.metadata_location, before.current_snapshot().manifest_list, *live_files(owner)]
     uri = publish(owner, WIDENED)
     assert moved(owner.tenant, "orders", uri).schema_uri == uri
-    assert len(set(looks)) == 2
+    assert len(set(locations)) == 2
     assert objects(before.location()).isdisjoint(seen)
     assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
     check_whole(owner)
@@ -250,7 +250,7 @@ def test_a_table_that_goes_on_and_loses_what_was_seen_is_looked_at_again(
 @pytest.mark.slow
 @pytest.mark.parametrize("reads", READS)
 @pytest.mark.sample(1)
-def test_a_file_that_is_gone_from_a_table_that_did_not_go_on_is_told(owner: Owner, reads: str) -> None:
+def test_a_missing_file_of_an_unchanged_table_is_reported(owner: Owner, reads: str) -> None:
     table, uri = open_table(owner), publish(owner, WIDENED)
     paths = {
         "metadata": table.metadata_location,
@@ -297,7 +297,7 @@ def test_a_move_that_cannot_be_made_changes_nothing(owner: Owner, stack: Setting
     assert registry.current_table(owner.tenant, "orders") == before
 
 
-def test_what_is_incompatible_is_told_whole(owner: Owner) -> None:
+def test_an_error_carries_all_incompatibilities(owner: Owner) -> None:
     breaking = publish(owner, {"type": "object", "properties": {"n": {"type": "string"}}, "required": ["n"]})
     with pytest.raises(Incompatible) as caught:
         evolve.move_dataset(owner.tenant, "orders", breaking)
@@ -332,9 +332,9 @@ def test_a_file_of_many_row_groups_is_recast_with_its_bounds(
     table = open_table(owner)
     assert dataset.table_schema == table.schema().model_dump_json()
     number, name = (table.schema().find_field(field).field_id for field in ("n", "id"))
-    found = [task.file for task in table.scan().plan_files() if len(task.file.split_offsets or ()) > 1]
-    assert sum(file.record_count for file in found) == 100
-    for file in found:
+    files = [task.file for task in table.scan().plan_files() if len(task.file.split_offsets or ()) > 1]
+    assert sum(file.record_count for file in files) == 100
+    for file in files:
         with object_store.file_system().open_input_file(object_store.key(file.file_path)) as content:
             rows_of_file = pq.read_table(content)
         ids = sorted(rows_of_file.column("id").to_pylist())

@@ -64,9 +64,9 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 def ask(owner: Owner) -> Move:
     """A move of `orders` that takes a run."""
-    found = moves.ask(owner.tenant, "orders", publish(owner, WIDENED))
-    assert isinstance(found, Move)
-    return found
+    move = moves.ask(owner.tenant, "orders", publish(owner, WIDENED))
+    assert isinstance(move, Move)
+    return move
 
 
 def take(owner: Owner, move: Move, number: int = 1) -> Move:
@@ -263,8 +263,8 @@ def test_a_dataset_that_is_deleted_ends_it(
     assert run(request, instance).success
     ended = now(owner, move)
     assert ended.state == MoveState.FAILED
-    found = "another one has its slug" if (point, again) == ("move.owned", True) else "no such dataset"
-    assert found in (ended.error or "")
+    reason = "another one has its slug" if (point, again) == ("move.owned", True) else "no such dataset"
+    assert reason in (ended.error or "")
     assert asked(owner, instance) == []
     if again:
         assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
@@ -289,9 +289,9 @@ def test_a_file_that_cannot_be_read_ends_it(
 
 
 def ask_again(owner: Owner, move: Move) -> Move:
-    found = moves.ask(owner.tenant, "orders", move.schema_uri)
-    assert isinstance(found, Move)
-    return found
+    again = moves.ask(owner.tenant, "orders", move.schema_uri)
+    assert isinstance(again, Move)
+    return again
 
 
 def test_what_fails_for_a_while_is_tried_again_and_not_for_ever(
@@ -355,7 +355,7 @@ def replace_config(request: dg.RunRequest, **config: Any) -> dg.RunRequest:
     )
 
 
-def test_a_move_of_another_tenant_is_not_found(owner: Owner) -> None:
+def test_a_move_of_another_tenant_is_absent(owner: Owner) -> None:
     other = registry.create_tenant(f"t{uuid.uuid4().hex[:10]}")
     move = ask(owner)
     with pytest.raises(NotFound, match="no such move"):
@@ -382,11 +382,11 @@ def test_a_position_that_is_not_in_the_file_is_an_error(owner: Owner) -> None:
     """Two rows of one event, or another file than the one that was searched."""
     schema = registry.find_dataset(owner.tenant, "orders").table_schema
     path = live_files(owner)[0]  # of one row
-    wrong, wanted = Rewrite(path, 1, schema, frozenset([99])), "1 rows are left of a data file, and not 0"
-    with pytest.raises(Terminal, match=wanted):
+    wrong, message = Rewrite(path, 1, schema, frozenset([99])), "1 rows are left of a data file, and not 0"
+    with pytest.raises(Terminal, match=message):
         rewrite_file.rewrite(wrong)
     rewriter = rewrite.on_spark(spark, owner.tenant, uuid.uuid4(), "orders", "a test")
-    with pytest.raises(Terminal, match=wanted) as caught:
+    with pytest.raises(Terminal, match=message) as caught:
         rewriter([wrong])
     whose = f"This was tenant {owner.tenant.slug}, dataset orders, rewritten for a test."
     assert caught.value.__notes__ == [f"{whose} {rewrite.NEXT_STEP}."]

@@ -40,23 +40,21 @@ def under_way(owner: Owner) -> Move:
     return moves.of_dataset(owner.tenant, "orders")[0]
 
 
-def test_over_http_it_is_accepted_and_can_be_looked_at(
-    caller: Caller, new_caller: Callable[..., Caller]
-) -> None:
+def test_http_accepts_a_move_and_shows_it(caller: Caller, new_caller: Callable[..., Caller]) -> None:
     owner, uri = caller.owner, widened(caller.owner)
     answer = caller.http.post("/v1/datasets/orders/schema", json={"schema_uri": uri})
     assert answer.status_code == 202, answer.text
-    where, asked = answer.headers["Location"], answer.json()
-    assert where == f"/v1/datasets/orders/moves/{asked['move_id']}"
-    assert (asked["state"], asked["files"], asked["schema_uri"]) == ("planned", None, uri)
+    where, move = answer.headers["Location"], answer.json()
+    assert where == f"/v1/datasets/orders/moves/{move['move_id']}"
+    assert (move["state"], move["files"], move["schema_uri"]) == ("planned", None, uri)
     again = caller.http.post("/v1/datasets/orders/schema", json={"schema_uri": uri})
-    assert (again.status_code, again.json()["move"]) == (409, asked["move_id"])
+    assert (again.status_code, again.json()["move"]) == (409, move["move_id"])
     stranger = new_caller().http
     assert stranger.get(where).status_code == 404
     assert stranger.get("/v1/datasets/orders/moves").json() == {"moves": []}
     assert caller.http.get(where.replace("orders", "others")).status_code == 404
     assert caller.http.get("/v1/datasets/orders").json()["schema_version"] == 1
-    attempt(spark, owner.tenant, asked["move_id"], 1)
+    attempt(spark, owner.tenant, move["move_id"], 1)
     done = caller.http.get(where).json()
     assert (done["state"], done["files"], done["files_written"], done["error"]) == ("done", 1, 1, None)
     assert caller.http.get("/v1/datasets/orders/moves").json() == {"moves": [done]}
@@ -87,8 +85,8 @@ def test_the_command_line_follows_it_to_its_end(owner: Owner) -> None:
     )
     assert (code, result.stdout) == (0, f"dataset orders follows {uri}\n")
     listed = CliRunner().invoke(cli.app, ["dataset", "moves", slug, "orders", "--json"])
-    (found,) = json.loads(listed.stdout)
-    assert (found["state"], found["files_done"]) == ("done", 1)
+    (move,) = json.loads(listed.stdout)
+    assert (move["state"], move["files_done"]) == ("done", 1)
     again = CliRunner().invoke(cli.app, ["dataset", "follow", slug, "orders"])
     assert (again.exit_code, again.stdout) == (0, result.stdout)
 
@@ -114,11 +112,11 @@ def test_an_interrupt_leaves_it_going(owner: Owner) -> None:
         try:
             assert "rewrites the data files of orders" in following.stderr.readline()
             following.send_signal(signal.SIGINT)
-            said = following.communicate(timeout=PATIENCE_S)
+            output = following.communicate(timeout=PATIENCE_S)
         finally:
             following.kill()  # one that follows still would do so for ever
-    assert following.returncode == 130, said
-    assert f"Follow it with: pulse dataset follow {slug} orders" in said[1]
+    assert following.returncode == 130, output
+    assert f"Follow it with: pulse dataset follow {slug} orders" in output[1]
     (move,) = moves.of_dataset(owner.tenant, "orders")
     assert move.state == MoveState.PLANNED
     attempt(spark, owner.tenant, move.move_id, 1)

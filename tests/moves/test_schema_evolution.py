@@ -256,8 +256,8 @@ def test_rows_from_before_and_after_are_read(moved: Moved, slug: str, read: Read
 @pytest.mark.parametrize("read", ENGINES)
 @pytest.mark.sample(9)
 def test_an_old_snapshot_is_read_by_its_own_schema(moved: Moved, slug: str, read: Read) -> None:
-    found = read(moved, slug, moved.snapshots[slug])
-    assert declared(found.to_pylist()) == [CASES[slug].then]
+    rows = read(moved, slug, moved.snapshots[slug])
+    assert declared(rows.to_pylist()) == [CASES[slug].then]
 
 
 @pytest.mark.parametrize("slug", CASES)
@@ -268,13 +268,13 @@ def test_columns_are_there_as_soon_as_it_has_moved(moved: Moved, slug: str) -> N
 @pytest.mark.parametrize("slug", CASES)
 def test_a_snapshot_says_what_was_rewritten(moved: Moved, slug: str) -> None:
     summaries = [snapshot.summary for snapshot in table(moved.owner, slug).snapshots()]
-    told = [s.additional_properties for s in summaries if s.operation.value == "overwrite"]
+    overwritten = [s.additional_properties for s in summaries if s.operation.value == "overwrite"]
     tenant = moved.owner.tenant.slug
     expected = {
         "pulse.schema-uri": f"pulse://{tenant}/{slug}/2",
         "pulse.replaced-columns": CASES[slug].replaced,
     }
-    assert [{key: found[key] for key in expected} for found in told] == (
+    assert [{key: properties[key] for key in expected} for properties in overwritten] == (
         [expected] if CASES[slug].replaced else []
     )
 

@@ -53,8 +53,8 @@ def test_an_instance_is_used_again_and_has_its_limits(limits: Limits) -> None:
     with connect(limits) as connection:
         names = "('memory_limit', 'threads', 'max_temp_directory_size', 'TimeZone')"
         query = f"SELECT name, value FROM duckdb_settings() WHERE name IN {names}"
-        found = dict(connection.execute(query).fetchall())
-    assert found == {
+        settings = dict(connection.execute(query).fetchall())
+    assert settings == {
         "memory_limit": "95.3 MiB",
         "threads": "2",
         "max_temp_directory_size": "0 bytes",
@@ -110,15 +110,15 @@ def test_who_finds_all_busy_waits_and_then_hears_so(limits: Limits) -> None:
 
 
 def test_who_waits_gets_the_instance_that_comes_back(limits: Limits) -> None:
-    found: list[bool] = []
+    results: list[bool] = []
     mark(limits)
-    waiter = threading.Thread(target=lambda: found.append(marked(limits)))
+    waiter = threading.Thread(target=lambda: results.append(marked(limits)))
     with connect(limits):
         waiter.start()
         time.sleep(0.1)
-        assert not found
+        assert not results
     waiter.join(PATIENCE_S)
-    assert found == [True]
+    assert results == [True]
 
 
 def test_failures_do_not_use_the_pool_up(limits: Limits) -> None:

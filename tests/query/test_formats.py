@@ -79,7 +79,7 @@ def test_csv_has_a_line_per_row() -> None:
     ]
     assert two == ["0001-11-19T10:00:00Z", "", "", "0.1", "false", "", "", "", "[]"]
     assert three[2:6] == ["-9223372036854775808", "1e+300", "", "=1+1"]
-    assert ',"",' in content.splitlines()[-2], "an empty string is told apart from null"
+    assert ',"",' in content.splitlines()[-2], "an empty string differs from null"
 
 
 NOT_FINITE = pa.table({"v": [float("nan"), float("inf"), float("-inf"), None, 0.0]})
@@ -109,15 +109,15 @@ def test_csv_tells_infinities_nan_and_null_apart() -> None:
 
 def test_csv_has_texts_as_they_are() -> None:
     content = to_csv(pa.table({"-name": ODD_TEXTS})).decode()
-    header, *found = csv.reader(io.StringIO(content, newline=""), strict=True)
-    assert (header, [cell for (cell,) in found]) == (["-name"], ODD_TEXTS)
+    header, *rows = csv.reader(io.StringIO(content, newline=""), strict=True)
+    assert (header, [cell for (cell,) in rows]) == (["-name"], ODD_TEXTS)
 
 
 def test_csv_for_spreadsheets_gives_texts_back() -> None:
     content = to_spreadsheet(pa.table({"v": ODD_TEXTS})).decode()
-    _, *found = csv.reader(io.StringIO(content, newline=""), strict=True)
-    assert [cell.removeprefix("'") for (cell,) in found] == ODD_TEXTS
-    assert len({cell for (cell,) in found}) == len(ODD_TEXTS)
+    _, *rows = csv.reader(io.StringIO(content, newline=""), strict=True)
+    assert [cell.removeprefix("'") for (cell,) in rows] == ODD_TEXTS
+    assert len({cell for (cell,) in rows}) == len(ODD_TEXTS)
 
 
 @pytest.mark.parametrize("begins", "=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - as a spreadsheet takes them

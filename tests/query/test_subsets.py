@@ -53,19 +53,27 @@ def test_what_enters_is_new_and_what_leaves_is_gone_once(owner: Owner) -> None:
         ("d", {"people": 1}),  # has no value
     ])  # fmt: skip
     send(owner, [("b", {"_deleted": True}), ("c", {}), ("e", {"_deleted": True})])
-    found = pages(owner, start.following, limit=1, subset="name=x")
-    assert seen(found) == [("a", 4, True), ("b", 6, False), ("c", 7, False), ("b", 9, True), ("c", 10, True)]
-    assert found[0].keys() == {"_id", "_updated", "_deleted", "_hash", "_ts"}
-    assert found[0]["_hash"] is None
-    assert found[2]["people"] == 1
+    changes = pages(owner, start.following, limit=1, subset="name=x")
+    assert seen(changes) == [
+        ("a", 4, True),
+        ("b", 6, False),
+        ("c", 7, False),
+        ("b", 9, True),
+        ("c", 10, True),
+    ]
+    assert changes[0].keys() == {"_id", "_updated", "_deleted", "_hash", "_ts"}
+    assert changes[0]["_hash"] is None
+    assert changes[2]["people"] == 1
     assert pages(owner, subset="name=z") == []
     for value in "xy":
         assert seen(pages(owner, limit=2, subset=f"name={value}")) == model_of_subset(pages(owner), value)
     for expression in ("concat(name, '')", "(people > 0)"):  # declared late: as from the start
         declare(owner, expression)
     assert seen(pages(owner, subset="concat(name,'')=x")) == seen(pages(owner, subset="name=x"))
-    assert [each[0] for each in seen(pages(owner, subset="(people>0)=true"))] == list("acdc")
-    assert [(each.updated, each.behind) for each in indexes.list_indexes(owner.tenant, SLUG)] == [(11, 0)] * 3
+    assert [row[0] for row in seen(pages(owner, subset="(people>0)=true"))] == list("acdc")
+    assert [(index.updated, index.behind) for index in indexes.list_indexes(owner.tenant, SLUG)] == [
+        (11, 0)
+    ] * 3
     rows = preview(owner.tenant, SLUG, 10, subset="name=x", columns=["id", "_updated"])
     assert sorted(rows["_updated"].to_pylist()) == [1, 3, 6, 7]
     assert problems(owner) == []
@@ -88,8 +96,8 @@ def without_old(owner: Owner) -> bytes:
     """The only run of a tenant's index, without the values that entities had before."""
     with superuser() as connection:
         packed = "SELECT packed FROM entity_index_runs WHERE tenant_id = %s"
-        ((found,),) = connection.execute(packed, [owner.tenant.tenant_id]).fetchall()
-    return bytes(found[: len(found) // 2]) + bytes(len(found) // 2)
+        ((packed_bytes,),) = connection.execute(packed, [owner.tenant.tenant_id]).fetchall()
+    return bytes(packed_bytes[: len(packed_bytes) // 2]) + bytes(len(packed_bytes) // 2)
 
 
 def test_an_erased_value_leaves_the_index_also_where_another_followed(owner: Owner, at: AtPoint) -> None:
@@ -138,12 +146,12 @@ def test_batches_wait_for_the_last_piece_of_a_build_that_they_keep_overtaking(
     assert index.behind == 0
 
 
-def test_an_index_that_is_behind_is_brought_up_by_its_reader(owner: Owner) -> None:
+def test_a_reader_updates_an_index_that_is_behind(owner: Owner) -> None:
     indexes.declare(owner.tenant, SLUG, "name")
     send(owner, [("a", {"name": "x"})])
     index_id = indexes.declare(owner.tenant, SLUG, "lower( name )").index_id
     send(owner, [("a", {"name": "X"})])
-    behind = {each.expression: each.behind for each in indexes.list_indexes(owner.tenant, SLUG)}
+    behind = {index.expression: index.behind for index in indexes.list_indexes(owner.tenant, SLUG)}
     assert behind == {"lower(name)": 2, "name": 0}
     assert seen(pages(owner, subset="lower(name)=x")) == [("a", 1, False), ("a", 2, False)]
     assert indexes.drop(owner.tenant, SLUG, index_id) == "lower(name)"
@@ -152,7 +160,7 @@ def test_an_index_that_is_behind_is_brought_up_by_its_reader(owner: Owner) -> No
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error", "said"),
+    ("wrong", "error", "message"),
     [
         (lambda owner: indexes.declare(owner.tenant, SLUG, "nam"), UserError, "Did you mean name"),
         (lambda owner: indexes.declare(owner.tenant, "orders", "_id"), Conflict, "dataset of events"),
@@ -163,9 +171,9 @@ def test_an_index_that_is_behind_is_brought_up_by_its_reader(owner: Owner) -> No
     ],
 )
 def test_what_is_not_there_is_refused_with_words(
-    owner: Owner, wrong: Callable[[Owner], object], error: type[UserError], said: str
+    owner: Owner, wrong: Callable[[Owner], object], error: type[UserError], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         wrong(owner)
 
 

@@ -220,10 +220,10 @@ def test_a_dataset_is_its_row_its_namespace_and_its_table(tenant: Tenant, uri: s
     assert tenant in registry.family_owners("wide")
     (family,) = (known for known in registry.list_families() if known.slug == "wide")
     assert dataset.dataset_id in {member.dataset_id for member in family.members}
-    found = traces(tenant)
-    assert ("wide",) in found["datasets"]
-    assert ("wide",) in found["tables"]
-    assert found["namespaces"] == [("exists",)]
+    rows = traces(tenant)
+    assert ("wide",) in rows["datasets"]
+    assert ("wide",) in rows["tables"]
+    assert rows["namespaces"] == [("exists",)]
 
     table = load(tenant, "wide")
     assert table.format_version == 2
@@ -376,8 +376,8 @@ def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Comman
     code, out, _ = command("reconcile", owner.tenant.slug, "--json")
     report = json.loads(out)
     assert (code, report["balanced"]) == (0, True)
-    (found,) = report["tenants"]
-    assert found == {
+    (reported,) = report["tenants"]
+    assert reported == {
         "tenant": owner.tenant.slug,
         "drained": 5,
         "landed": 3,
@@ -437,10 +437,10 @@ def test_a_wrong_request_says_what_is_wrong_and_exits_2(
 
 def test_what_cannot_be_read_says_so_and_exits_1(stack: Settings, command: Command) -> None:
     owner = make_owner()
-    name, gone = (owner.tenant.namespace, "orders"), "s3://pulse/gone.metadata.json"
+    name, missing = (owner.tenant.namespace, "orders"), "s3://pulse/gone.metadata.json"
     location = registry.current_table(owner.tenant, "orders").metadata_location
     with postgres.transaction("pulse_catalog") as connection:
-        assert iceberg.swap(connection, name, location, gone)
+        assert iceberg.swap(connection, name, location, missing)
     code, _, errors = command("preview", owner.tenant.slug, "orders")
     assert (code, "gone" in errors) == (1, True)
     code, out, _ = command("reconcile", owner.tenant.slug)
@@ -480,10 +480,10 @@ def test_the_installed_command_ends_with_these_codes(tenant: Tenant) -> None:
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     """Every command and group below, by its words."""
-    found = {path: group}
+    paths = {path: group}
     for name, part in getattr(group, "commands", {}).items():
-        found |= commands(part, (*path, name))
-    return found
+        paths |= commands(part, (*path, name))
+    return paths
 
 
 COMMANDS = commands(imported(cli.app))
@@ -548,14 +548,14 @@ def test_a_read_names_its_tenant_beside_row_level_security(
 def test_keys_that_open_nothing_are_not_read_for_a_request(new_owner: Callable[[], Owner]) -> None:
     """They only grow in number, and each change of a key has all that are in force read again."""
     tenant = new_owner().tenant
-    kept, revoked, ended = (keys.issue_key(tenant, name, [KeyScope.READ]).stored for name in ("a", "b", "c"))
+    valid, revoked, ended = (keys.issue_key(tenant, name, [KeyScope.READ]).stored for name in ("a", "b", "c"))
     later = keys.issue_key(tenant, "d", [KeyScope.READ], datetime.now(UTC) + timedelta(days=1)).stored
     keys.revoke_key(tenant, revoked.key_id)
     keys.rotate_key(tenant, ended.key_id, overlap_s=0)
     for load in (tenant_view.load_view, tenant_view.load_lake_view):
         view = load(tenant.tenant_id)
         assert view
-        assert {kept.key_id, later.key_id} <= view.keys.keys()
+        assert {valid.key_id, later.key_id} <= view.keys.keys()
         assert not {revoked.key_id, ended.key_id} & view.keys.keys()
     assert {revoked.key_id, ended.key_id} <= {key.key_id for key in keys.list_keys(tenant)}
 

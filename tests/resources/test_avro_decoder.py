@@ -43,21 +43,21 @@ def encoded(*numbers: int) -> bytes:
 def test_integers_are_those_of_the_specification(numbers: list[int]) -> None:
     content = encoded(*numbers)
     assert CheckedDecoder(content).read_ints(len(numbers)) == tuple(numbers)
-    each, skipping = CheckedDecoder(content), CheckedDecoder(content)
+    reading, skipping = CheckedDecoder(content), CheckedDecoder(content)
     for number in numbers:
-        assert each.read_int() == number
+        assert reading.read_int() == number
         skipping.skip_int()
-        assert each.tell() == skipping.tell()
-    assert each.tell() == len(content)
+        assert reading.tell() == skipping.tell()
+    assert reading.tell() == len(content)
 
 
 @given(st.dictionaries(NUMBERS, st.binary(max_size=200)))
 def test_bounds_are_those_that_were_written(bounds: dict[int, bytes]) -> None:
     content = b"".join(encoded(key, len(value)) + value for key, value in bounds.items())
-    found: dict[int, bytes] = {}
+    actual: dict[int, bytes] = {}
     decoder = CheckedDecoder(content)
-    decoder.read_int_bytes_dict(len(bounds), found)
-    assert (found, decoder.tell()) == (bounds, len(content))
+    decoder.read_int_bytes_dict(len(bounds), actual)
+    assert (actual, decoder.tell()) == (bounds, len(content))
 
 
 def test_other_primitives() -> None:
@@ -109,7 +109,7 @@ def test_a_manifest_reads_as_with_the_decoder_of_pyiceberg(
     assert file.new_decoder is CheckedDecoder, f"{iceberg.__name__} makes it the one that is used"
     checked = entries(manifest)
     monkeypatch.setattr(file, "new_decoder", StreamingBinaryDecoder)
-    assert [each._data for each in checked] == [each._data for each in entries(manifest)]
+    assert [entry._data for entry in checked] == [entry._data for entry in entries(manifest)]
     assert len(checked) == 3
 
 

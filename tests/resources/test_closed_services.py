@@ -49,11 +49,11 @@ def test_kafka_lists_nothing_to_a_stranger(stack: Settings, stranger: dict[str, 
 
 @pytest.mark.parametrize("require_auth", ["scram-sha-256", PostgresSettings().require_auth, ""])
 @pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect])
-def test_who_takes_the_port_of_postgres_is_told_no_password(
+def test_who_takes_the_port_of_postgres_gets_no_password(
     connect: Callable[[str], object], require_auth: str
 ) -> None:
     """A stranger who bound it while Postgres was away asked for passwords in clear text, and got them."""
-    told: list[bytes] = []
+    received: list[bytes] = []
 
     def ask(server: socket.socket) -> None:
         client, _ = server.accept()
@@ -63,7 +63,7 @@ def test_who_takes_the_port_of_postgres_is_told_no_password(
             client.recv(1_000)
             client.sendall(b"R" + (8).to_bytes(4) + (3).to_bytes(4))
             client.settimeout(PATIENCE_S)
-            told.append(client.recv(1_000))
+            received.append(client.recv(1_000))
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         stranger = threading.Thread(target=ask, args=[server])
@@ -76,7 +76,7 @@ def test_who_takes_the_port_of_postgres_is_told_no_password(
         with pytest.raises((psycopg.OperationalError, psycopg2.OperationalError)):
             connect(settings.url("pulse_owner"))
         stranger.join()
-    assert (b"the-password" in b"".join(told)) is (require_auth == "")
+    assert (b"the-password" in b"".join(received)) is (require_auth == "")
 
 
 def test_spark_runs_nothing_for_a_stranger(stack: Settings) -> None:
@@ -119,9 +119,9 @@ def test_secrets_are_in_no_file_of_which_others_could_read(stack: Settings) -> N
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run services under other users")
 def test_servers_run_under_users_of_their_own_that_read_nothing_else(stack: Settings) -> None:
     layout = Layout(stack.home)
-    found = state.read(layout)
-    assert found
-    owners = {name: found.services[name].process for name in ("postgres", "kafka", "minio")}
+    recorded = state.read(layout)
+    assert recorded
+    owners = {name: recorded.services[name].process for name in ("postgres", "kafka", "minio")}
     users = {name: Path(f"/proc/{process.pid}").stat().st_uid for name, process in owners.items() if process}
     assert len(set(users.values()) | {0}) == 4
     closed = [stack.home / "settings.json", stack.home / "logs", stack.home / "spark" / "spark.properties"]
@@ -155,18 +155,18 @@ def test_data_of_an_earlier_version_becomes_the_accounts() -> None:
         Path(place).chmod(0o711)
         layout = Layout(Path(place))
         old = layout.folder("minio")
-        for each in (".minio.sys", "pulse"):
-            (old / each).mkdir()
-            (old / each / "kept").write_text("kept")
+        for folder in (".minio.sys", "pulse"):
+            (old / folder).mkdir()
+            (old / folder / "kept").write_text("kept")
         service = minio.service(layout, load_settings())
         assert service.account
         assert service.setup
         for _ in range(2):  # a start again changes nothing
             service.setup()
             assert sorted(path.name for path in (old / "data").iterdir()) == [".minio.sys", "pulse"]
-        kept = old / "data" / "pulse" / "kept"
-        assert kept.read_text() == "kept"
-        assert kept.stat().st_uid == service.account.uid
+        file = old / "data" / "pulse" / "kept"
+        assert file.read_text() == "kept"
+        assert file.stat().st_uid == service.account.uid
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run services under other users")
@@ -241,7 +241,7 @@ def test_services_that_speak_plain_text_are_not_taken_for_others(stack: Settings
     assert "PULSE_HOME=/path pulse up --tls" in done.stdout + done.stderr
 
 
-def test_addresses_are_told_without_their_secrets() -> None:
+def test_addresses_are_shown_without_their_secrets() -> None:
     given = SparkSettings(remote="sc://127.0.0.1:15002/;authorization=Bearer%20abc;session_id=x")
     assert (given.place, given.bearer) == ("sc://127.0.0.1:15002", "abc")
     assert SparkSettings(remote="sc://h/;session_id=x;authorization=Bearer%20abc").bearer == "abc"

@@ -62,8 +62,8 @@ def test_every_setting_exists_and_arrives(monkeypatch: pytest.MonkeyPatch, tmp_p
             load_settings.cache_clear()
             settings = load_settings()
         for key, value in variables.items():
-            found = reach(settings, key.removeprefix("PULSE_").lower().split("__"))
-            assert found == value, f"{key} of {name}"
+            actual = reach(settings, key.removeprefix("PULSE_").lower().split("__"))
+            assert actual == value, f"{key} of {name}"
     load_settings.cache_clear()
 
 

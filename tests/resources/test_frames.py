@@ -93,7 +93,7 @@ OUTCOMES = [TopicDrained, Failure, StagedTable, LandingFailed, Rebuilt]
 def test_all_that_tasks_get_and_give_has_a_schema(kind: type) -> None:
     (column,) = frames.schema([kind])
     assert pa.types.is_struct(column.type)
-    assert [each.name for each in column.type] == [each.name for each in dataclasses.fields(kind)]
+    assert [member.name for member in column.type] == [member.name for member in dataclasses.fields(kind)]
 
 
 def test_a_type_that_no_frame_knows_is_refused() -> None:

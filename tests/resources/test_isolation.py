@@ -317,11 +317,13 @@ EXISTS = psycopg.errors.UniqueViolation.sqlstate
 
 def test_every_table_has_a_decision(pair: Pair) -> None:
     with superuser(pair.settings) as connection:
-        found = connection.execute(RELATIONS).fetchall()
-    assert {name for name, *_ in found} == EXPECTED.keys() | WITHOUT_TENANT.keys()
-    assert {kind for _, kind, *_ in found} == {"r"}, "a view needs security_invoker: test it, then allow it"
-    assert {name for name, _, forced, _ in found if forced} == EXPECTED.keys()
-    assert {owner for *_, owner in found} == {"pulse_owner"}
+        relations = connection.execute(RELATIONS).fetchall()
+    assert {name for name, *_ in relations} == EXPECTED.keys() | WITHOUT_TENANT.keys()
+    assert {kind for _, kind, *_ in relations} == {"r"}, (
+        "a view needs security_invoker: test it, then allow it"
+    )
+    assert {name for name, _, forced, _ in relations if forced} == EXPECTED.keys()
+    assert {owner for *_, owner in relations} == {"pulse_owner"}
 
 
 @pytest.mark.parametrize("table", WITHOUT_TENANT)
@@ -331,7 +333,7 @@ def test_what_has_no_policy_names_no_tenant(pair: Pair, table: str) -> None:
     assert not [name for name in columns if "tenant" in name or "namespace" in name]
 
 
-def test_the_check_looks_at_every_tenant_scoped_table() -> None:
+def test_the_check_covers_every_tenant_scoped_table() -> None:
     assert {name.split(".")[1] for name in EXPECTED} == set(checks.RLS_TABLES)
 
 
@@ -434,8 +436,8 @@ def test_a_role_sees_and_touches_what_it_may(pair: Pair, table: str, role: Role,
         if "S" not in letters:
             assert attempt(connection, read, []) == REFUSED
         else:
-            found = {row[0] for row in connection.execute(read)}
-            assert found == visible or (sees.startswith("all") and found > visible)
+            seen = {row[0] for row in connection.execute(read)}
+            assert seen == visible or (sees.startswith("all") and seen > visible)
 
         for letter, statement in (
             ("U", "UPDATE {table} SET {column} = {column} WHERE {column} = %s"),
@@ -545,14 +547,14 @@ def test_a_tenant_cannot_swap_the_table_of_another(pair: Pair, role: Role) -> No
 
 
 @pytest.mark.parametrize(
-    "look", [registry.find_dataset, registry.current_table, lambda t, s: preview(t, s, 10)]
+    "find", [registry.find_dataset, registry.current_table, lambda t, s: preview(t, s, 10)]
 )
-def test_a_foreign_dataset_is_not_found_exactly_like_one_that_does_not_exist(pair: Pair, look: Any) -> None:
-    assert look(pair.b.tenant, "secret") is not None
+def test_a_foreign_dataset_is_absent_like_one_that_does_not_exist(pair: Pair, find: Any) -> None:
+    assert find(pair.b.tenant, "secret") is not None
     errors = []
     for slug in ("secret", "absent"):
         with pytest.raises(NotFound) as caught:
-            look(pair.a.tenant, slug)
+            find(pair.a.tenant, slug)
         error = caught.value
         errors.append((type(error), str(error).replace(slug, "*"), error.fix, sorted(error.where)))
     assert errors[0] == errors[1]

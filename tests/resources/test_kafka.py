@@ -42,11 +42,11 @@ def test_what_the_broker_cannot_answer_for_hides_no_other(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     here, beyond, nowhere = (owner.tenant.topic, 0), (owner.tenant.topic, 77), ("nowhere", 0)
     for which, expected in (("earliest", 0), ("latest", 2)):
-        found = kafka.offsets([nowhere, here, beyond], which)
-        assert found.keys() == {nowhere, here, beyond}
-        assert found[here] == expected
-        assert code(found[beyond]) == KafkaError._UNKNOWN_PARTITION
-        assert code(found[nowhere]) == KafkaError.UNKNOWN_TOPIC_OR_PART
+        offsets = kafka.offsets([nowhere, here, beyond], which)
+        assert offsets.keys() == {nowhere, here, beyond}
+        assert offsets[here] == expected
+        assert code(offsets[beyond]) == KafkaError._UNKNOWN_PARTITION
+        assert code(offsets[nowhere]) == KafkaError.UNKNOWN_TOPIC_OR_PART
     assert isinstance(kafka.offsets([nowhere], "latest")[nowhere], KafkaException)
     assert kafka.offsets([], "latest") == {}
 
@@ -64,8 +64,8 @@ def test_a_topic_that_was_just_deleted_hides_no_other(new_owner: Callable[[], Ow
     where = [(owner.tenant.topic, partition) for owner in owners for partition in range(2)]
     assert set(kafka.offsets(where, "latest").values()) == {0}
     delete_topic(owners[3])
-    found = kafka.offsets(where, "latest")
-    failed = [pair for pair, answer in found.items() if not isinstance(answer, int)]
+    offsets = kafka.offsets(where, "latest")
+    failed = [pair for pair, answer in offsets.items() if not isinstance(answer, int)]
     assert failed == [(owners[3].tenant.topic, partition) for partition in range(2)]
     recreate(owners[1])
     assert kafka.offsets(where[:6], "latest") == dict.fromkeys(where[:6], 0)

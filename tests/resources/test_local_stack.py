@@ -216,13 +216,13 @@ def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(layout: Layout) -
     output = run("up", "--only", "kafka,minio", code=1)
     assert "Formatting Kafka's storage failed" in output
     assert members(layout) == set()
-    found = state.read(layout)
-    assert found
-    assert found.culprit == "kafka"
+    recorded = state.read(layout)
+    assert recorded
+    assert recorded.culprit == "kafka"
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("PULSE_API__PORT", "70000", "should be less than or equal to 65535"),
         ("PULSE_API__PORT", "-1", "should be greater than or equal to 1"),
@@ -233,14 +233,14 @@ def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(layout: Layout) -
     ],
 )
 def test_a_setting_that_is_wrong_is_named_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     """A port of 70000 was a traceback, -1 was said to be another program's, and an empty home stayed."""
     home = tmp_path / "home"
     monkeypatch.setenv("PULSE_HOME", str(home))
     monkeypatch.setenv(variable, value)
     output = run("up", code=2)
-    assert f"a setting is wrong: {variable}: {said}" in " ".join(output.split())
+    assert f"a setting is wrong: {variable}: {message}" in " ".join(output.split())
     assert not home.exists()
 
 
@@ -281,7 +281,7 @@ def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: La
 
     def give_back() -> None:
         with other:
-            until(lambda: bool((found := state.read(layout)) and found.error))
+            until(lambda: bool((recorded := state.read(layout)) and recorded.error))
 
     at("stack.after_provision", take)
     output = run("up", "--only", "minio")
@@ -465,9 +465,9 @@ def test_the_cache_has_few_environments(tmp_path: Path, monkeypatch: pytest.Monk
         if number:  # the first is used again
             monkeypatch.setattr(sys, "version", "Python 0")
             assert environment.take(tmp_path / "taken")
-    kept = {path.name for path in cache().glob("environment-*")}
-    assert len(kept) == environment.MAX_ENVIRONMENTS
-    assert environment.name() in kept
+    names = {path.name for path in cache().glob("environment-*")}
+    assert len(names) == environment.MAX_ENVIRONMENTS
+    assert environment.name() in names
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -475,7 +475,7 @@ def test_what_is_missing_is_fetched_side_by_side(
     broken: bool, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(layout.home))
-    both, told = threading.Barrier(2, timeout=PATIENCE_S), list[str]()
+    both, lines = threading.Barrier(2, timeout=PATIENCE_S), list[str]()
 
     def one(_: Path, report: Callable[[str], None]) -> None:
         both.wait()
@@ -492,13 +492,13 @@ def test_what_is_missing_is_fetched_side_by_side(
         def step(self, title: str, detail: str = "") -> None: ...
 
         def done(self, line: str) -> None:
-            told.append(line)
+            lines.append(line)
 
     missing = [Download("one", "One", one), Download("other", "Other", other)]
-    monkeypatch.setattr(services, "missing_downloads", lambda wanted: [d for d in missing if not d.present()])
+    monkeypatch.setattr(services, "missing_downloads", lambda needed: [d for d in missing if not d.present()])
     with pytest.raises(Transient, match="went away") if broken else nullcontext():
         stack._fetch((), Progress())
-    assert sorted(told) == ([] if broken else ["One fetched in 0 s", "Other fetched in 0 s"])
+    assert sorted(lines) == ([] if broken else ["One fetched in 0 s", "Other fetched in 0 s"])
     assert [download.present() for download in missing] == [not broken] * 2
 
 
@@ -524,12 +524,14 @@ def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
         assert {path.name for path in tmp_path.iterdir()} == {"kafka.log", "kafka.log.1"}
 
 
-@pytest.mark.parametrize("wanted", [niceness.BACKGROUND, niceness.FOREGROUND])
-def test_services_are_given_processors_by_who_waits_for_them(wanted: int) -> None:
+@pytest.mark.parametrize("requested", [niceness.BACKGROUND, niceness.FOREGROUND])
+def test_services_are_given_processors_by_who_waits_for_them(requested: int) -> None:
     with subprocess.Popen(["sleep", "3600"], start_new_session=True) as process:  # noqa: S607
         try:
-            niceness.renice(process.pid, wanted)
-            given = wanted if wanted > 0 or os.getuid() == 0 else 0  # who may not ask for more has as much
+            niceness.renice(process.pid, requested)
+            given = (
+                requested if requested > 0 or os.getuid() == 0 else 0
+            )  # who may not ask for more has as much
             assert os.getpriority(os.PRIO_PROCESS, process.pid) == given
             group = Path(f"/proc/{process.pid}/autogroup")  # where sessions share the processors
             assert not group.exists() or group.read_text().endswith(f"nice {given}\n")
@@ -598,16 +600,16 @@ def supervised(layout: Layout) -> Iterator[Supervised]:
         "slow", "", command=("sleep", "3600"), ready=answers.is_set, stop_timeout=1.0, start_timeout=0.3
     )
     runner = Runner(layout, service, board, stop, {})
-    found = Supervised(layout, runner, board, stop, answers)
+    supervised_stack = Supervised(layout, runner, board, stop, answers)
     answers.set()
     runner.start()
     try:
-        until(lambda: found.now().phase == "up")
-        yield found
+        until(lambda: supervised_stack.now().phase == "up")
+        yield supervised_stack
     finally:
         stop.set()
         runner.join()
-        assert found.now().phase == "stopped"
+        assert supervised_stack.now().phase == "stopped"
         layout.stack_file.unlink()  # which says that this process is the supervisor
 
 
@@ -648,8 +650,10 @@ def test_the_end_of_a_service_spares_who_has_the_number_of_a_former_member(
         def seen(pid: int) -> processes.ProcessId | None:
             """As if a member had ended after it was seen, and the stranger had its number since."""
             ended.set()
-            found = of(pid)
-            return replace(found, started=found.started - 1) if found and pid == stranger.pid else found
+            process = of(pid)
+            return (
+                replace(process, started=process.started - 1) if process and pid == stranger.pid else process
+            )
 
         try:
             with monkeypatch.context() as patched:
@@ -679,10 +683,10 @@ def test_the_listener_of_another_stack_makes_no_service_ready(layout: Layout) ->
         runner.join(PATIENCE_S)
         stop.set()
         runner.join()
-    found = state.read(layout)
+    recorded = state.read(layout)
     layout.stack_file.unlink()
-    assert found
-    assert (found.culprit, found.error) == ("slower", "slower ended 3 times (exit code 0)")
+    assert recorded
+    assert (recorded.culprit, recorded.error) == ("slower", "slower ended 3 times (exit code 0)")
 
 
 def test_a_service_that_returns_slowly_does_not_stop_the_stack(supervised: Supervised) -> None:
@@ -728,9 +732,9 @@ def test_a_service_that_computes_longer_than_its_timeout_becomes_ready(layout: L
 
 
 def service_state(layout: Layout) -> state.ServiceState:
-    found = state.read(layout)
-    assert found
-    return found.services["slow"]
+    recorded = state.read(layout)
+    assert recorded
+    return recorded.services["slow"]
 
 
 def test_a_full_disk_does_not_stop_the_stack(supervised: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,14 @@ from pulse_resources.settings import Settings
 @pytest.fixture
 def extended(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The lists that were extended in this process."""
-    found, extend = [], manifest_list.extended
+    calls, extend = [], manifest_list.extended
 
     def noted(content: bytes, before: bytes) -> bytes:
-        found.append(before)
+        calls.append(before)
         return extend(content, before)
 
     monkeypatch.setattr(manifest_list, "extended", noted)
-    return found
+    return calls
 
 
 @pytest.fixture
@@ -76,22 +76,22 @@ def move(owner: Owner, after: str) -> None:
         assert iceberg.swap(connection, (owner.tenant.namespace, "orders"), location(owner), after)
 
 
-def manifests(found: Table) -> list[ManifestFile]:
-    snapshot = found.current_snapshot()
+def manifests(current: Table) -> list[ManifestFile]:
+    snapshot = current.current_snapshot()
     assert snapshot
-    return snapshot.manifests(found.io)
+    return snapshot.manifests(current.io)
 
 
 def test_appends_extend_the_list(owner: Owner, extended: list[bytes]) -> None:
     for number in range(1, 5):
         append(owner, number)
     assert len(extended) == 4
-    found = table(owner)
-    listed = [(m.added_snapshot_id, m.sequence_number, m.added_files_count) for m in manifests(found)]
-    assert listed == [(s.snapshot_id, s.sequence_number, 1) for s in reversed(found.snapshots())]
+    current = table(owner)
+    listed = [(m.added_snapshot_id, m.sequence_number, m.added_files_count) for m in manifests(current)]
+    assert listed == [(s.snapshot_id, s.sequence_number, 1) for s in reversed(current.snapshots())]
     name = f"pulse.{owner.tenant.namespace}.orders"
     ids = {"first", "more 1", "more 2", "more 3", "more 4"}
-    assert set(found.scan().to_arrow().column("id").to_pylist()) == ids
+    assert set(current.scan().to_arrow().column("id").to_pylist()) == ids
     assert {row["id"] for row in owner.rows()} == ids
     assert set(spark().sql(f"SELECT id FROM {name}").toArrow().column("id").to_pylist()) == ids
     snapshots = spark().sql(f"SELECT added_snapshot_id FROM {name}.manifests").toArrow()
@@ -99,9 +99,9 @@ def test_appends_extend_the_list(owner: Owner, extended: list[bytes]) -> None:
 
 
 def test_an_append_after_a_removal_leaves_the_removals_out(owner: Owner, extended: list[bytes]) -> None:
-    (gone,) = [task.file for task in table(owner).scan().plan_files()]
+    (removed,) = [task.file for task in table(owner).scan().plan_files()]
     append(owner, 1)
-    move(owner, iceberg.stage_replace(table(owner), [gone], [], {"test": "yes"}).new)
+    move(owner, iceberg.stage_replace(table(owner), [removed], [], {"test": "yes"}).new)
     assert any(not m.has_added_files() and not m.has_existing_files() for m in manifests(table(owner)))
     extended.clear()
     append(owner, 2)
@@ -123,19 +123,21 @@ def test_a_list_that_another_writer_wrote_is_written_anew(owner: Owner, extended
 
 
 def test_appends_merge_manifests_and_files_keep_their_snapshots_and_numbers(merged: Owner) -> None:
-    found = table(merged)
-    assert [(m.added_files_count, m.existing_files_count) for m in manifests(found)] == [(1, 0), (0, 6)]
-    newest, of_all = manifests(found)
+    current = table(merged)
+    assert [(m.added_files_count, m.existing_files_count) for m in manifests(current)] == [(1, 0), (0, 6)]
+    newest, of_all = manifests(current)
     assert (newest.min_sequence_number, of_all.min_sequence_number, of_all.existing_rows_count) == (7, 1, 6)
-    entries = [e for m in manifests(found) for e in m.fetch_manifest_entry(found.io, discard_deleted=False)]
+    entries = [
+        e for m in manifests(current) for e in m.fetch_manifest_entry(current.io, discard_deleted=False)
+    ]
     ids = {(e.snapshot_id, e.sequence_number, e.file_sequence_number) for e in entries}
-    assert ids == {(s.snapshot_id, s.sequence_number, s.sequence_number) for s in found.snapshots()}
+    assert ids == {(s.snapshot_id, s.sequence_number, s.sequence_number) for s in current.snapshots()}
     name = f"pulse.{merged.tenant.namespace}.orders"
     rows = {"first", *(f"more {number}" for number in range(1, 7))}
-    assert set(found.scan().to_arrow().column("id").to_pylist()) == rows
+    assert set(current.scan().to_arrow().column("id").to_pylist()) == rows
     assert {row["id"] for row in merged.rows()} == rows
     assert set(spark().sql(f"SELECT id FROM {name}").toArrow().column("id").to_pylist()) == rows
-    added = spark().read.option("start-snapshot-id", found.snapshots()[-3].snapshot_id).table(name)
+    added = spark().read.option("start-snapshot-id", current.snapshots()[-3].snapshot_id).table(name)
     assert set(added.select("id").toArrow().column("id").to_pylist()) == {"more 5", "more 6"}
 
 
@@ -143,8 +145,8 @@ def test_earlier_snapshots_keep_the_manifests_that_a_later_append_merged(merged:
     with with_settings(UPKEEP__ORPHAN_HOURS=0):
         done(merged, Task.ORPHANS)
     for count, snapshot in enumerate(reversed(snapshots.snapshots(merged.tenant, "orders")), 1):
-        found = preview(merged.tenant, "orders", 9, snapshot_id=snapshot.snapshot_id)
-        assert found.num_rows == count
+        rows = preview(merged.tenant, "orders", 9, snapshot_id=snapshot.snapshot_id)
+        assert rows.num_rows == count
 
 
 def test_a_merge_that_lost_its_commit_is_removed_as_an_orphan(merging: Owner) -> None:
@@ -164,14 +166,16 @@ def test_a_merge_that_lost_its_commit_is_removed_as_an_orphan(merging: Owner) ->
     assert preview(merging.tenant, "orders", 99).num_rows == 10
 
 
-def test_a_batchs_files_are_found_in_whatever_they_were_merged(merged: Owner) -> None:
+def test_merged_manifests_keep_the_files_of_each_batch(merged: Owner) -> None:
     everything = subject.load(merged.tenant, "orders", subject.Scope()).files
-    found = [
+    files_of_batches = [
         subject.load(merged.tenant, "orders", subject.Scope(f"batch {number}")).files
         for number in range(1, 7)
     ]
-    assert [len(files) for files in found] == [1] * 6
-    assert {file.file_path for files in found for file in files} < {file.file_path for file in everything}
+    assert [len(files) for files in files_of_batches] == [1] * 6
+    assert {file.file_path for files in files_of_batches for file in files} < {
+        file.file_path for file in everything
+    }
 
 
 def test_rows_are_followed_through_a_merge(merging: Owner) -> None:

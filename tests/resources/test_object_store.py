@@ -39,7 +39,7 @@ def test_nothing_is_deleted_by_arrow() -> None:
     """It would leave an empty object of the folder's name."""
     sources = [
         path
-        for each in ("pulse_api", "pulse_pipelines", "pulse_resources")
-        for path in (ROOT / each).rglob("*.py")
+        for package in ("pulse_api", "pulse_pipelines", "pulse_resources")
+        for path in (ROOT / package).rglob("*.py")
     ]
     assert [str(path) for path in sources if ".delete_file(" in path.read_text()] == []

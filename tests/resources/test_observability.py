@@ -35,7 +35,9 @@ def queries() -> Iterator[str]:
     """Every expression of PromQL in the dashboard and the rules."""
     yield from (rule["expr"] for rule in RULES)
     yield from (target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ()))
-    yield from (each["definition"] for each in DASHBOARD["templating"]["list"] if "definition" in each)
+    yield from (
+        variable["definition"] for variable in DASHBOARD["templating"]["list"] if "definition" in variable
+    )
 
 
 def test_every_metric_is_one_that_pulse_has(caller: Caller, operator: httpx.Client) -> None:
@@ -44,9 +46,9 @@ def test_every_metric_is_one_that_pulse_has(caller: Caller, operator: httpx.Clie
     assert answer.status_code == 200
     has = set(re.findall(r"^(?:# TYPE )?(pulse_[a-z_]+)", answer.text, re.MULTILINE))
     assert has >= {"pulse_lag_events", "pulse_events_total", "pulse_http_request_seconds_bucket"}
-    asked = {name for query in queries() for name in NAME.findall(query)}
-    assert len(asked) > 15
-    assert asked <= has
+    names = {name for query in queries() for name in NAME.findall(query)}
+    assert len(names) > 15
+    assert names <= has
 
 
 def test_every_label_is_one_of_its_metrics(caller: Caller) -> None:
@@ -65,7 +67,9 @@ def test_every_label_is_one_of_its_metrics(caller: Caller) -> None:
     has = set(re.findall(r'[{,]([a-z_]+)="', text)) | {"instance", "job", "partition", "reason"}
     for query in queries():
         grouped = {
-            name.strip() for each in re.findall(r"(?:by|on) \(([^)]*)\)", query) for name in each.split(",")
+            name.strip()
+            for labels in re.findall(r"(?:by|on) \(([^)]*)\)", query)
+            for name in labels.split(",")
         }
         matched = set(re.findall(r"[{,]\s*([a-z_]+)=", query))
         assert grouped | matched <= has, query
@@ -73,10 +77,10 @@ def test_every_label_is_one_of_its_metrics(caller: Caller) -> None:
 
 def test_every_alert_says_what_to_do_and_is_tested() -> None:
     tested = {
-        each["alertname"]
+        case["alertname"]
         for test in yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]
-        for each in test["alert_rule_test"]
-        if each["exp_alerts"]
+        for case in test["alert_rule_test"]
+        if case["exp_alerts"]
     }
     assert {rule["alert"] for rule in RULES} == tested
     for rule in RULES:
@@ -86,20 +90,22 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
 
 def mounted(service: str) -> dict[str, Path]:
     """Files of this folder in a container, by their path there."""
-    given = (each.split(":") for each in COMPOSE[service]["volumes"] if each.startswith("./"))
+    given = (volume.split(":") for volume in COMPOSE[service]["volumes"] if volume.startswith("./"))
     return {there: FOLDER.parent / here for here, there, _ in given}
 
 
 def test_prometheus_finds_its_files_its_key_and_the_api() -> None:
     files, service = mounted("prometheus"), COMPOSE["prometheus"]
-    (place,) = (each.partition("=")[2] for each in service["command"] if each.startswith("--config.file="))
+    (place,) = (
+        option.partition("=")[2] for option in service["command"] if option.startswith("--config.file=")
+    )
     config = yaml.safe_load(files[place].read_text())
     for name in config["rule_files"]:
         assert files[str(PurePosixPath(place).parent / name)].is_file()
     (job,) = config["scrape_configs"]
     (secret,) = service["secrets"]
     assert job["authorization"] == {"credentials_file": f"/run/secrets/{secret}"}
-    ((target,),) = (each["targets"] for each in job["static_configs"])
+    ((target,),) = (static["targets"] for static in job["static_configs"])
     assert target == f"api:{COMPOSE['api']['environment']['PULSE_API__HEALTH_PORT']}"
 
 
@@ -110,7 +116,7 @@ def test_grafana_finds_its_dashboard_and_prometheus() -> None:
         for place, path in files.items()
         if place.startswith("/etc/grafana/provisioning/")
     }
-    assert {kind: found["apiVersion"] for kind, found in provisioned.items()} == {
+    assert {kind: document["apiVersion"] for kind, document in provisioned.items()} == {
         "dashboards": 1,
         "datasources": 1,
     }
@@ -120,7 +126,7 @@ def test_grafana_finds_its_dashboard_and_prometheus() -> None:
     host, _, port = source["url"].removeprefix("http://").partition(":")
     assert any(f":{port}/" in word for word in COMPOSE[host]["healthcheck"]["test"])
     assert source["isDefault"]
-    used = {json.dumps(each["datasource"]) for each in DASHBOARD["panels"] if "datasource" in each}
+    used = {json.dumps(panel["datasource"]) for panel in DASHBOARD["panels"] if "datasource" in panel}
     assert used == {json.dumps({"type": source["type"], "uid": "${datasource}"})}
     (secret,) = service["secrets"]
     assert service["environment"] == {"GF_SECURITY_ADMIN_PASSWORD__FILE": f"/run/secrets/{secret}"}

@@ -18,24 +18,24 @@ NOTHING = Metrics({}, {}, {}, {}, {}, {}, ())
 
 def test_no_file_counts_as_missing_by_the_bounds_of_another_manifest(owner: Owner) -> None:
     """pyiceberg's threads share an evaluator, which remembers the manifest that was looked at last."""
-    name, found = (owner.tenant.namespace, "orders"), table(owner)
+    name, current = (owner.tenant.namespace, "orders"), table(owner)
     for day in (1, 2, 3):
-        added = data_file(f"{found.location()}/{day}.parquet", date(2026, 1, day), 1, 1, NOTHING)
-        found = iceberg.load_table(name, iceberg.stage_append(found, [added], {}).new)
-    files = {task.file.file_path: task.file for task in found.scan().plan_files()}
-    snapshot = found.current_snapshot()
+        added = data_file(f"{current.location()}/{day}.parquet", date(2026, 1, day), 1, 1, NOTHING)
+        current = iceberg.load_table(name, iceberg.stage_append(current, [added], {}).new)
+    files = {task.file.file_path: task.file for task in current.scan().plan_files()}
+    snapshot = current.current_snapshot()
     assert snapshot
-    of_first, of_second, of_third = sorted(snapshot.manifests(found.io), key=lambda m: m.sequence_number)
+    of_first, of_second, of_third = sorted(snapshot.manifests(current.io), key=lambda m: m.sequence_number)
 
     class Meanwhile(list[Any]):
         def __getitem__(self, index: Any) -> Any:
             assert not evaluate(of_third)  # in another thread, say
             return super().__getitem__(index)
 
-    with found.transaction() as transaction:
-        overwrite = Overwrite(Operation.OVERWRITE, transaction, found.io)
+    with current.transaction() as transaction:
+        overwrite = Overwrite(Operation.OVERWRITE, transaction, current.io)
         for day in (1, 2):
-            overwrite.delete_data_file(files[f"{found.location()}/{day}.parquet"])
+            overwrite.delete_data_file(files[f"{current.location()}/{day}.parquet"])
         overwrite._build_delete_files_partition_predicate()
         evaluate = overwrite._build_manifest_evaluator(0)
         for manifest in (of_first, of_second):

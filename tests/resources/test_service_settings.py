@@ -47,8 +47,8 @@ def test_users_databases_and_addresses_are_quoted_alike() -> None:
     settings = PostgresSettings(
         host="::1", superuser="dba@corp", superuser_password=SecretStr(HOSTILE), require_auth=""
     )
-    found = conninfo_to_dict(settings.superuser_url("my db"))
-    assert (found["host"], found["user"], found["dbname"]) == ("::1", "dba@corp", "my db")
+    parsed = conninfo_to_dict(settings.superuser_url("my db"))
+    assert (parsed["host"], parsed["user"], parsed["dbname"]) == ("::1", "dba@corp", "my db")
     assert "@[::1]:5432/x?" in settings.superuser_url("x")
 
 
@@ -90,8 +90,8 @@ def test_kafka_s_clients_get_files_and_passwords_as_far_as_the_protocol_has_them
         ("SASL_PLAINTEXT", sasl),
         ("PLAINTEXT", {}),
     ):
-        found = given.model_copy(update={"security_protocol": protocol}).client()
-        assert found == where | {"security.protocol": protocol} | expected
+        client = given.model_copy(update={"security_protocol": protocol}).client()
+        assert client == where | {"security.protocol": protocol} | expected
     assert "secret" not in repr(given)
 
 

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.usefixtures("stack")
 @pytest.fixture
 def path() -> Iterator[str]:
     """A place for an object whose name has what must be quoted in a request."""
-    found = f"s3://pulse/test/{uuid.uuid4().hex}/day=2026-11-25 é+(1)/~a_b.c-d"
-    yield found
-    object_store.delete([found])
+    uri = f"s3://pulse/test/{uuid.uuid4().hex}/day=2026-11-25 é+(1)/~a_b.c-d"
+    yield uri
+    object_store.delete([uri])
 
 
 def content(path: str) -> bytes:

@@ -53,7 +53,9 @@ def own(stack: Settings) -> Iterator[Cluster]:
     defaults = documented()
     packages = defaults.pop("spark.jars.packages").split(",")
     jars = {path.name for path in DOWNLOAD.path.glob("*.jar")}
-    assert {f"{name}-{number}.jar" for _, name, number in (each.split(":") for each in packages)} == jars
+    assert {
+        f"{name}-{number}.jar" for _, name, number in (coordinate.split(":") for coordinate in packages)
+    } == jars
     del defaults["spark.master"]
     with cluster({**defaults, "spark.speculation": "true"}) as running:
         forget_connections()
@@ -134,25 +136,25 @@ def test_events_land_once_though_a_worker_dies_in_each_step(own: Cluster) -> Non
 
 def secrets(settings: Settings) -> dict[str, bytes]:
     """What opens a service, by a name for it."""
-    found = dict[str, SecretStr](settings.postgres.role_passwords.items()) | {
+    passwords = dict[str, SecretStr](settings.postgres.role_passwords.items()) | {
         "superuser": settings.postgres.superuser_password,
         "kafka": settings.kafka.password,
         "store": settings.object_store.secret_key,
     }
-    return {name: secret.get_secret_value().encode() for name, secret in found.items()} | {
+    return {name: secret.get_secret_value().encode() for name, secret in passwords.items()} | {
         "token": TOKEN.encode()
     }
 
 
 def test_no_secret_is_in_what_spark_shows_or_writes(own: Cluster) -> None:
     """After everything that the tests before did through it."""
-    told = [*own.pages(), *own.written()]
-    assert any("/environment/" in place for place, _ in told)
-    assert any("/events/" in place and b"jdbc.password" in content for place, content in told)
-    assert any(place.endswith("/stderr") for place, _ in told), "an executor's"
+    contents = [*own.pages(), *own.written()]
+    assert any("/environment/" in place for place, _ in contents)
+    assert any("/events/" in place and b"jdbc.password" in content for place, content in contents)
+    assert any(place.endswith("/stderr") for place, _ in contents), "an executor's"
     hidden = secrets(load_settings())
     assert all(hidden.values())
-    shown = [(name, place) for place, content in told for name in hidden if hidden[name] in content]
+    shown = [(name, place) for place, content in contents for name in hidden if hidden[name] in content]
     assert shown == []
     with spark.session() as session:
         known = str(session.conf.getAll) + str(session.sql("SET").collect())
@@ -160,7 +162,7 @@ def test_no_secret_is_in_what_spark_shows_or_writes(own: Cluster) -> None:
 
 
 def test_executors_have_no_pulse_of_their_own(own: Cluster) -> None:
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def modules(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
         import sys
 
@@ -173,31 +175,31 @@ def test_executors_have_no_pulse_of_their_own(own: Cluster) -> None:
             yield pa.record_batch([pa.array([*here, *sys.path])], ["found"])
 
     with spark.session() as session:
-        file, *others = session.range(1).mapInArrow(look, "found string").toArrow().column(0).to_pylist()
+        file, *others = session.range(1).mapInArrow(modules, "found string").toArrow().column(0).to_pylist()
     assert re.search(r"worker\d+/.*/pulse-[0-9a-f]{16}\.zip/pulse_resources/__init__\.pyc$", file)
     assert str(Path(__file__).parents[2]) not in others
 
 
 def test_the_doctor_finds_nothing_wrong(own: Cluster) -> None:
-    assert [each for each in doctor.examine("spark") if not each.ok] == []
+    assert [finding for finding in doctor.examine("spark") if not finding.ok] == []
 
 
-def test_a_service_that_executors_do_not_reach_is_found(own: Cluster) -> None:
+def test_a_service_that_executors_do_not_reach_is_reported(own: Cluster) -> None:
     with with_settings(KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:9"):
-        (found,) = (each for each in doctor.examine("spark") if not each.ok)
-    assert found.check == "network", found
-    assert found.found.startswith("kafka: ")
+        (finding,) = (candidate for candidate in doctor.examine("spark") if not candidate.ok)
+    assert finding.check == "network", finding
+    assert finding.found.startswith("kafka: ")
 
 
 def test_a_server_that_is_not_set_up_is_refused(own: Cluster, tmp_path: Path) -> None:
     """By the doctor, by whoever begins a session, and by `pulse up`."""
     with own.another_server() as place, with_settings(SPARK__REMOTE=place):
-        (found,) = (each for each in doctor.examine("spark") if not each.ok)
+        (finding,) = (candidate for candidate in doctor.examine("spark") if not candidate.ok)
         with pytest.raises(UserError) as refused, spark.session():
             pass
         elsewhere = {"PULSE_HOME": str(tmp_path)}
         done = pulse("up", "--only", "spark", environment=elsewhere, check=False)
         pulse("down", environment=elsewhere)
-    assert (found.check, found.found) == ("server", refused.value.message)
-    assert f"spark-defaults.conf and restart it: spark.sql.extensions {EXTENSIONS}" in str(found.fix)
+    assert (finding.check, finding.found) == ("server", refused.value.message)
+    assert f"spark-defaults.conf and restart it: spark.sql.extensions {EXTENSIONS}" in str(finding.fix)
     assert done.returncode

@@ -67,7 +67,7 @@ def test_tasks_have_the_code_of_the_session_that_runs_them(
     assert row.code == ("the session's" if versions == "two" else "the server's")
 
 
-def test_dagster_is_told_of_a_task_s_error_whose_it_was_and_where_its_log_is_and_nobody_else(
+def test_only_dagster_gets_a_task_s_error_with_its_pipe_tenant_and_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "logs" / "spark.log"
@@ -94,9 +94,9 @@ def test_dagster_is_told_of_a_task_s_error_whose_it_was_and_where_its_log_is_and
         assert failed is not None
         assert failed.error is not None
         assert failed.error.cause is not None
-        told = failed.error.cause.message
-        assert f"This was pipe planes, tenant acme. The log of its tasks: {place}" in told
-        assert "Run it again." in told
+        message = failed.error.cause.message
+        assert f"This was pipe planes, tenant acme. The log of its tasks: {place}" in message
+        assert "Run it again." in message
         assert "log of its tasks" not in str(errors[-1])
         assert str(tmp_path) not in progress.error_text(errors[-1])
         log.unlink(missing_ok=True)

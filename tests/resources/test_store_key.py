@@ -42,11 +42,11 @@ def forget() -> None:
 @contextmanager
 def role(access_key: str, secret_key: str, seconds: float) -> Iterator[tuple[str, list[str]]]:
     """What a container asks for its role's key; its address, and who has asked."""
-    asked: list[str] = []
+    paths: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             until = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
             key = {"AccessKeyId": access_key, "SecretAccessKey": secret_key, "Expiration": until, "Token": ""}
             body = json.dumps(key).encode()
@@ -61,12 +61,12 @@ def role(access_key: str, secret_key: str, seconds: float) -> Iterator[tuple[str
 
     with HTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/role", asked
+        yield f"http://127.0.0.1:{server.server_port}/role", paths
         server.shutdown()
 
 
 def examined() -> dict[str, doctor.Finding]:
-    return {each.check: each for each in doctor.examine("object store")}
+    return {finding.check: finding for finding in doctor.examine("object store")}
 
 
 @pytest.mark.parametrize("source", ["container", pytest.param("variables", marks=pytest.mark.slow)])
@@ -76,36 +76,36 @@ def test_every_client_opens_the_store_by_the_key_of_the_environment(
     owner.send(event("a"))
     ingest(owner)
     access_key, secret_key = stack.object_store.access_key, stack.object_store.secret_key.get_secret_value()
-    with role(access_key, secret_key, 3600) as (address, asked), with_settings(OBJECT_STORE__SECRET_KEY=""):
+    with role(access_key, secret_key, 3600) as (address, paths), with_settings(OBJECT_STORE__SECRET_KEY=""):
         if source == "variables":
             nothing_known.setenv("AWS_ACCESS_KEY_ID", access_key)
             nothing_known.setenv("AWS_SECRET_ACCESS_KEY", secret_key)
         else:
             nothing_known.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
         forget()
-        found = examined()
-        assert [each for each in found.values() if not each.ok] == []
-        assert found["key"].found == f"{access_key}, of the environment"
+        findings = examined()
+        assert [finding for finding in findings.values() if not finding.ok] == []
+        assert findings["key"].found == f"{access_key}, of the environment"
         assert [row["id"] for row in owner.rows()] == ["a"], "by DuckDB"
         catalog = spark_catalog.catalog(load_settings())
         assert [name for name in catalog if "access-key" in name or "token" in name] == []
-    assert bool(asked) == (source == "container")
+    assert bool(paths) == (source == "container")
 
 
 def test_a_key_of_a_role_is_renewed(stack: Settings, nothing_known: pytest.MonkeyPatch) -> None:
-    with role("first", "secret", 1) as (address, asked), with_settings(OBJECT_STORE__SECRET_KEY=""):
+    with role("first", "secret", 1) as (address, paths), with_settings(OBJECT_STORE__SECRET_KEY=""):
         nothing_known.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
         for _ in range(3):
             key = store_key.of(load_settings().object_store)
             assert key.access_key == "first"
             assert "secret" not in repr(key)
-    assert len(asked) >= 3
+    assert len(paths) >= 3
 
 
-def test_no_key_at_all_is_said_at_once(stack: Settings, nothing_known: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_at_once(stack: Settings, nothing_known: pytest.MonkeyPatch) -> None:
     with with_settings(OBJECT_STORE__SECRET_KEY=""):
         with pytest.raises(UserError, match="the environment has none"):
             store_key.of(load_settings().object_store)
-        found = examined()["key"]
-    assert not found.ok
-    assert "PULSE_OBJECT_STORE__SECRET_KEY" in str(found.fix)
+        finding = examined()["key"]
+    assert not finding.ok
+    assert "PULSE_OBJECT_STORE__SECRET_KEY" in str(finding.fix)

@@ -53,12 +53,12 @@ def test_a_task_goes_by_the_settings_of_its_run(
     assert (key.read_bytes(), key.stat().st_mode & 0o777) == (b"a key", 0o600)
 
 
-def test_a_task_is_told_no_secret_that_it_does_not_need(process: None, tmp_path: Path) -> None:
+def test_a_task_gets_no_secret_that_it_does_not_need(process: None, tmp_path: Path) -> None:
     given = task_settings.of_run(of_a_run(tmp_path))
     assert "of pulse_pipeline" in given.sections
     for secret in ("of pulse_owner", "of pulse_catalog", "of the superuser"):
         assert secret not in given.sections
-    assert "of " not in repr(given), "nor is what it is told printed with it"
+    assert "of " not in repr(given), "its repr shows no secret"
 
 
 def test_clients_stay_until_the_settings_change(process: None, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_the_standard_variables_turn_traces_off(
     tracing.flush(tracing.provider("test"))
 
 
-def test_a_wrong_setting_turns_traces_off_and_is_said(
+def test_a_wrong_setting_turns_traces_off_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
@@ -78,7 +78,7 @@ def test_a_collector_that_is_away_is_one_line_of_log(
     for _ in range(3):
         tracer.start_span("lost").end()
         tracing.provider("test", always=True).force_flush()
-    (record,) = [each for each in caplog.records if each.name.startswith(("pulse", "opentelemetry"))]
+    (record,) = [entry for entry in caplog.records if entry.name.startswith(("pulse", "opentelemetry"))]
     assert (record.name, record.levelno, record.exc_info) == ("pulse.tracing", logging.WARNING, None)
     assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in record.getMessage()
     assert "SECRET" not in record.getMessage()

@@ -33,27 +33,27 @@ def mine(stack: Settings) -> Iterator[str]:
     for owner in ("mine", "mine2", "theirs"):
         object_store.put(f"{root}/{owner}/data/a.parquet", BODY)
     yield f"{root}/mine"
-    object_store.delete(each.path for each in object_store.listed(root))
+    object_store.delete(item.path for item in object_store.listed(root))
 
 
-def client(found: Credentials, service: str = "s3") -> Any:
+def client(issued: Credentials, service: str = "s3") -> Any:
     store = load_settings().object_store
     return Session().create_client(
         service,
         region_name=store.region,
         endpoint_url=store.endpoint,
-        aws_access_key_id=found.access_key,
-        aws_secret_access_key=found.secret_key,
-        aws_session_token=found.session_token,
+        aws_access_key_id=issued.access_key,
+        aws_secret_access_key=issued.secret_key,
+        aws_session_token=issued.session_token,
     )
 
 
-def raw(found: Credentials, method: str, path: str, body: bytes = b"") -> int:
+def raw(issued: Credentials, method: str, path: str, body: bytes = b"") -> int:
     """The status of a signed request whose path is sent as it is written."""
     store = load_settings().object_store
     request = AWSRequest(method, f"{store.endpoint}{path}", {"Host": urlsplit(store.endpoint).netloc}, body)
     S3SigV4Auth(
-        Signing(found.access_key, found.secret_key, found.session_token), "s3", store.region
+        Signing(issued.access_key, issued.secret_key, issued.session_token), "s3", store.region
     ).add_auth(request)
     return int(URLLib3Session(timeout=PATIENCE_S).send(request.prepare()).status_code)
 
@@ -72,12 +72,12 @@ def refused(ask: Callable[..., object], **arguments: object) -> bool:
 
 
 def test_a_reader_reads_below_its_prefix(mine: str) -> None:
-    found = vended.credentials([mine], Mode.READ)
-    s3, place = client(found), split(mine)
+    issued = vended.credentials([mine], Mode.READ)
+    s3, place = client(issued), split(mine)
     assert s3.get_object(**split(f"{mine}/data/a.parquet"))["Body"].read() == BODY
     listed = s3.list_objects_v2(Bucket=place["Bucket"], Prefix=f"{place['Key']}/")["Contents"]
-    assert [each["Key"] for each in listed] == [f"{place['Key']}/data/a.parquet"]
-    assert timedelta(minutes=14) < found.expires_at - datetime.now(UTC) <= timedelta(minutes=15, seconds=5)
+    assert [item["Key"] for item in listed] == [f"{place['Key']}/data/a.parquet"]
+    assert timedelta(minutes=14) < issued.expires_at - datetime.now(UTC) <= timedelta(minutes=15, seconds=5)
 
 
 def test_a_writer_writes_and_deletes_below_its_prefix(mine: str) -> None:
@@ -117,14 +117,14 @@ def test_nobody_crosses_to_another_prefix(mine: str, mode: Mode) -> None:
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_no_path_leads_out_whatever_it_is_written_like(mine: str, trick: str, method: str) -> None:
     bucket, own = split(mine).values()
-    found = vended.credentials([mine], Mode.WRITE)
-    assert raw(found, "GET", f"/{bucket}/{own}/data/a.parquet") == 200
+    issued = vended.credentials([mine], Mode.WRITE)
+    assert raw(issued, "GET", f"/{bucket}/{own}/data/a.parquet") == 200
     status = raw(
-        found, method, f"/{bucket}/{trick.format(own=own)}/data/a.parquet", b"x" if method == "PUT" else b""
+        issued, method, f"/{bucket}/{trick.format(own=own)}/data/a.parquet", b"x" if method == "PUT" else b""
     )
     assert status in (400, 403, 404), "neither read, nor written"
     theirs = f"{mine.rpartition('/')[0]}/theirs"
-    assert [each.bytes for each in object_store.listed(theirs)] == [len(BODY)]
+    assert [item.bytes for item in object_store.listed(theirs)] == [len(BODY)]
 
 
 def test_a_reader_writes_nothing(mine: str) -> None:
@@ -139,11 +139,11 @@ def test_a_reader_writes_nothing(mine: str) -> None:
 
 @pytest.mark.parametrize("request_", ["add-user?accessKey=me", "list-users", "export-iam", "info"])
 def test_credentials_make_no_others(mine: str, request_: str) -> None:
-    found = vended.credentials([mine], Mode.WRITE)
+    issued = vended.credentials([mine], Mode.WRITE)
     method = "PUT" if request_.startswith("add") else "GET"
-    assert raw(found, method, f"/minio/admin/v3/{request_}", b"{}") == 403
+    assert raw(issued, method, f"/minio/admin/v3/{request_}", b"{}") == 403
     assert refused(
-        client(found, "sts").assume_role, RoleArn="arn:aws:iam::000000000000:role/x", RoleSessionName="again"
+        client(issued, "sts").assume_role, RoleArn="arn:aws:iam::000000000000:role/x", RoleSessionName="again"
     )
 
 
@@ -228,15 +228,15 @@ def test_accounts_without_a_secret_are_refused_for_that_reason(stack: Settings) 
 def test_a_tenant_that_revokes_keys_revokes_its_own(of_two: tuple[str, str], stack: Settings) -> None:
     """One request revoked the keys of all tenants, and Pulse's own: SQL and commits were gone for minutes."""
     one, other = of_two
-    its, others = (vended.credentials([at], Mode.READ, to_tenant=True) for at in of_two)
+    first, others = (vended.credentials([at], Mode.READ, to_tenant=True) for at in of_two)
     own = [vended.credentials([one], mode) for mode in Mode]
-    assert opens(its, one)
-    assert vending_accounts.revoke(stack, its) == 204
-    assert not opens(its, one)
+    assert opens(first, one)
+    assert vending_accounts.revoke(stack, first) == 204
+    assert not opens(first, one)
     assert opens(others, other)
     assert all(opens(key, one) for key in own)
-    assert vended.credentials([one], Mode.READ, to_tenant=True) is its, "nobody has noticed yet"
-    vended.drop([its.access_key])
+    assert vended.credentials([one], Mode.READ, to_tenant=True) is first, "nobody has noticed yet"
+    vended.drop([first.access_key])
     assert opens(vended.credentials([one], Mode.READ, to_tenant=True), one)
 
 
@@ -257,7 +257,7 @@ def test_a_tenant_s_account_opens_its_tables_alone(of_two: tuple[str, str], stac
         vended.credentials([one, other], Mode.READ, to_tenant=True)
 
 
-def test_accounts_that_are_missing_or_have_another_secret_are_found(
+def test_accounts_that_are_missing_or_have_another_secret_are_reported(
     of_two: tuple[str, str], stack: Settings
 ) -> None:
     """At each start of the API, which would otherwise write all of them, 7 ms each."""
@@ -289,10 +289,10 @@ def test_keys_of_a_store_without_such_accounts_are_issued_to_the_one_that_it_has
 
 
 def test_secrets_are_not_shown(mine: str) -> None:
-    found = vended.credentials([mine], Mode.READ)
-    assert found.access_key in repr(found)
-    assert found.secret_key not in f"{found}{found!r}"
-    assert found.session_token not in f"{found}{found!r}"
+    issued = vended.credentials([mine], Mode.READ)
+    assert issued.access_key in repr(issued)
+    assert issued.secret_key not in f"{issued}{issued!r}"
+    assert issued.session_token not in f"{issued}{issued!r}"
 
 
 def test_an_account_that_is_refused_is_named_with_what_to_do(
@@ -352,12 +352,12 @@ def test_more_locations_than_a_policy_holds_are_refused(stack: Settings) -> None
 
 
 def test_arrow_reads_with_them(mine: str, stack: Settings) -> None:
-    found = vended.credentials([mine], Mode.READ)
+    issued = vended.credentials([mine], Mode.READ)
     address = urlsplit(stack.object_store.endpoint)
     files = pafs.S3FileSystem(
-        access_key=found.access_key,
-        secret_key=found.secret_key,
-        session_token=found.session_token,
+        access_key=issued.access_key,
+        secret_key=issued.secret_key,
+        session_token=issued.session_token,
         endpoint_override=address.netloc,
         scheme=address.scheme,
     )

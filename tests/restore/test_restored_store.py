@@ -50,7 +50,7 @@ def objects(owner: Owner) -> set[str]:
     return {entry.path for folder in folders for entry in object_store.listed(folder)}
 
 
-def found(owner: Owner) -> list[Finding]:
+def findings_of(owner: Owner) -> list[Finding]:
     return list(findings.find_in(owner.tenant))
 
 
@@ -63,7 +63,7 @@ def repaired(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> list[Repaired]:
 def test_what_was_written_after_the_backup_comes_back(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.send(of_day(17, "a"), of_day(18, "b"), of_day(19, "c"))
     ingest(owner)
-    kept = objects(owner)
+    backup = objects(owner)
     owner.send(
         of_day(18, "d"), of_day(18, "a"), of_day(20, "e", amount=1.5), b"not JSON", event("x", dataset="y")
     )
@@ -71,16 +71,16 @@ def test_what_was_written_after_the_backup_comes_back(owner: Owner, monkeypatch:
     owner.send(of_day(20, "f"), event("z", country=3))
     ingest(owner)
     before = owner.rows()
-    object_store.delete(objects(owner) - kept)
+    object_store.delete(objects(owner) - backup)
 
-    kinds = [(finding.kind, finding.subject) for finding in found(owner)]
+    kinds = [(finding.kind, finding.subject) for finding in findings_of(owner)]
     assert kinds.count((Kind.TABLE, "orders")) == 1
     assert kinds.count((Kind.RAW, "_unresolved, orders")) == 1
     assert kinds.count((Kind.RAW, "orders")) == 1
     steps = repaired(owner, monkeypatch)
     assert [step.failed for step in steps] == [None] * len(steps)
     assert [str(step.day) for step in steps if step.day] == ["2026-11-18", "2026-11-20"]
-    assert found(owner) == []
+    assert findings_of(owner) == []
     assert owner.rows() == before
     report = reconcile_tenant(owner.tenant, raw=True)
     assert report.problems == []
@@ -106,13 +106,13 @@ def test_a_table_whose_metadata_is_gone_since_before_a_move(
     """Rows of a column that was replaced are only in the raw zone."""
     owner.send(of_day(16, "a", count=1), of_day(17, "b", count=2))
     ingest(owner)
-    kept = objects(owner)
+    backup = objects(owner)
     move(owner, **moved)
     owner.send(of_day(17, "c", colour="red", count=3))
     ingest(owner)
     before = owner.rows()
-    object_store.delete(objects(owner) - kept)
-    (lost,) = [finding for finding in found(owner) if finding.kind is Kind.TABLE]
+    object_store.delete(objects(owner) - backup)
+    (lost,) = [finding for finding in findings_of(owner) if finding.kind is Kind.TABLE]
     assert lost.detail.startswith(newest)
     assert {step.failed for step in repaired(owner, monkeypatch)} == {None}
     # As after any backfill, rows of rebuilt days follow the newest version.
@@ -120,7 +120,7 @@ def test_a_table_whose_metadata_is_gone_since_before_a_move(
         row | {"schema_version": 2} if row["timestamp"].day >= rebuilt_from else row for row in before
     ]
     balanced(owner)
-    assert found(owner) == []
+    assert findings_of(owner) == []
 
 
 def test_a_table_that_would_begin_without_rows_it_cannot_rebuild_stays(
@@ -128,10 +128,10 @@ def test_a_table_that_would_begin_without_rows_it_cannot_rebuild_stays(
 ) -> None:
     owner.send(of_day(16, "a", count=1))
     ingest(owner)
-    kept = objects(owner)
+    backup = objects(owner)
     move(owner, count={"type": "number"})
     pointer = location(owner)
-    object_store.delete({pointer, *(path for path in kept if "/raw/" in path)})
+    object_store.delete({pointer, *(path for path in backup if "/raw/" in path)})
     for future in kafka.admin().delete_records([TopicPartition(owner.tenant.topic, 0, 1)]).values():
         future.result(PATIENCE_S)
     (step,) = repaired(owner, monkeypatch)
@@ -140,13 +140,13 @@ def test_a_table_that_would_begin_without_rows_it_cannot_rebuild_stays(
 
 
 def test_erased_persons_do_not_come_back(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = objects(owner)
+    backup = objects(owner)
     owner.send(
         event("a", country="DE"), event("b", country="FR"), event("a", country="DE"), event("bad", country=1)
     )
     ingest(owner)
     erase(owner.tenant, "orders", "country=DE", lambda _: None)
-    object_store.delete(objects(owner) - kept)
+    object_store.delete(objects(owner) - backup)
     assert [step.failed for step in repaired(owner, monkeypatch)] == [None] * 3
     assert [row["id"] for row in owner.rows()] == ["b"]
     lines = b"".join(
@@ -162,18 +162,18 @@ def test_erased_persons_do_not_come_back(owner: Owner, monkeypatch: pytest.Monke
 
 def test_events_that_came_before_the_repair_are_named(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their day has no rows by the ledger, so no day that is rebuilt lands them."""
-    kept = objects(owner)
+    backup = objects(owner)
     owner.send(of_day(17, "a"))
     ingest(owner)
-    object_store.delete(objects(owner) - kept)
+    object_store.delete(objects(owner) - backup)
     owner.send(of_day(18, "b"))
     ingest(owner)
     assert [letter["reason"] for letter in owner.dead_letters()] == ["landing_failed"]
     assert [step.failed for step in repaired(owner, monkeypatch)] == [None] * 3
     assert [row["id"] for row in owner.rows()] == ["a"]
-    assert found(owner) == []  # without a restore such letters are an alert's
+    assert findings_of(owner) == []  # without a restore such letters are an alert's
     monkeypatch.setattr(store_mark, "compare", lambda: store_mark.Restored(None, None, "mark"))
-    (finding,) = found(owner)
+    (finding,) = findings_of(owner)
     assert finding.detail == "events that could not land are dead letters: 1"
     command = f"`pulse dlq replay {owner.tenant.slug} --dataset orders --reason landing_failed`"
     assert command in finding.fix
@@ -190,10 +190,10 @@ def test_raw_objects_of_erased_persons_are_deleted_again(
     retention.delete_removed(owner.tenant)
     (deleted,) = backup.keys() - objects(owner)
     object_store.put(deleted, backup[deleted])
-    (finding,) = found(owner)
+    (finding,) = findings_of(owner)
     assert finding.detail == "objects that retention or an erasure had deleted are there again: 1"
     assert [step.failed for step in repaired(owner, monkeypatch)] == [None]
-    assert found(owner) == []
+    assert findings_of(owner) == []
     assert deleted not in objects(owner)
     assert [row["id"] for row in owner.rows()] == ["b"]
     balanced(owner)
@@ -206,15 +206,15 @@ def test_a_table_of_the_tenants_own_whose_metadata_is_gone_is_named(
     rows = pa.table({"id": pa.array([1], pa.int64())})
     table = own_engine.create_table("own.mail", rows.schema)
     table.append(rows)
-    earlier, kept = table.metadata_location, objects(writer.owner)
+    earlier, backup = table.metadata_location, objects(writer.owner)
     table.append(rows)
     location = table.metadata_location
-    assert found(writer.owner) == []
-    younger = objects(writer.owner) - kept
-    gone = [path for path in younger if lost in path.removeprefix(table.location())]
-    assert len(gone) == 1
-    object_store.delete(gone)
-    (finding,) = found(writer.owner)
+    assert findings_of(writer.owner) == []
+    younger = objects(writer.owner) - backup
+    lost_paths = [path for path in younger if lost in path.removeprefix(table.location())]
+    assert len(lost_paths) == 1
+    object_store.delete(lost_paths)
+    (finding,) = findings_of(writer.owner)
     assert (finding.kind, finding.subject) == (Kind.TENANT_TABLE, "own.mail")
     assert finding.detail.endswith(f"is gone: {location}")
     assert finding.fix.endswith(f"by {earlier}")
@@ -227,7 +227,7 @@ def test_a_table_that_was_dropped_is_no_difference(writer: Guest, own_engine: Re
     table = own_engine.create_table("own.mail", rows.schema)
     table.append(rows)
     own_engine.drop_table("own.mail")
-    assert found(writer.owner) == []
+    assert findings_of(writer.owner) == []
     own_engine.register_table("own.mail", table.metadata_location)
     own_engine.purge_table("own.mail")
 
@@ -235,14 +235,14 @@ def test_a_table_that_was_dropped_is_no_difference(writer: Guest, own_engine: Re
 def test_what_kafka_no_longer_holds_is_named(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.send(of_day(17, "a"), of_day(17, "b"))
     batch = ingest(owner)
-    kept = objects(owner)
+    backup = objects(owner)
     owner.send(of_day(18, "c"))
     ingest(owner)
-    raw = {path for path in kept if "/raw/" in path}
-    object_store.delete(raw | {path for path in kept if path.endswith(".parquet")})
+    raw = {path for path in backup if "/raw/" in path}
+    object_store.delete(raw | {path for path in backup if path.endswith(".parquet")})
     for future in kafka.admin().delete_records([TopicPartition(owner.tenant.topic, 0, 2)]).values():
         future.result(PATIENCE_S)
-    table, lost = found(owner)
+    table, lost = findings_of(owner)
     assert "2026-11-17 cannot be rebuilt: raw objects are gone, and the topic no longer holds" in table.fix
     assert "rebuilds the others" not in table.fix
     assert lost.detail == f"2 events of batch {batch} (partition 0 from 0 to 2) are not in the raw zone"
@@ -250,7 +250,7 @@ def test_what_kafka_no_longer_holds_is_named(owner: Owner, monkeypatch: pytest.M
     assert str(step.day) == "2026-11-17"
     assert step.failed is not None
     assert step.failed.startswith(f"raw objects of batch {batch} are gone: put them back from a backup")
-    assert [finding.kind for finding in found(owner)] == [Kind.TABLE, Kind.RAW]
+    assert [finding.kind for finding in findings_of(owner)] == [Kind.TABLE, Kind.RAW]
 
 
 def test_files_of_earlier_snapshots(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,14 +261,14 @@ def test_files_of_earlier_snapshots(owner: Owner, monkeypatch: pytest.MonkeyPatc
     owner.send(event("b"))
     ingest(owner)
     object_store.delete(first)
-    (finding,) = found(owner)
+    (finding,) = findings_of(owner)
     assert finding.detail == "earlier snapshots with files that are gone: 1"
     (step,) = repaired(owner, monkeypatch)
     assert (step.done, step.failed) == (
         "earlier snapshots removed, because files of theirs are gone: 1",
         None,
     )
-    assert found(owner) == []
+    assert findings_of(owner) == []
     assert [row["id"] for row in owner.rows()] == ["a", "b"]
 
 
@@ -278,13 +278,13 @@ def test_a_process_that_dies_between_two_steps(
     def die() -> None:
         raise RuntimeError("killed")
 
-    kept = objects(owner)
+    backup = objects(owner)
     owner.send(event("a"))
     ingest(owner)
     owner.send(event("b"))
     ingest(owner)
     before, pointer = owner.rows(), location(owner)
-    object_store.delete(objects(owner) - kept)
+    object_store.delete(objects(owner) - backup)
     for point in ("restore.before_register", "restore.repoint.before_commit", "backfill.rebuilt"):
         at(point, die)
         with pytest.raises(RuntimeError, match="killed"):
@@ -292,7 +292,7 @@ def test_a_process_that_dies_between_two_steps(
         assert pointer == location(owner) or point == "backfill.rebuilt"
     assert [step.failed for step in repaired(owner, monkeypatch)] == [None]
     assert owner.rows() == before
-    assert found(owner) == []
+    assert findings_of(owner) == []
     balanced(owner)
 
 
@@ -324,14 +324,14 @@ def test_a_log_of_entities_is_never_rebuilt(owner: Owner, monkeypatch: pytest.Mo
     owner.send(entity("DE", people=80))
     ingest(owner)
     before, pointer = owner.rows("countries"), location(owner, "countries")
-    kept = objects(owner)
+    backup = objects(owner)
     orphan_files.remove(owner.tenant, lambda: table(owner, "countries"), [])
     assert location(owner, "countries") != pointer
     object_store.delete([location(owner, "countries")])
     (step,) = repaired(owner, monkeypatch)
     assert (step.done, step.failed) == ("pointed at metadata that is there", None)
     assert owner.rows("countries") == before
-    object_store.delete(path for path in kept if "/countries/" in path and path.endswith(".parquet"))
-    (finding,) = found(owner)
+    object_store.delete(path for path in backup if "/countries/" in path and path.endswith(".parquet"))
+    (finding,) = findings_of(owner)
     assert finding.fix.startswith("A log of entities cannot be rebuilt: put its files back from a backup")
     assert repaired(owner, monkeypatch) == []

@@ -23,9 +23,9 @@ def test_a_tick_in_the_future_is_none(ago: float, due: bool) -> None:
     state: Any = SimpleNamespace(
         instigator_data=SensorInstigatorData(last_tick_start_timestamp=time.time() - ago)
     )
-    found = daemon.elapsed(state)
-    assert (found is None) is due
-    assert due or found == pytest.approx(ago, abs=5)
+    elapsed = daemon.elapsed(state)
+    assert (elapsed is None) is due
+    assert due or elapsed == pytest.approx(ago, abs=5)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def test_an_instance_keeps_it_where_pulse_s_settings_say(
     with DagsterInstance.from_config(str(CONFIGURATION)) as instance:
         query = "SELECT current_database(), current_user"
         with instance.run_storage.connect() as connection:
-            found = connection.exec_driver_sql(query).one()
-    assert tuple(found) == (stack.postgres.dagster_database, "pulse_owner")
+            place = connection.exec_driver_sql(query).one()
+    assert tuple(place) == (stack.postgres.dagster_database, "pulse_owner")
 
 
 def test_connections_are_kept_and_replaced(stack: Settings) -> None:
@@ -60,14 +60,14 @@ def test_connections_are_kept_and_replaced(stack: Settings) -> None:
 def test_the_names_of_all_tables_are_not_read_in_each_tick(stack: Settings) -> None:
     storage = PooledStorage(stack.postgres.dagster_url())
     storage.schedule_storage.get_instigator_state("origin", "selector")
-    asked: list[str] = []
+    statements: list[str] = []
     with storage.run_storage.connect() as connection:
         sqlalchemy.event.listen(
-            connection.engine, "before_cursor_execute", lambda *found: asked.append(found[2])
+            connection.engine, "before_cursor_execute", lambda *event: statements.append(event[2])
         )
     assert storage.schedule_storage.get_instigator_state("origin", "selector") is None
     assert storage.schedule_storage.get_ticks("origin", "selector") == []
-    assert len(asked) == 2, asked
+    assert len(statements) == 2, statements
 
 
 HISTORY = """

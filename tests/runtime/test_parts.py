@@ -193,13 +193,13 @@ def test_a_service_reads_only_parts_that_have_changed_again(
     owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     types = (RepositorySnap, RepositoryErrorSnap)
-    parted, kept = PartedSnapshot(PARTS, file), KeptParts()
+    parted, parts = PartedSnapshot(PARTS, file), KeptParts()
     parted.refresh(rest)
-    first = kept.deserialize(parted.text(), types)
+    first = parts.deserialize(parted.text(), types)
     assert first == loaded(parted)
     other = create(owner)
     parted.refresh(rest)
-    second = kept.deserialize(parted.text(), types)
+    second = parts.deserialize(parted.text(), types)
     assert second == loaded(parted)
     read = {id(node) for node in first.asset_nodes}
     assert {n.asset_key.path[1] for n in second.asset_nodes if id(n) not in read} == {other}
@@ -251,13 +251,13 @@ def test_a_server_with_other_code_shows_the_parts_of_before_until_it_has_built_t
 def test_a_damaged_file_is_begun_anew(slug: str, rest: dg.RepositoryDefinition, tmp_path: Path) -> None:
     file = PartsFile(tmp_path / "parts.sqlite")
     PartedSnapshot(PARTS, file).refresh(rest)
-    (kept,) = tmp_path.iterdir()
-    kept.write_bytes(b"no database" * 1_000)
+    (database,) = tmp_path.iterdir()
+    database.write_bytes(b"no database" * 1_000)
     assert PartedSnapshot(PARTS, file).refresh(rest)
     assert slug in file.read()
 
 
-def test_alerts_look_at_the_checks_of_parts(
+def test_alerts_include_the_checks_of_parts(
     slug: str, rest: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = set(defs().get_repository_def().asset_graph.asset_check_keys)
@@ -298,7 +298,7 @@ def test_a_part_that_cannot_be_built_hides_no_other(
     assert f"lake/{slug}" not in shown
 
 
-def test_a_service_that_makes_many_objects_of_what_it_keeps_does_not_look_through_all_again_and_again(
+def test_a_service_with_many_kept_objects_does_not_scan_them_repeatedly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(snapshot_repository, "deserialize_value", None)

@@ -25,16 +25,16 @@ HOME = "pulse_pipelines/runtime/"
 
 def takes(*names: str) -> Callable[[Any], bool]:
     """Whether it can be called with these arguments."""
-    return lambda found: set(names) <= set(inspect.signature(found).parameters)
+    return lambda symbol: set(names) <= set(inspect.signature(symbol).parameters)
 
 
 def has(*names: str) -> Callable[[Any], bool]:
-    return lambda found: all(hasattr(found, name) for name in names)
+    return lambda symbol: all(hasattr(symbol, name) for name in names)
 
 
 CANARIES: dict[str, Callable[[Any], bool]] = {
     "dagster._api:snapshot_repository": has("deserialize_value"),
-    "dagster._check:CheckError": lambda found: issubclass(found, Exception),
+    "dagster._check:CheckError": lambda symbol: issubclass(symbol, Exception),
     "dagster._config.config_type:ConfigBoolInstance": has("kind"),
     "dagster._config.config_type:ConfigIntInstance": has("kind"),
     "dagster._config.config_type:ConfigStringInstance": has("kind"),
@@ -42,7 +42,7 @@ CANARIES: dict[str, Callable[[Any], bool]] = {
     "dagster._core.definitions.assets.definition.assets_definition:unique_id_from_asset_and_check_keys": (
         takes("entity_keys")
     ),
-    "dagster._core.errors:DagsterUserCodeUnreachableError": lambda found: issubclass(found, Exception),
+    "dagster._core.errors:DagsterUserCodeUnreachableError": lambda symbol: issubclass(symbol, Exception),
     "dagster._core.events:DagsterEventBatchMetadata": takes("id", "is_end"),
     "dagster._core.remote_origin:RemoteRepositoryOrigin": callable,
     "dagster._core.remote_representation.external_data:RepositorySnap": has(
@@ -57,13 +57,13 @@ CANARIES: dict[str, Callable[[Any], bool]] = {
     "dagster._core.storage.asset_check_execution_record:AssetCheckExecutionRecordStatus": has("SUCCEEDED"),
     "dagster._core.storage.asset_check_execution_record:COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES": len,
     "dagster._core.storage.local_compute_log_manager:LocalComputeLogManager": has("get_captured_local_path"),
-    "dagster._core.types.loadable_target_origin:LoadableTargetOrigin": lambda found: (
-        found(executable_path="python", working_directory="/", module_name="m").module_name == "m"
+    "dagster._core.types.loadable_target_origin:LoadableTargetOrigin": lambda symbol: (
+        symbol(executable_path="python", working_directory="/", module_name="m").module_name == "m"
     ),
     "dagster._core.utils:FuturesAwareThreadPoolExecutor": has("submit"),
     "dagster._core.workspace.context:WorkspaceProcessContext": has("create_request_context"),
     "dagster._core.workspace.context:WorkspaceRequestContext": has("read_only", "has_permission"),
-    "dagster._core.workspace.load_target:WorkspaceFileTarget": lambda found: found(paths=["a"]).paths,
+    "dagster._core.workspace.load_target:WorkspaceFileTarget": lambda symbol: symbol(paths=["a"]).paths,
     "dagster._daemon.cli:create_dagster_daemon_cli": callable,
     "dagster._daemon:sensor": has("get_elapsed", "MIN_INTERVAL_LOOP_TIME"),
     "dagster._grpc.__generated__:dagster_api_pb2": has("ReloadCodeRequest", "ReloadCodeReply"),
@@ -132,9 +132,9 @@ def imported() -> Iterator[tuple[str, str]]:
 
 
 def test_private_symbols_stand_in_one_room_and_have_canaries() -> None:
-    found = list(imported())
-    assert {path for _, path in found if not path.startswith(HOME)} == set()
-    assert {symbol for symbol, _ in found} == set(CANARIES)
+    symbols = list(imported())
+    assert {path for _, path in symbols if not path.startswith(HOME)} == set()
+    assert {symbol for symbol, _ in symbols} == set(CANARIES)
 
 
 @pytest.mark.parametrize("symbol", CANARIES)

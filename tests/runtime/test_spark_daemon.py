@@ -42,8 +42,8 @@ def daemon_of(session: SparkSession) -> tuple[int, list[bytes]]:
             yield pa.record_batch([pa.array([os.getppid()]), pa.array([words])], names=["pid", "words"])
 
     frame: Any = session.range(1).mapInArrow(parent, "pid long, words binary")
-    (found,) = frame.toArrow().to_pylist()
-    return found["pid"], bytes(found["words"]).split(b"\0")
+    (row,) = frame.toArrow().to_pylist()
+    return row["pid"], bytes(row["words"]).split(b"\0")
 
 
 def test_workers_are_forked_from_our_daemon(stack: Settings) -> None:
@@ -59,8 +59,8 @@ def test_workers_do_not_visit_what_their_daemon_imported(stack: Settings) -> Non
 
     with spark.session() as session:
         frame: Any = session.range(1).mapInArrow(frozen, "objects long")
-        (found,) = frame.toArrow().to_pylist()
-    assert found["objects"] > 10_000
+        (row,) = frame.toArrow().to_pylist()
+    assert row["objects"] > 10_000
 
 
 ARCHIVED = """
@@ -90,9 +90,9 @@ def test_directories_of_archives_are_not_read_again_before_each_task(tmp_path: P
 
 def test_what_spark_leaves_behind_is_in_the_home(stack: Settings) -> None:
     """And not among the temporary files of the machine, where nobody clears it away."""
-    found = state.read(Layout(stack.home))
-    assert found
-    server = found.services["spark"].process
+    recorded = state.read(Layout(stack.home))
+    assert recorded
+    server = recorded.services["spark"].process
     assert server
     (place,) = (
         word.partition(b"=")[2]

@@ -16,6 +16,6 @@ def test_without_spark_the_first_batch_says_what_is_wrong(
 ) -> None:
     with with_settings(SPARK__REMOTE="sc://127.0.0.1:9/;authorization=Bearer%20hidden"):
         assert warm_up() == 0
-    (told,) = caplog.messages
-    assert "Spark at sc://127.0.0.1:9 was not warmed up" in told
-    assert "hidden" not in told
+    (message,) = caplog.messages
+    assert "Spark at sc://127.0.0.1:9 was not warmed up" in message
+    assert "hidden" not in message

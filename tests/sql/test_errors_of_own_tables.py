@@ -108,9 +108,9 @@ def test_a_file_that_an_engine_removed_is_the_tenants_matter() -> None:
     tables = [
         replace(t, view=replace(t.view, folder=f"s3://pulse/{t.name}/")) for t in pinned("orders", "own.a")
     ]
-    gone = with_table_of(FileGone("GET 'http://store/pulse/own.a/x' (404)"), tables)
-    assert isinstance(gone, FileGone), "the query is repeated"
-    error = as_damage(gone)
+    missing = with_table_of(FileGone("GET 'http://store/pulse/own.a/x' (404)"), tables)
+    assert isinstance(missing, FileGone), "the query is repeated"
+    error = as_damage(missing)
     assert isinstance(error, UserError)
     assert "'own.a' cannot be read" in error.message
     of_dataset = with_table_of(FileGone("GET 'http://store/pulse/orders/x' (404)"), tables)

@@ -55,9 +55,9 @@ REFUSED_FUNCTIONS = (
     ],
 )
 def test_a_query_may_say_what_queries_say(sql: str, tables: set[str]) -> None:
-    found = GATE.check(sql)
-    assert found.tables == tables
-    assert (found.text, found.explain) == (sql, False)
+    checked = GATE.check(sql)
+    assert checked.tables == tables
+    assert (checked.text, checked.explain) == (sql, False)
 
 
 @pytest.mark.parametrize("written", ["%Y", "%Y.%n", "%%n %Y", "100%%%n"])
@@ -66,8 +66,8 @@ def test_a_format_that_is_written_exactly_may_be_used(written: str) -> None:
 
 
 def test_explain_is_of_a_query_that_may_run() -> None:
-    found = GATE.check(" explain\nSELECT 1")
-    assert (found.text, found.explain) == ("SELECT 1", True)
+    checked = GATE.check(" explain\nSELECT 1")
+    assert (checked.text, checked.explain) == ("SELECT 1", True)
     with pytest.raises(UserError, match="read_text"):
         GATE.check("EXPLAIN FROM read_text('/etc/passwd')")
     for sql in ("EXPLAIN ANALYZE SELECT 1", "EXPLAIN EXPLAIN SELECT 1", "EXPLAIN DROP TABLE x"):

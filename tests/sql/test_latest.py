@@ -25,28 +25,28 @@ WHERE newest = 1 AND NOT _is_deleted ORDER BY id
 
 @pytest.fixture
 def caller(new_caller: Callable[..., Caller]) -> Caller:
-    found = new_caller()
-    make_entities(found.owner)
-    return found
+    made = new_caller()
+    make_entities(made.owner)
+    return made
 
 
-def asked(caller: Caller, sql: str, **more: Any) -> dict[str, Any]:
+def answer_of(caller: Caller, sql: str, **more: Any) -> dict[str, Any]:
     answer = caller.http.post("/v1/sql", json={"sql": sql} | more)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def named(caller: Caller, name: str) -> NamedTable:
     tenant = caller.owner.tenant
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        (found,) = registry.named_tables(connection, tenant, [name])
-    return found
+        (named_table,) = registry.named_tables(connection, tenant, [name])
+    return named_table
 
 
 def test_it_has_the_newest_version_of_each_that_is_there(caller: Caller) -> None:
     owner, people = caller.owner, f"SELECT id, people FROM {LATEST} ORDER BY id"
-    nothing = asked(caller, f"FROM {LATEST}")
+    nothing = answer_of(caller, f"FROM {LATEST}")
     assert (nothing["rows"], nothing["snapshots"]) == ([], {SLUG: None})
     owner.send(*(entity(key, people=1) for key in ("DE", "FR", "IT", "ES")), entity("DE", people=2))
     ingest(owner)
@@ -57,21 +57,23 @@ def test_it_has_the_newest_version_of_each_that_is_there(caller: Caller) -> None
     latest = table(owner, SLUG).current_snapshot()
     assert first
     assert latest
-    now = asked(caller, people)
+    now = answer_of(caller, people)
     assert now["rows"] == [
         {"id": "DE", "people": 2},
         {"id": "ES", "people": 4},
         {"id": "IT", "people": None},
     ]
     assert now["snapshots"] == {SLUG: str(latest.snapshot_id)}, "by the dataset, whose snapshots these are"
-    assert asked(caller, f"FROM {LATEST} ORDER BY id")["rows"] == asked(caller, IDIOM)["rows"]
-    assert "_is_deleted" not in {row["column_name"] for row in asked(caller, f"DESCRIBE {LATEST}")["rows"]}
-    then = asked(caller, people, snapshots={SLUG: first.snapshot_id})["rows"]
+    assert answer_of(caller, f"FROM {LATEST} ORDER BY id")["rows"] == answer_of(caller, IDIOM)["rows"]
+    assert "_is_deleted" not in {
+        row["column_name"] for row in answer_of(caller, f"DESCRIBE {LATEST}")["rows"]
+    }
+    then = answer_of(caller, people, snapshots={SLUG: first.snapshot_id})["rows"]
     assert then == [{"id": key, "people": 2 if key == "DE" else 1} for key in ("DE", "ES", "FR", "IT")]
-    assert asked(caller, people, as_of="2020-01-01T00:00:00Z")["rows"] == []
+    assert answer_of(caller, people, as_of="2020-01-01T00:00:00Z")["rows"] == []
     both = f"SELECT (SELECT count(*) FROM {SLUG}) AS log, (SELECT count(*) FROM {LATEST}) AS state"
-    assert asked(caller, both)["rows"] == [{"log": 10, "state": 3}]
-    earlier = asked(caller, both, snapshots={SLUG: first.snapshot_id})
+    assert answer_of(caller, both)["rows"] == [{"log": 10, "state": 3}]
+    earlier = answer_of(caller, both, snapshots={SLUG: first.snapshot_id})
     assert earlier["rows"] == [{"log": 5, "state": 4}]
     assert earlier["snapshots"] == {SLUG: str(first.snapshot_id)}
     wrong = {"sql": people, "snapshots": {LATEST: first.snapshot_id}}
@@ -90,7 +92,7 @@ def test_it_is_there_for_entities_of_ones_own_alone(
     assert "events have no latest state" in answer.json()["detail"]
 
 
-def test_agents_are_told_of_it_and_may_ask_it(caller: Caller) -> None:
+def test_agents_can_list_and_query_it(caller: Caller) -> None:
     caller.owner.send(entity("DE", people=83))
     ingest(caller.owner)
 
@@ -99,8 +101,8 @@ def test_agents_are_told_of_it_and_may_ask_it(caller: Caller) -> None:
         request |= {"params": {"name": tool, "arguments": given}}
         accept = {"accept": "application/json, text/event-stream"}
         answer = caller.http.post("/mcp", json=request, headers=accept)
-        found: dict[str, Any] = answer.json()["result"]["structuredContent"]
-        return found
+        content: dict[str, Any] = answer.json()["result"]["structuredContent"]
+        return content
 
     assert call("describe_dataset", dataset="orders")["latest_state"] is None
     assert call("describe_dataset", dataset=SLUG)["latest_state"] == LATEST

@@ -114,7 +114,7 @@ def test_own_tables_are_read_beside_datasets(catalog: Api, two: Two, caller: Cal
         answer = ask(caller, f"FROM {missing}")
         assert (answer.status_code, answer.json()["type"]) == (404, "urn:pulse:problem:not-found"), missing
     listed = caller.http.get("/v1/sql").json()["queries"]
-    assert any("own.Counts" in each["snapshots"] for each in listed)
+    assert any("own.Counts" in entry["snapshots"] for entry in listed)
 
 
 def test_large_metadata_is_parsed_beside_the_api(
@@ -259,7 +259,7 @@ def forged(catalog: Api, two: Two, outside: Outside) -> dict[str, tuple[str, str
 
     The catalog takes all that are honest: it reads no manifests, which is why the reader must hold.
     """
-    found = {}
+    traps = {}
     for number, (trap, how) in enumerate(TRAPS.items()):
         name = f"trap_{number}"
         table = two.make(catalog, name, MINE)
@@ -271,9 +271,9 @@ def forged(catalog: Api, two: Two, outside: Outside) -> dict[str, tuple[str, str
         if not how.honest:  # a tenant may write over the file that the catalog points at
             with object_store.file_system().open_input_file(object_store.key(at)) as source:
                 put(table.metadata_location, source.read())
-        found[trap] = (name, at)
+        traps[trap] = (name, at)
     metadata.forget()
-    return found
+    return traps
 
 
 @pytest.mark.parametrize("trap", TRAPS)

@@ -77,8 +77,8 @@ def query(caller: Caller, sql: str, **more: Any) -> httpx.Response:
 def rows(caller: Caller, sql: str, **more: Any) -> list[dict[str, Any]]:
     answer = query(caller, sql, **more)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["rows"]
-    return found
+    content: list[dict[str, Any]] = answer.json()["rows"]
+    return content
 
 
 COUNTED = "SELECT country, count(*) AS n, sum(count) AS s FROM orders GROUP BY ALL ORDER BY 1"
@@ -93,10 +93,10 @@ def test_rows_come_in_every_form(caller: Caller) -> None:
     assert [column["name"] for column in answer.json()["columns"]] == ["country", "n", "s"]
 
     def of(media_type: str) -> bytes:
-        found = caller.http.post("/v1/sql", json={"sql": COUNTED}, headers={"accept": media_type})
-        assert found.status_code == 200
-        assert found.headers["content-type"].partition(";")[0] == media_type
-        return found.content
+        reply = caller.http.post("/v1/sql", json={"sql": COUNTED}, headers={"accept": media_type})
+        assert reply.status_code == 200
+        assert reply.headers["content-type"].partition(";")[0] == media_type
+        return reply.content
 
     assert of(CSV) == b"country,n,s\r\nDE,20,190\r\nFR,20,190\r\n"
     assert pa.ipc.open_stream(of(ARROW)).read_all().to_pylist() == EXPECTED
@@ -108,10 +108,10 @@ def test_rows_come_in_every_form(caller: Caller) -> None:
 
 
 def test_all_rows_are_those_that_pyiceberg_finds(lake: Lake, caller: Caller) -> None:
-    found = caller.http.post("/v1/sql", json={"sql": "FROM orders"}, headers={"accept": ARROW})
+    answer = caller.http.post("/v1/sql", json={"sql": "FROM orders"}, headers={"accept": ARROW})
     by_id = [("id", "ascending")]
     expected = table(lake.owner).scan().to_arrow().sort_by(by_id)
-    assert pa.ipc.open_stream(found.content).read_all().sort_by(by_id).to_pylist() == expected.to_pylist()
+    assert pa.ipc.open_stream(answer.content).read_all().sort_by(by_id).to_pylist() == expected.to_pylist()
 
 
 def test_a_query_travels_to_a_snapshot_and_to_a_moment(lake: Lake, caller: Caller) -> None:
@@ -155,7 +155,7 @@ def test_what_is_another_tenants_is_not_there(
     missing = query(caller, "SELECT * FROM nowhere")
     assert (missing.status_code, missing.json()["type"]) == (404, "urn:pulse:problem:not-found")
     query(caller, "SELECT 1 AS mine", query_id="mine")
-    assert "mine" not in [each["query_id"] for each in other.http.get("/v1/sql").json()["queries"]]
+    assert "mine" not in [entry["query_id"] for entry in other.http.get("/v1/sql").json()["queries"]]
     assert other.http.delete("/v1/sql/mine").status_code == 404
 
 
@@ -184,7 +184,7 @@ def test_every_query_is_recorded(lake: Lake, caller: Caller) -> None:
     query(caller, COUNTED, query_id="good")
     query(caller, "SELECT nope FROM orders", query_id="bad")
     query(caller, "FROM read_text('/etc/passwd')", query_id="refused")
-    by_id = {each["query_id"]: each for each in caller.http.get("/v1/sql").json()["queries"]}
+    by_id = {entry["query_id"]: entry for entry in caller.http.get("/v1/sql").json()["queries"]}
     good, bad, refused = by_id["good"], by_id["bad"], by_id["refused"]
     assert (good["state"], good["rows"], good["sql"]) == ("done", 2, COUNTED)
     assert good["key_id"] == caller.key.stored.key_id
@@ -201,7 +201,7 @@ def test_every_query_is_recorded(lake: Lake, caller: Caller) -> None:
         assert connection.execute("UPDATE sql_queries SET asked_at = now() - interval '91 days'").rowcount
     query(caller, "SELECT 1", query_id="later")
     left = caller.http.get("/v1/sql").json()["queries"]
-    assert [each["query_id"] for each in left] == ["later"]
+    assert [entry["query_id"] for entry in left] == ["later"]
 
 
 def test_a_query_whose_process_was_killed_has_an_error(lake: Lake, caller: Caller) -> None:
@@ -211,13 +211,13 @@ def test_a_query_whose_process_was_killed_has_an_error(lake: Lake, caller: Calle
     with postgres.tenant_transaction("pulse_api", lake.owner.tenant.tenant_id) as connection:
         ago = "UPDATE sql_queries SET asked_at = now() - interval '1 hour' WHERE query_id = 'killed'"
         connection.execute(ago)
-    found = caller.http.get("/v1/sql").json()["queries"]
-    (killed,) = (each for each in found if each["query_id"] == "killed")
+    queries = caller.http.get("/v1/sql").json()["queries"]
+    (killed,) = (entry for entry in queries if entry["query_id"] == "killed")
     assert (killed["state"], "has ended" in killed["error"]) == ("failed", True)
     assert not caller.http.get("/v1/sql?running=true").json()["queries"]
 
 
-def test_what_is_wrong_is_said(caller: Caller) -> None:
+def test_a_wrong_query_is_refused_with_its_reason(caller: Caller) -> None:
     for sql, why in (
         ("DROP TABLE orders", "not a query that only reads"),
         ("SELECT range FROM range(1000000000000)", "100,000 rows"),
@@ -241,7 +241,7 @@ def begun(caller: Caller, query_id: str) -> None:
 
 
 def state_of(owner: Owner, query_id: str) -> str:
-    return next(each.state for each in audit.queries(owner.tenant, 100) if each.query_id == query_id)
+    return next(entry.state for entry in audit.queries(owner.tenant, 100) if entry.query_id == query_id)
 
 
 def in_background(caller: Caller, api: Api, query_id: str) -> tuple[threading.Thread, list[httpx.Response]]:
@@ -286,7 +286,9 @@ def test_an_id_that_a_running_query_has_is_refused_at_once(lake: Lake, caller: C
     assert [query(caller, "SELECT 1", query_id=name).status_code for name in (".", "..", ".a")] == [422] * 3
 
 
-def test_a_look_that_fails_is_not_the_last(lake: Lake, caller: Caller, api: Api, at: AtPoint) -> None:
+def test_the_watch_for_cancelled_queries_goes_on_after_an_error(
+    lake: Lake, caller: Caller, api: Api, at: AtPoint
+) -> None:
     """Whatever the error is: else no query would be cancelled any more, and no key's end would end one."""
 
     def failing() -> None:
@@ -354,8 +356,8 @@ def test_tenants_take_turns_and_time_is_limited(
             thread.start()
         with closing(api.client(modest.text)) as client:
             while any(thread.is_alive() for thread in threads):
-                found = client.post("/v1/sql", json={"sql": "SELECT count(*) AS n FROM orders"})
-                assert found.status_code == 200, found.text
+                answer = client.post("/v1/sql", json={"sql": "SELECT count(*) AS n FROM orders"})
+                assert answer.status_code == 200, answer.text
                 time.sleep(0.3)
     refused = [answer for answer in answers if answer.status_code == 429]
     late = [answer for answer in answers if answer.status_code == 422]
@@ -382,8 +384,8 @@ def test_without_landlock_there_is_no_sql_unless_a_setting_says_so(
 
 
 def views(owner: Owner, **other: Any) -> list[View]:
-    (found,) = pinned.tables(owner.tenant, ["orders"], [], pinned.Travel())
-    return [View(**vars(found.view) | other)]
+    (pinned_table,) = pinned.tables(owner.tenant, ["orders"], [], pinned.Travel())
+    return [View(**vars(pinned_table.view) | other)]
 
 
 def place() -> tuple[dict[str, object], int]:
@@ -480,7 +482,11 @@ def test_a_key_that_its_tenant_has_revoked_is_taken_anew(lake: Lake, caller: Cal
     text = "SELECT count(*) AS n FROM orders"
     before = query(caller, text)
     assert before.status_code == 200, before.text
-    (key,) = [kept for wanted, kept in vended._cache.items() if wanted[2] == lake.owner.tenant.namespace]
+    (key,) = [
+        credentials
+        for cached, credentials in vended._cache.items()
+        if cached[2] == lake.owner.tenant.namespace
+    ]
     assert vending_accounts.revoke(load_settings(), key) == 204
     after = query(caller, text)
     assert after.status_code == 200, after.text
@@ -514,6 +520,6 @@ def test_the_page_is_true(api: Api, catalog: Api, new_caller: Callable[..., Call
     assert pq.read_table(tmp_path / "orders.parquet").num_rows == 2
     assert len((tmp_path / "orders.csv").read_text().splitlines()) == 3
     (program,) = blocks("sql.md", "python")
-    found: dict[str, Any] = {"PULSE": api.url, "KEY": own.key.text}
-    exec(program, found)  # noqa: S102 - the page's own
-    assert sorted(found["amounts"]["amount"].to_pylist()) == [7.5, 12.5]
+    variables: dict[str, Any] = {"PULSE": api.url, "KEY": own.key.text}
+    exec(program, variables)  # noqa: S102 - the page's own
+    assert sorted(variables["amounts"]["amount"].to_pylist()) == [7.5, 12.5]

@@ -60,8 +60,8 @@ NOT_IN_PARQUET = (
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Processes]:
-    with processes() as found:
-        yield found
+    with processes() as pool:
+        yield pool
 
 
 def test_every_type_is_in_json_and_csv(made: Processes) -> None:
@@ -88,16 +88,16 @@ def test_what_was_written_is_read_as_the_same(made: Processes) -> None:
 def test_booleans_and_sums_keep_their_types_at_any_depth(made: Processes) -> None:
     streamed = pa.ipc.open_stream(ask(made, NULLS, media_type=ARROW)).read_all()
     stored = pq.read_table(io.BytesIO(ask(made, NULLS, media_type=PARQUET)))
-    for found in (streamed, stored):
-        found.validate(full=True)
-        assert found.schema.field("flag").type == pa.bool_()
-        assert found.schema.field("list").type.value_type == pa.bool_()
-        assert found.schema.field("struct").type.field("a").type == pa.bool_()
-        assert found.schema.field("struct").type.field("b").type.value_type == pa.decimal128(38, 0)
-        assert found.schema.field("map").type.item_type == pa.bool_()
-        assert found.drop(["map", "pair"]).to_pylist() == NULL_ROWS
-        assert found.column("map").to_pylist() == [[("k", True)], None, []]
-        assert found.column("pair").to_pylist() == [[True, None], None, [None, False]]
+    for result in (streamed, stored):
+        result.validate(full=True)
+        assert result.schema.field("flag").type == pa.bool_()
+        assert result.schema.field("list").type.value_type == pa.bool_()
+        assert result.schema.field("struct").type.field("a").type == pa.bool_()
+        assert result.schema.field("struct").type.field("b").type.value_type == pa.decimal128(38, 0)
+        assert result.schema.field("map").type.item_type == pa.bool_()
+        assert result.drop(["map", "pair"]).to_pylist() == NULL_ROWS
+        assert result.column("map").to_pylist() == [[("k", True)], None, []]
+        assert result.column("pair").to_pylist() == [[True, None], None, [None, False]]
     answer = json.loads(ask(made, NULLS))
     assert answer["columns"][0] == {"name": "flag", "type": "bool"}
     maps = [{"map": [["k", True]], "pair": [True, None]}, {"map": None, "pair": None}]
@@ -107,9 +107,9 @@ def test_booleans_and_sums_keep_their_types_at_any_depth(made: Processes) -> Non
 
 @pytest.mark.parametrize("expression", NOT_IN_PARQUET)
 def test_a_type_that_parquet_lacks_is_named_with_its_column(made: Processes, expression: str) -> None:
-    with pytest.raises(UserError, match=r"the column 'when', of type .*Parquet has no such type") as said:
+    with pytest.raises(UserError, match=r"the column 'when', of type .*Parquet has no such type") as refused:
         ask(made, f'SELECT {expression} AS "when"', media_type=PARQUET)
-    assert "CAST" in str(said.value)
+    assert "CAST" in str(refused.value)
     ask(made, f'SELECT ({expression})::VARCHAR AS "when"', media_type=PARQUET)
 
 
@@ -117,9 +117,9 @@ def test_a_type_that_parquet_lacks_is_named_with_its_column(made: Processes, exp
 def test_a_number_of_39_digits_is_named_with_its_column(made: Processes, media_type: str) -> None:
     """HUGEINT is a decimal of 38 digits there: of more, readers make another number, or none."""
     for expression in (f"{2**127 - 1}", f"{{'a': [NULL, -{10**38}]}}"):
-        with pytest.raises(UserError, match=r"the column 'sum', of type .* a number of 39 digits") as said:
+        with pytest.raises(UserError, match=r"the column 'sum', of type .* a number of 39 digits") as refused:
             ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
-        assert "CAST" in str(said.value)
+        assert "CAST" in str(refused.value)
         assert len(json.loads(ask(made, f'SELECT {expression} AS "sum"'))["rows"]) == 1
     for expression in (f"{'9' * 38}::HUGEINT", "340282366920938463463374607431768211455::UHUGEINT", "sum(1)"):
         assert ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
@@ -127,9 +127,9 @@ def test_a_number_of_39_digits_is_named_with_its_column(made: Processes, media_t
 
 @pytest.mark.parametrize("expression", ["1::VARIANT", "[" * 100 + "1" + "]" * 100])
 def test_what_has_no_form_is_no_lack_of_memory(made: Processes, expression: str) -> None:
-    with pytest.raises(UserError, match="the result cannot be written as application/json") as said:
+    with pytest.raises(UserError, match="the result cannot be written as application/json") as refused:
         ask(made, f"SELECT {expression} AS x")
-    assert "memory" not in str(said.value)
+    assert "memory" not in str(refused.value)
 
 
 def test_numbers_that_duckdb_changes_are_those_of_the_page(made: Processes) -> None:
@@ -149,9 +149,9 @@ def test_numbers_that_duckdb_changes_are_those_of_the_page(made: Processes) -> N
 
 def test_rows_of_many_batches_and_odd_values_between_usual_ones(made: Processes) -> None:
     sql = "SELECT CASE WHEN range % 300 = 7 THEN NULL ELSE DATE '9999-12-30' + range::INTEGER END AS d"
-    found: list[Any] = json.loads(ask(made, f"{sql} FROM range(900)"))["rows"]
-    assert [row["d"] for row in found[:9]] == [
+    rows: list[Any] = json.loads(ask(made, f"{sql} FROM range(900)"))["rows"]
+    assert [row["d"] for row in rows[:9]] == [
         *("9999-12-30", "9999-12-31", "10000-01-01", "10000-01-02", "10000-01-03", "10000-01-04"),
         *("10000-01-05", None, "10000-01-07"),
     ]
-    assert len(found) == 900
+    assert len(rows) == 900

@@ -46,13 +46,13 @@ def frames(rows: list[Any]) -> dict[tuple[str, int], tuple[Any, ...]]:
         }
     )
     fitting, keys = state_keys.with_keys("key", table)
-    found = unpacked(window_buckets.frame(DATASET, keys, fitting)).to_pylist()
+    unpacked_rows = unpacked(window_buckets.frame(DATASET, keys, fitting)).to_pylist()
     return {
-        (each["key"], each["minute"]): (
-            *(each[name] for name in ("events", "first_at", "last_at")),
-            *(Fraction(each[name]) for name in ("s0", "s1")),
+        (row["key"], row["minute"]): (
+            *(row[name] for name in ("events", "first_at", "last_at")),
+            *(Fraction(row[name]) for name in ("s0", "s1")),
         )
-        for each in found
+        for row in unpacked_rows
     }
 
 

@@ -34,9 +34,9 @@ NAMES = ("DE", "FR", "é", "a/b", "NL", "", "x" * 600)
 
 def sent_at(event_id: str, second: int, **data: Any) -> bytes:
     """An event of a second of the day."""
-    found = json.loads(event(event_id, **data))
-    found["timestamp"] = f"2026-11-19T10:{second // 60:02}:{second % 60:02}Z"
-    return json.dumps(found).encode()
+    document = json.loads(event(event_id, **data))
+    document["timestamp"] = f"2026-11-19T10:{second // 60:02}:{second % 60:02}Z"
+    return json.dumps(document).encode()
 
 
 def declare(owner: Owner, by: str = "country", max_keys: int = STATE_KEYS) -> None:
@@ -45,9 +45,9 @@ def declare(owner: Owner, by: str = "country", max_keys: int = STATE_KEYS) -> No
 
 
 def state(owner: Owner) -> dict[str, tuple[str, str, str | None]]:
-    _, found = declared_states.page(owner.tenant, "orders", None, 1000)
-    assert [each.key for each in found] == sorted(each.key for each in found)
-    return {each.key: (each.timestamp, each.event_id, each.data) for each in found}
+    _, entries = declared_states.page(owner.tenant, "orders", None, 1000)
+    assert [entry.key for entry in entries] == sorted(entry.key for entry in entries)
+    return {entry.key: (entry.timestamp, entry.event_id, entry.data) for entry in entries}
 
 
 def model(owner: Owner, by: str = "country") -> dict[str, tuple[str, str]]:
@@ -61,7 +61,7 @@ def model(owner: Owner, by: str = "country") -> dict[str, tuple[str, str]]:
 
 
 def brief(owner: Owner) -> dict[str, tuple[str, str]]:
-    return {key: found[:2] for key, found in state(owner).items()}
+    return {key: entry[:2] for key, entry in state(owner).items()}
 
 
 def sound(owner: Owner) -> bool:
@@ -98,8 +98,8 @@ def test_the_state_is_that_of_a_plain_model(owner: Owner, seed: int) -> None:
             attempt = next_attempt(batch)
         run_batch(batch, attempt)
         assert brief(owner) == model(owner), point
-    found = declared_states.find(owner.tenant, "orders")
-    assert (found.keys, found.left_out, found.complete) == (len(state(owner)), 0, True)
+    declared = declared_states.find(owner.tenant, "orders")
+    assert (declared.keys, declared.left_out, declared.complete) == (len(state(owner)), 0, True)
     assert sound(owner)
     declared_states.drop(owner.tenant, "orders")
     declare(owner)
@@ -121,10 +121,10 @@ def test_the_event_is_kept_as_it_was_sent(owner: Owner) -> None:
         sent_at("c", 3, country="no count"),
     )
     ingest(owner)
-    found = state(owner)
-    assert found.keys() == {"5", "-6"}
-    assert json.loads(str(found["5"][2])) == sent
-    assert found["-6"][1:] == ("b", None), "too large"
+    entries = state(owner)
+    assert entries.keys() == {"5", "-6"}
+    assert json.loads(str(entries["5"][2])) == sent
+    assert entries["-6"][1:] == ("b", None), "too large"
 
 
 def test_keys_beyond_the_room_are_left_out_and_counted(owner: Owner) -> None:
@@ -135,10 +135,10 @@ def test_keys_beyond_the_room_are_left_out_and_counted(owner: Owner) -> None:
     owner.send(sent_at("again", 2, country="a"), sent_at("no", 2, country="d"))
     ingest(owner)
     assert brief(owner)["a"][1] == "again"
-    found = declared_states.find(owner.tenant, "orders")
-    assert (found.keys, found.left_out) == (2, 3)
-    (said,) = (each for each in declared_states.full() if each.tenant == owner.tenant.slug)
-    assert (said.dataset, said.missed_keys) == ("orders", 3)
+    declared = declared_states.find(owner.tenant, "orders")
+    assert (declared.keys, declared.left_out) == (2, 3)
+    (full,) = (candidate for candidate in declared_states.full() if candidate.tenant == owner.tenant.slug)
+    assert (full.dataset, full.missed_keys) == ("orders", 3)
     declare(owner, max_keys=4)
     assert brief(owner) == model(owner), "there is room now"
     assert sound(owner)
@@ -190,8 +190,8 @@ def test_what_cannot_be_a_state_is_refused_with_words(owner: Owner) -> None:
 def test_a_newer_schema_without_the_key_is_refused(owner: Owner) -> None:
     declare(owner, "count")
     number = {"type": "object", "properties": {"country": {"type": "string"}, "count": {"type": "number"}}}
-    found = registry.find_dataset(owner.tenant, "orders")
-    grown = json.loads(found.document)
+    dataset = registry.find_dataset(owner.tenant, "orders")
+    grown = json.loads(dataset.document)
     grown["properties"]["count"] = number["properties"]["count"]  # type: ignore[index]
     uri = registry.publish_schema(owner.tenant, "orders", json.dumps(grown)).schema_uri
     with pytest.raises(Conflict, match="key of the dataset's state"):

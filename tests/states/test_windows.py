@@ -53,14 +53,14 @@ Shown = dict[str, Any]
 
 def at_minute(event_id: str, minutes: float, **data: Any) -> bytes:
     """An event of so many minutes after START."""
-    found = json.loads(event(event_id, **data))
-    found["timestamp"] = (START + timedelta(minutes=minutes)).isoformat()
-    return json.dumps(found).encode()
+    document = json.loads(event(event_id, **data))
+    document["timestamp"] = (START + timedelta(minutes=minutes)).isoformat()
+    return json.dumps(document).encode()
 
 
 def declare(owner: Owner, *, build: bool = True, **how: Any) -> None:
-    wanted = Windows(**({"sums": SUMS, "session_gap_s": GAP_S} | how))
-    declared_states.declare(owner.tenant, "orders", "country", windows=wanted)
+    definition = Windows(**({"sums": SUMS, "session_gap_s": GAP_S} | how))
+    declared_states.declare(owner.tenant, "orders", "country", windows=definition)
     if build:
         state_build.build(owner.tenant, "orders")
 
@@ -72,10 +72,10 @@ def model(table: list[Shown], key: str, as_of: datetime) -> Shown:
 
 def windows(owner: Owner, key: str, as_of: datetime) -> Shown:
     """What is read."""
-    kept = declared_states.newest(owner.tenant, "orders", key, as_of).windows
-    assert kept is not None
-    assert kept.complete, "nothing is missing"
-    return states.shown(kept)
+    counted = declared_states.newest(owner.tenant, "orders", key, as_of).windows
+    assert counted is not None
+    assert counted.complete, "nothing is missing"
+    return states.shown(counted)
 
 
 def agree(owner: Owner) -> None:
@@ -92,11 +92,13 @@ def agree(owner: Owner) -> None:
         for key in keys:
             assert windows(owner, key, as_of) == model(rows, key, as_of), (key, as_of)
     assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []
-    found = declared_states.find(owner.tenant, "orders").windows
-    assert found is not None
-    assert found.complete
+    counted = declared_states.find(owner.tenant, "orders").windows
+    assert counted is not None
+    assert counted.complete
     with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
-        assert connection.execute("SELECT count(*) FROM event_window_buckets").fetchone() == (found.buckets,)
+        assert connection.execute("SELECT count(*) FROM event_window_buckets").fetchone() == (
+            counted.buckets,
+        )
 
 
 EVENT = st.builds(
@@ -212,7 +214,7 @@ def test_a_late_event_joins_two_sessions(owner: Owner) -> None:
 
 def sessions(owner: Owner, *minutes: float) -> list[tuple[float, float, int, bool]]:
     """Of DE as of minutes after START: its first and last minute, its events, and whether it is open."""
-    found = []
+    seen_sessions = []
     for at in minutes:
         shown = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=at)).windows
         assert shown is not None
@@ -220,8 +222,8 @@ def sessions(owner: Owner, *minutes: float) -> list[tuple[float, float, int, boo
         assert shown.session.complete
         moments = map(datetime.fromisoformat, (shown.session.first, shown.session.last))
         first, last = ((moment - START) / timedelta(minutes=1) for moment in moments)
-        found.append((first, last, shown.session.events, shown.session.open))
-    return found
+        seen_sessions.append((first, last, shown.session.events, shown.session.open))
+    return seen_sessions
 
 
 def test_a_build_does_not_wait_for_a_batch_that_holds_the_state(owner: Owner) -> None:
@@ -258,9 +260,9 @@ def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
     at("window_build.added", crash, always=True)
     with pytest.raises(KeyboardInterrupt):
         state_build.build(owner.tenant, "orders")
-    found = declared_states.find(owner.tenant, "orders").windows
-    assert found is not None
-    assert (found.buckets, found.complete) == (3, False)
+    counted = declared_states.find(owner.tenant, "orders").windows
+    assert counted is not None
+    assert (counted.buckets, counted.complete) == (3, False)
     shown = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=9)).windows
     assert shown is not None
     assert not shown.complete
@@ -323,14 +325,14 @@ def test_what_a_backfill_lands_is_counted_and_a_crash_before_the_build_is_seen(
     at("rewrite.after_commit", crash)
     with pytest.raises(KeyboardInterrupt):
         rebuilt(owner)
-    found = declared_states.find(owner.tenant, "orders").windows
-    assert found is not None
-    assert not found.complete
-    assert [each.outcome for each in upkeep.done(owner, Task.WINDOWS)] == ["done"]
-    kept = declared_states.newest(owner.tenant, "orders", "DE", START).windows
-    assert kept is not None
-    assert kept.windows["5m"] is not None
-    assert (kept.windows["5m"].events, kept.windows["5m"].sums) == (2, {"amount": Decimal("0.3")})
+    counted = declared_states.find(owner.tenant, "orders").windows
+    assert counted is not None
+    assert not counted.complete
+    assert [run.outcome for run in upkeep.done(owner, Task.WINDOWS)] == ["done"]
+    newest = declared_states.newest(owner.tenant, "orders", "DE", START).windows
+    assert newest is not None
+    assert newest.windows["5m"] is not None
+    assert (newest.windows["5m"].events, newest.windows["5m"].sums) == (2, {"amount": Decimal("0.3")})
     assert rebuilt(owner).rows == 2
     assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []
     assert buckets(owner) == [(0, 2)]
@@ -354,14 +356,14 @@ def test_without_room_the_oldest_minutes_go_and_what_is_left_is_exact(owner: Own
     owner.send(*(at_minute(f"e-{number}", number, amount=1) for number in numbers))
     ingest(owner)
     assert [at for at, _ in buckets(owner)] == [100, 1_200, 1_300]
-    assert looks(owner, 1_300) == {"5m": 1, "1h": 1, "24h": None}
+    assert counts_at(owner, 1_300) == {"5m": 1, "1h": 1, "24h": None}
     agree_but_for_room(owner)
     owner.send(at_minute("late", 0), at_minute("again", 1_300), at_minute("new", 1_301))
     ingest(owner)
     assert buckets(owner) == [(100, 1), (1_200, 1), (1_300, 2), (1_301, 1)]
     agree_but_for_room(owner)
-    (said,) = (each for each in declared_states.full() if each.tenant == owner.tenant.slug)
-    assert (said.missed_keys, said.minutes) == (0, 1_300)
+    (full,) = (state for state in declared_states.full() if state.tenant == owner.tenant.slug)
+    assert (full.missed_keys, full.minutes) == (0, 1_300)
 
 
 @pytest.mark.slow
@@ -370,11 +372,11 @@ def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
     owner.send(*(at_minute(f"at-once-{key}", 1_400, country=key) for key in ("DE", *"abcd")))
     ingest(owner)
     assert buckets(owner) == []
-    assert looks(owner, 1_400) == {"5m": None, "1h": None, "24h": None}
+    assert counts_at(owner, 1_400) == {"5m": None, "1h": None, "24h": None}
     owner.send(at_minute("after", 1_400 + RETENTION_MINUTES))
     ingest(owner)
-    assert looks(owner, 1_400 + RETENTION_MINUTES) == {"5m": 1, "1h": 1, "24h": 1}
-    assert [each for each in declared_states.full() if each.tenant == owner.tenant.slug] == []
+    assert counts_at(owner, 1_400 + RETENTION_MINUTES) == {"5m": 1, "1h": 1, "24h": 1}
+    assert [state for state in declared_states.full() if state.tenant == owner.tenant.slug] == []
     owner.send(
         at_minute("one", 1_401 + RETENTION_MINUTES),
         at_minute("two", 1_402 + RETENTION_MINUTES),
@@ -382,16 +384,16 @@ def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
     )
     owner.send(at_minute("four", 1_404 + RETENTION_MINUTES))
     ingest(owner)
-    assert looks(owner, 1_404 + RETENTION_MINUTES) == {"5m": None, "1h": None, "24h": None}
+    assert counts_at(owner, 1_404 + RETENTION_MINUTES) == {"5m": None, "1h": None, "24h": None}
     declare(owner, max_buckets=50)
     agree(owner)
 
 
-def looks(owner: Owner, minutes: int) -> dict[str, int | None]:
+def counts_at(owner: Owner, minutes: int) -> dict[str, int | None]:
     """Counted events as of so many minutes after START."""
-    kept = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=minutes)).windows
-    assert kept is not None
-    return {name: None if window is None else window.events for name, window in kept.windows.items()}
+    counted = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=minutes)).windows
+    assert counted is not None
+    return {name: None if window is None else window.events for name, window in counted.windows.items()}
 
 
 def agree_but_for_room(owner: Owner) -> None:

@@ -46,12 +46,12 @@ def page() -> Iterator[Page]:
 @pytest.fixture
 def picture(page: Page) -> Picture:
     """Keeps what the page shows in the folder PULSE_PICTURES, if that is set."""
-    kept = os.environ.get("PULSE_PICTURES")
+    target = os.environ.get("PULSE_PICTURES")
 
     def keep(name: str) -> None:
-        if kept:
-            Path(kept).mkdir(exist_ok=True)
+        if target:
+            Path(target).mkdir(exist_ok=True)
             page.wait_for_timeout(SETTLE_MS)
-            page.screenshot(path=Path(kept) / f"{name}.png")
+            page.screenshot(path=Path(target) / f"{name}.png")
 
     return keep

@@ -25,13 +25,13 @@ def changed_claims(
     with superuser() as connection:
         query = f"SELECT digests FROM {IDS} WHERE dataset_id = %s"
         runs = [Digests.unpacked(packed) for (packed,) in connection.execute(query, [dataset.dataset_id])]
-    there, gone = (
+    there, dropped = (
         Digests.joined(runs).run(),
         Digests.of(sorted(lost), dataset.claim_seed).run(),
     )
-    kept = there[~there.within(gone)]
-    assert len(kept) + len(gone) == len(there), "an id that is to be lost is not claimed"
-    run = Digests.joined([kept, Digests.of(sorted(got), dataset.claim_seed)]).run()
+    remaining = there[~there.within(dropped)]
+    assert len(remaining) + len(dropped) == len(there), "an id that is to be lost is not claimed"
+    run = Digests.joined([remaining, Digests.of(sorted(got), dataset.claim_seed)]).run()
     return f"""
         WITH gone AS (DELETE FROM {IDS} WHERE {{mine}} AND dataset_id = '{dataset.dataset_id}'
             RETURNING tenant_id, dataset_id, ends, claimed_on)

@@ -124,7 +124,7 @@ class Cluster:
 
     def executors(self) -> dict[str, int]:
         """Ids of executors that live, each with the number of its worker."""
-        found = {}
+        numbers = {}
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 words = (process / "cmdline").read_bytes().decode().split("\0")
@@ -132,8 +132,8 @@ class Cluster:
                     session = os.getsid(int(process.name))
                     for number, worker in self.workers.items():
                         if worker.pid == session:
-                            found[words[words.index("--executor-id") + 1]] = number
-        return found
+                            numbers[words[words.index("--executor-id") + 1]] = number
+        return numbers
 
     def kill_worker(self, number: int) -> None:
         """All processes of a worker's machine, as a power cut would."""
@@ -177,8 +177,8 @@ class Cluster:
     def written(self) -> Iterator[tuple[str, bytes]]:
         """What processes of the cluster wrote for people: logs, event logs and configuration."""
         for path in self.folder.rglob("*"):
-            told = path.suffix in (".log", ".properties") or path.name in ("stdout", "stderr")
-            if path.is_file() and (told or "events" in path.parts):
+            readable = path.suffix in (".log", ".properties") or path.name in ("stdout", "stderr")
+            if path.is_file() and (readable or "events" in path.parts):
                 yield str(path), path.read_bytes()
 
     def pages(self) -> Iterator[tuple[str, bytes]]:
@@ -194,9 +194,9 @@ class Cluster:
                 answer = http.get(url)
                 yield url, answer.content
                 if depth < DEPTH:
-                    found = (html.unescape(link) for link in LINK.findall(answer.text))
+                    links = (html.unescape(link) for link in LINK.findall(answer.text))
                     left += [
-                        (str(httpx.URL(url).join(link)), depth + 1) for link in found if DEED not in link
+                        (str(httpx.URL(url).join(link)), depth + 1) for link in links if DEED not in link
                     ]
         for path in ("environment", "stages?details=true", "sql?details=true", "allexecutors", "jobs"):
             yield path, json.dumps(self.rest(path)).encode()
@@ -222,7 +222,7 @@ def a_worker_dies_at_work(running: Cluster) -> Iterator[None]:
     (executor,) = killed
 
     def removed() -> bool:
-        known = {each["id"]: each for each in running.rest("allexecutors")}
+        known = {entry["id"]: entry for entry in running.rest("allexecutors")}
         return not known[executor]["isActive"] and len(known) > len(running.workers)
 
     wait(removed, "Spark has not noticed")

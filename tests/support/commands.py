@@ -35,20 +35,20 @@ def waiting_for(table: str, *arguments: str) -> "Iterator[tuple[subprocess.Popen
     """A command that waits within a query of a table, which is locked; and its backend of Postgres."""
     with superuser() as locking, superuser() as looking, locking.transaction():
         locking.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(table)))
-        found: list[int] = []
+        waiting: list[int] = []
 
         def blocked() -> bool:
-            found[:] = [pid for (pid,) in looking.execute(BLOCKED, [locking.info.backend_pid])]
-            return bool(found)
+            waiting[:] = [pid for (pid,) in looking.execute(BLOCKED, [locking.info.backend_pid])]
+            return bool(waiting)
 
         with command(*arguments) as running:
             wait(lambda: blocked() or running.poll() is not None, "it does not use the table")
-            assert found, running.communicate()
-            yield running, found[0]
+            assert waiting, running.communicate()
+            yield running, waiting[0]
 
 
 def ended(running: "subprocess.Popen[str]", end: Callable[[], object]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command, after what ends it."""
     end()
-    printed, said = running.communicate(timeout=PATIENCE_S)
-    return running.returncode, printed, said
+    printed, errors = running.communicate(timeout=PATIENCE_S)
+    return running.returncode, printed, errors

@@ -185,8 +185,8 @@ def roots(draw: st.DrawFn) -> Schema:
     """Of an event's data."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
     plain = draw(st.booleans())
-    each = leaf(PLAIN) if plain else leaf([*KINDS, *PARSED]) | schemas()
-    root: Schema = {"type": "object", "properties": {name: draw(each) for name in names}}
+    member = leaf(PLAIN) if plain else leaf([*KINDS, *PARSED]) | schemas()
+    root: Schema = {"type": "object", "properties": {name: draw(member) for name in names}}
     keywords = {
         "required": st.lists(st.sampled_from(names), max_size=2, unique=True),
         "additionalProperties": st.booleans(),
@@ -215,7 +215,7 @@ def near(schema: Any, root: Schema) -> st.SearchStrategy[Any]:
     for keyword in ("anyOf", "oneOf", "allOf"):
         if keyword in schema:
             return st.one_of(
-                *(near(each, root) for each in schema[keyword][: 1 if keyword == "allOf" else None])
+                *(near(branch, root) for branch in schema[keyword][: 1 if keyword == "allOf" else None])
             )
     if "const" in schema or "enum" in schema:
         return st.sampled_from(schema.get("enum", [schema.get("const")]))
@@ -246,7 +246,7 @@ def _of(kind: str, schema: Schema, root: Schema) -> st.SearchStrategy[Any]:
         case "array":
             return st.lists(near(schema.get("items", True), root), max_size=3)
         case "object":
-            members = {name: near(each, root) for name, each in schema.get("properties", {}).items()}
+            members = {name: near(member, root) for name, member in schema.get("properties", {}).items()}
             return st.fixed_dictionaries({}, optional=members) | st.dictionaries(
                 st.sampled_from(MEMBERS), scalars, max_size=2
             )
@@ -262,7 +262,7 @@ class Case:
 
     def accepted(self, data: dict[str, Any]) -> bool:
         """Whether the package `jsonschema` takes it."""
-        typed = {name: each for name, each in self._properties().items() if _typed(each)}
+        typed = {name: member for name, member in self._properties().items() if _typed(member)}
         return bool(
             Draft202012Validator(self.schema).is_valid(data)
             and Draft202012Validator({"properties": typed}, format_checker=FORMATS).is_valid(data)
@@ -281,15 +281,15 @@ class Case:
         """Those that have columns."""
         properties: dict[str, Schema] = dict(self.schema["properties"])
         return {
-            name: self.schema["$defs"]["shared"] if "$ref" in each else each
-            for name, each in properties.items()
+            name: self.schema["$defs"]["shared"] if "$ref" in member else member
+            for name, member in properties.items()
             if name != COLUMNLESS
         }
 
 
 def _typed(schema: Schema | None) -> bool:
-    found = schema or {}
-    return found.get("format") in PARSED and set(_kinds(found)) <= {"string", "null"}
+    resolved = schema or {}
+    return resolved.get("format") in PARSED and set(_kinds(resolved)) <= {"string", "null"}
 
 
 def _kinds(schema: Schema) -> list[str]:
@@ -299,7 +299,7 @@ def _kinds(schema: Schema) -> list[str]:
 
 def data_of(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:
     """Data of events for a schema: much of it valid."""
-    members = {name: near(each, schema) for name, each in schema["properties"].items()}
+    members = {name: near(member, schema) for name, member in schema["properties"].items()}
     names = st.sampled_from([*members, "undeclared", "z"])
     return st.one_of(
         st.fixed_dictionaries(members),
@@ -316,7 +316,7 @@ def gathered(count: int, events: int, number: int) -> list[Case]:
 
 def drawn(strategy: st.SearchStrategy[Any], count: int, number: int) -> list[Any]:
     """Up to so many values, by a seed."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
 
     @seed(number)
     @settings(
@@ -328,13 +328,13 @@ def drawn(strategy: st.SearchStrategy[Any], count: int, number: int) -> list[Any
     )
     @given(strategy)
     def gather(value: Any) -> None:
-        found.setdefault(json.dumps(value), value)
+        values.setdefault(json.dumps(value), value)
 
     with warnings.catch_warnings():
         # It sees that `random` was used, and cannot know that threads of a server beside it did.
         warnings.simplefilter("ignore", HypothesisDeprecationWarning)
         gather()
-    return list(found.values())[-count:]
+    return list(values.values())[-count:]
 
 
 def difference(case: Case, sent: dict[str, Any], row: dict[str, Any]) -> str | None:
@@ -362,7 +362,7 @@ def merged(value: Any, left: Any) -> Any:
     if isinstance(value, dict) and isinstance(left, dict):
         return {name: merged(value.get(name), left.get(name)) for name in value.keys() | left.keys()}
     if isinstance(value, list) and isinstance(left, list):
-        return [merged(*each) for each in zip(value, left, strict=True)]
+        return [merged(*pair) for pair in zip(value, left, strict=True)]
     return left if value is None else value
 
 
@@ -378,7 +378,7 @@ def same(sent: Any, seen: Any) -> bool:
     if isinstance(sent, dict) and isinstance(seen, dict):
         return sent.keys() == seen.keys() and all(same(item, seen[name]) for name, item in sent.items())
     if isinstance(sent, list) and isinstance(seen, list):
-        return len(sent) == len(seen) and all(same(*each) for each in zip(sent, seen, strict=True))
+        return len(sent) == len(seen) and all(same(*pair) for pair in zip(sent, seen, strict=True))
     if isinstance(sent, bool) or isinstance(seen, bool) or not isinstance(sent, int | float):
         return type(sent) is type(seen) and bool(sent == seen)
     if isinstance(seen, float):

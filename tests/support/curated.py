@@ -81,10 +81,10 @@ class Zone:
 
     def table(self, rollup: str, slug: str = "visits") -> dict[date, list[dict[str, Any]]]:
         """What the Iceberg table has, as DuckDB reads it."""
-        found: dict[date, list[dict[str, Any]]] = {}
+        rows_by_day: dict[date, list[dict[str, Any]]] = {}
         for row in self.ask("SELECT * FROM {table} ORDER BY ALL", self.location(rollup, slug)):
-            found.setdefault(row.pop("day"), []).append(row)
-        return found
+            rows_by_day.setdefault(row.pop("day"), []).append(row)
+        return rows_by_day
 
     def ask(self, query: str, location: str | None = None) -> list[dict[str, Any]]:
         """Rows of a DuckDB query over {table}: `visits` if no metadata is given."""

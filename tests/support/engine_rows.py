@@ -45,14 +45,14 @@ WRITERS: dict[str, Write] = {"pyiceberg": by_pyiceberg, "duckdb": by_duckdb, "sp
 
 def read(catalog: Api, guest: Guest, name: str, engines: Collection[str] = WRITERS) -> dict[str, Rows]:
     """The rows of a table in `own` as each engine reads them, by `id`."""
-    found: dict[str, pa.Table] = {}
+    tables: dict[str, pa.Table] = {}
     if "pyiceberg" in engines:
-        found["pyiceberg"] = rest(catalog, guest).load_table(f"own.{name}").scan().to_arrow()
+        tables["pyiceberg"] = rest(catalog, guest).load_table(f"own.{name}").scan().to_arrow()
     if "duckdb" in engines:
         with duck(catalog, guest) as connection:
-            found["duckdb"] = connection.execute(f"FROM {guest.tenant.slug}.own.{name}").to_arrow_table()
+            tables["duckdb"] = connection.execute(f"FROM {guest.tenant.slug}.own.{name}").to_arrow_table()
     if "spark" in engines:
         session, lake = spark(catalog, guest)
         session.sql(f"REFRESH TABLE {lake}.own.{name}").collect()  # it remembers tables for half a minute
-        found["spark"] = session.sql(f"SELECT * FROM {lake}.own.{name}").toArrow()
-    return {reader: rows.sort_by("id").to_pylist() for reader, rows in found.items()}
+        tables["spark"] = session.sql(f"SELECT * FROM {lake}.own.{name}").toArrow()
+    return {reader: rows.sort_by("id").to_pylist() for reader, rows in tables.items()}

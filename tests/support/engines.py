@@ -21,8 +21,8 @@ def rest(catalog: Api, guest: Guest, **how: str) -> RestCatalog:
         return RestCatalog("lake", uri=catalog.url, warehouse=guest.tenant.slug, **how)
     pasted: dict[str, Any] = {}
     exec(connect.written(Engine.PYICEBERG, guest.tenant.slug, guest.key.text, catalog.url), pasted)  # noqa: S102
-    found: RestCatalog = pasted["catalog"]
-    return found
+    catalog_of_page: RestCatalog = pasted["catalog"]
+    return catalog_of_page
 
 
 def duck(catalog: Api, guest: Guest) -> duckdb.DuckDBPyConnection:

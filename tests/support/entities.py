@@ -54,18 +54,18 @@ def declare(owner: Owner, expression: str, slug: str = SLUG) -> None:
 
 def model_of_subset(log: Iterable[dict[str, Any]], value: str) -> list[tuple[str, int, bool]]:
     """The log of a subset by name, from the whole log: ids, places, and whether the entity is gone."""
-    found, within = [], set()
+    changes, within = [], set()
     for version in log:
         key, here = version["_id"], version.get("name") == value
         if here or key in within:
-            found.append((key, version["_updated"], not here))
+            changes.append((key, version["_updated"], not here))
             (within.add if here else within.remove)(key)
-    return found
+    return changes
 
 
-def seen(found: Iterable[dict[str, Any]]) -> list[tuple[str, int, bool]]:
+def seen(log: Iterable[dict[str, Any]]) -> list[tuple[str, int, bool]]:
     """Versions as `model_of_subset` has them."""
-    return [(each["_id"], each["_updated"], each["_deleted"]) for each in found]
+    return [(version["_id"], version["_updated"], version["_deleted"]) for version in log]
 
 
 def pages(
@@ -76,19 +76,19 @@ def pages(
     subset: str | None = None,
 ) -> list[dict[str, Any]]:
     """All versions after a continuation, page by page."""
-    found = []
+    changes = []
     while (page := versions.page(owner.tenant, slug, since, limit, False, subset)).following != since:
-        found += [json.loads(line) for line in page.lines.splitlines()]
+        changes += [json.loads(line) for line in page.lines.splitlines()]
         since = page.following
-    return found
+    return changes
 
 
-def as_model(found: Iterable[dict[str, Any]]) -> list[tuple[str, dict[str, Any] | None]]:
+def as_model(log: Iterable[dict[str, Any]]) -> list[tuple[str, dict[str, Any] | None]]:
     """Versions as readers get them, as the model has them."""
     return [
         (
-            each["_id"],
-            None if each["_deleted"] else {k: v for k, v in each.items() if not k.startswith("_")},
+            version["_id"],
+            None if version["_deleted"] else {k: v for k, v in version.items() if not k.startswith("_")},
         )
-        for each in found
+        for version in log
     ]

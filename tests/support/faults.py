@@ -14,9 +14,9 @@ class AtPoint(Protocol):
         """Do something when a point is reached for the first time, or always; gives what it returned."""
 
 
-def often(points: Iterable[str], *kept: str) -> list[Any]:
+def often(points: Iterable[str], *always: str) -> list[Any]:
     """Fail points as parameters, of which only some are for each run; the others are `slow`."""
-    return [point if point in kept else pytest.param(point, marks=pytest.mark.slow) for point in points]
+    return [point if point in always else pytest.param(point, marks=pytest.mark.slow) for point in points]
 
 
 @pytest.fixture

@@ -63,12 +63,12 @@ class Forger:
                     file_size_in_bytes=size(path),
                 )
                 added = {"status": ManifestEntryStatus.ADDED, "snapshot_id": SNAPSHOT, "data_file": file}
-                gone = {
+                deleted = {
                     "status": ManifestEntryStatus.DELETED,
                     "sequence_number": 1,
                     "file_sequence_number": 1,
                 }
-                writer.add_entry(ManifestEntry.from_args(**added | (gone if removed else {})))
+                writer.add_entry(ManifestEntry.from_args(**added | (deleted if removed else {})))
         return writer.to_manifest_file()
 
     def manifest_list(self, *manifests: ManifestFile, codec: AvroCompressionCodec = "null") -> str:

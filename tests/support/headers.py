@@ -17,13 +17,13 @@ def send_named(owner: Owner, *named: tuple[bytes, bytes]) -> None:
     (path,) = Path(confluent_kafka.__file__).parent.parent.glob("confluent_kafka.libs/librdkafka*")
     library = ctypes.CDLL(str(path))
     library.rd_kafka_conf_new.restype = library.rd_kafka_new.restype = ctypes.c_void_p
-    said = ctypes.create_string_buffer(512)
+    message = ctypes.create_string_buffer(512)
     conf = ctypes.c_void_p(library.rd_kafka_conf_new())
     for key, value in load_settings().kafka.client().items():
         text = str(value).encode()
-        assert library.rd_kafka_conf_set(conf, key.encode(), text, said, 512) == 0, said.value
-    client = ctypes.c_void_p(library.rd_kafka_new(_PRODUCER, conf, said, 512))
-    assert client, said.value
+        assert library.rd_kafka_conf_set(conf, key.encode(), text, message, 512) == 0, message.value
+    client = ctypes.c_void_p(library.rd_kafka_new(_PRODUCER, conf, message, 512))
+    assert client, message.value
     size = ctypes.c_size_t
     for payload, name in named:
         failed = library.rd_kafka_producev(

@@ -54,11 +54,11 @@ def pointing_at(owner: Owner, elsewhere: str, slug: str = "orders") -> Iterator[
 
 def changed(owner: Owner, change: Callable[[Table], object], slug: str = "orders") -> str:
     """Metadata of the table after a change made with pyiceberg; nothing points at it yet."""
-    found = table(owner, slug)
-    before = found.metadata_location
-    change(found)
-    assert found.metadata_location != before
-    return found.metadata_location
+    current = table(owner, slug)
+    before = current.metadata_location
+    change(current)
+    assert current.metadata_location != before
+    return current.metadata_location
 
 
 def row(owner: Owner, **values: Any) -> pa.Table:

@@ -29,15 +29,15 @@ def need(owner: Owner, task: Task, day: date | None = None) -> Need:
 
 def do(owner: Owner, *tasks: Task) -> list[Done]:
     """Carry tasks out in this process, on the day of `support.ingest.event` where they are about a day."""
-    wanted = [need(owner, task) for task in tasks]
-    return list(run(spark, wanted, run_id="test", seconds=600))
+    needs = [need(owner, task) for task in tasks]
+    return list(run(spark, needs, run_id="test", seconds=600))
 
 
 def done(owner: Owner, *tasks: Task) -> list[Done]:
     """As `do`, each of which must succeed."""
-    found = do(owner, *tasks)
-    assert [each.outcome for each in found] == ["done"] * len(tasks), found
-    return found
+    results = do(owner, *tasks)
+    assert [result.outcome for result in results] == ["done"] * len(tasks), results
+    return results
 
 
 def live_files(owner: Owner) -> list[str]:
@@ -50,8 +50,8 @@ def objects(prefix: str) -> set[str]:
     from pyarrow import fs
 
     selector = fs.FileSelector(object_store.key(prefix), allow_not_found=True, recursive=True)
-    found = object_store.file_system().get_file_info(selector)
-    return {f"s3://{info.path}" for info in found if info.type is fs.FileType.File}
+    infos = object_store.file_system().get_file_info(selector)
+    return {f"s3://{info.path}" for info in infos if info.type is fs.FileType.File}
 
 
 def log(owner: Owner) -> list[tuple[str, str]]:

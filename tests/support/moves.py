@@ -21,8 +21,8 @@ def asked(owner: Owner, instance: dg.DagsterInstance) -> list[dg.RunRequest]:
     """What the sensor asks for the tenant in one tick."""
     from pulse_pipelines.defs.moves.sensor import dataset_moves
 
-    found = dataset_moves.evaluate_tick(dg.build_sensor_context(instance)).run_requests or []
-    return [request for request in found if request.tags["pulse/tenant"] == owner.tenant.slug]
+    requests = dataset_moves.evaluate_tick(dg.build_sensor_context(instance)).run_requests or []
+    return [request for request in requests if request.tags["pulse/tenant"] == owner.tenant.slug]
 
 
 def run(request: dg.RunRequest, instance: dg.DagsterInstance, **how: Any) -> dg.ExecuteInProcessResult:

@@ -22,7 +22,7 @@ def own_lake(catalog: Api, writer: Guest) -> Iterator[Lake]:
 @pytest.fixture
 def own_engine(catalog: Api, writer: Guest, own_lake: Lake) -> Iterator[RestCatalog]:
     """PyIceberg by that key; the tables that a test made are gone after it."""
-    found = rest(catalog, writer)
-    yield found
-    for name in found.list_tables("own"):
-        found.drop_table(name)
+    catalog_client = rest(catalog, writer)
+    yield catalog_client
+    for name in catalog_client.list_tables("own"):
+        catalog_client.drop_table(name)

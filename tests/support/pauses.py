@@ -28,9 +28,9 @@ def send(pids: Iterable[int], signal_: signal.Signals) -> None:
 @contextmanager
 def paused(service: str) -> Iterator[None]:
     """All processes of a service are stopped while the block runs."""
-    found = state.read(Layout(load_settings().home))
-    assert found is not None
-    process = found.services[service].process
+    recorded = state.read(Layout(load_settings().home))
+    assert recorded is not None
+    process = recorded.services[service].process
     assert process is not None
     family = processes.family(process, processes.table())
     try:

@@ -41,9 +41,9 @@ def make_pipe(owner: Owner, name: str) -> None:
     """A pipe, as a row alone: its source is nowhere."""
     if name not in {dataset.slug for dataset in registry.list_datasets(owner.tenant)}:
         make_entities(owner, name)
-    said = definition({"pipe": name, "source": "shop", "table": name, "dataset": name})
+    declared = definition({"pipe": name, "source": "shop", "table": name, "dataset": name})
     dataset = registry.find_dataset(owner.tenant, name)
     with superuser() as connection:
-        values = [owner.tenant.tenant_id, name, dataset.dataset_id, Jsonb(said.document)]
+        values = [owner.tenant.tenant_id, name, dataset.dataset_id, Jsonb(declared.document)]
         insert = "INSERT INTO pipes (tenant_id, pipe, dataset_id, definition) VALUES (%s, %s, %s, %s)"
         connection.execute(insert, values)

@@ -77,11 +77,11 @@ def judged(uri: str, warehouse: str, key: str, reports: Path, timeout: float = 1
 
 
 def _read(reports: Path) -> Verdict:
-    found: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
+    names_by_kind: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
     for path in sorted(reports.glob("TEST-*.xml")):
         for case in ET.parse(path).getroot().iter("testcase"):  # noqa: S314 - the kit wrote it
             name = f"{case.attrib['classname'].rpartition('.')[2]}.{case.attrib['name']}"
             bad = case.find("failure") is not None or case.find("error") is not None
             kind = "failed" if bad else "skipped" if case.find("skipped") is not None else "passed"
-            found[kind].append(name)
-    return Verdict(**{kind: tuple(names) for kind, names in found.items()})
+            names_by_kind[kind].append(name)
+    return Verdict(**{kind: tuple(names) for kind, names in names_by_kind.items()})

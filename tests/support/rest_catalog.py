@@ -48,8 +48,8 @@ class Lake:
         return self.client.post(f"{OWN}/tables/{quote(name)}", json=body)
 
     def load(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.get(f"{OWN}/tables/{quote(name)}").json()
-        return found
+        loaded: dict[str, Any] = self.client.get(f"{OWN}/tables/{quote(name)}").json()
+        return loaded
 
 
 @dataclass(frozen=True)

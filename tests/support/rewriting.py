@@ -27,8 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def write_rewritten(file: Path, config: pytest.Config) -> None:
     """Rewrite a module as its import would, unless that was done."""
     folder = rewrite.get_cache_dir(file)
-    kept = folder / (file.stem + rewrite.PYC_TAIL)
-    if rewrite._read_pyc(file, kept) is None:
+    compiled = folder / (file.stem + rewrite.PYC_TAIL)
+    if rewrite._read_pyc(file, compiled) is None:
         rewrite.try_makedirs(folder)
         source_hash, code = rewrite._rewrite_test(file, config)
-        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, kept)
+        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, compiled)

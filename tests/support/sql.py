@@ -110,8 +110,8 @@ def ask(
 
 
 def rows(made: Processes, sql: str, **how: object) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(ask(made, sql, **how))["rows"]  # type: ignore[arg-type]
-    return found
+    content: list[dict[str, object]] = json.loads(ask(made, sql, **how))["rows"]  # type: ignore[arg-type]
+    return content
 
 
 def said(made: Processes, sql: str, **how: object) -> str:

@@ -42,11 +42,11 @@ class Collector:
 
     def named(self, name: str, **attributes: Any) -> list[Exported]:
         """Every span of this name with these attributes, whose dots are underscores here."""
-        wanted = {key.replace("_", ".", 1): value for key, value in attributes.items()}
-        for each in providers():
-            tracing.flush(each, 30)
+        expected = {key.replace("_", ".", 1): value for key, value in attributes.items()}
+        for provider in providers():
+            tracing.flush(provider, 30)
         named = (span for span in self.spans if span.name == name)
-        return [span for span in named if wanted.items() <= span.attributes.items()]
+        return [span for span in named if expected.items() <= span.attributes.items()]
 
     def receive(self, body: bytes) -> None:
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -89,7 +89,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         tracing.provider.cache_clear()
         yield collector
-        for each in providers():
-            each.shutdown()
+        for provider in providers():
+            provider.shutdown()
         tracing.provider.cache_clear()
         server.shutdown()

@@ -44,7 +44,7 @@ def _unpacked(folder: Path, report: Report) -> None:
     _ARCHIVES.fill(folder, report)
     server, plugin = folder / f"{_SERVER}-{VERSION}.tar.gz", folder / f"{_PLUGIN}-{VERSION}.zip"
     with tarfile.open(server) as archive:
-        jars_of_it = [each for each in archive if Path(each.name).parts[1:2] == ("lib",)]
+        jars_of_it = [member for member in archive if Path(member.name).parts[1:2] == ("lib",)]
         archive.extractall(folder, jars_of_it, filter="data")
     (folder / f"{_SERVER}-{VERSION}" / "lib").rename(folder / "lib")
     (folder / f"{_SERVER}-{VERSION}").rmdir()
@@ -88,9 +88,11 @@ class Trino:
         name = name or guest.tenant.slug
         pasted = connect.written(Engine.TRINO, guest.tenant.slug, guest.key.text, catalog.url)
         given = properties(pasted) | more
-        assert not any("key" in each or "secret" in each for each in given), "keys to files are vended"
+        assert not any("key" in setting or "secret" in setting for setting in given), (
+            "keys to files are vended"
+        )
         connector = given.pop("connector.name")
-        listed = ", ".join(f'"{each}" = {text(value)}' for each, value in given.items())
+        listed = ", ".join(f'"{setting}" = {text(value)}' for setting, value in given.items())
         if (name,) not in self.rows("SHOW CATALOGS"):
             self.rows(f"CREATE CATALOG {name} USING {connector} WITH ({listed})")
         return replace(self, catalog=name)
@@ -113,7 +115,7 @@ class Trino:
             headers["X-Trino-Catalog"] = self.catalog
         answer = self.http.post("/v1/statement", content=query.encode(), headers=headers).json()
         while True:
-            columns = [(each["name"], each["typeSignature"]) for each in answer.get("columns") or ()]
+            columns = [(column["name"], column["typeSignature"]) for column in answer.get("columns") or ()]
             for row in answer.get("data") or ():
                 yield [
                     (name, _decoded(kind, value)) for (name, kind), value in zip(columns, row, strict=True)
@@ -138,8 +140,8 @@ def text(value: str) -> str:
 @pytest.fixture(scope="module")
 def trino(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Trino"]:
     """A server for the tests of a module; it takes a gigabyte."""
-    with running(tmp_path_factory.mktemp("trino")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("trino")) as server:
+        yield server
 
 
 @contextmanager
@@ -239,16 +241,16 @@ def _decoded(kind: dict[str, Any], value: Any) -> Any:
     """A value of JSON as PyIceberg's rows have it: maps are lists of pairs."""
     if value is None:
         return None
-    inner = [each["value"] for each in kind["arguments"]]
+    inner = [argument["value"] for argument in kind["arguments"]]
     match kind["rawType"]:
         case "array":
-            return [_decoded(inner[0], each) for each in value]
+            return [_decoded(inner[0], item) for item in value]
         case "map":
-            return [(_decoded(inner[0], key), _decoded(inner[1], each)) for key, each in value.items()]
+            return [(_decoded(inner[0], key), _decoded(inner[1], item)) for key, item in value.items()]
         case "row":
             return {
-                field["fieldName"]["name"]: _decoded(field["typeSignature"], each)
-                for field, each in zip(inner, value, strict=True)
+                field["fieldName"]["name"]: _decoded(field["typeSignature"], item)
+                for field, item in zip(inner, value, strict=True)
             }
         case name:
-            return _SCALARS.get(name, lambda found: found)(value)
+            return _SCALARS.get(name, lambda content: content)(value)

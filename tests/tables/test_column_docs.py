@@ -28,9 +28,16 @@ def of(document: dict[str, Any]) -> Mapping[str, str | None]:
 
 
 def test_a_description_is_the_column_s() -> None:
-    said = {"description": "Where it went"}
-    found = of(schema(a={"type": "string", **said}, b={"type": "number", **said}, c=CHOICE | said, d=CHOICE))
-    assert [found[name] for name in "abcd"] == [
+    described = {"description": "Where it went"}
+    descriptions = of(
+        schema(
+            a={"type": "string", **described},
+            b={"type": "number", **described},
+            c=CHOICE | described,
+            d=CHOICE,
+        )
+    )
+    assert [descriptions[name] for name in "abcd"] == [
         "text: Where it went",
         "Where it went",
         "JSON text: Where it went",
@@ -38,7 +45,7 @@ def test_a_description_is_the_column_s() -> None:
     ]
 
 
-def test_a_description_is_found_where_the_property_is() -> None:
+def test_a_description_is_that_of_the_property_at_any_depth() -> None:
     document = check_document(
         json.dumps(
             {
@@ -53,8 +60,8 @@ def test_a_description_is_found_where_the_property_is() -> None:
             }
         )
     )
-    found = of(document)
-    assert (found["a"], found["b"]) == ("Euros", "text: Other")
+    descriptions = of(document)
+    assert (descriptions["a"], descriptions["b"]) == ("Euros", "text: Other")
 
 
 @pytest.mark.parametrize(
@@ -93,8 +100,8 @@ def test_a_newer_version_says_it_anew() -> None:
     )
     table = table_schema(columns(old))
     declared = fitted(columns(new), new, table.model_dump_json(), grow=True)
-    found = docs(evolve(table, declared, 100).schema)
-    assert [found[name] for name in "abcde"] == ["text: A", "JSON text: B", "C", "D", "text: E"]
+    descriptions = docs(evolve(table, declared, 100).schema)
+    assert [descriptions[name] for name in "abcde"] == ["text: A", "JSON text: B", "C", "D", "text: E"]
 
 
 def test_a_table_without_docs_keeps_its_types() -> None:

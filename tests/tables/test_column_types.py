@@ -22,7 +22,9 @@ def test_every_kind_without_parts_has_an_entry() -> None:
 
 def test_the_page_has_a_row_for_each_type() -> None:
     rows = re.findall(r"^\| (.+) \| `(.+)` \| `(.+)` \|$", PAGE.read_text(), re.MULTILINE)
-    assert rows == [(each.declared_by, str(each.iceberg), str(each.arrow)) for each in SCALARS.values()]
+    assert rows == [
+        (scalar.declared_by, str(scalar.iceberg), str(scalar.arrow)) for scalar in SCALARS.values()
+    ]
 
 
 @pytest.mark.parametrize("content", [[b"\xff\xfe", b"a"], [b"", None]])

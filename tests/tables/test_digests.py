@@ -42,10 +42,10 @@ def test_a_run_has_each_once(given) -> None:
 
 
 @given(PAIRS | LARGE, PAIRS | LARGE)
-def test_what_is_within_a_run_is_found_whichever_is_longer(some, others) -> None:
-    wanted, run = digests(some).run(), digests(others).run()
-    assert pairs(wanted[wanted.within(run)]) == sorted(set(some) & set(others))
-    assert pairs(run[run.within(wanted)]) == sorted(set(some) & set(others))
+def test_shared_digests_are_selected_whichever_run_is_longer(some, others) -> None:
+    first, run = digests(some).run(), digests(others).run()
+    assert pairs(first[first.within(run)]) == sorted(set(some) & set(others))
+    assert pairs(run[run.within(first)]) == sorted(set(some) & set(others))
 
 
 @given(PAIRS | LARGE, PAIRS)
@@ -57,8 +57,8 @@ def test_what_is_packed_is_unpacked(some, others) -> None:
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.integers(-(2**63), 2**63 - 1))
 def test_a_digest_is_the_hash_under_the_seed(ids, seed) -> None:
-    expected = [xxh3_128_digest(each.encode(), seed % 2**64) for each in ids]
+    expected = [xxh3_128_digest(event_id.encode(), seed % 2**64) for event_id in ids]
     for given_as in (ids, pa.array(ids, pa.string()), pa.chunked_array([ids, ids[:0]], pa.string())):
         assert Digests.of(given_as, seed).blobs().to_pylist() == expected
-    words = [(int.from_bytes(each[:8]), int.from_bytes(each[8:])) for each in expected]
+    words = [(int.from_bytes(digest[:8]), int.from_bytes(digest[8:])) for digest in expected]
     assert pairs(Digests.of(ids, seed)) == words, "sorted as the bytes are"

@@ -22,6 +22,6 @@ def test_counts_that_add_up_are_an_outcome(parts: list[int]) -> None:
 
 @given(st.sets(st.integers(0, 60)))
 def test_runs_are_the_offsets_again_and_no_two_of_them_touch(offsets: set[int]) -> None:
-    found = list(runs(sorted(offsets)))
-    assert [offset for r in found for offset in range(r.lower, r.upper)] == sorted(offsets)
-    assert all(before.upper < after.lower for before, after in itertools.pairwise(found))
+    pieces = list(runs(sorted(offsets)))
+    assert [offset for r in pieces for offset in range(r.lower, r.upper)] == sorted(offsets)
+    assert all(before.upper < after.lower for before, after in itertools.pairwise(pieces))

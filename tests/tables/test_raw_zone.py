@@ -106,7 +106,10 @@ def test_an_erasure_keeps_the_other_days_as_they_were(owner: Owner) -> None:
     before = members(owner)
     erasure.erase(owner.tenant, "orders", "country=ADA")
     after = members(owner)
-    assert sorted(each for day, packed in after if day == DAYS[1] for each in ids(packed)) == ["18-0", "18-1"]
+    assert sorted(event_id for day, packed in after if day == DAYS[1] for event_id in ids(packed)) == [
+        "18-0",
+        "18-1",
+    ]
     assert [m for m in after if m[0] != DAYS[1]] == [m for m in before if m[0] != DAYS[1]]
     assert reconcile_tenant(owner.tenant).balanced
     for day in DAYS:
@@ -137,12 +140,12 @@ def test_each_hour_of_arrival_has_its_object(seen: Owner) -> None:
     with BatchFiles(seen.tenant, bucket, "batch-1", drop_copies=True, pause=lambda: None) as lake:
         lake.add(dataset, conformer.chunk(messages).tables["orders"])
         lake.add_raw("orders", messages[0].received_ms, b'{"not": "an event"}\n')
-    found = {
+    contents = {
         (part.path.split("/")[-2], part.day): ids(raw_zone.part(part.path, part.start, part.bytes))
         for part in lake.raw
         if part.day in DAYS[:2]
     }
-    assert found == {
+    assert contents == {
         ("hr=09", DAYS[0]): ["e0", "e4"],
         ("hr=09", DAYS[1]): ["e3"],
         ("hr=10", DAYS[0]): ["e2"],

@@ -51,9 +51,9 @@ def test_an_integer_that_no_double_holds_stays_in_the_rest(
         [pa.array([value, None], before), pa.array([text, None], pa.string())], ["x", "_extra"]
     )
     table = fitted(rows, pa.schema([pa.field("x", after), EXTRA]))
-    found = table.column("_extra").to_pylist()
-    assert found[1] is None
-    assert (None if found[0] is None else json.loads(found[0])) == expected
+    extras = table.column("_extra").to_pylist()
+    assert extras[1] is None
+    assert (None if extras[0] is None else json.loads(extras[0])) == expected
     assert table.column("x").type == after
 
 

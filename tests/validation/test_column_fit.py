@@ -43,7 +43,7 @@ NESTED = [
 TOKENS = [*DATES, *MOMENTS, *NUMBERS, *DIGITS, *NESTED, "null", "true", '"a"']
 TYPES: list[Any] = [
     *({"type": "string", "format": form} for form in ("date", "date-time")),
-    *({"type": [each, "null"]} for each in ("string", "integer", "number", "boolean")),
+    *({"type": [kind, "null"]} for kind in ("string", "integer", "number", "boolean")),
     *({"type": "array", "items": {"type": kind}} for kind in ("integer", ["integer", "null"], "number")),
     {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
     {"type": "object", "properties": {"zip": {"type": "integer"}}},
@@ -63,7 +63,10 @@ def at_the_door(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str,
     while not validation.done:
         validation.go_on(judge)
     notable = validation.verdicts().notable
-    return [(each["index"], each["reason"], each["pointer"], each["detail"]) for each in notable]
+    return [
+        (rejection["index"], rejection["reason"], rejection["pointer"], rejection["detail"])
+        for rejection in notable
+    ]
 
 
 def test_a_member_that_no_column_has_is_accepted_and_named() -> None:
@@ -73,22 +76,22 @@ def test_a_member_that_no_column_has_is_accepted_and_named() -> None:
     everything = sent | {"context": 1, "trace_id": "t", "tenant": TENANT.slug}
     many = sent | {f"m{number:02}{'x' * 200}": number for number in range(30)}
     refused = own | {"data": {"a": 1}}
-    assert told(follows, sent, everything, refused) == []
-    found = told(follows, own, sent, own | {"deleted": True})
-    assert [(each["member"], each["events"], each["fix"]) for each in found] == [
+    assert unknown_members(follows, sent, everything, refused) == []
+    members = unknown_members(follows, own, sent, own | {"deleted": True})
+    assert [(member["member"], member["events"], member["fix"]) for member in members] == [
         ("contxt", 2, "Did you mean context?"),
         ("deleted", 1, "Put what is to be stored into context or data"),
         ("fleet", 2, "Put what is to be stored into context or data"),
         ("shema_version", 2, "Did you mean schema_version?"),
     ]
-    assert found[0]["detail"] == "contxt is not a member of an event: no column has it"
-    assert [len(each["member"]) for each in told(follows, many)] == [100] * 20
-    assert told(replace(follows, kind=DatasetKind.ENTITIES), sent | {"deleted": True}) == []
+    assert members[0]["detail"] == "contxt is not a member of an event: no column has it"
+    assert [len(member["member"]) for member in unknown_members(follows, many)] == [100] * 20
+    assert unknown_members(replace(follows, kind=DatasetKind.ENTITIES), sent | {"deleted": True}) == []
 
 
-def told(follows: Dataset, *events: dict[str, Any]) -> Any:
+def unknown_members(follows: Dataset, *events: dict[str, Any]) -> Any:
     judge = Validator(Scope(TENANT, (follows,)), UNLIMITED)
-    validation = Validation([Item(json.dumps(each).encode()) for each in events])
+    validation = Validation([Item(json.dumps(document).encode()) for document in events])
     while not validation.done:
         validation.go_on(judge)
     return json.loads(validation.verdicts().document()).get("ignored", [])
@@ -96,12 +99,12 @@ def told(follows: Dataset, *events: dict[str, Any]) -> Any:
 
 def in_a_batch(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str, str | None, str]]:
     conformer = TopicConformer(Scope(TENANT, (follows,)), "batch", UNLIMITED)
-    found = []
+    rejections = []
     for place, payload in enumerate(payloads):
         for letter in conformer.chunk(messages([payload])).dead_letters:
             rejected = letter.rejected
-            found.append((place, rejected.reason.value, rejected.pointer, rejected.detail))
-    return found
+            rejections.append((place, rejected.reason.value, rejected.pointer, rejected.detail))
+    return rejections
 
 
 @pytest.mark.parametrize("version", [None, 1], ids=["its own version", "an earlier one"])
@@ -110,10 +113,10 @@ def test_the_door_and_the_batch_give_one_verdict(kind: Any, version: int | None)
     schema = {"type": "object", "properties": {"a": kind, "b": {"type": "string", "format": "date"}}}
     follows = replace(dataset(schema), earlier=((1, '{"type": "object"}'),))
     payloads = [event(f'{{"a": {token}, "b": "2026-11-19"}}', version) for token in TOKENS]
-    found = at_the_door(follows, payloads)
-    assert found == in_a_batch(follows, payloads)
-    assert 0 < len(found) < len(TOKENS) or (
-        kind == {} and {each[1] for each in found} <= {"integer_out_of_range"}
+    rejections = at_the_door(follows, payloads)
+    assert rejections == in_a_batch(follows, payloads)
+    assert 0 < len(rejections) < len(TOKENS) or (
+        kind == {} and {rejection[1] for rejection in rejections} <= {"integer_out_of_range"}
     )
 
 

@@ -79,28 +79,28 @@ def conform(caller: Caller, cases: Sequence[Case]) -> None:
         for slug, case in taken.items()
         for number, data in enumerate(case.data)
     }
-    wanted = {where for where, data in sent.items() if taken[where[0]].accepted(data)}
-    assert wanted, "nothing is accepted"
-    assert sent.keys() - wanted, "nothing is refused"
+    accepted = {where for where, data in sent.items() if taken[where[0]].accepted(data)}
+    assert accepted, "nothing is accepted"
+    assert sent.keys() - accepted, "nothing is refused"
     refused = {where for slug in taken for where in collect(caller, slug, sent)}
-    wrong = [about(taken, sent, where, "at the door") for where in refused ^ (sent.keys() - wanted)]
+    wrong = [about(taken, sent, where, "at the door") for where in refused ^ (sent.keys() - accepted)]
     ingest(owner)
     letters = {
         (letter["dataset"], json.loads(bytes(letter["payload"]))["event_id"])
         for letter in owner.dead_letters()
     }
-    wrong += [about(taken, sent, where, "as a dead letter") for where in letters ^ (sent.keys() - wanted)]
+    wrong += [about(taken, sent, where, "as a dead letter") for where in letters ^ (sent.keys() - accepted)]
     for slug, case in taken.items():
         exact = {row["id"]: row for row in owner.rows(slug)}
         by_pyiceberg = [with_nulls(row, exact.get(row["id"], {})) for row in scanned(owner, slug)]
         for reader, rows in (("DuckDB", owner.rows(slug)), ("PyIceberg", by_pyiceberg)):
             there = {(slug, row["id"]): row for row in rows}
             assert len(there) == len(rows), "an event has two rows"
-            of_slug = {where for where in wanted if where[0] == slug}
+            of_slug = {where for where in accepted if where[0] == slug}
             wrong += [about(taken, sent, where, f"by {reader}") for where in there.keys() ^ of_slug]
             for where in there.keys() & of_slug:
-                if found := difference(case, sent[where], there[where]):
-                    wrong.append(about(taken, sent, where, f"by {reader}: {found}"))
+                if deviation := difference(case, sent[where], there[where]):
+                    wrong.append(about(taken, sent, where, f"by {reader}: {deviation}"))
     assert not wrong, f"{len(wrong)} differences, such as:\n" + "\n".join(sorted(wrong, key=len)[:3])
 
 
@@ -109,7 +109,7 @@ def with_nulls(seen: Any, exact: Any) -> Any:
     if isinstance(seen, dict) and isinstance(exact, dict):
         return {name: with_nulls(value, exact.get(name)) for name, value in seen.items()}
     if isinstance(seen, list) and isinstance(exact, list) and len(seen) == len(exact):
-        return [with_nulls(*each) for each in zip(seen, exact, strict=True)]
+        return [with_nulls(*pair) for pair in zip(seen, exact, strict=True)]
     return exact if seen == [] and exact is None else seen
 
 
@@ -146,5 +146,5 @@ def about(
     taken: dict[str, Case], sent: dict[tuple[str, str], dict[str, Any]], where: tuple[str, str], what: str
 ) -> str:
     case, data = taken[where[0]], sent[where]
-    said = "accepts" if case.accepted(data) else "refuses"
-    return f"jsonschema {said} {json.dumps(data)} by {json.dumps(case.schema)}; not so {what}"
+    verdict = "accepts" if case.accepted(data) else "refuses"
+    return f"jsonschema {verdict} {json.dumps(data)} by {json.dumps(case.schema)}; not so {what}"

@@ -120,9 +120,9 @@ PROPERTIES = [
     *({"type": "string"}, {"type": ["string", "null"]}, {"type": "string", "enum": ["a", "EWR", ""]}),
     *({"type": ["string", "null"], "enum": ["a", None]}, {"type": ["string", "null"], "enum": ["a"]}),
     *({"type": "string", "enum": ["a", None]}, {"type": "string", "enum": ["a"], "minLength": 2}),
-    *({"type": "string", "pattern": each} for each in PATTERNS),
+    *({"type": "string", "pattern": pattern} for pattern in PATTERNS),
     *({"type": "string", name: n} for name in ("minLength", "maxLength") for n in (0, 1, 2, 2.0)),
-    *({"type": "string", "format": each} for each in ("date-time", "date", "email")),
+    *({"type": "string", "format": form} for form in ("date-time", "date", "email")),
     *BOUNDED,
     *(
         {"type": "integer", "minimum": 0, "exclusiveMinimum": 0},
@@ -136,8 +136,8 @@ PROPERTIES = [
     ),
     *({"type": "integer", "enum": [1, 5]}, {"type": "number", "const": 1}, {"type": ["boolean", "null"]}),
     *(
-        {"type": "array", "items": {"type": each}}
-        for each in ("string", "integer", "number", ["integer", "null"])
+        {"type": "array", "items": {"type": kind}}
+        for kind in ("string", "integer", "number", ["integer", "null"])
     ),
     *({"type": "array", "items": {"type": "integer"}, name: 1} for name in ("minItems", "maxItems")),
     *(
@@ -218,8 +218,8 @@ def events(draw: st.DrawFn, members: st.SearchStrategy[list[tuple[str, str]]]) -
         if pair is not None:
             pairs.insert(draw(st.integers(0, len(pairs))), pair)
     around = draw(st.sampled_from([("", "")] * 8 + [(" ", "\n"), ("\ufeff", ""), ("", " x"), ("[", "]")]))
-    found = around[0] + object_of(pairs) + around[1]
-    return found.encode(errors="surrogatepass") + draw(st.sampled_from([b""] * 9 + [b"\xff"]))
+    payload = around[0] + object_of(pairs) + around[1]
+    return payload.encode(errors="surrogatepass") + draw(st.sampled_from([b""] * 9 + [b"\xff"]))
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,9 @@ class Ways:
 
 def conformed(conformer: TopicConformer, payloads: list[bytes]) -> tuple[Any, ...]:
     """Everything that becomes of events, to be compared byte by byte."""
-    found = conformer.chunk(messages(payloads))
-    tables = {slug: [repr(row) for row in table.to_pylist()] for slug, table in found.tables.items()}
-    return tables, sorted(map(repr, found.dead_letters))
+    chunk = conformer.chunk(messages(payloads))
+    tables = {slug: [repr(row) for row in table.to_pylist()] for slug, table in chunk.tables.items()}
+    return tables, sorted(map(repr, chunk.dead_letters))
 
 
 def refused(schema: dict[str, Any]) -> bool:
@@ -307,12 +307,12 @@ def test_a_property_that_is_absent_is_not_null() -> None:
     absent = single("null").replace(b'"a":null', b"")
     deleted = absent.replace(b'"data":{}', b'"data":{"a":1},"deleted":true')
     payloads = [absent, single("null"), deleted, deleted.replace(b"true", b"false")]
-    found = ways.quickly.chunk(messages(payloads))
-    hashes = found.tables["orders"].column("_hash").to_pylist()
+    chunk = ways.quickly.chunk(messages(payloads))
+    hashes = chunk.tables["orders"].column("_hash").to_pylist()
     assert None not in hashes[:2]
     assert hashes[0] != hashes[1]
     assert hashes[2] is None
-    assert len(found.dead_letters) == 1  # no deletion, and a number
+    assert len(chunk.dead_letters) == 1  # no deletion, and a number
     assert not ways.differ(payloads)
 
 
@@ -357,12 +357,12 @@ PLAIN = {
 
 
 def test_a_plain_schema_has_a_decoder_that_takes_its_events() -> None:
-    found = quick.decoder([dataset(PLAIN)], ["acme"])
-    assert found is not None
+    decoder = quick.decoder([dataset(PLAIN)], ["acme"])
+    assert decoder is not None
     data = {"a": "EWR", "n": 1, "x": 1, "e": None, "at": "2026", "class": True, "tags": ["a"]}
     event = {"event_id": "e", "dataset": "orders", "timestamp": "t", "data": data, "context": {"b": [1]}}
-    decoded = found.one(json.dumps(event).encode())
-    assert {name: found.column(dataset(PLAIN), name, [decoded.data])[0] for name in data} == data
+    decoded = decoder.one(json.dumps(event).encode())
+    assert {name: decoder.column(dataset(PLAIN), name, [decoded.data])[0] for name in data} == data
     assert decoded.context == {"b": [1]}
 
 
@@ -400,12 +400,12 @@ PIECES = [
 @example([WHOLE + b"\n" + WHOLE + b"\n" + WHOLE[:15], b"", WHOLE[15:]])
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5))
 def test_events_that_are_decoded_in_one_call_are_those_of_their_payloads(payloads: list[bytes]) -> None:
-    found = quick.decoder([dataset(PLAIN)], ["acme"])
-    assert found is not None
-    alone = [found.one(payload) for payload in payloads]
-    together = found.all(b"\n".join(payloads), len(payloads))
+    decoder = quick.decoder([dataset(PLAIN)], ["acme"])
+    assert decoder is not None
+    alone = [decoder.one(payload) for payload in payloads]
+    together = decoder.all(b"\n".join(payloads), len(payloads))
     assert together is None or [*map(repr, together)] == [*map(repr, alone)]
-    assert found.all(b"\n".join([WHOLE] * 3), 3) is not None
+    assert decoder.all(b"\n".join([WHOLE] * 3), 3) is not None
 
 
 def test_datasets_that_are_not_plain_leave_the_others_theirs() -> None:
@@ -413,9 +413,9 @@ def test_datasets_that_are_not_plain_leave_the_others_theirs() -> None:
         "type": "object",
         "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}},
     }
-    found = quick.decoder([dataset(nested, "nested"), dataset(PLAIN)], ["acme"])
-    assert found is not None
-    assert [*found.slugs.values()] == ["orders"]
+    decoder = quick.decoder([dataset(nested, "nested"), dataset(PLAIN)], ["acme"])
+    assert decoder is not None
+    assert [*decoder.slugs.values()] == ["orders"]
     assert quick.decoder([dataset(nested, "nested")], ["acme"]) is None
 
 

@@ -57,8 +57,8 @@ def judge(limits: Any = LIMITS, on_invalid: str = "refuse") -> Validator:
 
 
 def event(event_id: str, slug: str, **data: Any) -> bytes:
-    found = {"event_id": event_id, "dataset": slug, "timestamp": "2026-11-19T10:00:00Z", "data": data}
-    return json.dumps(found).encode()
+    document = {"event_id": event_id, "dataset": slug, "timestamp": "2026-11-19T10:00:00Z", "data": data}
+    return json.dumps(document).encode()
 
 
 def cheap(event_id: str) -> bytes:
@@ -67,9 +67,9 @@ def cheap(event_id: str) -> bytes:
 
 @pytest.fixture
 def workers() -> Iterator[ValidatorPool]:
-    found = ValidatorPool(1)
-    yield found
-    found.close()
+    pool = ValidatorPool(1)
+    yield pool
+    pool.close()
 
 
 def test_a_schema_that_may_be_published_has_events_that_are_too_expensive() -> None:
@@ -82,8 +82,8 @@ def test_a_schema_that_may_be_published_has_events_that_are_too_expensive() -> N
 
 def share(judged: Validator, *payloads: bytes) -> float:
     """Of what is judged inline at most."""
-    each, byte = judged.pace
-    return each * len(payloads) + byte * sum(map(len, payloads))
+    per_event, byte = judged.pace
+    return per_event * len(payloads) + byte * sum(map(len, payloads))
 
 
 # the drain ---------------------------------------------------------------------------------------
@@ -260,9 +260,9 @@ EVENT = b'{"data": {"a": 1}}'
 BROKEN = b'{"data": {"a": 1, "b": 2}}'
 
 
-def pid(found: ValidatorPool) -> int:
-    worker = found._idle.get()
-    found._idle.put(worker)
+def pid(pool: ValidatorPool) -> int:
+    worker = pool._idle.get()
+    pool._idle.put(worker)
     assert worker is not None
     return worker._process.pid
 
@@ -305,9 +305,9 @@ def matched(first: int, seed: int) -> tuple[str, bytes]:
     return json.dumps({"type": "object", "properties": properties}), json.dumps({"data": data}).encode()
 
 
-def most_memory(found: ValidatorPool) -> int:
+def most_memory(pool: ValidatorPool) -> int:
     """Bytes that the worker has had at a time."""
-    status = Path(f"/proc/{pid(found)}/status").read_text()
+    status = Path(f"/proc/{pid(pool)}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
