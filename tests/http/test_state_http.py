@@ -106,7 +106,7 @@ def test_another_tenants_key_is_as_one_that_there_is_not(
     assert caller.http.get(f"{PATH}/secret").status_code == 200
 
 
-def test_a_missing_state_is_a_404(caller: Caller) -> None:
+def test_missing_and_wrong_states_are_refused(caller: Caller) -> None:
     assert caller.http.get("/v1/datasets/nobody/state/DE").status_code == 404
     assert caller.http.put(PATH, json={"latest_by": "count"}).status_code == 409
     assert caller.http.put(PATH, json={"latest_by": "address"}).status_code == 422
