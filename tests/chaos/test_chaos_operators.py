@@ -303,19 +303,23 @@ def test_the_oracle_notices_what_a_defect_leaves(world: World, harms: list[Harm]
         assert found <= kinds(world)
 
 
+@pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
 def test_the_oracle_notices_more_rows_than_the_quota(world: World) -> None:
     """6"""
     assert kinds(replace(world, quotas=[2, 3])) >= {"more rows than the quota"}
 
 
+@pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
 def test_the_oracle_notices_erasures_without_a_request(world: World) -> None:
     assert kinds(replace(world, erasures_begun=set())) == {"erased, and no one asked for it"}
 
 
+@pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
 def test_the_oracle_is_content_once_all_harm_is_undone(world: World) -> None:
     assert kinds(replace(world, quotas=[4])) == set()
 
 
+@pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
 def test_a_tenant_that_does_not_go_on_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """7: a partition is gone for good; 2: its batches cannot be planned."""
     monkeypatch.setattr(closing, "DRAINS", 1)

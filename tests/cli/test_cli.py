@@ -77,10 +77,10 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], An
     """Every command, by its words; groups left out."""
     if not hasattr(group, "commands"):
         return {path: group}
-    found: dict[tuple[str, ...], Any] = {}
+    leaves: dict[tuple[str, ...], Any] = {}
     for name, part in group.commands.items():
-        found |= commands(part, (*path, name))
-    return found
+        leaves |= commands(part, (*path, name))
+    return leaves
 
 
 COMMANDS = commands(imported(cli.app))
@@ -101,7 +101,7 @@ def test_the_version_is_the_package_s() -> None:
     assert (done.returncode, done.stdout) == (0, f"{version('pulse')}\n")
 
 
-def test_a_stack_that_was_stopped_is_said_to_be_before_anybody_waits(tmp_path: Path) -> None:
+def test_a_stopped_stack_is_reported_at_once(tmp_path: Path) -> None:
     """In the wrong folder it took twelve seconds to hear that Postgres does not answer."""
     supervisor = {"pid": 1, "started": 0, "boot": "another"}
     (tmp_path / "stack.json").write_text(json.dumps({"supervisor": supervisor}))
@@ -221,36 +221,36 @@ def test_a_schema_is_checked_without_a_stack(no_stack: None) -> None:
             "properties": {"kind": {"const": "b"}, "id": {"enum": ["x"]}},
         },
     ]
-    found = as_json("schema", "check", "-", stdin=json.dumps({"oneOf": choices}))
-    assert [(each["field"], each["name"], each["type"]) for each in found["columns"]] == [
+    checked = as_json("schema", "check", "-", stdin=json.dumps({"oneOf": choices}))
+    assert [(column["field"], column["name"], column["type"]) for column in checked["columns"]] == [
         ("kind", "kind", "string"),
         ("n", "n", "long"),
         ("id", "data_id", "string"),
     ]
-    assert 0 < found["largest_event_seconds"] < found["limit_seconds"] == 10
-    shown = run("schema", "check", "-", stdin=json.dumps({"fields": {"at": "timestamp"}}))
-    assert "timestamptz" in shown.stdout
-    assert "Validating an event of 262,144 bytes takes at most" in shown.stderr
+    assert 0 < checked["largest_event_seconds"] < checked["limit_seconds"] == 10
+    result = run("schema", "check", "-", stdin=json.dumps({"fields": {"at": "timestamp"}}))
+    assert "timestamptz" in result.stdout
+    assert "Validating an event of 262,144 bytes takes at most" in result.stderr
     assert "not a regular expression" in fails("schema", "check", "-", code=2, stdin='{"pattern": "("}')
     document = '{"title": "Größe", "fields": {"size": "number"}}'
-    found = as_json("schema", "check", "-", stdin=document.encode("utf-8-sig"))
-    assert [each["field"] for each in found["columns"]] == ["size"]
-    said = fails("schema", "check", "-", code=2, stdin=document.encode("utf-16"))
-    assert "the schema is not UTF-8: its first bytes mark it as UTF-16. Save the file as UTF-8" in said
-    said = fails("schema", "check", "-", code=2, stdin=b'{"type": "object",\n "title": "\xe9"}')
-    assert "the schema is not UTF-8: line 2 has the byte 0xe9. Save the file as UTF-8" in said
-    said = fails("schema", "check", "-", code=2, stdin=gzip.compress(document.encode()))
-    assert "the schema is compressed by gzip. Decompress it on the way: gzip -dc FILE | pulse ... -" in said
+    checked = as_json("schema", "check", "-", stdin=document.encode("utf-8-sig"))
+    assert [column["field"] for column in checked["columns"]] == ["size"]
+    error = fails("schema", "check", "-", code=2, stdin=document.encode("utf-16"))
+    assert "the schema is not UTF-8: its first bytes mark it as UTF-16. Save the file as UTF-8" in error
+    error = fails("schema", "check", "-", code=2, stdin=b'{"type": "object",\n "title": "\xe9"}')
+    assert "the schema is not UTF-8: line 2 has the byte 0xe9. Save the file as UTF-8" in error
+    error = fails("schema", "check", "-", code=2, stdin=gzip.compress(document.encode()))
+    assert "the schema is compressed by gzip. Decompress it on the way: gzip -dc FILE | pulse ... -" in error
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     "path", [path for path in COMMANDS if not {path[0], " ".join(path)} & ALONE], ids=" ".join
 )
-def test_a_stack_that_is_down_is_said_on_one_line(path: tuple[str, ...], no_stack: None) -> None:
-    wanted = [p for p in COMMANDS[path].params if p.param_type_name == "argument" and p.required]
-    given = [ARGUMENTS.get(p.name.upper(), "0") for p in wanted]
-    assert "pulse up" in fails(*path, *given, *MORE.get(path, []), code=1)
+def test_a_stack_that_is_down_is_reported_on_one_line(path: tuple[str, ...], no_stack: None) -> None:
+    required = [p for p in COMMANDS[path].params if p.param_type_name == "argument" and p.required]
+    values = [ARGUMENTS.get(p.name.upper(), "0") for p in required]
+    assert "pulse up" in fails(*path, *values, *MORE.get(path, []), code=1)
 
 
 @pytest.fixture
@@ -286,18 +286,18 @@ def test_a_folder_in_which_pulse_never_ran_is_named_at_once(
     me = ProcessId.of(os.getpid())
     (running / "stack.json").write_text(StackState(supervisor=me).model_dump_json())
     try:
-        said = fails("tenant", "list", code=2)
-        assert f"Pulse has never run in {tmp_path}" in said
-        assert str(running) not in said
+        error = fails("tenant", "list", code=2)
+        assert f"Pulse has never run in {tmp_path}" in error
+        assert str(running) not in error
         with marked(running), marked(stopped):
-            said = fails("tenant", "list", code=2)
-            assert "`pulse up`" in said
-            assert f"PULSE_HOME='{running}'" in said
-            assert str(stopped) not in said
+            error = fails("tenant", "list", code=2)
+            assert "`pulse up`" in error
+            assert f"PULSE_HOME='{running}'" in error
+            assert str(stopped) not in error
             for command, code in (("status", 1), ("down", 0)):
-                said = run(command, code=code).stderr
-                assert str(tmp_path) in said
-                assert f"PULSE_HOME='{running}'" in said
+                error = run(command, code=code).stderr
+                assert str(tmp_path) in error
+                assert f"PULSE_HOME='{running}'" in error
     finally:
         monkeypatch.undo()
         forget_connections()
@@ -407,10 +407,10 @@ def test_a_tenant_is_created_listed_and_shown(slug: str) -> None:
     created = as_json("tenant", "create", slug, "--name", "A tenant")
     assert created in as_json("tenant", "list")
     assert created["tenant_id"] in run("tenant", "list").stdout
-    shown = as_json("tenant", "show", slug)
-    assert shown["datasets"] == []
-    assert shown["limits"]["max_datasets"] == 1_000
-    assert shown["limits"]["max_records_per_month"] == -1
+    tenant = as_json("tenant", "show", slug)
+    assert tenant["datasets"] == []
+    assert tenant["limits"]["max_datasets"] == 1_000
+    assert tenant["limits"]["max_records_per_month"] == -1
     assert "unlimited" in run("tenant", "show", slug).stdout
     assert "a tenant with this slug exists" in fails("tenant", "create", slug, code=2)
     assert f"[tenant={slug}]" in fails("tenant", "create", slug, code=2), "brackets are no markup"
@@ -423,8 +423,8 @@ def test_limits_are_set_one_by_one(owner: Owner) -> None:
     slug = owner.tenant.slug
     assert as_json("tenant", "limits", slug)["own"]["max_datasets"] == 0
     as_json("tenant", "limits", slug, "--max-datasets", 1)
-    found = as_json("tenant", "limits", slug, "--events-per-second", 2.5, "--requests-per-second", -1)
-    assert found["own"] == {
+    limits = as_json("tenant", "limits", slug, "--events-per-second", 2.5, "--requests-per-second", -1)
+    assert limits["own"] == {
         "max_datasets": 1,
         "max_records_per_month": 0,
         "requests_per_second": -1,
@@ -433,7 +433,7 @@ def test_limits_are_set_one_by_one(owner: Owner) -> None:
         "max_lake_tables": 0,
         "max_lake_bytes": 0,
     }
-    assert found["in_force"]["max_records_per_month"] == -1
+    assert limits["in_force"]["max_records_per_month"] == -1
     assert quotas.find_limits(owner.tenant).events_per_second == 2.5
     assert "2.5" in run("tenant", "limits", slug).stdout
     uri = f"pulse://{slug}/orders/1"
@@ -452,9 +452,9 @@ def test_limits_are_set_one_by_one(owner: Owner) -> None:
 
 def test_usage_is_shown(owner: Owner) -> None:
     intake.reserve(owner.tenant, [[b"%d" % n for n in range(7)]], 10)
-    found = as_json("usage", owner.tenant.slug)
-    assert (found["datasets"], found["months"][0]["accepted"]) == (1, 7)
-    assert found["months"][0]["landed_delta"] == found["months"][0]["landed"] == 0
+    usage = as_json("usage", owner.tenant.slug)
+    assert (usage["datasets"], usage["months"][0]["accepted"]) == (1, 7)
+    assert usage["months"][0]["landed_delta"] == usage["months"][0]["landed"] == 0
     assert "datasets: 1 of 1,000" in run("usage", owner.tenant.slug).stdout
 
 
@@ -472,9 +472,9 @@ def test_a_key_is_alone_on_stdout_and_shown_once(owner: Owner) -> None:
     (listed,) = as_json("key", "list", slug)
     assert (listed["name"], listed["scopes"], listed["in_force"]) == ("shop", ["collect"], True)
     assert listed["expires_at"] is not None
-    for shown in (run("key", "list", slug), run("key", "list", slug, "--json")):
-        assert presented.key_id in shown.stdout
-        assert presented.secret not in shown.output
+    for result in (run("key", "list", slug), run("key", "list", slug, "--json")):
+        assert presented.key_id in result.stdout
+        assert presented.secret not in result.output
 
 
 def test_a_key_is_rotated_with_overlap_and_revoked(owner: Owner) -> None:
@@ -555,22 +555,22 @@ def test_datasets_are_created_listed_shown_and_deleted(owner: Owner) -> None:
     made = as_json("dataset", "create", slug, "more", uri, "--name", "More", "--on-invalid", "dead_letter")
     assert (made["on_invalid"], made["schema_uri"]) == ("dead_letter", uri)
     assert [one["slug"] for one in as_json("dataset", "list", slug)] == ["more", "orders"]
-    shown = as_json("dataset", "show", slug, "more")
-    assert shown["metadata_location"].endswith(".metadata.json")
+    dataset = as_json("dataset", "show", slug, "more")
+    assert dataset["metadata_location"].endswith(".metadata.json")
     for arguments in (("list", slug), ("show", slug, "more")):
         assert made["dataset_id"] in run("dataset", *arguments).stdout
     assert "a dataset with this slug" in fails("dataset", "create", slug, "more", uri, code=2)
     assert "has not published" in fails("dataset", "create", slug, "x", f"pulse://{slug}/x/1", code=2)
     run("dataset", "create", slug, "x", uri, "--on-invalid", "whatever", code=2)
 
-    asked = run("dataset", "delete", slug, "more", code=2, stdin="n\n")
-    assert "nothing was deleted" in asked.stderr
+    refused = run("dataset", "delete", slug, "more", code=2, stdin="n\n")
+    assert "nothing was deleted" in refused.stderr
     assert "more" in [one["slug"] for one in as_json("dataset", "list", slug)]
     deleted = run("dataset", "delete", slug, "more", stdin="y\n").stdout
     assert "files stay" in deleted
-    assert shown["metadata_location"] in deleted
-    gone = as_json("dataset", "delete", slug, "orders", "--yes")
-    assert (gone["files"], gone["slug"]) == ("kept", "orders")
+    assert dataset["metadata_location"] in deleted
+    removed = as_json("dataset", "delete", slug, "orders", "--yes")
+    assert (removed["files"], removed["slug"]) == ("kept", "orders")
     assert "no such dataset" in fails("dataset", "delete", slug, "orders", "--yes", code=2)
     assert as_json("dataset", "list", slug) == []
 
@@ -583,12 +583,12 @@ def test_a_dataset_moves_to_a_compatible_version(owner: Owner) -> None:
     assert as_json("dataset", "move", slug, "orders", two)["schema_versions"] == [1, 2]
     stricter = more | {"required": ["country", "city"]}
     three = run("schema", "publish", slug, "orders", "-", stdin=json.dumps(stricter)).stdout.strip()
-    found = as_json("dataset", "move", slug, "orders", three, code=1)["incompatibilities"]
-    assert found
-    assert {"pointer", "change", "reason"} == set(found[0])
-    shown = run("dataset", "move", slug, "orders", three, code=1)
-    assert found[0]["pointer"] in shown.stdout
-    (line,) = shown.stderr.strip().splitlines()
+    incompatibilities = as_json("dataset", "move", slug, "orders", three, code=1)["incompatibilities"]
+    assert incompatibilities
+    assert {"pointer", "change", "reason"} == set(incompatibilities[0])
+    result = run("dataset", "move", slug, "orders", three, code=1)
+    assert incompatibilities[0]["pointer"] in result.stdout
+    (line,) = result.stderr.strip().splitlines()
     assert line.startswith("error: ")
     assert as_json("dataset", "show", slug, "orders")["schema_uri"] == two
     assert "no such dataset" in fails("dataset", "move", slug, "absent", two, code=2)
@@ -608,8 +608,8 @@ def received(owner: Owner) -> int:
     """Events in the tenant's topic."""
     from pulse_pipelines.ingest import plan
 
-    (found,) = [b for b in plan.ingest_status().backlogs if b.tenant_id == owner.tenant.tenant_id]
-    return found.weight
+    (backlog,) = [b for b in plan.ingest_status().backlogs if b.tenant_id == owner.tenant.tenant_id]
+    return backlog.weight
 
 
 def test_events_are_collected_from_lines_and_arrays(
@@ -617,8 +617,8 @@ def test_events_are_collected_from_lines_and_arrays(
 ) -> None:
     file, slug = tmp_path / "events.ndjson", owner.tenant.slug
     file.write_bytes(b"\n\n".join(event(f"e{n}") for n in range(1_234)) + b"\n")
-    found = as_json("collect", slug, file)
-    assert (found["sent"], found["accepted"], found["verdicts"]) == (1_234, 1_234, [])
+    summary = as_json("collect", slug, file)
+    assert (summary["sent"], summary["accepted"], summary["verdicts"]) == (1_234, 1_234, [])
     array = b" \n[\n" + b",\n".join(event(f"a{n}") for n in range(3)) + b"]\n"
     assert "3 events: 3 accepted" in run("collect", slug, "-", stdin=array).stdout
     assert as_json("collect", slug, stdin=b"")["sent"] == 0
@@ -628,10 +628,10 @@ def test_events_are_collected_from_lines_and_arrays(
 def test_members_that_no_column_has_are_named_once(api_service: str, owner: Owner, key: str) -> None:
     misspelt = [event(f"e{n}").replace(b"{", b'{"contxt": {}, ', 1) for n in range(501)]
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(misspelt))
-    said = "contxt is not a member of an event: no column has it (501 events). Did you mean context?"
+    warning = "contxt is not a member of an event: no column has it (501 events). Did you mean context?"
     assert (result.stdout, result.stderr.splitlines()) == (
         "501 events: 501 accepted, 0 dead-lettered, 0 refused\n",
-        [said],
+        [warning],
     )
     result = run("collect", owner.tenant.slug, stdin=event("one"))
     assert result.stdout.startswith("1 event: 1 accepted")
@@ -645,8 +645,8 @@ def test_refused_events_are_named_by_their_place(api_service: str, owner: Owner,
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(events), code=1)
     assert "1,000 events: 999 accepted, 0 dead-lettered, 1 refused" in result.stdout
     assert "/data/country" in result.stdout
-    found = as_json("collect", owner.tenant.slug, stdin=b"\n".join([*events[:3], events[700]]), code=1)
-    (verdict,) = found["verdicts"]
+    summary = as_json("collect", owner.tenant.slug, stdin=b"\n".join([*events[:3], events[700]]), code=1)
+    (verdict,) = summary["verdicts"]
     assert (verdict["index"], verdict["event_id"], verdict["status"]) == (3, "bad", "refused")
     assert verdict["line"] == 4
     only = as_json("collect", owner.tenant.slug, stdin=b"{}", code=1)
@@ -657,9 +657,9 @@ def test_refused_events_are_named_by_their_place(api_service: str, owner: Owner,
 def test_batches_are_shown_when_they_have_settled_too(owner: Owner) -> None:
     owner.send(event("a"), event("b"), event("b"))
     batch = ingest(owner)
-    (found,) = [each for each in as_json("batch", "list") if each["batch_id"] == batch]
-    assert (found["state"], found["tenants"], found["events"]) == ("settled", 1, 3)
-    assert (found["landed"], found["duplicates"], found["dead_letters"]) == (2, 1, 0)
+    (row,) = [batch_row for batch_row in as_json("batch", "list") if batch_row["batch_id"] == batch]
+    assert (row["state"], row["tenants"], row["events"]) == ("settled", 1, 3)
+    assert (row["landed"], row["duplicates"], row["dead_letters"]) == (2, 1, 0)
     assert batch in run("batch", "list").stdout
     assert batch not in run("batch", "list", "--limit", 0).stdout
 
@@ -680,8 +680,8 @@ def test_dead_lettered_events_are_no_failure(api_service: str, owner: Owner, key
     registry.create_dataset(
         owner.tenant, "lenient", f"pulse://{slug}/orders/1", on_invalid=OnInvalid.DEAD_LETTER
     )
-    found = as_json("collect", slug, stdin=event("e1", dataset="lenient", country=7))
-    assert (found["dead_lettered"], found["refused"]) == (1, 0)
+    summary = as_json("collect", slug, stdin=event("e1", dataset="lenient", country=7))
+    assert (summary["dead_lettered"], summary["refused"]) == (1, 0)
     assert received(owner) == 1
 
 
@@ -715,12 +715,12 @@ def test_a_quota_that_is_used_up_ends_it_at_once(api_service: str, owner: Owner,
 def test_a_rate_is_waited_for(api_service: str, owner: Owner, key: str) -> None:
     as_json("tenant", "limits", owner.tenant.slug, "--events-per-second", 400)
     began = time.monotonic()
-    found = as_json("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(1_200)))
-    assert found["accepted"] == 1_200
+    summary = as_json("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(1_200)))
+    assert summary["accepted"] == 1_200
     assert time.monotonic() - began > 1
 
 
-def test_an_api_that_is_down_is_said_on_one_line(
+def test_an_api_that_is_down_is_reported_on_one_line(
     owner: Owner, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSE_API__PORT", "1")
@@ -738,12 +738,12 @@ def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:
     written = io.StringIO()
     console = Console(file=written, width=200)
     print_rows(console, [{"country": "[/b] [red]DE", "city": "\x1b[2J", "[/i] [blue]x": 1}], "[/b] orders")
-    shown = written.getvalue()
-    assert all(text in shown for text in ("[/b] [red]DE", "[/i] [blue]x", "[/b] orders"))
-    assert "\x1b" not in shown
-    where = "failed [tenant=acme, dataset=orders]"
-    console.print(Ingestion(problems=(where,)).lines()[-1])
-    assert where in written.getvalue()
+    printed_text = written.getvalue()
+    assert all(text in printed_text for text in ("[/b] [red]DE", "[/i] [blue]x", "[/b] orders"))
+    assert "\x1b" not in printed_text
+    problem = "failed [tenant=acme, dataset=orders]"
+    console.print(Ingestion(problems=(problem,)).lines()[-1])
+    assert problem in written.getvalue()
 
 
 MOMENT = datetime(2026, 11, 19, 10, tzinfo=UTC)
@@ -759,13 +759,13 @@ def test_a_table_fits_a_terminal_and_says_what_it_leaves_out(
     row = ("4bf9", 165_000_000, MOMENT, MOMENT, "ended", sentence)
     columns = ("id", "events", "began", "ended", "state", "why")
     output.show_table(columns, [row], empty="", spare=("ended", "began"))
-    shown, said = capsys.readouterr()
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "…" not in shown
-    assert "165,000,000" in shown
-    assert "2026-11-19 10:00:00Z" in shown, "no more is left out than has to be"
-    assert " ".join(re.findall(r"[a-z]+", shown)).count("acknowledged") == 1
-    assert "Columns left out to fit 80 characters: ended. --json" in said
+    stdout, stderr = capsys.readouterr()
+    assert max(map(len, stdout.splitlines())) <= 80
+    assert "…" not in stdout
+    assert "165,000,000" in stdout
+    assert "2026-11-19 10:00:00Z" in stdout, "no more is left out than has to be"
+    assert " ".join(re.findall(r"[a-z]+", stdout)).count("acknowledged") == 1
+    assert "Columns left out to fit 80 characters: ended. --json" in stderr
 
 
 def test_a_piped_table_is_as_wide_as_columns_says(
@@ -796,18 +796,18 @@ def test_a_long_command_says_now_and_then_what_it_does_to_a_script(
 ) -> None:
     """An erasure run by one was silent for minutes."""
     monkeypatch.setattr(output, "TELL_S", 0.01)
-    said = ""
+    stderr = ""
 
-    def told(step: str) -> bool:
-        nonlocal said
-        said += capsys.readouterr().err
-        return re.search(rf"{re.escape(step)} \(\d+ s\)\n", said) is not None
+    def printed_step(step: str) -> bool:
+        nonlocal stderr
+        stderr += capsys.readouterr().err
+        return re.search(rf"{re.escape(step)} \(\d+ s\)\n", stderr) is not None
 
     with output.working("erasing") as begins:
-        wait(lambda: told("erasing"), "nothing is said of the beginning")
+        wait(lambda: printed_step("erasing"), "nothing is said of the beginning")
         begins("erasing: [raw] zone")
-        wait(lambda: told("erasing: [raw] zone"), "the step is not named")
-    said = capsys.readouterr().err
+        wait(lambda: printed_step("erasing: [raw] zone"), "the step is not named")
+    stderr = capsys.readouterr().err
     time.sleep(0.05)
     assert capsys.readouterr() == ("", ""), "it ends with the work"
 
@@ -844,8 +844,8 @@ def test_rows_are_lines_where_they_fit_and_columns_where_not(capsys: pytest.Capt
 
 def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = array("Q")
-    given = [b"\n", b'{"a": 1}\n', b"  \n", b'{"a": 2}\n']
-    assert list(collecting._payloads(given, lines)) == [b'{"a": 1}', b'{"a": 2}']
+    raw_lines = [b"\n", b'{"a": 1}\n', b"  \n", b'{"a": 2}\n']
+    assert list(collecting._payloads(raw_lines, lines)) == [b'{"a": 1}', b'{"a": 2}']
     assert [*lines] == [2, 4]
     over = [b'{"a":\n', b'  {"b": "}"}\n', b"}\n", b"\n", b'{"c": 1}\n', b'{"d": }\n', b'{"e": 1}\n']
     assert list(collecting._payloads(over, begins := array("Q"))) == [
@@ -865,13 +865,13 @@ def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(collecting, "MAX_EVENT_BYTES", 20)
     assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]
     with pytest.raises(UserError, match="the file is compressed by gzip"):
-        list(collecting._payloads([gzip.compress(given[1])], array("Q")))
+        list(collecting._payloads([gzip.compress(raw_lines[1])], array("Q")))
     for charset in ("utf-16-le", "utf-32-le"):  # without a mark: it begins with a bracket
         with pytest.raises(UserError, match="not a JSON array"):
-            list(collecting._payloads([f"[{given[1].decode()}]".encode(charset)], array("Q")))
+            list(collecting._payloads([f"[{raw_lines[1].decode()}]".encode(charset)], array("Q")))
     elements = [b'{"a": 1.10,\n"b": 9007199254740993.0}', b"1e400", b"NaN", b'"\\ud800"', b'{"c": 1, "c": 2}']
     assert list(collecting._payloads([b"[ ", b" , ".join(elements), b"]"], array("Q"))) == elements
-    marked = codecs.BOM_UTF8 + given[1]
+    marked = codecs.BOM_UTF8 + raw_lines[1]
     assert list(collecting._payloads([marked, marked], array("Q"))) == [b'{"a": 1}', marked.strip()]
     assert list(collecting._payloads([b'[{"a": 1},\n', b"2]"], elements := array("Q"))) == [b'{"a": 1}', b"2"]
     assert [*elements] == [0, 0]
@@ -902,9 +902,9 @@ def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.Cap
     Console(file=sys.stdout).print(Ingestion(problems=(text,)).lines()[-1])
     guard.complain(text)
     output.emit({"name": text, "plain": "é 😀"})
-    shown = capsys.readouterr()
-    assert not {c for c in shown.out + shown.err if not c.isprintable()} - {"\n"}
-    assert json.loads(shown.out[shown.out.index("{\n") :]) == {"name": text, "plain": "é 😀"}
+    captured = capsys.readouterr()
+    assert not {c for c in captured.out + captured.err if not c.isprintable()} - {"\n"}
+    assert json.loads(captured.out[captured.out.index("{\n") :]) == {"name": text, "plain": "é 😀"}
 
 
 def test_data_is_as_it_is_but_on_a_terminal(
@@ -928,10 +928,10 @@ def test_a_list_or_an_object_is_shown_as_json(capsys: pytest.CaptureFixture[str]
     at = datetime(2026, 1, 1, tzinfo=UTC)
     row = {"l": [Decimal("1.10"), None, True], "o": {"a": "é", "at": at}, "b": False}
     print_rows(Console(file=sys.stdout, width=200), [row], "x")
-    shown = capsys.readouterr().out
-    assert "[1.10,null,true]" in shown
-    assert '{"a":"é","at":"2026-01-01T00:00:00Z"}' in shown
-    assert " false " in shown
+    stdout = capsys.readouterr().out
+    assert "[1.10,null,true]" in stdout
+    assert '{"a":"é","at":"2026-01-01T00:00:00Z"}' in stdout
+    assert " false " in stdout
 
 
 def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:
@@ -943,7 +943,7 @@ def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "expected"),
     [
         ("PULSE_INGEST__FLUSH_SECS", "1", "is not a setting. Did you mean PULSE_INGEST__FLUSH_SECONDS?"),
         ("PULSE_INGEST_FLUSH_SECONDS", "1", "is not a setting. Did you mean PULSE_INGEST__FLUSH_SECONDS?"),
@@ -955,22 +955,26 @@ def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:
     ],
 )
 def test_a_setting_that_is_wrong_or_unknown_is_an_error(
-    tmp_path: Path, variable: str, value: str, said: str
+    tmp_path: Path, variable: str, value: str, expected: str
 ) -> None:
     """On one line, which never shows the value: it may be a secret."""
-    given = {"PULSE_HOME": str(tmp_path), variable: value}
+    env_vars = {"PULSE_HOME": str(tmp_path), variable: value}
     done = subprocess.run(
-        [PULSE, "batch", "list"], env=os.environ | given, capture_output=True, text=True, timeout=PATIENCE_S
+        [PULSE, "batch", "list"],
+        env=os.environ | env_vars,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("error: ")
-    assert said in line
+    assert expected in line
     assert "hush" not in line
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("content", "expected"),
     [
         (
             {"kafka": {"pasword": "hush"}},
@@ -982,15 +986,15 @@ def test_a_setting_that_is_wrong_or_unknown_is_an_error(
     ],
 )
 def test_what_settings_json_says_and_is_no_setting_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: Any, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: Any, expected: str
 ) -> None:
     """What was misspelt there said nothing, and the default held. What `pulse up` remembers is its own."""
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
     file = tmp_path / "settings.json"
-    file.write_text(json.dumps(given))
+    file.write_text(json.dumps(content))
     with pytest.raises(UserError) as refused, with_settings():
         load_settings()
-    assert said.format(file) in str(refused.value)
+    assert expected.format(file) in str(refused.value)
     assert "hush" not in str(refused.value)
     file.write_text(json.dumps({"local": {"ports": {}}, "kafka": {"password": "hush"}}))
     with with_settings():
@@ -1011,7 +1015,7 @@ def test_a_variable_that_is_a_setting_s_or_of_somebody_else_is_no_error(
 
 
 @pytest.mark.parametrize("options", [("--json",), ()], ids=" ".join)
-def test_a_full_disk_under_the_output_is_said_in_a_line(options: tuple[str, ...]) -> None:
+def test_a_full_disk_under_the_output_is_reported_in_a_line(options: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [PULSE, "config", *options], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S
@@ -1025,10 +1029,10 @@ def test_a_full_disk_under_the_output_is_said_in_a_line(options: tuple[str, ...]
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["up", "status", "down", "demo"])
 @pytest.mark.sample(2)
-def test_a_home_that_is_no_folder_is_said_to_be(command: str) -> None:
-    given = {"PULSE_HOME": "/dev/null"}
+def test_a_home_that_is_no_folder_is_refused(command: str) -> None:
+    env_vars = {"PULSE_HOME": "/dev/null"}
     done = subprocess.run(
-        [PULSE, command], env=os.environ | given, capture_output=True, text=True, timeout=PATIENCE_S
+        [PULSE, command], env=os.environ | env_vars, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr

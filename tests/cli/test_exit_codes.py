@@ -83,20 +83,20 @@ def test_every_error_has_its_code(error: BaseException, code: int) -> None:
 def test_no_other_place_decides() -> None:
     """Commands end with an error, or with a code that has a name."""
     literal = re.compile(r"typer\.Exit\(.*\d|sys\.exit\(\d|SystemExit\(")
-    found = [
+    places = [
         f"{path.name}: {line.strip()}"
         for path in (ROOT / "pulse_api" / "cli").glob("*.py")
         for line in path.read_text().splitlines()
         if literal.search(line)
     ]
-    assert found == []
+    assert places == []
 
 
 def test_help_and_the_page_name_every_code() -> None:
-    shown = " ".join(RUNNER.invoke(cli.app, ["--help"], env={"COLUMNS": "80"}).output.split())
+    help_text = " ".join(RUNNER.invoke(cli.app, ["--help"], env={"COLUMNS": "80"}).output.split())
     table = (ROOT / "docs" / "cli.md").read_text()
     for code, meaning in guard.CODES.items():
-        assert f"{code} {meaning}" in shown
+        assert f"{code} {meaning}" in help_text
         assert f"| {code} | {meaning} |" in table
 
 
@@ -197,7 +197,7 @@ def test_a_closed_output_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]], ids=" ".join)
-def test_a_full_disk_under_the_help_is_said_in_a_line(arguments: list[str]) -> None:
+def test_a_full_disk_under_the_help_is_reported_in_a_line(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([PULSE, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (
@@ -208,8 +208,8 @@ def test_a_full_disk_under_the_help_is_said_in_a_line(arguments: list[str]) -> N
 
 def test_a_connection_that_postgres_ends_is_an_outage(stack: Settings) -> None:
     with waiting_for("pdm_tenants", "tenant", "list") as (running, backend), superuser() as administrator:
-        found = ended(running, lambda: administrator.execute("SELECT pg_terminate_backend(%s)", [backend]))
-    assert found == (
+        actual = ended(running, lambda: administrator.execute("SELECT pg_terminate_backend(%s)", [backend]))
+    assert actual == (
         1,
         "",
         "error: Postgres ended the connection: terminating connection due to administrator command. "
@@ -235,18 +235,18 @@ def test_a_connection_that_the_api_ends_is_an_outage(
                 f"http://127.0.0.1:{server.getsockname()[1]}", trust_env=False, timeout=PATIENCE_S, verify=TLS
             )
     assert guard.tell(caught.value)
-    said = capsys.readouterr().err
-    assert said.startswith("error: the API ended the connection: ")
-    assert said.endswith("Check with `pulse status` that it is up again; then repeat the command.\n")
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("error: the API ended the connection: ")
+    assert stderr.endswith("Check with `pulse status` that it is up again; then repeat the command.\n")
+    assert stderr.count("\n") == 1
 
 
 def test_an_object_store_that_is_down_is_an_outage(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.send(event("a"))
     ingest(owner)
     monkeypatch.setenv("PULSE_OBJECT_STORE__ENDPOINT", "http://127.0.0.1:1")
-    given = ["erase", owner.tenant.slug, "--where", "event_id=a", "--dry-run"]
-    done = subprocess.run([PULSE, *given], capture_output=True, text=True, timeout=PATIENCE_S)
+    arguments = ["erase", owner.tenant.slug, "--where", "event_id=a", "--dry-run"]
+    done = subprocess.run([PULSE, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: the object store does not answer: ")
@@ -281,5 +281,5 @@ def test_a_run_of_a_pipe_that_is_held_says_so_by_its_code(owner: Owner) -> None:
     held = followed(owner, lambda: full_sync(owner, "second", "DE"), "--json")
     number = syncs.list_syncs(owner.tenant, SLUG)[0].sync_id
     assert (held.exit_code, json.loads(held.stdout)["state"]) == (guard.UNDECIDED, "held"), held.output
-    where = f"{owner.tenant.slug} {SLUG} {number}"
-    assert f"Decide with: pulse sync commit {where}, or pulse sync rollback {where}" in held.stderr
+    target = f"{owner.tenant.slug} {SLUG} {number}"
+    assert f"Decide with: pulse sync commit {target}, or pulse sync rollback {target}" in held.stderr

@@ -52,9 +52,9 @@ def collected(owner: Owner, file: Path, *options: str) -> tuple[int, Any]:
 def test_it_ends_well_when_all_have_landed(owner: Owner, key: str, tmp_path: Path) -> None:
     file = tmp_path / "events.ndjson"
     file.write_bytes(b"\n".join(event(f"e{number % 40}") for number in range(50)))
-    code, said = collected(owner, file)
-    assert (code, said["accepted"]) == (0, 50)
-    assert (said["landed"], said["not_landed"], said["fates"]) == (40, 0, [])
+    code, summary = collected(owner, file)
+    assert (code, summary["accepted"]) == (0, 50)
+    assert (summary["landed"], summary["not_landed"], summary["fates"]) == (40, 0, [])
 
 
 def test_it_names_what_became_of_the_rest(owner: Owner, key: str, tmp_path: Path) -> None:
@@ -63,14 +63,14 @@ def test_it_names_what_became_of_the_rest(owner: Owner, key: str, tmp_path: Path
     file = tmp_path / "events.ndjson"
     lines = [event("good"), event("bad", dataset="lenient", country=7), event("refused", country=7)]
     file.write_bytes(b"\n".join(lines))
-    code, said = collected(owner, file)
-    assert (code, said["landed"], said["not_landed"], said["refused"]) == (1, 1, 1, 1)
-    (fate,) = said["fates"]
+    code, summary = collected(owner, file)
+    assert (code, summary["landed"], summary["not_landed"], summary["refused"]) == (1, 1, 1, 1)
+    (fate,) = summary["fates"]
     assert (fate["event_id"], fate["dataset"], fate["state"]) == ("bad", "lenient", "dead_lettered")
     assert "schema_violation at /data/country" in fate["detail"]
 
 
-def test_it_waits_no_longer_than_it_is_told(owner: Owner, key: str) -> None:
+def test_it_waits_no_longer_than_its_limit(owner: Owner, key: str) -> None:
     command = ["collect", owner.tenant.slug, "--wait", "--timeout", "1s"]
     result = CliRunner().invoke(cli.app, command, event("a"))
     assert result.exit_code == 1
@@ -85,7 +85,7 @@ def ids(rows: Any) -> list[str]:
     return rows.column("id").to_pylist()
 
 
-def test_rows_are_told_once_in_the_order_in_which_they_land(owner: Owner) -> None:
+def test_rows_are_printed_once_in_the_order_in_which_they_land(owner: Owner) -> None:
     owner.send(event("before"))
     ingest(owner)
     steps: list[Callable[[], object]] = [
@@ -98,7 +98,7 @@ def test_rows_are_told_once_in_the_order_in_which_they_land(owner: Owner) -> Non
     assert [ids(next(landed)) for _ in range(3)] == [["a", "b"], ["c"], ["d"]]
 
 
-def test_an_erasure_takes_no_rows_from_those_that_are_told(owner: Owner) -> None:
+def test_an_erasure_hides_no_printed_rows(owner: Owner) -> None:
     owner.send(event("before"), event("erased"))
     ingest(owner)
     steps: list[Callable[[], object]] = [
@@ -132,14 +132,14 @@ def tailing(owner: Owner) -> "Iterator[tuple[subprocess.Popen[str], IO[str], IO[
 
 def test_the_command_ends_once_nobody_reads_it(owner: Owner) -> None:
     """As in `pulse tail ... | head -1`: it waited for another row, to find out."""
-    with tailing(owner) as (following, printed, said):
+    with tailing(owner) as (following, printed, stderr):
         printed.close()
-        assert (following.wait(timeout=PATIENCE_S), said.read()) == (141, "")
+        assert (following.wait(timeout=PATIENCE_S), stderr.read()) == (141, "")
 
 
 def test_the_command_prints_until_it_is_interrupted(owner: Owner) -> None:
-    with tailing(owner) as (following, printed, said):
+    with tailing(owner) as (following, printed, stderr):
         land(owner, "a")
         assert printed.readline().split()[-2:] == ["a", '{"country":"DE"}']
         following.send_signal(signal.SIGINT)
-        assert (following.wait(timeout=PATIENCE_S), said.read()) == (130, "")
+        assert (following.wait(timeout=PATIENCE_S), stderr.read()) == (130, "")

@@ -22,17 +22,17 @@ def run(*arguments: object) -> Any:
 def test_an_index_from_its_creation_to_its_end(stack: Settings) -> None:
     owner = make_owner()
     make_entities(owner)
-    where = (owner.tenant.slug, SLUG)
-    made = run("create", *where, "lower( name )")
+    dataset = (owner.tenant.slug, SLUG)
+    made = run("create", *dataset, "lower( name )")
     assert (made["expression"], made["behind"], made["readers"]) == ("lower(name)", 0, [])
-    assert run("create", *where, "lower(name)")["index_id"] == made["index_id"], "it is there"
+    assert run("create", *dataset, "lower(name)")["index_id"] == made["index_id"], "it is there"
     versions.page(owner.tenant, SLUG, None, 1, False, "lower(name)=x", "a key")
     with superuser() as connection:
         ago = "UPDATE entity_index_readers SET read_at = now() - interval '31 days' WHERE tenant_id = %s"
         connection.execute(ago, [owner.tenant.tenant_id])
-    (found,) = run("list", *where)
-    assert (found["readers"], found["orphaned"]) == (["a key"], True)
+    (index,) = run("list", *dataset)
+    assert (index["readers"], index["orphaned"]) == (["a key"], True)
     versions.page(owner.tenant, SLUG, None, 1, False, "lower(name)=x", "a key")
-    assert [each["orphaned"] for each in run("list", *where)] == [False]
-    assert run("drop", *where, made["index_id"]) == {"dropped": "lower(name)"}
-    assert run("list", *where) == []
+    assert [row["orphaned"] for row in run("list", *dataset)] == [False]
+    assert run("drop", *dataset, made["index_id"]) == {"dropped": "lower(name)"}
+    assert run("list", *dataset) == []

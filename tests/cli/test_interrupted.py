@@ -36,14 +36,14 @@ WITHIN = {
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("what", WITHIN)
-def test_work_of_the_command_itself_does_not_go_on(owner: Owner, what: str) -> None:
-    arguments, table, line = WITHIN[what]
-    given = [owner.tenant.slug if each == "{}" else each for each in arguments]
-    with waiting_for(table, *given) as (running, _):
-        code, printed, said = ended(running, lambda: running.send_signal(signal.SIGINT))
-    assert (code, printed, said.strip().splitlines()[-1]) == (130, "", line)
-    assert "Traceback" not in said
+@pytest.mark.parametrize("case", WITHIN)
+def test_work_of_the_command_itself_does_not_go_on(owner: Owner, case: str) -> None:
+    arguments, table, line = WITHIN[case]
+    command_line = [owner.tenant.slug if argument == "{}" else argument for argument in arguments]
+    with waiting_for(table, *command_line) as (running, _):
+        code, printed, stderr = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert (code, printed, stderr.strip().splitlines()[-1]) == (130, "", line)
+    assert "Traceback" not in stderr
 
 
 def test_a_run_of_a_pipe_goes_on(owner: Owner) -> None:
@@ -51,8 +51,8 @@ def test_a_run_of_a_pipe_goes_on(owner: Owner) -> None:
     slug = owner.tenant.slug
     with command("pipe", "run", slug, "planes", "--wait") as running:
         wait(lambda: pipes.find(owner.tenant, "planes").asked_at is not None, "it asks for no run")
-        found = ended(running, lambda: running.send_signal(signal.SIGINT))
-    assert found == (130, "", f"The run continues. See it with: pulse pipe status {slug} planes\n")
+        actual = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert actual == (130, "", f"The run continues. See it with: pulse pipe status {slug} planes\n")
     assert pipes.find(owner.tenant, "planes").asked_at is not None
 
 
@@ -64,8 +64,8 @@ def test_what_was_sent_lands(
     file.write_bytes(event("a"))
     with command("collect", owner.tenant.slug, str(file), "--wait") as running:
         assert of(running.stdout).readline().startswith("1 event: 1 accepted")
-        code, _, said = ended(running, lambda: running.send_signal(signal.SIGINT))
-    assert (code, said) == (130, interrupted.SETTLING.format(tenant=owner.tenant.slug) + "\n")
+        code, _, stderr = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert (code, stderr) == (130, interrupted.SETTLING.format(tenant=owner.tenant.slug) + "\n")
     assert sent.unsettled(owner.tenant, sent.marks(owner.tenant)) == 1
     ingest(owner)
     assert [row["id"] for row in owner.rows()] == ["a"]
@@ -79,17 +79,17 @@ def test_what_was_taken_is_counted(api_service: str, owner: Owner, monkeypatch: 
         typed.write("".join(f"{event(f'e{number}').decode()}\n" for number in range(501)))
         typed.flush()  # more than a request's; the rest waits for more
         wait(lambda: sent.marks(owner.tenant) != before, "nothing was sent")
-        code, _, said = ended(running, lambda: running.send_signal(signal.SIGINT))
+        code, _, stderr = ended(running, lambda: running.send_signal(signal.SIGINT))
     assert code == 130
-    assert said.startswith("Sending has stopped. ")
+    assert stderr.startswith("Sending has stopped. ")
 
 
 def test_a_question_is_interrupted(owner: Owner) -> None:
     with command("dataset", "delete", owner.tenant.slug, "orders") as running:
-        asked = of(running.stderr).read(len("Delete the dataset"))
-        code, _, said = ended(running, lambda: running.send_signal(signal.SIGINT))
-    assert (code, asked) == (130, "Delete the dataset")
-    assert said.endswith(f"{interrupted.NOTHING}\n")
+        question = of(running.stderr).read(len("Delete the dataset"))
+        code, _, stderr = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert (code, question) == (130, "Delete the dataset")
+    assert stderr.endswith(f"{interrupted.NOTHING}\n")
 
 
 def test_an_interrupt_waits_until_what_is_imported_is_whole() -> None:

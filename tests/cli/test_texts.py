@@ -14,10 +14,10 @@ from pulse_pipelines.domain.quota import MOST
 
 
 def commands(part: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    found = [(path, part)] if path else []
-    for name, each in getattr(part, "commands", {}).items():
-        found += commands(each, (*path, name))
-    return found
+    leaves = [(path, part)] if path else []
+    for name, child in getattr(part, "commands", {}).items():
+        leaves += commands(child, (*path, name))
+    return leaves
 
 
 COMMANDS = commands(imported(cli.app))
@@ -31,14 +31,14 @@ def test_every_command_and_option_is_explained(path: tuple[str, ...], command: A
         assert parameter.name in ("help", "install_completion", "show_completion") or parameter.help, (
             parameter
         )
-        said = parameter.help or ""
-        assert said[:1] == said[:1].upper(), f"{said!r} begins like a sentence"
+        help_text = parameter.help or ""
+        assert help_text[:1] == help_text[:1].upper(), f"{help_text!r} begins like a sentence"
 
 
 @pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
 def test_no_option_is_cut_in_a_terminal_of_80_columns(path: tuple[str, ...]) -> None:
-    shown = CliRunner().invoke(cli.app, [*path, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
-    assert re.findall(r"--[a-z-]*…", shown.output) == []
+    result = CliRunner().invoke(cli.app, [*path, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert re.findall(r"--[a-z-]*…", result.output) == []
 
 
 @pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
@@ -54,8 +54,8 @@ def test_paragraphs_flow() -> None:
 
 
 def test_a_limit_is_shown_with_all_its_digits() -> None:
-    shown = [limit_text(value) for value in (MOST, 1_000, 2.5, 1e9, -1, 0)]
-    assert shown == ["9,007,199,254,740,992", "1,000", "2.5", "1,000,000,000", "unlimited", "default"]
+    texts = [limit_text(value) for value in (MOST, 1_000, 2.5, 1e9, -1, 0)]
+    assert texts == ["9,007,199,254,740,992", "1,000", "2.5", "1,000,000,000", "unlimited", "default"]
 
 
 @pytest.mark.parametrize("name", [name for name, field in NewLimits.model_fields.items() if field.metadata])

@@ -105,26 +105,26 @@ WHERE column_name = 'tenant_id' AND table_schema IN ('public', 'staging') ORDER 
 
 def stored(owner: Owner, *, data: bool = True) -> dict[str, bytes]:
     """Everything that any store has of a tenant, by where it is, as it would be read."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     mine = [owner.tenant.tenant_id]
     for folder in (f"iceberg/{owner.tenant.namespace}", f"raw/{owner.tenant.tenant_id.hex}"):
-        for each in object_store.listed(f"s3://pulse/{folder}/"):
-            content = raw_zone.content(each.path)
-            if each.name.endswith(".gz"):
+        for entry in object_store.listed(f"s3://pulse/{folder}/"):
+            content = raw_zone.content(entry.path)
+            if entry.name.endswith(".gz"):
                 content = gzip.decompress(content)
                 content += b"".join(json.dumps(json.loads(line)).encode() for line in content.splitlines())
-            elif each.name.endswith(".parquet"):
+            elif entry.name.endswith(".parquet"):
                 table = pq.read_table(pa.BufferReader(content))
                 content += json.dumps(table.to_pylist(), default=str).encode()
-            elif each.name.endswith(".avro"):
-                with AvroFile[Record](iceberg.file_io().new_input(each.path)) as records:
+            elif entry.name.endswith(".avro"):
+                with AvroFile[Record](iceberg.file_io().new_input(entry.path)) as records:
                     content += re.sub(" at 0x[0-9a-f]+", "", repr(list(records))).encode()
-            found[each.path] = content
+            contents[entry.path] = content
     with superuser() as connection:
         for (table,) in connection.execute(OF_TENANTS).fetchall():
             rows = connection.execute(f"SELECT t::text FROM {table} t WHERE tenant_id = %s ORDER BY 1", mine)
-            found[table] = "".join(text for (text,) in rows).encode()
-    return found
+            contents[table] = "".join(text for (text,) in rows).encode()
+    return contents
 
 
 def where_is(owner: Owner, value: str) -> list[str]:
@@ -168,12 +168,12 @@ def compute_people(owner: Owner) -> None:
 def erased() -> Erased:
     """Ada is erased from one of two tenants that have the same events, of two batches each."""
     owner, other = make_owner(), make_owner()
-    for each in (owner, other):
-        declared_states.declare(each.tenant, "orders", "country", windows=Windows(session_gap_s=600))
-        state_build.build(each.tenant, "orders")
+    for party in (owner, other):
+        declared_states.declare(party.tenant, "orders", "country", windows=Windows(session_gap_s=600))
+        state_build.build(party.tenant, "orders")
     for tag in ("x", "y"):
-        for each in (owner, other):
-            each.send(*events(ADA, tag), *events(BOB, f"bob-{tag}"), f"no json {ADA}".encode())
+        for party in (owner, other):
+            party.send(*events(ADA, tag), *events(BOB, f"bob-{tag}"), f"no json {ADA}".encode())
         ingest(owner, other)
     with superuser() as connection:
         connection.execute(
@@ -182,9 +182,9 @@ def erased() -> Erased:
             " FROM pdm_datasets WHERE tenant_id = ANY(%s)",
             [json.dumps([{"country": ADA}]), [owner.tenant.tenant_id, other.tenant.tenant_id]],
         )
-    for each in (owner, other):
+    for party in (owner, other):
         for _ in range(2):
-            compute_people(each)
+            compute_people(party)
     history = [s.snapshot_id for s in snapshots.snapshots(owner.tenant, "orders")]
     assert len(where_is(owner, ADA)) > 8, "the test would show nothing"
     before = stored(other)
@@ -261,7 +261,7 @@ def test_rollups_of_the_days_are_gone_and_those_of_other_days_stay(erased: Erase
         }
     ]
     assert len(table.metadata.snapshots) == 1
-    parquet = [each.path for each in object_store.listed(table.location()) if each.name.endswith(".parquet")]
+    parquet = [file.path for file in object_store.listed(table.location()) if file.name.endswith(".parquet")]
     assert parquet == [left]
 
 
@@ -289,10 +289,10 @@ def test_a_redelivery_does_not_bring_the_event_back(erased: Erased) -> None:
 
 
 def test_verify_says_clean(erased: Erased) -> None:
-    code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
-    assert (code, found["clean"], found["leftovers"]) == (0, True, [])
-    assert found["looked_at"]["data files"] >= 2
-    assert found["looked_at"]["raw objects"] >= 4
+    code, report = verify(erased.owner, erased.receipt, f"country={ADA}")
+    assert (code, report["clean"], report["leftovers"]) == (0, True, [])
+    assert report["looked_at"]["data files"] >= 2
+    assert report["looked_at"]["raw objects"] >= 4
 
 
 def test_verify_wants_the_value_that_it_was_made_with(erased: Erased) -> None:
@@ -318,8 +318,8 @@ def test_verify_notices_a_raw_object_that_was_left(erased: Erased, planted: str)
     for folder in ("orders", "_unresolved"):
         path = f"{planted}/{folder}/dt=2026-11-19/old-1.jsonl.gz"
         object_store.put(path, gzip.compress(line))
-        code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
-        assert (code, found["leftovers"]) == (1, [f"1 events in {path}"])
+        code, report = verify(erased.owner, erased.receipt, f"country={ADA}")
+        assert (code, report["leftovers"]) == (1, [f"1 events in {path}"])
         object_store.file_system().delete_file(object_store.key(path))
 
 
@@ -336,8 +336,8 @@ def test_verify_notices_a_data_file_that_nothing_reaches(erased: Erased, planted
     for country, covered in ((ADA, True), (BOB, False)):
         path = f"{table.location()}/data/timestamp_day=2026-11-19/old-{country[:3]}.parquet"
         plant_row(path, country)
-        code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
-        assert (code, found["leftovers"]) == ((1, [f"1 events in {path}"]) if covered else (0, []))
+        code, report = verify(erased.owner, erased.receipt, f"country={ADA}")
+        assert (code, report["leftovers"]) == ((1, [f"1 events in {path}"]) if covered else (0, []))
         object_store.file_system().delete_file(object_store.key(path))
 
 
@@ -354,11 +354,11 @@ def test_verify_notices_a_dead_letter_and_a_summary_that_were_left(erased: Erase
     with superuser() as connection:
         connection.execute(letter, [of("x-bad", ADA), tenant_id])
         connection.execute(summary, ["2026-01-01T00:00:00Z", tenant_id])
-        code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
+        code, report = verify(erased.owner, erased.receipt, f"country={ADA}")
         connection.execute(letter, [b"", tenant_id])
         connection.execute("DELETE FROM summaries WHERE tenant_id = %s", [tenant_id])
         connection.execute(summary, ["2100-01-01T00:00:00Z", tenant_id])  # computed since
-    assert (code, found["leftovers"]) == (1, ["dead letter 0-4", "summary daily of 2026-11-18"])
+    assert (code, report["leftovers"]) == (1, ["dead letter 0-4", "summary daily of 2026-11-18"])
     assert verify(erased.owner, erased.receipt, f"country={ADA}")[0] == 0
 
 
@@ -400,9 +400,9 @@ def test_fields_of_every_kind(owner: Owner) -> None:
     def left(where: str) -> set[str]:
         before = {row["id"] for row in owner.rows()}
         count = erase(owner, where)["removed"]["rows"]
-        gone = before - {row["id"] for row in owner.rows()}
-        assert count == len(gone)
-        return gone
+        removed_ids = before - {row["id"] for row in owner.rows()}
+        assert count == len(removed_ids)
+        return removed_ids
 
     assert left("count=7") == {"int0", "int2"}
     assert left("context.user.id=u1") == {"deep"}
@@ -425,7 +425,7 @@ def orders(owner: Owner, where: str) -> Subject:
     return subject(registry.find_dataset(owner.tenant, "orders"), where)
 
 
-def test_a_property_that_was_declared_later_is_found_where_it_was_kept_before(owner: Owner) -> None:
+def test_a_property_declared_later_is_erased_from_earlier_events(owner: Owner) -> None:
     owner.send(of("before", "x", data={"nick": ADA}), of("other", "x", data={"nick": "b", "more": [ADA]}))
     ingest(owner)
     move_on(owner)
@@ -437,7 +437,7 @@ def test_a_property_that_was_declared_later_is_found_where_it_was_kept_before(ow
 
 
 @pytest.mark.parametrize(
-    ("where", "says"),
+    ("where", "reason"),
     [
         ("country", "not <field>=<value>"),
         ("country=", "not <field>=<value>"),
@@ -452,37 +452,37 @@ def test_a_property_that_was_declared_later_is_found_where_it_was_kept_before(ow
         ("data..x=x", "is not a path"),
     ],
 )
-def test_what_cannot_be_looked_for_is_an_error(anyone: Owner, where: str, says: str) -> None:
-    code, said = run(anyone.tenant.slug, "--dataset", "orders", "--where", where, "--yes")
+def test_a_value_that_cannot_be_searched_is_an_error(anyone: Owner, where: str, reason: str) -> None:
+    code, output = run(anyone.tenant.slug, "--dataset", "orders", "--where", where, "--yes")
     assert code == 2
-    assert says in said
+    assert reason in output
 
 
 def test_an_unknown_dataset_or_none_is_an_error(anyone: Owner) -> None:
     assert run(anyone.tenant.slug, "--dataset", "absent", "--where", "a=b", "--yes")[0] == 2
-    code, said = run(anyone.tenant.slug, "--where", "a=b", "--yes")
+    code, output = run(anyone.tenant.slug, "--where", "a=b", "--yes")
     assert code == 2
-    assert "no dataset of the tenant declares a property 'a'" in said
-    assert "Write data.a to erase" in said
+    assert "no dataset of the tenant declares a property 'a'" in output
+    assert "Write data.a to erase" in output
     with pytest.raises(UserError):
         orders(anyone, "absent=1")
 
 
 def test_what_a_received_event_says_is_compared_as_it_is(anyone: Owner) -> None:
-    def found(where: str, value: object) -> bool:
+    def matches(where: str, value: object) -> bool:
         return orders(anyone, where).is_of({"dataset": "orders", "data": {"country": value, "count": value}})
 
-    assert found("country=7", "7")
-    assert found("country=7", 7), "a dead letter may have a number where a string belongs"
-    assert found("count=7", "7"), "and a string where a number belongs"
-    assert not found("country=7", "07")
-    assert not found("country=7_0", 70)
-    assert not found("count=1", True)
-    assert found("country=x", ["x"]), "or a list where one value belongs"
+    assert matches("country=7", "7")
+    assert matches("country=7", 7), "a dead letter may have a number where a string belongs"
+    assert matches("count=7", "7"), "and a string where a number belongs"
+    assert not matches("country=7", "07")
+    assert not matches("country=7_0", 70)
+    assert not matches("count=1", True)
+    assert matches("country=x", ["x"]), "or a list where one value belongs"
     flat = {"dataset": "orders", "context": {"user.email": "x"}}
     assert orders(anyone, "context.user.email=x").is_of(flat), "a dot may stand within a name"
-    assert found("count=9007199254740993", 9007199254740993)
-    assert not found("count=9007199254740993", 9007199254740992)
+    assert matches("count=9007199254740993", 9007199254740993)
+    assert not matches("count=9007199254740993", 9007199254740992)
     assert not orders(anyone, "country=x").is_of({"dataset": "other", "data": {"country": "x"}})
     assert not orders(anyone, "country=x").is_of(["orders"])
     assert orders(anyone, "amount=1e400").kind is Kind.DOUBLE
@@ -557,7 +557,7 @@ def sales() -> Owner:
 
 
 @pytest.mark.parametrize("name", WITHIN)
-def test_what_is_within_another_value_and_what_is_not_declared_are_found(sales: Owner, name: str) -> None:
+def test_nested_and_undeclared_values_match(sales: Owner, name: str) -> None:
     data, field = WITHIN[name]
     value = "41" if name == "number" else ADA
     seen = erasure.preview(sales.tenant, "sales", f"{field}={value}")
@@ -581,14 +581,14 @@ def test_a_person_is_erased_from_all_datasets_at_once_as_the_page_says(owner: Ow
         )
     ingest(owner)
     code, seen = run(*commands[0])
-    rows = {name: found["rows"] for name, found in seen["datasets"].items()}
+    rows = {name: previewed["rows"] for name, previewed in seen["datasets"].items()}
     assert (code, rows, seen["left_out"]) == (0, {"orders": 1, "sales": 1}, [])
     assert where_is(owner, ada)
     code, done = run(*commands[1])
     assert (code, done["left_out"]) == (0, [])
     removed = {receipt["dataset"]: receipt["removed"] for receipt in done["datasets"]}
-    assert {name: each["rows"] for name, each in removed.items()} == {"orders": 1, "sales": 1}
-    assert sum(each["dead_letters"] for each in removed.values()) == 2, "those of no dataset, too"
+    assert {name: counts["rows"] for name, counts in removed.items()} == {"orders": 1, "sales": 1}
+    assert sum(counts["dead_letters"] for counts in removed.values()) == 2, "those of no dataset, too"
     assert where_is(owner, ada) == []
     assert len(where_is(owner, BOB)) > 4
     for receipt in done["datasets"]:
@@ -631,7 +631,7 @@ def test_events_that_are_not_settled_are_for_the_next_erasure(owner: Owner) -> N
 def test_whoever_commits_first_is_waited_for(owner: Owner, at: AtPoint) -> None:
     """A batch lands between the staging and the commit: the erasure begins again, the batch stays."""
     pairs = zip(events(ADA, "a"), events(BOB, "b"), strict=True)
-    owner.send(*(each for pair in pairs for each in pair))  # each file has both
+    owner.send(*(event for pair in pairs for event in pair))  # each file has both
     ingest(owner)
     owner.send(of("meanwhile", BOB))
     landed: list[str] = []
@@ -794,8 +794,8 @@ def test_what_spark_may_still_do_for_a_dead_erasure_is_waited_for(owner: Owner) 
     owner.send(of("a", ADA), of("b", BOB), of("c", ADA), of("d", BOB))  # each file has both
     ingest(owner)
     forked(erase, owner, f"country={ADA}", PULSE_FAIL_POINT="rewrite.file").killed()
-    code, said = run(owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}", "--yes")
-    assert (code, "Spark may still be at work" in said) == (1, True)
+    code, output = run(owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}", "--yes")
+    assert (code, "Spark may still be at work" in output) == (1, True)
     with superuser() as connection:
         over = "UPDATE upkeep_log SET ended_at = ended_at - interval '1 hour' WHERE tenant_id = %s"
         connection.execute(over, [owner.tenant.tenant_id])
@@ -821,7 +821,7 @@ def begin(owner: Owner, where: str, point: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_a_letter_that_landed_while_the_erasure_was_dead_is_found(
+def test_a_letter_landed_during_a_dead_erasure_is_erased(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send_letter(owner, of("a", ADA))
@@ -873,12 +873,12 @@ def test_an_erasure_that_cannot_become_clean_says_what_is_left(
 
     with monkeypatch.context() as planting:
         planting.setattr(erasure, "fail_point", plant)
-        code, said = run(owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}", "--yes")
+        code, output = run(owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}", "--yes")
     assert (code, len(planted)) == (1, 5)
-    assert f"still there after 5 rounds: 1 events in {path}" in said
-    assert ADA not in said
+    assert f"still there after 5 rounds: 1 events in {path}" in output
+    assert ADA not in output
     receipt = erase(owner, f"country={ADA}")
-    assert receipt["erasure_id"] in said, "it goes on with the same"
+    assert receipt["erasure_id"] in output, "it goes on with the same"
     assert receipt["removed"]["rows"] == 1
     assert where_is(owner, ADA) == []
     balanced(owner)
@@ -889,9 +889,9 @@ def test_what_attempts_left_in_staging_tables_goes(
 ) -> None:
     """Of an attempt that goes on for another tenant, and of one that died when its batch had settled."""
     other = make_owner()
-    first, second = sorted((owner, other), key=lambda each: each.tenant.tenant_id)
-    for each in (first, second):
-        each.send(*events(ADA, "a"), of("b", BOB))
+    first, second = sorted((owner, other), key=lambda party: party.tenant.tenant_id)
+    for party in (first, second):
+        party.send(*events(ADA, "a"), of("b", BOB))
     settling: list[str] = []
 
     def erase_the_first() -> None:

@@ -86,8 +86,8 @@ def ids(own_engine: RestCatalog, table: Table) -> list[int]:
 
 def run(guest: Guest, *arguments: str, where: str = f"data.email={ADA}") -> tuple[int, Any]:
     metadata.forget()
-    given = ["erase", guest.tenant.slug, "--where", where, *arguments, "--json"]
-    result = CliRunner().invoke(cli.app, given)
+    command_line = ["erase", guest.tenant.slug, "--where", where, *arguments, "--json"]
+    result = CliRunner().invoke(cli.app, command_line)
     try:
         return result.exit_code, json.loads(result.stdout)
     except ValueError:
@@ -96,18 +96,18 @@ def run(guest: Guest, *arguments: str, where: str = f"data.email={ADA}") -> tupl
 
 def where_is(table: Table, value: str = ADA) -> list[str]:
     """Files in the table's folder that have the value, or its beginning as a bound."""
-    found = []
-    for each in object_store.listed(table.location()):
-        with object_store.file_system().open_input_file(object_store.key(each.path)) as source:
+    paths = []
+    for entry in object_store.listed(table.location()):
+        with object_store.file_system().open_input_file(object_store.key(entry.path)) as source:
             content = source.read()
-        if each.name.endswith(".parquet"):
+        if entry.name.endswith(".parquet"):
             content = str(pq.read_table(pa.BufferReader(content)).to_pylist()).encode()
-        elif each.name.endswith("avro"):
-            with AvroFile[Record](iceberg.file_io().new_input(each.path)) as records:
+        elif entry.name.endswith("avro"):
+            with AvroFile[Record](iceberg.file_io().new_input(entry.path)) as records:
                 content = repr(list(records)).encode() + content
         if value[:16].encode() in content:
-            found.append(each.path)
-    return found
+            paths.append(entry.path)
+    return paths
 
 
 @in_this_process
@@ -118,7 +118,7 @@ def test_rows_go_with_all_history_where_the_table_asks(
     without = own_engine.create_table("own.without", pa.schema([("id", pa.int64())]), properties=ASKS)
     without.append(pa.table({"id": [1]}))
     before = {
-        each.name(): own_engine.load_table(each.name()[-2:]).metadata_location for each in (silent, without)
+        own.name(): own_engine.load_table(own.name()[-2:]).metadata_location for own in (silent, without)
     }
     shown = f"own.{asking.name()[-1]}"
     code, seen = run(writer, "--dry-run")
@@ -141,16 +141,16 @@ def test_rows_go_with_all_history_where_the_table_asks(
     assert ADA not in json.dumps(receipt)
     assert where_is(asking) == []
     assert where_is(silent)
-    named = [each["where"] for each in receipt["remains"] if "own table" in each["where"]]
+    named = [item["where"] for item in receipt["remains"] if "own table" in item["where"]]
     assert [silent.name()[-1] in each for each in named] == [True]
-    for each in (silent, without):
-        assert own_engine.load_table(each.name()[-2:]).metadata_location == before[each.name()]
+    for own in (silent, without):
+        assert own_engine.load_table(own.name()[-2:]).metadata_location == before[own.name()]
     assert ids(own_engine, asking) == [0, 3, 5]
     now = own_engine.load_table(asking.name()[-2:])
     assert len(now.metadata.snapshots) == 1
     with duck(catalog, writer) as connection:
-        found = connection.execute(f"SELECT id FROM {writer.tenant.slug}.{shown} ORDER BY id").fetchall()
-    assert [number for (number,) in found] == [0, 3, 5]
+        rows = connection.execute(f"SELECT id FROM {writer.tenant.slug}.{shown} ORDER BY id").fetchall()
+    assert [number for (number,) in rows] == [0, 3, 5]
     now.append(mails(9, ADA))
     verified = run(writer, "--verify", receipt["erasure_id"])
     assert (verified[0], verified[1]["clean"]) == (0, True), "what came later is not covered"
@@ -174,18 +174,18 @@ def test_a_value_in_the_name_of_a_folder_goes_with_its_files(own_engine: RestCat
     table = own_engine.create_table(name, schema, partition_spec=spec, properties=ASKS)
     table.append(mails(0, "b@x", ADA))
     ada = ADA.partition("@")[0]
-    assert [each for each in objects.names(table.location()) if ada in each]
+    assert [path for path in objects.names(table.location()) if ada in path]
     code, done = run(writer, "--yes")
     assert (code, done["left_out"]) == (0, []), done
     assert ids(own_engine, table) == [0]
-    assert [each for each in objects.names(table.location()) if ada in each] == []
+    assert [path for path in objects.names(table.location()) if ada in path] == []
 
 
 @in_this_process
 def test_an_erasure_of_one_dataset_names_the_table(own_engine: RestCatalog, writer: Guest) -> None:
     table = make(own_engine)
     code, receipt = run(writer, "--dataset", "orders", "--yes")
-    (named,) = (each for each in receipt["remains"] if "own table" in each["where"])
+    (named,) = (item for item in receipt["remains"] if "own table" in item["where"])
     assert (code, "without --dataset" in named["why"], receipt["own_tables"]) == (0, True, [])
     assert len(ids(own_engine, table)) == 5
 
@@ -198,7 +198,7 @@ def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer:
     dropped = own_tables.folders_without_table(writer.tenant)
     assert (table.location() in dropped, purged.location() in dropped) == (True, False)
     code, done = run(writer, "--yes")
-    (named,) = (each for each in done["datasets"][0]["remains"] if "to no table now" in each["where"])
+    (named,) = (item for item in done["datasets"][0]["remains"] if "to no table now" in item["where"])
     assert (code, named["where"].split()[0]) == (0, str(len(dropped)))
     own_engine.register_table(table.name()[-2:], table.metadata_location)
     run(writer, "--yes")
@@ -228,19 +228,19 @@ def test_what_cannot_be_searched_is_named_with_the_reason(
         change.delete_column("email")
         change.add_column("email", DateType())
     there = {table.name: table for table in names.tenant_tables(writer.tenant)}
-    for why, table in made.items():
+    for expected, table in made.items():
         own = there[table.name()[-1]]
-        wanted = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
-        reason = OwnErasure(writer.tenant, own, SearchedValue(paths_of(wanted), ADA)).count().reason
-        assert why in str(reason)
-        if why != "delete files":
+        person = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
+        reason = OwnErasure(writer.tenant, own, SearchedValue(paths_of(person), ADA)).count().reason
+        assert expected in str(reason)
+        if expected != "delete files":
             own_engine.drop_table(table.name()[-2:])
     table = made["delete files"]
     before = own_engine.load_table(table.name()[-2:]).metadata_location
     code, done = run(writer, "--yes")
     (left,) = done["left_out"]
     assert (code, table.name()[-1] in left["what"], "delete files" in left["what"]) == (1, True, True)
-    named = [each["why"] for each in done["datasets"][0]["remains"] if table.name()[-1] in each["where"]]
+    named = [item["why"] for item in done["datasets"][0]["remains"] if table.name()[-1] in item["where"]]
     assert named == ["it was not erased from: it has delete files"]
     assert own_engine.load_table(table.name()[-2:]).metadata_location == before
 
@@ -254,8 +254,8 @@ def test_delete_files_that_were_removed_are_in_nobody_s_way(
     table = own_engine.load_table(table.name()[-2:])
     forger, live = Forger(table), table.current_snapshot()
     assert live
-    gone = forger.manifest(f"{table.location()}/data/{ADA}.parquet", deletes=True, removed=True)
-    listing = forger.manifest_list(*live.manifests(table.io), gone)
+    manifest = forger.manifest(f"{table.location()}/data/{ADA}.parquet", deletes=True, removed=True)
+    listing = forger.manifest_list(*live.manifests(table.io), manifest)
     assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
     assert where_is(table)
     code, done = run(writer, "--yes")
@@ -264,14 +264,14 @@ def test_delete_files_that_were_removed_are_in_nobody_s_way(
 
 
 @pytest.mark.parametrize("point", often(["planned", "staged", "after_commit", "removed"], "after_commit"))
-def test_one_that_was_killed_is_gone_on_with(
+def test_a_killed_erasure_is_resumed(
     own_engine: RestCatalog, writer: Guest, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     table = make(own_engine)
     with monkeypatch.context() as dying:
         dying.setenv("PULSE_FAIL_POINT", f"own.erase.{point}")
-        code, said = run(writer, "--yes")
-    assert (code, "ended with -9" in said, ADA in said) == (1, True, False), said
+        code, output = run(writer, "--yes")
+    assert (code, "ended with -9" in output, ADA in output) == (1, True, False), output
     assert ids(own_engine, table) == ([0, 1, 2, 3, 5] if point in ("planned", "staged") else [0, 3, 5])
     code, done = run(writer, "--yes")
     assert code == 0, done
@@ -285,10 +285,10 @@ def test_what_takes_too_long_is_an_error_that_says_what_to_do(
     table = make(own_engine)
     with monkeypatch.context() as patched:
         patched.setattr(own_tables, "SECONDS", 0.01)
-        code, said = run(writer, "--yes")
+        code, output = run(writer, "--yes")
     assert code == 1
-    assert "took more than" in said
-    assert "set the table's property pulse.erasure to false" in said.replace("\n", " ")
+    assert "took more than" in output
+    assert "set the table's property pulse.erasure to false" in output.replace("\n", " ")
     assert len(ids(own_engine, table)) == 5
 
 
@@ -296,10 +296,10 @@ def test_what_engines_commit_before_is_covered_and_after_it_is_not(
     own_engine: RestCatalog, writer: Guest, at: AtPoint
 ) -> None:
     table = make(own_engine)
-    wanted = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
-    erasure = record.begin(writer.tenant, wanted)
+    person = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
+    erasure = record.begin(writer.tenant, person)
     (own,) = names.tenant_tables(writer.tenant)
-    looked_for = SearchedValue(paths_of(wanted), ADA)
+    looked_for = SearchedValue(paths_of(person), ADA)
 
     def write(number: int) -> None:
         own_engine.load_table(table.name()[-2:]).append(mails(number, ADA, "e@x"))
@@ -334,7 +334,7 @@ def test_names_with_control_characters_are_recorded(
 
 @pytest.mark.slow
 @in_this_process
-def test_a_column_is_found_by_the_names_that_it_had(own_engine: RestCatalog, writer: Guest) -> None:
+def test_a_column_is_searched_by_its_earlier_names(own_engine: RestCatalog, writer: Guest) -> None:
     """Files have the name of when they were written, another than is looked for."""
     table = make(own_engine)
     with table.update_schema() as change:
@@ -356,9 +356,7 @@ def test_a_column_is_found_by_the_names_that_it_had(own_engine: RestCatalog, wri
 
 @pytest.mark.slow
 @in_this_process
-def test_what_was_copied_from_a_dataset_is_found(
-    own_engine: RestCatalog, catalog: Api, writer: Guest
-) -> None:
+def test_copies_of_a_dataset_are_erased(own_engine: RestCatalog, catalog: Api, writer: Guest) -> None:
     """A copy by DuckDB: `context` and `_extra` are JSON text in it, and the id is `id`."""
     owner = writer.owner
     document = json.loads(event("copied"))
@@ -420,13 +418,13 @@ ROWS: dict[str, tuple[Any, pa.DataType, str, bool]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_value_is_found_in_columns_of_every_kind(name: str) -> None:
+def test_a_value_matches_in_columns_of_every_kind(name: str) -> None:
     value, kind, where, expected = ROWS[name]
     path, _, looked_for = where.partition("=")
     rows = pa.record_batch({"c": pa.array([value, None], kind), "other": pa.array([ADA, ADA])})
-    wanted = SearchedValue((tuple(path.split(".")),), looked_for)
-    assert wanted.mask(rows, {}).to_pylist() == [expected, False]
-    assert wanted.columns_to_read(rows.schema, {}) == ["c"]
+    searched = SearchedValue((tuple(path.split(".")),), looked_for)
+    assert searched.mask(rows, {}).to_pylist() == [expected, False]
+    assert searched.columns_to_read(rows.schema, {}) == ["c"]
 
 
 def test_names_are_known_by_field_ids(own_engine: RestCatalog) -> None:
@@ -450,12 +448,12 @@ def test_a_table_beyond_the_limits_is_in_no_other_table_s_way(
     forger = Forger(beyond)
     listed = forger.manifest_list(*live.manifests(beyond.io), forger.manifest(path, rows=0))
     assert own_lake.commit(beyond.name()[-1], *forger.updates(listed)).status_code == 200
-    code, said = run(writer, "--yes")
-    assert (code, f"own table own.{beyond.name()[-1]}: its process ended" in said.replace("\n", " ")) == (
+    code, output = run(writer, "--yes")
+    assert (code, f"own table own.{beyond.name()[-1]}: its process ended" in output.replace("\n", " ")) == (
         1,
         True,
     )
     assert [ids(own_engine, table) for table in (before, after)] == [[0, 3, 5]] * 2
     own_engine.drop_table(beyond.name()[-2:])
     code, done = run(writer, "--yes")
-    assert (code, {each["rows"] for each in done["datasets"][0]["own_tables"]}) == (0, {2}), done
+    assert (code, {own_table["rows"] for own_table in done["datasets"][0]["own_tables"]}) == (0, {2}), done

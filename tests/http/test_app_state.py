@@ -80,8 +80,8 @@ WITH_A_BODY = sorted(
 def test_without_a_key_no_byte_of_a_body_is_read(method: str, template: str) -> None:
     path = template.replace("{key_id}", "0" * 12).replace("{slug}", "orders").replace("{tenant}", "acme")
     headers = {"content-type": "application/json"}
-    found = Exchange(method, path, headers, [b"["] * 3).run(create_app())
-    assert (found.status, found.kind, found.read) == (401, "unauthorized", 0)
+    exchange = Exchange(method, path, headers, [b"["] * 3).run(create_app())
+    assert (exchange.status, exchange.kind, exchange.read) == (401, "unauthorized", 0)
 
 
 LIMITS = ApiSettings()
@@ -163,14 +163,14 @@ SPACE = st.sampled_from(["", " ", "\n\t "])
 
 @given(st.lists(st.tuples(SPACE, VALUES, SPACE), max_size=6), SPACE, st.integers(3, 40))
 def test_elements_of_an_array_are_those_that_a_decoder_finds(
-    found: list[tuple[str, Any, str]], around: str, block: int
+    spaced_values: list[tuple[str, Any, str]], around: str, block: int
 ) -> None:
-    parts = (f"{before}{json.dumps(value)}{after}" for before, value, after in found)
+    parts = (f"{before}{json.dumps(value)}{after}" for before, value, after in spaced_values)
     body = f"{around}[{','.join(parts)}]{around}".encode()
     with mock.patch.object(values, "_BLOCK", block):
         elements = values.elements(body, 10)
         assert elements is not None
-        assert [json.loads(each) for each in elements] == [value for _, value, _ in found]
+        assert [json.loads(element) for element in elements] == [value for _, value, _ in spaced_values]
 
 
 @given(st.text(alphabet='[]{},:"\\1 ', max_size=12))
@@ -182,12 +182,12 @@ def test_what_is_no_array_has_no_elements(text: str) -> None:
     if isinstance(expected, list):
         elements = values.elements(text.encode(), 20)
         assert elements is not None
-        assert [json.loads(each) for each in elements] == expected
+        assert [json.loads(element) for element in elements] == expected
     else:
         elements = values.elements(text.encode(), 20)
         if elements is not None:
             with pytest.raises(json.JSONDecodeError):
-                [json.loads(each) for each in elements]
+                [json.loads(element) for element in elements]
 
 
 def test_a_large_array_is_read_element_by_element() -> None:

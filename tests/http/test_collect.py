@@ -45,8 +45,8 @@ def waiting(owner: Owner) -> int:
 
 
 def counts(answer: httpx.Response) -> tuple[int, int, int]:
-    found = answer.json()
-    return found["accepted"], found["dead_lettered"], found["refused"]
+    body = answer.json()
+    return body["accepted"], body["dead_lettered"], body["refused"]
 
 
 def test_one_event_is_accepted_and_lands(caller: Caller) -> None:
@@ -267,8 +267,8 @@ def test_json_traps(caller: Caller, name: str) -> None:
     answer = caller.collect(body)
     assert answer.status_code == status, answer.text
     document = answer.json()
-    found = document["verdicts"][0]["reason"] if status == 422 else document["type"].rpartition(":")[2]
-    assert found == kind
+    actual = document["verdicts"][0]["reason"] if status == 422 else document["type"].rpartition(":")[2]
+    assert actual == kind
     assert waiting(caller.owner) == 0
 
 
@@ -430,7 +430,7 @@ def wide() -> bytes:
         (ARRAY, "gzip, gzip", 415),
     ],
 )
-def test_a_broken_encoding_is_said(caller: Caller, body: bytes, encoding: str, status: int) -> None:
+def test_a_broken_encoding_is_named(caller: Caller, body: bytes, encoding: str, status: int) -> None:
     answer = caller.collect(body, content_encoding=encoding)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
@@ -533,15 +533,15 @@ def test_cloudevents_land_in_every_mode(caller: Caller) -> None:
 
 def binary(caller: Caller, **headers: str | bytes) -> httpx.Response:
     attributes = {"specversion": "1.0", "source": "/shop", "type": "orders", "id": "1"} | headers
-    given = {f"ce-{name}": value for name, value in attributes.items()}
-    return caller.http.post("/v1/collect", json={"country": "DE"}, headers=given)  # type: ignore[arg-type]
+    ce_headers = {f"ce-{name}": value for name, value in attributes.items()}
+    return caller.http.post("/v1/collect", json={"country": "DE"}, headers=ce_headers)  # type: ignore[arg-type]
 
 
 def test_the_media_type_decides_over_headers_that_proxies_add(caller: Caller) -> None:
     added = {"ce-specversion": "1.0", "ce-id": "other", "ce-source": "/other", "ce-type": "other"}
     for form, body in (("", cloud(id="s")), ("-batch", [cloud(id="b")])):
-        given = added | {"content-type": f"Application/CloudEvents{form}+JSON; charset=utf-8"}
-        answer = caller.http.post("/v1/collect", content=json.dumps(body).encode(), headers=given)
+        headers = added | {"content-type": f"Application/CloudEvents{form}+JSON; charset=utf-8"}
+        answer = caller.http.post("/v1/collect", content=json.dumps(body).encode(), headers=headers)
         assert answer.status_code == 202, answer.text
     ingest(caller.owner)
     assert {row["id"] for row in caller.owner.rows()} == {"/shop#s", "/shop#b"}
@@ -588,14 +588,14 @@ def test_data_in_a_header_are_refused(caller: Caller) -> None:
 
 
 def test_a_header_with_two_values_is_refused(caller: Caller) -> None:
-    given = [
+    headers = [
         ("ce-specversion", "1.0"),
         ("ce-source", "/shop"),
         ("ce-type", "orders"),
         ("ce-id", "a"),
         ("ce-id", "b"),
     ]
-    answer = caller.http.post("/v1/collect", json={"country": "DE"}, headers=given)
+    answer = caller.http.post("/v1/collect", json={"country": "DE"}, headers=headers)
     assert (answer.status_code, "ce-id" in answer.json()["detail"]) == (400, True), answer.text
 
 
@@ -631,7 +631,7 @@ def test_a_cloudevent_with_data_twice_is_refused(caller: Caller) -> None:
     "change",
     [{"specversion": "0.3"}, {"id": ""}, {"source": None}, {"type": 7}, {"data": None, "data_base64": "é"}],
 )
-def test_what_is_no_cloudevent_is_said(caller: Caller, change: dict[str, Any]) -> None:
+def test_the_refusal_of_a_cloudevent_names_its_fault(caller: Caller, change: dict[str, Any]) -> None:
     body = json.dumps(cloud(**change)).encode()
     assert caller.collect(body, content_type="application/cloudevents+json").status_code == 400
 
@@ -761,7 +761,7 @@ def test_a_producer_that_failed_for_good_is_replaced(caller: Caller, monkeypatch
     """Also with events under way: each of their requests is answered."""
     made: list[confluent_kafka.Producer] = []
     make = kafka.producer
-    monkeypatch.setattr(kafka, "producer", lambda **how: made.append(make(**how)) or made[-1])
+    monkeypatch.setattr(kafka, "producer", lambda **settings: made.append(make(**settings)) or made[-1])
     answers: list[int] = []
     with served() as api, api.client(caller.key.text) as client:
 
@@ -800,14 +800,14 @@ def test_others_have_the_event_loop_while_many_events_are_handed_over(caller: Ca
     events = [Outgoing("orders", str(n), b"{}") for n in range(10 * publisher.AT_ONCE)]
 
     async def ask() -> int:
-        here, passes = publisher.Publisher(), 0
-        here.start()
+        handover, passes = publisher.Publisher(), 0
+        handover.start()
         topic = caller.owner.tenant.topic
-        publishing = asyncio.create_task(here._produce(topic, events, lambda *_: None, None))
+        publishing = asyncio.create_task(handover._produce(topic, events, lambda *_: None, None))
         while not publishing.done():
             await asyncio.sleep(0)
             passes += 1
-        await asyncio.to_thread(here.stop)
+        await asyncio.to_thread(handover.stop)
         assert publishing.result() == len(events)
         return passes
 

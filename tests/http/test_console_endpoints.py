@@ -141,7 +141,7 @@ def test_slugs_come_in_the_order_of_their_characters(letters: Caller) -> None:
         registry.delete_dataset(tenant, slug)
 
 
-def test_a_key_is_told_whose_it_is(new_caller: Callable[..., Caller]) -> None:
+def test_a_key_reads_its_own_tenant(new_caller: Callable[..., Caller]) -> None:
     caller = new_caller([KeyScope.READ])
     answer = caller.http.get("/v1/keys/current").json()
     assert (answer["tenant"], answer["topic"]) == (caller.owner.tenant.slug, caller.owner.tenant.topic)

@@ -24,8 +24,8 @@ WAIT = re.compile(r"^(?=until )", re.MULTILINE)
 
 def test_a_newcomer_needs_fewer_than_ten_commands() -> None:
     """From `pulse up` to a previewed row."""
-    before, found, after = "".join(BLOCKS).partition("until ")
-    first = before + found + after.split("\n", 2)[0] + "\n" + after.split("\n", 2)[1]
+    before, separator, after = "".join(BLOCKS).partition("until ")
+    first = before + separator + after.split("\n", 2)[0] + "\n" + after.split("\n", 2)[1]
     commands = [
         line for line in first.replace("\\\n", " ").splitlines() if re.match(r"(export|curl|until)", line)
     ]
@@ -41,19 +41,19 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     script = re.sub(r"^export PULSE=.*$", "", script, flags=re.MULTILINE)
     first, *others = WAIT.split(script)
     known = {"PULSE": api.url, "OPERATOR": keys.issue_operator_key("docs").text}
-    said = run(first, tmp_path, **known)
-    key = re.search(r"^KEY IS (\S+)$", said, re.MULTILINE)
+    output = run(first, tmp_path, **known)
+    key = re.search(r"^KEY IS (\S+)$", output, re.MULTILINE)
     assert key
     owner = Owner(registry.find_tenant(tenant))
-    said = ""
+    output = ""
     for script in others:
         ingest(owner)
-        said += run(script, tmp_path, KEY=key[1], **known)
-    assert '"id":"o-1"' in said
-    assert said.count('"state":"landed"') >= 2, "o-1, and what was waited for"
-    assert '"state":"dead_lettered"' in said, "k-1"
-    assert '"rollup":"daily","from":"2026-11-01","to":"2026-11-30"' in said.replace(" ", "")
-    assert "pulse_lag_events" in said
+        output += run(script, tmp_path, KEY=key[1], **known)
+    assert '"id":"o-1"' in output
+    assert output.count('"state":"landed"') >= 2, "o-1, and what was waited for"
+    assert '"state":"dead_lettered"' in output, "k-1"
+    assert '"rollup":"daily","from":"2026-11-01","to":"2026-11-30"' in output.replace(" ", "")
+    assert "pulse_lag_events" in output
     ingest(owner)
     rows = preview(owner.tenant, "orders", 10).to_pylist()
     assert {row["id"] for row in rows} == {"o-1", "line-1", "line-2", "line-3", "/shop#7"}
@@ -68,12 +68,12 @@ def test_every_command_about_entities_works(api: Api, tmp_path: Path) -> None:
     key = keys.issue_key(owner.tenant, "docs", list(KeyScope)).text
     script = re.sub(r"\bacme\b", owner.tenant.slug, "\n".join(blocks("entities.md")))
     first, *others = WAIT.split(script)
-    said = run(first, tmp_path, KEY=key, PULSE=api.url)
+    output = run(first, tmp_path, KEY=key, PULSE=api.url)
     since = ""
     for script in others:
         ingest(owner)
-        said = run(f"SINCE={since}\n{script}\necho; echo SINCE IS $SINCE", tmp_path, KEY=key, PULSE=api.url)
-        since = said.rsplit("SINCE IS ", 1)[1].strip()
+        output = run(f"SINCE={since}\n{script}\necho; echo SINCE IS $SINCE", tmp_path, KEY=key, PULSE=api.url)
+        since = output.rsplit("SINCE IS ", 1)[1].strip()
     assert sorted((row["id"], row["_is_deleted"]) for row in owner.rows("countries")) == [
         ("DE", False),
         ("DE", False),
@@ -82,7 +82,7 @@ def test_every_command_about_entities_works(api: Api, tmp_path: Path) -> None:
         ("NL", False),
     ]
     state = '"rows":[{"id":"DE","people":79000000},{"id":"NL","people":18000000}]'
-    assert state in said, "the latest state, by its name in SQL"
+    assert state in output, "the latest state, by its name in SQL"
     latest = blocks("entities.md", "sql")[0]
     location = registry.current_table(owner.tenant, "countries").metadata_location
     with duckdb_pool.connect() as connection:

@@ -32,16 +32,16 @@ def lines(answer: httpx.Response) -> list[dict[str, Any]]:
 def test_what_is_pushed_is_read(caller: Caller) -> None:
     pushed = [{"_id": str(n), "name": "x" * n, "area": n / 2, "_ts": "not kept"} for n in range(5)]
     assert caller.http.post(PATH, json=pushed).json()["accepted"] == 5
-    more = b"\n".join(json.dumps(each).encode() for each in (pushed[4], {"_id": "0", "_deleted": True}))
+    more = b"\n".join(json.dumps(entity).encode() for entity in (pushed[4], {"_id": "0", "_deleted": True}))
     headers = {"content-type": "application/x-ndjson", "content-encoding": "gzip"}
     assert caller.http.post(PATH, content=gzip.compress(more), headers=headers).status_code == 202
     ingest(caller.owner)
     first = caller.http.get(PATH, params={"limit": 4})
     assert first.headers["content-encoding"] == "gzip"
     second = caller.http.get(PATH, params={"since": first.headers["pulse-since"]})
-    found = lines(first) + lines(second)
-    assert sorted(each["_updated"] for each in found) == list(range(1, 7))
-    newest = {each["_id"]: each for each in found}
+    entities = lines(first) + lines(second)
+    assert sorted(entity["_updated"] for entity in entities) == list(range(1, 7))
+    newest = {entity["_id"]: entity for entity in entities}
     assert newest["0"].items() >= {"_deleted": True, "_hash": None}.items()
     assert "name" not in newest["0"]
     assert newest["3"].items() >= {"name": "xxx", "area": 1.5, "_deleted": False}.items()
@@ -54,17 +54,21 @@ def test_what_is_pushed_is_read(caller: Caller) -> None:
     columns = {"columns": "id,_updated,_hash,ingested_at"}
     preview = caller.http.get(f"/v1/datasets/{SLUG}/preview", params=columns).json()
     accepted = {row["_updated"]: row["ingested_at"] for row in preview["rows"]}
-    assert accepted == {each["_updated"]: each["_ts"] for each in found}, "one form, wherever it is read"
-    told = caller.http.post("/v1/sql", json={"sql": f"SELECT _updated, ingested_at FROM {SLUG}"}).json()
-    assert {row["_updated"]: row["ingested_at"] for row in told["rows"]} == accepted
+    assert accepted == {entity["_updated"]: entity["_ts"] for entity in entities}, (
+        "one form, wherever it is read"
+    )
+    answer = caller.http.post("/v1/sql", json={"sql": f"SELECT _updated, ingested_at FROM {SLUG}"}).json()
+    assert {row["_updated"]: row["ingested_at"] for row in answer["rows"]} == accepted
 
 
 def test_what_is_no_entity_is_refused_with_words(caller: Caller) -> None:
     sent = [{"name": "nobody"}, {"_id": "a", "name": 5}, {"_id": "b", "_deleted": 1}, "c", {"_id": "good"}]
     answer = caller.http.post(PATH, json=sent)
     assert answer.status_code == 207
-    said = {each["index"]: (each["reason"], each["pointer"]) for each in answer.json()["verdicts"]}
-    assert said == {
+    actual = {
+        verdict["index"]: (verdict["reason"], verdict["pointer"]) for verdict in answer.json()["verdicts"]
+    }
+    assert actual == {
         0: ("invalid_envelope", "/_id"),
         1: ("schema_violation", "/name"),
         2: ("invalid_envelope", "/_deleted"),
@@ -76,7 +80,7 @@ def test_what_is_no_entity_is_refused_with_words(caller: Caller) -> None:
     headers = {"content-type": "application/x-ndjson"}
     answer = caller.http.post(PATH, content=body, headers=headers)
     assert answer.status_code == 422
-    reasons = [each["reason"] for each in answer.json()["verdicts"]]
+    reasons = [verdict["reason"] for verdict in answer.json()["verdicts"]]
     assert reasons == ["integer_out_of_range", "undecodable", "too_deep"]
     cloud = {"content-type": "application/cloudevents+json"}
     assert caller.http.post(PATH, content=b"{}", headers=cloud).status_code == 415
@@ -106,10 +110,10 @@ def test_a_log_that_begins_anew_says_so(caller: Caller) -> None:
     uri = f"pulse://{caller.owner.tenant.slug}/{SLUG}/1"
     again = caller.http.post("/v1/datasets", json={"slug": SLUG, "schema_uri": uri, "kind": "entities"})
     assert (again.status_code, again.json()["kind"]) == (201, "entities")
-    gone = caller.http.get(PATH, params={"since": before.headers["pulse-since"]})
-    assert gone.status_code == 409
-    assert caller.http.get(PATH, params={"since": gone.json()["since"]}).status_code == 200
-    beyond = gone.json()["since"].removesuffix("0") + "7"
+    conflict = caller.http.get(PATH, params={"since": before.headers["pulse-since"]})
+    assert conflict.status_code == 409
+    assert caller.http.get(PATH, params={"since": conflict.json()["since"]}).status_code == 200
+    beyond = conflict.json()["since"].removesuffix("0") + "7"
     assert caller.http.get(PATH, params={"since": beyond}).status_code == 409
     assert caller.http.get(PATH, params={"since": "yesterday"}).status_code == 422
 
@@ -148,30 +152,32 @@ INDEXES = f"/v1/datasets/{SLUG}/indexes"
 
 
 def test_a_subset_is_read_by_an_index_of_one_s_own(new_caller: Callable[..., Caller]) -> None:
-    mine, theirs = new_caller(), new_caller()
-    for caller, name in ((mine, "x"), (theirs, "y")):
+    mine, neighbour = new_caller(), new_caller()
+    for caller, name in ((mine, "x"), (neighbour, "y")):
         make_entities(caller.owner)
         refused = caller.http.get(PATH, params={"subset": "lower(name)=x"})
         assert (refused.status_code, "no index by lower(name)" in refused.json()["detail"]) == (409, True)
         caller.http.post(PATH, json=[{"_id": name, "name": name.upper()}, {"_id": "z", "name": "x"}])
-    ingest(mine.owner, theirs.owner)
+    ingest(mine.owner, neighbour.owner)
     made = mine.http.post(INDEXES, json={"expression": "lower( name )"})
     assert made.status_code == 201, made.text
     assert made.json().items() >= {"expression": "lower(name)", "behind": 0, "entries": 2}.items()
-    assert theirs.http.post(INDEXES, json={"expression": "lower(name)"}).status_code == 201
-    whole = {each["_updated"]: each for each in lines(mine.http.get(PATH))}
+    assert neighbour.http.post(INDEXES, json={"expression": "lower(name)"}).status_code == 201
+    whole = {entity["_updated"]: entity for entity in lines(mine.http.get(PATH))}
     within = lines(mine.http.get(PATH, params={"subset": "lower(name)=x"}))
-    assert [whole[each["_updated"]] for each in within] == within
+    assert [whole[entity["_updated"]] for entity in within] == within
     assert len(within) == 2
-    assert [each["_id"] for each in lines(theirs.http.get(PATH, params={"subset": "lower(name)=x"}))] == ["z"]
-    (found,) = mine.http.get(INDEXES).json()["indexes"]
-    assert (len(found["readers"]), found["orphaned"], found["read_at"] is None) == (1, False, False)
+    assert [
+        entity["_id"] for entity in lines(neighbour.http.get(PATH, params={"subset": "lower(name)=x"}))
+    ] == ["z"]
+    (index,) = mine.http.get(INDEXES).json()["indexes"]
+    assert (len(index["readers"]), index["orphaned"], index["read_at"] is None) == (1, False, False)
     preview = mine.http.get(
         f"/v1/datasets/{SLUG}/preview", params={"subset": "lower(name)=x", "columns": "id"}
     )
     assert sorted(row["id"] for row in preview.json()["rows"]) == ["x", "z"]
-    drop = f"{INDEXES}/{found['index_id']}"
-    assert theirs.http.delete(drop).status_code == 404, "it is another tenant's"
+    drop = f"{INDEXES}/{index['index_id']}"
+    assert neighbour.http.delete(drop).status_code == 404, "it is another tenant's"
     assert len(mine.http.get(INDEXES).json()["indexes"]) == 1
     assert mine.http.delete(drop).json() == {"dropped": "lower(name)"}
     assert [mine.http.delete(drop).status_code, mine.http.get(INDEXES).json()] == [404, {"indexes": []}]
@@ -182,17 +188,17 @@ def test_a_subset_is_read_by_an_index_of_one_s_own(new_caller: Callable[..., Cal
 
 
 def test_a_part_that_is_sent_again_takes_nothing_back(caller: Caller) -> None:
-    said = {"sequence_id": "s", "request_id": "a", "is_full": True, "is_first": True}
+    params = {"sequence_id": "s", "request_id": "a", "is_full": True, "is_first": True}
     body = [{"_id": "DE", "name": "old"}, {"_id": "x", "name": 5}]
-    first = caller.http.post(PATH, params=said, json=body)
+    first = caller.http.post(PATH, params=params, json=body)
     ingest(caller.owner)
     caller.http.post(PATH, json=[{"_id": "DE", "name": "new"}])
     ingest(caller.owner)
-    again = caller.http.post(PATH, params=said, json=body)
+    again = caller.http.post(PATH, params=params, json=body)
     assert (again.status_code, again.json()) == (first.status_code, first.json())
     caller.http.post(PATH, json=[{"_id": "FR"}])
     ingest(caller.owner)
-    assert [each.get("name") for each in lines(caller.http.get(PATH)) if each["_id"] == "DE"] == [
+    assert [entity.get("name") for entity in lines(caller.http.get(PATH)) if entity["_id"] == "DE"] == [
         "old",
         "new",
     ]
@@ -215,15 +221,17 @@ def test_a_part_is_empty_however_its_request_is_framed(caller: Caller) -> None:
         "gzip, long": {"content": gzip.compress(LONG, 0), "headers": {"content-encoding": "gzip"}},
     }
     for name, body in bodies.items():
-        said = {"sequence_id": name, "is_full": True}
-        first = caller.http.post(PATH, params=said | {"request_id": 1, "is_first": True}, json=[{"_id": "1"}])
+        params = {"sequence_id": name, "is_full": True}
+        first = caller.http.post(
+            PATH, params=params | {"request_id": 1, "is_first": True}, json=[{"_id": "1"}]
+        )
         chain = {"request_id": 2, "previous_request_id": 1, "is_last": True}
-        answer = caller.http.post(PATH, params=said | chain, **body)
+        answer = caller.http.post(PATH, params=params | chain, **body)
         assert (first.status_code, answer.status_code, answer.json()["accepted"]) == (202, 202, 0), name
     assert caller.http.post(PATH, json=[]).status_code == 400, "it is not a part"
     states = {
-        each["sequence_id"]: each["parts"]
-        for each in caller.http.get(f"/v1/datasets/{SLUG}/syncs").json()["syncs"]
+        sync["sequence_id"]: sync["parts"]
+        for sync in caller.http.get(f"/v1/datasets/{SLUG}/syncs").json()["syncs"]
     }
     assert states == dict.fromkeys(bodies, 2)
 
@@ -241,18 +249,18 @@ def test_a_refused_first_part_overtakes_no_other_sync(caller: Caller) -> None:
     ingest(caller.owner)
     ingest(caller.owner)  # what it deletes
     states = {
-        each["sequence_id"]: each["state"] for each in caller.http.get(f"{PATH[:-8]}syncs").json()["syncs"]
+        sync["sequence_id"]: sync["state"] for sync in caller.http.get(f"{PATH[:-8]}syncs").json()["syncs"]
     }
     assert states == {"good": "done", "bad": "open"}
-    assert [each["_id"] for each in lines(caller.http.get(PATH)) if each["_deleted"]] == ["9"]
+    assert [entity["_id"] for entity in lines(caller.http.get(PATH)) if entity["_deleted"]] == ["9"]
     assert caller.http.post(PATH, params=alone | {"sequence_id": "bad"}, json=nine).status_code == 202
 
 
 def test_a_full_sync_of_several_requests(caller: Caller) -> None:
-    def part(request: str, after: str | None = None, *, last: bool = False, **given: Any) -> httpx.Response:
-        said = {"sequence_id": "s", "request_id": request, "is_full": True, "is_first": after is None}
+    def part(request: str, after: str | None = None, *, last: bool = False, **content: Any) -> httpx.Response:
+        params = {"sequence_id": "s", "request_id": request, "is_full": True, "is_first": after is None}
         chain = {} if after is None else {"previous_request_id": after}
-        return caller.http.post(PATH, params=said | {"is_last": last} | chain, **given)
+        return caller.http.post(PATH, params=params | {"is_last": last} | chain, **content)
 
     caller.http.post(PATH, json=[{"_id": str(n)} for n in range(10)])
     ingest(caller.owner)
@@ -269,7 +277,7 @@ def test_a_full_sync_of_several_requests(caller: Caller) -> None:
     ingest(caller.owner)  # what it deletes
     (sync,) = caller.http.get(f"/v1/datasets/{SLUG}/syncs").json()["syncs"]
     assert sync.items() >= {"state": "done", "parts": 3, "refused": 1, "deleted": 1, "absent": 1}.items()
-    found = {each["_id"]: each["_deleted"] for each in lines(caller.http.get(PATH))}
-    assert [key for key, gone in found.items() if gone] == ["9"]
+    deletions = {entity["_id"]: entity["_deleted"] for entity in lines(caller.http.get(PATH))}
+    assert [key for key, deleted in deletions.items() if deleted] == ["9"]
     refused = caller.http.post(f"/v1/datasets/{SLUG}/syncs/{sync['sync_id']}/commit")
     assert refused.status_code == 409

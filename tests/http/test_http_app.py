@@ -103,8 +103,8 @@ CLASSES = re.compile(
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_problem_says_what_to_do_in_words_of_http(caller: Caller, name: str) -> None:
     method, path, more, status, fix = PROBLEMS[name]
-    given = {"Content-Type": "application/json"} if "content" in more else {}
-    answer = caller.http.request(method, path, headers=given, **more)
+    headers = {"Content-Type": "application/json"} if "content" in more else {}
+    answer = caller.http.request(method, path, headers=headers, **more)
     assert answer.status_code == status, answer.text
     assert fix in answer.json()["fix"]
     assert not CLASSES.search(answer.text), answer.text
@@ -114,7 +114,7 @@ NAME = "body.name: string should match pattern '^[a-z][a-z0-9_]{0,62}$'"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ({"name": "A B", "schema": {"type": "object"}}, [NAME]),
         ({"name": "A B", "fields": {"country": "string"}}, [NAME]),
@@ -123,10 +123,10 @@ NAME = "body.name: string should match pattern '^[a-z][a-z0-9_]{0,62}$'"
     ],
     ids=["schema", "fields", "both", "neither"],
 )
-def test_what_is_wrong_with_a_schema_is_said_once(caller: Caller, body: Any, said: list[str]) -> None:
+def test_a_schema_fault_is_listed_once(caller: Caller, body: Any, expected: list[str]) -> None:
     answer = caller.http.post("/v1/schemas", json=body)
     assert answer.status_code == 422
-    assert [f"{each['at']}: {each['problem']}" for each in answer.json()["errors"]] == said
+    assert [f"{error['at']}: {error['problem']}" for error in answer.json()["errors"]] == expected
 
 
 @pytest.mark.parametrize("path", ["", "/check"])
@@ -140,7 +140,7 @@ def test_a_schema_whose_number_would_be_rounded_is_refused_as_it_was_sent(caller
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (b'{"name":\n NaN}', "unexpected character, expected a JSON value: line 2 column 2 (char 10)"),
         (b'{"a": 1e400}', "the number is beyond the largest double, 1.8e308: line 1 column 7 (char 6)"),
@@ -152,7 +152,7 @@ def test_a_schema_whose_number_would_be_rounded_is_refused_as_it_was_sent(caller
         (b'{"a": "\xc3\xa9\xe9"}', "it is not UTF-8: the byte 0xe9: line 1 column 9 (char 8)"),
     ],
 )
-def test_a_body_that_is_not_json_is_said_to_be_in_the_decoder_s_words(body: bytes, said: str) -> None:
+def test_a_body_that_is_not_json_is_refused_with_the_decoder_s_error(body: bytes, expected: str) -> None:
     app = FastAPI()
     problems.install(app)
 
@@ -166,7 +166,7 @@ def test_a_body_that_is_not_json_is_said_to_be_in_the_decoder_s_words(body: byte
     app.include_router(router)
     answer = TestClient(app).post("/", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
-    assert answer.json()["detail"].startswith(f"the body is not JSON: {said}")
+    assert answer.json()["detail"].startswith(f"the body is not JSON: {expected}")
     assert "NaN" in answer.json()["fix"]
 
 
@@ -185,7 +185,7 @@ class _Exactly(APIRoute):
 
 @pytest.mark.parametrize("forms", [Replayed, Chosen], ids=["replay", "discard"])
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ({}, "body: must be a JSON object with either ids or filter, which say which dead letters"),
         ({"ids": ["0-1"], "filter": {}}, "body: must be a JSON object with either ids or filter"),
@@ -196,25 +196,25 @@ class _Exactly(APIRoute):
         ({"ids": []}, "body.ids: list should have at least 1 item"),
     ],
 )
-def test_what_is_wrong_with_a_choice_of_dead_letters_is_said_in_the_sender_s_words(
-    forms: Any, body: Any, said: str
+def test_a_wrong_choice_of_dead_letters_is_explained_by_the_sender_s_fields(
+    forms: Any, body: Any, expected: str
 ) -> None:
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(forms).validate_python(body)
-    found = [entry | {"loc": ("body", *entry["loc"])} for entry in refused.value.errors()]
-    detail = problems.of(RequestValidationError(found)).detail
-    assert detail.startswith(said)
+    errors = [entry | {"loc": ("body", *entry["loc"])} for entry in refused.value.errors()]
+    detail = problems.of(RequestValidationError(errors)).detail
+    assert detail.startswith(expected)
     assert "By" not in detail
 
 
 def test_commands_are_not_what_to_do_over_http() -> None:
     command = problems.of(NotFound("no such schema", fix="Publish it with: pulse schema publish"))
     assert b"GET /openapi.json" in problems.document(command, "id")
-    meant = problems.of(NotFound("no such dataset", fix="Did you mean orders?"))
-    assert b"Did you mean orders?" in problems.document(meant, "id")
+    problem = problems.of(NotFound("no such dataset", fix="Did you mean orders?"))
+    assert b"Did you mean orders?" in problems.document(problem, "id")
 
 
-def test_a_key_of_the_wrong_kind_is_said_to_be(api: Api, caller: Caller) -> None:
+def test_a_key_of_the_wrong_kind_is_refused(api: Api, caller: Caller) -> None:
     with api.client(keys.issue_operator_key("mistaken").text) as client:
         answer = client.get("/v1/datasets")
     assert (answer.status_code, answer.json()["detail"]) == (
@@ -249,11 +249,11 @@ def test_a_line_of_log_outside_of_requests_has_no_request_id(log_line: LogLine) 
     assert "request_id" not in log_line("nobody asked")
 
 
-@pytest.mark.parametrize("given", ["a b", "x" * 65, "né", ""])
-def test_a_request_id_that_could_harm_a_log_is_replaced(api: Api, given: str) -> None:
+@pytest.mark.parametrize("request_id", ["a b", "x" * 65, "né", ""])
+def test_a_request_id_that_could_harm_a_log_is_replaced(api: Api, request_id: str) -> None:
     with api.client() as client:
-        answer = client.get("/healthz", headers={"X-Request-Id": given.encode()})
-    assert answer.headers["x-request-id"] != given
+        answer = client.get("/healthz", headers={"X-Request-Id": request_id.encode()})
+    assert answer.headers["x-request-id"] != request_id
     assert len(answer.headers["x-request-id"]) == 16
 
 
@@ -302,7 +302,7 @@ def test_no_page_may_call_unless_a_setting_says_so(caller: Caller, monkeypatch: 
 
 
 def test_pages_of_a_tenant_send_events_with_its_keys_alone(new_caller: Callable[..., Caller]) -> None:
-    mine, theirs = new_caller(), new_caller()
+    mine, neighbour = new_caller(), new_caller()
     pages = {"Origin": "https://shop.example"}
     preflight = pages | {"Access-Control-Request-Method": "POST"}
     allowed = {mine.owner.tenant.slug: ["https://shop.example"]}
@@ -310,7 +310,7 @@ def test_pages_of_a_tenant_send_events_with_its_keys_alone(new_caller: Callable[
         with_settings(API__CORS_ORIGINS_OF=json.dumps(allowed)),
         served() as open_api,
         open_api.client(mine.key.text) as client,
-        open_api.client(theirs.key.text) as other,
+        open_api.client(neighbour.key.text) as other,
     ):
         assert client.options("/v1/collect", headers=preflight).status_code == 200
         assert client.options("/v1/datasets", headers=preflight).status_code == 405
@@ -349,10 +349,10 @@ def test_the_quota_of_datasets_is_exact_under_concurrency(
     assert sorted(statuses) == [201] * 3 + [429] * 7, "with `orders` it has four"
     usage = caller.http.get("/v1/usage").json()
     assert (usage["datasets"], usage["remaining_datasets"]) == (4, 0)
-    gone = next(
+    dataset = next(
         d["slug"] for d in caller.http.get("/v1/datasets").json()["datasets"] if d["slug"] != "orders"
     )
-    deleted = caller.http.delete(f"/v1/datasets/{gone}").json()
+    deleted = caller.http.delete(f"/v1/datasets/{dataset}").json()
     assert deleted["files"] == "kept"
     assert deleted["metadata_location"].startswith("s3://")
     create(99)
@@ -374,8 +374,8 @@ def test_zero_is_the_default_of_the_installation(owner: Owner, monkeypatch: pyte
 def test_usage_tells_of_months(caller: Caller) -> None:
     assert caller.http.get("/v1/usage").json()["months"] == []
     quotas.set_limits(caller.owner.tenant, max_records_per_month=50)
-    asked = [[b"%d" % n for n in range(count)] for count in (30, 30, 20)]
-    first, none, last = intake.reserve(caller.owner.tenant, asked, 50)
+    requests = [[b"%d" % n for n in range(count)] for count in (30, 30, 20)]
+    first, none, last = intake.reserve(caller.owner.tenant, requests, 50)
     assert (len(first), none, len(last)) == (30, None, 20)
     intake.release(caller.owner.tenant, first[:5], sent=0)
     (month,) = caller.http.get("/v1/usage").json()["months"]

@@ -144,26 +144,26 @@ class World:
     syncs: dict[str, tuple[int, int]]
     """Held."""
 
-    def path(self, template: str, whose: Owner) -> str:
+    def path(self, template: str, owner: Owner) -> str:
         """The path of a thing of this tenant."""
-        of_events, of_entities = ("orders", "things") if whose is self.a else ("secrets", "secrets_kept")
+        of_events, of_entities = ("orders", "things") if owner is self.a else ("secrets", "secrets_kept")
         chosen = "?dataset={slug}&day=2026-11-19" if template == "/v1/schemas/try" else ""
         return (template + chosen).format(
             slug=of_entities if OF_ENTITIES.search(template) else of_events,
-            name="orders" if whose is self.a else "secrets",
+            name="orders" if owner is self.a else "secrets",
             version=1,
             letter_id="0-1",
             partition=0,
             offset=0,
-            event_id="a" if whose is self.a else "b",
-            key_id=self.key_ids[whose.tenant.slug],
-            move_id=self.moves[whose.tenant.slug],
-            query_id=f"of-{whose.tenant.slug}",
-            pipe="planes" if whose is self.a else "secrets_pipe",
+            event_id="a" if owner is self.a else "b",
+            key_id=self.key_ids[owner.tenant.slug],
+            move_id=self.moves[owner.tenant.slug],
+            query_id=f"of-{owner.tenant.slug}",
+            pipe="planes" if owner is self.a else "secrets_pipe",
             index_id=1,
             key="DE",
-            sync_id=self.syncs[whose.tenant.slug][template.endswith("commit")],
-            tenant=whose.tenant.slug,
+            sync_id=self.syncs[owner.tenant.slug][template.endswith("commit")],
+            tenant=owner.tenant.slug,
         )
 
     def body(self, method: str, template: str) -> dict[str, Any] | None:
@@ -225,9 +225,9 @@ def world(stack: Settings) -> Iterator[World]:
 
 def made_pipe(tenant: Tenant, name: str, slug: str) -> None:
     """A pipe of a dataset that there is."""
-    said = Jsonb({"pipe": name, "source": SOURCE, "table": name, "dataset": slug})
+    options = Jsonb({"pipe": name, "source": SOURCE, "table": name, "dataset": slug})
     with superuser() as connection:
-        connection.execute(PIPE, [name, said, tenant.tenant_id, slug])
+        connection.execute(PIPE, [name, options, tenant.tenant_id, slug])
 
 
 def held_sync(tenant: Tenant) -> int:
@@ -245,10 +245,10 @@ def ended_move(tenant: Tenant, slug: str) -> str:
     return move.move_id
 
 
-def send(api: Api, world: World, endpoint: tuple[str, str], key: str | None, whose: Owner) -> httpx.Response:
+def send(api: Api, world: World, endpoint: tuple[str, str], key: str | None, owner: Owner) -> httpx.Response:
     method, template = endpoint
     with api.client(key) as client:
-        return client.request(method, world.path(template, whose), json=world.body(method, template))
+        return client.request(method, world.path(template, owner), json=world.body(method, template))
 
 
 def test_every_endpoint_has_a_decision() -> None:
@@ -348,13 +348,13 @@ def _shape(answer: httpx.Response) -> dict[str, str]:
 
 
 def test_nothing_of_another_tenant_is_in_any_answer(api: Api, world: World) -> None:
-    theirs = (world.b.tenant.slug, str(world.b.tenant.tenant_id), world.b.tenant.tenant_id.hex, "secret")
+    foreign = (world.b.tenant.slug, str(world.b.tenant.tenant_id), world.b.tenant.tenant_id.hex, "secret")
     for endpoint in TENANTS:
         if endpoint[0] != "GET":
             continue
         answer = send(api, world, endpoint, world.keys_a[str(NEEDS[endpoint])], world.a)
         assert answer.status_code == 200, answer.text
-        for word in theirs:
+        for word in foreign:
             assert word not in answer.text, f"{endpoint} tells of another tenant"
 
 
@@ -477,11 +477,11 @@ def test_no_key_is_issued_by_one_that_is_being_revoked(new_caller: Callable[...,
         with ThreadPoolExecutor(5) as pool:
             issued = [pool.submit(issue) for _ in range(4)]
             revoked = pool.submit(keys.revoke_key, tenant, root)
-            came = sum(future.result() for future in issued)
-        assert len(revoked.result().with_it) == came
-        found = [key for key in keys.list_keys(tenant) if key.issued_by == root]
-        assert len(found) == came
-        assert all(key.revoked_at for key in found)
+            count = sum(future.result() for future in issued)
+        assert len(revoked.result().with_it) == count
+        descendants = [key for key in keys.list_keys(tenant) if key.issued_by == root]
+        assert len(descendants) == count
+        assert all(key.revoked_at for key in descendants)
 
 
 def test_a_wrong_secret_goes_the_way_of_an_unknown_key(api: Api, new_caller: Callable[..., Caller]) -> None:
@@ -501,19 +501,19 @@ def test_a_wrong_secret_goes_the_way_of_an_unknown_key(api: Api, new_caller: Cal
 
 def announced() -> None:
     """Wait until the server in this process has heard of all changes so far: Postgres keeps their order."""
-    heard: list[str | None] = []
+    announcements: list[str | None] = []
     original = views.Views.forget
 
-    def told(self: views.Views, whom: str | None) -> None:
-        original(self, whom)
-        heard.append(whom)
+    def recorded(self: views.Views, tenant: str | None) -> None:
+        original(self, tenant)
+        announcements.append(tenant)
 
     last = str(uuid.uuid4())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(views.Views, "forget", told)
+        patch.setattr(views.Views, "forget", recorded)
         with postgres.transaction("pulse_pipeline") as connection:
             connection.execute("SELECT pg_notify(%s, %s)", [CHANGES, last])
-        wait(lambda: last in heard, "no change was announced")
+        wait(lambda: last in announcements, "no change was announced")
 
 
 @contextmanager

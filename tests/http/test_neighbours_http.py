@@ -32,7 +32,7 @@ SUMMARY = "/v1/datasets/orders/summary"
 EVERYTHING = (PREVIEW, SUMMARY, "/v1/dead-letters", "/v1/datasets", "/v1/usage")
 
 
-def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable[..., Caller]) -> None:
+def test_repeated_requests_are_refused_with_a_time_to_retry(new_caller: Callable[..., Caller]) -> None:
     """Rates of previews, and of all but collecting, that nobody has to set."""
     greedy, neighbour = new_caller(), new_caller()
     few = {  # so slow that no machine takes long enough for one more
@@ -47,13 +47,13 @@ def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable
         body = {"slug": "x" * 2_000_000, "schema_uri": "none"}  # for which there is no time, either
         others.append(http.post("/v1/datasets", json=body))
         assert [answer.status_code for answer in others] == [200] * 6 + [429]
-        for answer, seconds, what in (
+        for answer, seconds, unit in (
             (previews[-1], 1_000, "0.001 previews"),
             (others[-1], 500, "0.002 requests other than previews, queries, questions and collecting"),
         ):
             problem = answer.json()
             assert problem["type"] == "urn:pulse:problem:rate-exceeded"
-            assert problem["detail"] == f"the tenant may send {what} per second"
+            assert problem["detail"] == f"the tenant may send {unit} per second"
             assert "Retry-After" in problem["fix"]
             assert 1 <= int(answer.headers["retry-after"]) <= seconds
         assert http.post("/v1/collect", json=sample()).status_code == 202
@@ -65,32 +65,32 @@ def test_a_source_that_does_not_answer_keeps_no_other_tenant_from_changing(
     new_caller: Callable[..., Caller],
 ) -> None:
     slow, neighbour, answering = [new_caller() for _ in range(2)], new_caller(), threading.Event()
-    asked = threading.Semaphore(0)
+    requests = threading.Semaphore(0)
 
     def wait(*_: object) -> Answer:
-        asked.release()
+        requests.release()
         answering.wait()
         return 404, {}, b""
 
-    said = {"pipe": "copies", "source": SOURCE, "feed": "/feed", "dataset": "copies"}
+    options = {"pipe": "copies", "source": SOURCE, "feed": "/feed", "dataset": "copies"}
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         address = stack.enter_context(web(wait))
         for caller in slow:
             stack.enter_context(stored_source(caller.owner.tenant, address))
-        waiting = [threads.submit(caller.http.post, "/v1/pipes", json=said) for caller in slow]
+        waiting = [threads.submit(caller.http.post, "/v1/pipes", json=options) for caller in slow]
         try:
-            assert all(asked.acquire(timeout=PATIENCE_S) for _ in slow), (
+            assert all(requests.acquire(timeout=PATIENCE_S) for _ in slow), (
                 "as many as there are places for changes"
             )
             body = {"name": "next", "fields": {"n": "integer"}}
             assert neighbour.http.post("/v1/schemas", json=body).status_code == 201
-            assert not any(each.done() for each in waiting)
+            assert not any(future.done() for future in waiting)
         finally:
             answering.set()
-        assert [each.result().status_code for each in waiting] == [404, 404]
+        assert [future.result().status_code for future in waiting] == [404, 404]
 
 
-def test_who_changes_again_and_again_is_told_when_to_come_back(new_caller: Callable[..., Caller]) -> None:
+def test_repeated_changes_are_refused_with_a_time_to_retry(new_caller: Callable[..., Caller]) -> None:
     """A loop of creating and deleting kept Postgres and the object store busy: p99 times four."""
     greedy, neighbour = new_caller(), new_caller()
     with with_settings(API__CHANGES_PER_SECOND=1.5), served() as api:
@@ -144,7 +144,7 @@ def test_who_asks_sixty_times_at_once_holds_up_himself(
     taken = running // 2 + settings.max_waiting
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
-            asked = threads.map(ask, range(AT_ONCE))
+            answers = threads.map(ask, range(AT_ONCE))
             for _ in range(AT_ONCE - taken):
                 assert refused.acquire(timeout=PATIENCE_S), "it is said at once"
             assert seen == {429: AT_ONCE - taken}
@@ -156,7 +156,7 @@ def test_who_asks_sixty_times_at_once_holds_up_himself(
             assert seen == {429: AT_ONCE - taken}, "all of this while the others still waited"
         finally:
             go_on.set()
-        list(asked)
+        list(answers)
     assert sum(seen.values()) == AT_ONCE
     assert seen.keys() <= {200, 429, 503}
 
@@ -178,11 +178,11 @@ def test_who_tries_keys_waits_for_himself(
     assert known.collect(sample()).status_code == 202
     keys.issue_key(known.owner.tenant, "another", [KeyScope.READ])  # its view is read again, but not its key
     ours = {caller.owner.tenant.tenant_id for caller in (known, new)}
-    looks, go_on, refused = Counter[uuid.UUID](), threading.Event(), threading.Semaphore(0)
+    reads, go_on, refused = Counter[uuid.UUID](), threading.Event(), threading.Semaphore(0)
     statuses = Counter[int]()
 
     def endless(tenant_id: uuid.UUID) -> TenantView | None:
-        looks[tenant_id] += 1
+        reads[tenant_id] += 1
         if tenant_id not in ours:
             go_on.wait(PATIENCE_S)
         return load_view(tenant_id)
@@ -207,7 +207,7 @@ def test_who_tries_keys_waits_for_himself(
             attempts = threads.map(attempt, range(AT_ONCE))
             for _ in range(AT_ONCE - taken):
                 assert refused.acquire(timeout=PATIENCE_S)
-            assert looks.total() <= 2
+            assert reads.total() <= 2
             assert known.collect(sample()).status_code == 202
             elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
             with httpx.Client(base_url=api.url, transport=elsewhere, timeout=PATIENCE_S) as client:
@@ -219,17 +219,17 @@ def test_who_tries_keys_waits_for_himself(
     assert statuses.keys() <= {401, 429, 503}
 
 
-def test_requests_of_one_key_share_a_look_at_its_tenant(
+def test_requests_of_one_key_share_a_read_of_its_tenant(
     new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever sends over many connections is not refused because the tenant was changed just now."""
     caller = new_caller()
-    here, looks = caller.owner.tenant.tenant_id, Counter[uuid.UUID]()
+    tenant, reads = caller.owner.tenant.tenant_id, Counter[uuid.UUID]()
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     def slow(tenant_id: uuid.UUID) -> TenantView | None:
-        looks[tenant_id] += 1
-        if tenant_id == here:
+        reads[tenant_id] += 1
+        if tenant_id == tenant:
             begun.release()
             go_on.wait(PATIENCE_S)
         return load_view(tenant_id)
@@ -237,15 +237,15 @@ def test_requests_of_one_key_share_a_look_at_its_tenant(
     monkeypatch.setattr(views, "load_view", slow)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
-            asked = [threads.submit(caller.collect, sample()) for _ in range(AT_ONCE)]
+            requests = [threads.submit(caller.collect, sample()) for _ in range(AT_ONCE)]
             assert begun.acquire(timeout=PATIENCE_S)
             time.sleep(1)  # all have come, and a refusal would have been there at once
-            assert [each.result().status_code for each in asked if each.done()] == []
+            assert [request.result().status_code for request in requests if request.done()] == []
         finally:
             go_on.set()
-        statuses = Counter(each.result().status_code for each in asked)
+        statuses = Counter(request.result().status_code for request in requests)
     assert statuses == {202: AT_ONCE}
-    assert looks[here] <= 2, "one look, and one more for who came while it was kept"
+    assert reads[tenant] <= 2, "one look, and one more for who came while it was kept"
 
 
 @pytest.mark.parametrize(("path", "most"), [("/v1/schemas", 1024 * 1024), ("/v1/collect", 8 * 1024 * 1024)])

@@ -70,18 +70,18 @@ def test_the_document_is_enough_for_a_client() -> None:
     names = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            where = f"{method} {path}"
+            endpoint = f"{method} {path}"
             names.append(operation["operationId"])
-            assert operation["summary"], where
-            assert operation["description"], where
-            assert operation["tags"], where
+            assert operation["summary"], endpoint
+            assert operation["description"], endpoint
+            assert operation["tags"], endpoint
             if path not in ("/healthz", "/readyz"):
-                assert operation["security"], where
-                assert "401" in operation["responses"], where
+                assert operation["security"], endpoint
+                assert "401" in operation["responses"], endpoint
             for status, response in operation["responses"].items():
-                assert response["description"], f"{where} {status}"
+                assert response["description"], f"{endpoint} {status}"
                 if status != "204":
-                    assert response["content"], f"{where} {status}"
+                    assert response["content"], f"{endpoint} {status}"
     assert len(set(names)) == len(names)
     problem = document["components"]["schemas"]["Problem"]
     assert {"type", "title", "status", "detail", "request_id"} <= problem["properties"].keys()

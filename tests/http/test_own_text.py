@@ -48,7 +48,7 @@ def test_a_dead_letter_is_what_was_sent(form: str) -> None:
     assert len(payloads) == FORMS[form].count('"event_id"')
 
 
-def test_only_a_dead_letter_has_its_text_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_dead_letter_s_text_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a small array it costs more than to judge its events."""
     bodies = []
     elements = values.elements

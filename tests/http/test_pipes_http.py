@@ -28,7 +28,7 @@ def owned(new_caller: Callable[..., Caller]) -> Iterator[Caller]:
         yield caller
 
 
-def asked(caller: Caller) -> list[str]:
+def scheduled_pipes(caller: Caller) -> list[str]:
     return [pipe.name for pipe in pipes.due() if pipe.tenant == caller.owner.tenant]
 
 
@@ -40,19 +40,19 @@ def test_a_pipe_is_created_run_paused_reset_and_deleted(owned: Caller) -> None:
         created.json().items() >= {**PIPE, "mode": "full", "state": "active", "every_seconds": 3600}.items()
     )
     assert http.get("/v1/datasets/planes").json()["kind"] == "entities"
-    assert asked(owned) == ["planes"], "it has a schedule and never ran"
+    assert scheduled_pipes(owned) == ["planes"], "it has a schedule and never ran"
     assert http.post("/v1/pipes/planes/pause").json()["state"] == "paused"
-    assert asked(owned) == []
+    assert scheduled_pipes(owned) == []
     assert http.post("/v1/pipes/planes/run", json={"full": True}).status_code == 202
-    assert asked(owned) == ["planes"]
+    assert scheduled_pipes(owned) == ["planes"]
     assert http.post("/v1/pipes/planes/resume").json()["state"] == "active"
     assert http.post("/v1/pipes/planes/reset").json()["position"] is None
     assert [pipe["pipe"] for pipe in http.get("/v1/pipes").json()["pipes"]] == ["planes"]
-    shown = http.get("/v1/pipes/planes").json()
-    assert shown["last_day"] == dict.fromkeys(("created", "changed", "unchanged", "deleted", "refused"), 0)
-    assert (shown["syncs"], shown["lag_seconds"], shown["error"]) == ([], None, None)
-    kept = http.delete("/v1/datasets/planes")
-    assert (kept.status_code, kept.json()["detail"]) == (
+    status = http.get("/v1/pipes/planes").json()
+    assert status["last_day"] == dict.fromkeys(("created", "changed", "unchanged", "deleted", "refused"), 0)
+    assert (status["syncs"], status["lag_seconds"], status["error"]) == ([], None, None)
+    conflict = http.delete("/v1/datasets/planes")
+    assert (conflict.status_code, conflict.json()["detail"]) == (
         409,
         "a pipe writes this dataset, or copies it to a sink",
     )
@@ -67,16 +67,18 @@ def test_what_a_pipe_reads_is_shown_whatever_it_is(
     caller = new_caller()
     folder, http = Folder(), caller.http
     folder.write("a/planes.csv", b"tail,seats\nN1,180\n")
-    said = {"pipe": "planes", "source": SOURCE, "dataset": "planes", "key": ["tail"]}
+    options = {"pipe": "planes", "source": SOURCE, "dataset": "planes", "key": ["tail"]}
     with stored_source(caller.owner.tenant, folder.address):
-        created = http.post("/v1/pipes", json=said | {"path": "a/*.csv"})
+        created = http.post("/v1/pipes", json=options | {"path": "a/*.csv"})
         assert created.status_code == 201, created.text
         for path in ("../x.csv", "/x.csv", "a//x.csv", "a/%2e%2e/x.csv", "http://elsewhere/x.csv"):
-            answer = http.post("/v1/pipes", json=said | {"path": path, "dataset": "others", "pipe": "others"})
+            answer = http.post(
+                "/v1/pipes", json=options | {"path": path, "dataset": "others", "pipe": "others"}
+            )
             assert (answer.status_code, path in answer.text) == (422, False), path
-    shown = http.get("/v1/pipes/planes").json()
+    pipe = http.get("/v1/pipes/planes").json()
     assert (
-        shown.items()
+        pipe.items()
         >= {
             "other_end": f"{SOURCE}/a/*.csv",
             "path": "a/*.csv",
@@ -95,10 +97,16 @@ def test_a_table_with_a_timestamp_becomes_events(owned: Caller) -> None:
     with psycopg.connect(addresses.url(owned.owner.tenant, SOURCE), autocommit=True) as source:
         source.execute("CREATE TABLE sales (number int PRIMARY KEY, sold_at timestamptz, shop text)")
         source.execute("INSERT INTO sales VALUES (1, '2026-03-01Z', 'a'), (2, NULL, 'b')")
-    said = {"pipe": "sales", "source": SOURCE, "table": "sales", "dataset": "sales", "timestamp": "sold_at"}
-    created = http.post("/v1/pipes", json=said)
+    options = {
+        "pipe": "sales",
+        "source": SOURCE,
+        "table": "sales",
+        "dataset": "sales",
+        "timestamp": "sold_at",
+    }
+    created = http.post("/v1/pipes", json=options)
     assert created.status_code == 201, created.text
-    assert created.json().items() >= (said | {"mode": "full"}).items()
+    assert created.json().items() >= (options | {"mode": "full"}).items()
     assert http.get("/v1/datasets/sales").json()["kind"] == "events"
     bring(owned.owner, "sales")
     (run,) = http.get("/v1/pipes/sales").json()["syncs"]
@@ -108,21 +116,21 @@ def test_a_table_with_a_timestamp_becomes_events(owned: Caller) -> None:
         answer = http.post(f"/v1/datasets/sales/syncs/{run['sync_id']}/{decision}")
         assert (answer.status_code, "no such dataset of entities" in answer.text) == (404, True)
     assert http.post("/v1/pipes/sales/reset").json()["position"] is None
-    assert http.post("/v1/pipes", json=said | {"timestamp": ""}).status_code == 422
-    answer = http.post("/v1/pipes", json=said | {"pipe": "other", "dataset": "other", "mode": "changes"})
+    assert http.post("/v1/pipes", json=options | {"timestamp": ""}).status_code == 422
+    answer = http.post("/v1/pipes", json=options | {"pipe": "other", "dataset": "other", "mode": "changes"})
     assert (answer.status_code, "only appended" in answer.text) == (422, True)
     assert http.delete("/v1/datasets/sales").status_code == 409
     assert http.delete("/v1/pipes/sales").status_code == 200
 
 
-def refused(owned: Caller, said: dict[str, Any]) -> tuple[int, str]:
-    answer = owned.http.post("/v1/pipes", json=PIPE | said)
+def refused(owned: Caller, options: dict[str, Any]) -> tuple[int, str]:
+    answer = owned.http.post("/v1/pipes", json=PIPE | options)
     assert str(pulse_home()) not in answer.text, "it tells of the installation"
     return answer.status_code, answer.json()["detail"]
 
 
-def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_told(owned: Caller) -> None:
-    for said, status, why in (
+def test_an_unusable_source_is_refused_without_its_address(owned: Caller) -> None:
+    for options, status, reason in (
         ({"source": "elsewhere"}, 404, "the source has no address"),
         ({"table": "nowhere"}, 404, "no such table"),
         ({"table": "a.b.c.d"}, 404, "no such table"),
@@ -135,36 +143,36 @@ def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_to
         ({"every": 0}, 422, "every"),
         ({"key": ["seats"]}, 422, "no unique index"),
     ):
-        found, detail = refused(owned, said)
-        assert found == status, (said, detail)
-        assert why in detail, detail
+        actual, detail = refused(owned, options)
+        assert actual == status, (options, detail)
+        assert reason in detail, detail
     assert owned.http.get("/v1/pipes").json() == {"pipes": []}
     assert owned.http.post("/v1/pipes", json=PIPE).status_code == 201
     assert refused(owned, {}) == (409, "the tenant has a pipe with this name")
     assert refused(owned, {"pipe": "other"}) == (409, "another pipe writes this dataset")
 
 
-def test_a_dataset_is_brought_to_a_sink(owned: Caller) -> None:
+def test_a_dataset_is_delivered_to_a_sink(owned: Caller) -> None:
     http = owned.http
     assert http.post("/v1/pipes", json=PIPE).status_code == 201
-    said = {"pipe": "out", "from": "planes", "to": SOURCE, "table": "copied", "create": True}
-    created = http.post("/v1/pipes", json=said)
+    options = {"pipe": "out", "from": "planes", "to": SOURCE, "table": "copied", "create": True}
+    created = http.post("/v1/pipes", json=options)
     assert created.status_code == 201, created.text
-    shown = {"direction": "out", "source": SOURCE, "table": "copied", "dataset": "planes", "mode": None}
-    assert created.json().items() >= (shown | {"behind": 0, "position": None}).items()
+    expected = {"direction": "out", "source": SOURCE, "table": "copied", "dataset": "planes", "mode": None}
+    assert created.json().items() >= (expected | {"behind": 0, "position": None}).items()
     deliver(owned.owner.tenant, "out")
-    found = http.get("/v1/pipes/out").json()
-    assert (found["syncs"], found["error"]) == ([], None)
-    assert [(each["state"], each["upserted"]) for each in found["deliveries"]] == [("done", 0)]
-    assert [each["direction"] for each in http.get("/v1/pipes").json()["pipes"]] == ["out", "in"]
-    for wrong, why in (
+    pipe = http.get("/v1/pipes/out").json()
+    assert (pipe["syncs"], pipe["error"]) == ([], None)
+    assert [(delivery["state"], delivery["upserted"]) for delivery in pipe["deliveries"]] == [("done", 0)]
+    assert [row["direction"] for row in http.get("/v1/pipes").json()["pipes"]] == ["out", "in"]
+    for wrong, reason in (
         ({"dataset": "planes"}, "a pipe has no dataset"),
         ({"from": "nowhere"}, "no such dataset"),
         ({"to": "elsewhere"}, "has no address"),
         ({"create": False, "table": "nowhere"}, "no such table"),
     ):
-        answer = http.post("/v1/pipes", json=said | {"pipe": "other"} | wrong)
-        assert why in answer.json()["detail"], answer.text
+        answer = http.post("/v1/pipes", json=options | {"pipe": "other"} | wrong)
+        assert reason in answer.json()["detail"], answer.text
         assert str(pulse_home()) not in answer.text
     assert http.post("/v1/pipes", json={"pipe": "x", "from": "planes"}).status_code == 422
     for name in ("planes", "out"):
@@ -173,7 +181,7 @@ def test_a_dataset_is_brought_to_a_sink(owned: Caller) -> None:
     assert http.delete("/v1/datasets/planes").status_code == 200
 
 
-def test_a_pipe_of_changes_whose_source_is_gone_is_deleted_when_told_so(owned: Caller) -> None:
+def test_a_pipe_of_changes_without_its_source_is_deleted_on_request(owned: Caller) -> None:
     http, tenant = owned.http, owned.owner.tenant
     assert http.post("/v1/pipes", json=PIPE).status_code == 201
     with superuser() as connection:  # no server with a log of changes is needed to be gone

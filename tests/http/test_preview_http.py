@@ -28,9 +28,9 @@ def reader(new_caller: Any) -> Caller:
     return caller
 
 
-def get(caller: Caller, accept: str | None = None, **asked: object) -> httpx.Response:
+def get(caller: Caller, accept: str | None = None, **query: object) -> httpx.Response:
     headers = {} if accept is None else {"accept": accept}
-    parameters = {name.rstrip("_"): str(value) for name, value in asked.items()}
+    parameters = {name.rstrip("_"): str(value) for name, value in query.items()}
     return caller.http.get(PREVIEW, params=parameters, headers=headers)
 
 
@@ -46,10 +46,10 @@ def test_a_revoked_key_previews_nothing_though_its_view_is_kept(reader: Caller) 
 
 
 def test_the_newest_rows_in_each_media_type(reader: Caller) -> None:
-    found = get(reader, limit=2)
-    assert (found.headers["content-type"], found.headers["vary"]) == ("application/json", "Accept")
-    assert counts(found) == [0, 1]
-    (row, _) = found.json()["rows"]
+    answer = get(reader, limit=2)
+    assert (answer.headers["content-type"], answer.headers["vary"]) == ("application/json", "Accept")
+    assert counts(answer) == [0, 1]
+    (row, _) = answer.json()["rows"]
     assert (row["timestamp"], row["country"], row["_offset"]) == ("2026-11-19T10:00:00Z", "DE", 0)
     text = get(reader, "text/csv", limit=2, columns="count,id")
     assert text.headers["content-type"].startswith("text/csv")
@@ -79,9 +79,9 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize(("accept", "given"), ACCEPTED)
-def test_the_header_accept_chooses(caller: Caller, accept: str, given: str) -> None:
-    assert get(caller, accept).headers["content-type"].startswith(given)
+@pytest.mark.parametrize(("accept", "media_type"), ACCEPTED)
+def test_the_header_accept_chooses(caller: Caller, accept: str, media_type: str) -> None:
+    assert get(caller, accept).headers["content-type"].startswith(media_type)
 
 
 @pytest.mark.parametrize(
@@ -124,19 +124,19 @@ WRONG: list[tuple[dict[str, object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "says"), WRONG)
-def test_a_wrong_request_is_a_422_that_says_why(caller: Caller, asked: dict[str, Any], says: str) -> None:
-    answer = get(caller, **asked)
+@pytest.mark.parametrize(("query", "reason"), WRONG)
+def test_a_wrong_request_is_a_422_with_the_reason(caller: Caller, query: dict[str, Any], reason: str) -> None:
+    answer = get(caller, **query)
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:pulse:problem:invalid-request")
-    assert says in answer.json()["detail"]
+    assert reason in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", [PREVIEW, SNAPSHOTS])
 def test_a_foreign_dataset_is_answered_like_one_that_does_not_exist(new_caller: Any, path: str) -> None:
-    mine, theirs = new_caller(), new_caller()
+    mine, neighbour = new_caller(), new_caller()
     assert mine.http.delete("/v1/datasets/orders").status_code == 200
     foreign, absent = (mine.http.get(path.replace("orders", slug)) for slug in ("orders", "absent"))
-    assert theirs.http.get(path).status_code == 200
+    assert neighbour.http.get(path).status_code == 200
     assert foreign.status_code == absent.status_code == 404
 
     def plain(answer: httpx.Response) -> Any:

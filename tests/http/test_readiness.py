@@ -32,88 +32,86 @@ class Looks:
 
 
 @pytest.fixture
-def looks() -> Looks:
+def probe() -> Looks:
     return Looks()
 
 
 @pytest.fixture
-def asked(looks: Looks) -> Iterator[Readiness]:
-    found = Readiness(looks)
-    yield found
-    looks.may_end.set()
-    found.stop()
+def checks(probe: Looks) -> Iterator[Readiness]:
+    subject = Readiness(probe)
+    yield subject
+    probe.may_end.set()
+    subject.stop()
 
 
-def test_however_many_ask_there_is_one_look_a_second(asked: Readiness, looks: Looks) -> None:
+def test_many_requests_share_one_check_a_second(checks: Readiness, probe: Looks) -> None:
     async def ask() -> None:
-        assert await asyncio.gather(*(asked.missing() for _ in range(9))) == [None] * 9
+        assert await asyncio.gather(*(checks.missing() for _ in range(9))) == [None] * 9
 
     asyncio.run(ask())
-    assert looks.number == 1
+    assert probe.number == 1
 
 
-def test_who_asks_while_a_look_is_under_way_is_told_what_the_last_one_found(
-    asked: Readiness, looks: Looks
-) -> None:
+def test_a_request_during_a_check_gets_the_last_result(checks: Readiness, probe: Looks) -> None:
     async def ask() -> None:
-        looks.missing, looks.began_ago = "Kafka", (readiness.KEEP_S + readiness.STALE_S) / 2
-        assert await asked.missing() == "Kafka"
-        looks.may_end.clear()
-        looks.missing, looks.began_ago = None, 0.0
-        assert await asked.missing() == "Kafka", "the next look is under way"
-        looks.may_end.set()
-        while await asked.missing():
+        probe.missing, probe.began_ago = "Kafka", (readiness.KEEP_S + readiness.STALE_S) / 2
+        assert await checks.missing() == "Kafka"
+        probe.may_end.clear()
+        probe.missing, probe.began_ago = None, 0.0
+        assert await checks.missing() == "Kafka", "the next look is under way"
+        probe.may_end.set()
+        while await checks.missing():
             await asyncio.sleep(0.01)
 
     asyncio.run(ask())
-    assert looks.number == 2
+    assert probe.number == 2
 
 
-def test_what_was_found_long_ago_says_nothing(asked: Readiness, looks: Looks) -> None:
+def test_an_old_result_is_not_used(checks: Readiness, probe: Looks) -> None:
     async def ask() -> None:
-        looks.began_ago = readiness.STALE_S
-        assert await asked.missing() is None
-        looks.missing = "Postgres"
-        assert await asked.missing() == "Postgres"
+        probe.began_ago = readiness.STALE_S
+        assert await checks.missing() is None
+        probe.missing = "Postgres"
+        assert await checks.missing() == "Postgres"
 
     asyncio.run(ask())
 
 
-def test_nobody_waits_for_a_look_at_what_was_missing(asked: Readiness, looks: Looks) -> None:
+def test_no_request_waits_for_the_check_of_a_missing_service(checks: Readiness, probe: Looks) -> None:
     """A service that stands still holds each look up for seconds, after which what it found is old."""
 
     async def ask() -> None:
-        looks.missing, looks.began_ago = "Postgres", readiness.STALE_S
-        assert await asked.missing() == "Postgres"
-        looks.may_end.clear()
-        assert await asked.missing() == "Postgres"
-        assert looks.number == 2, "the second look is under way, and may not end"
-        looks.missing, looks.began_ago = None, 0.0
-        looks.may_end.set()
-        assert await asked.missing() is None, "there is time for a look that is quick"
+        probe.missing, probe.began_ago = "Postgres", readiness.STALE_S
+        assert await checks.missing() == "Postgres"
+        probe.may_end.clear()
+        assert await checks.missing() == "Postgres"
+        assert probe.number == 2, "the second look is under way, and may not end"
+        probe.missing, probe.began_ago = None, 0.0
+        probe.may_end.set()
+        assert await checks.missing() is None, "there is time for a look that is quick"
 
     asyncio.run(ask())
 
 
-def test_a_look_goes_on_when_whoever_asked_has_gone(asked: Readiness, looks: Looks) -> None:
+def test_a_check_continues_after_its_request_is_cancelled(checks: Readiness, probe: Looks) -> None:
     async def ask() -> None:
-        looks.may_end.clear()
-        waiting = asyncio.create_task(asked.missing())
+        probe.may_end.clear()
+        waiting = asyncio.create_task(checks.missing())
         await asyncio.sleep(0)
         waiting.cancel()
-        looks.may_end.set()
-        assert await asked.missing() is None
+        probe.may_end.set()
+        assert await checks.missing() is None
 
     asyncio.run(ask())
-    assert looks.number == 1
+    assert probe.number == 1
 
 
-def test_readiness_is_checked_again_after_a_failure(asked: Readiness, looks: Looks) -> None:
+def test_a_failed_check_is_followed_by_another(checks: Readiness, probe: Looks) -> None:
     async def ask() -> None:
-        looks.error = ValueError("unforeseen")
+        probe.error = ValueError("unforeseen")
         with pytest.raises(ValueError, match="unforeseen"):
-            await asked.missing()
-        looks.error = None
-        assert await asked.missing() is None
+            await checks.missing()
+        probe.error = None
+        assert await checks.missing() is None
 
     asyncio.run(ask())

@@ -30,7 +30,7 @@ def caller(new_caller: Callable[..., Caller]) -> Caller:
 
 def keys(answer: httpx.Response) -> list[str]:
     assert answer.status_code == 200, answer.text
-    return [each["key"] for each in answer.json()["state"]]
+    return [row["key"] for row in answer.json()["state"]]
 
 
 def test_what_was_sent_last_is_read_by_its_key(caller: Caller) -> None:
@@ -38,8 +38,8 @@ def test_what_was_sent_last_is_read_by_its_key(caller: Caller) -> None:
     events = [sample("a", country="DE", count=2), sample("b", country="a/b c", count=3), late]
     assert caller.collect(events).json()["accepted"] == 3
     ingest(caller.owner)
-    found = caller.http.get(f"{PATH}/DE")
-    assert found.json() == {
+    answer = caller.http.get(f"{PATH}/DE")
+    assert answer.json() == {
         "key": "DE",
         "timestamp": "2026-11-19T10:00:00Z",
         "event_id": "a",
@@ -60,9 +60,9 @@ def test_windows_are_those_of_the_moment_asked_for(caller: Caller) -> None:
     events = [sample("a", country="DE", count=2**53), sample("b", country="DE", count=2**53 - 1)]
     assert caller.collect(events).json()["accepted"] == 2
     ingest(caller.owner)
-    found = caller.http.get(f"{PATH}/DE", params={"as_of": "2026-11-19T10:04:59.5Z"}).json()
-    assert found["event_id"] == "b"
-    assert found["windows"] == {
+    state = caller.http.get(f"{PATH}/DE", params={"as_of": "2026-11-19T10:04:59.5Z"}).json()
+    assert state["event_id"] == "b"
+    assert state["windows"] == {
         "to": "2026-11-19T10:05:00Z",
         "complete": True,
         "5m": {"from": "2026-11-19T10:00:00Z", "events": 2, "sums": {"count": 2**54 - 1}},
@@ -99,14 +99,14 @@ def test_another_tenants_key_is_as_one_that_there_is_not(
     ingest(caller.owner)
     other = new_caller()
     assert other.http.put(PATH, json={"latest_by": "country"}).status_code == 200
-    theirs, unknown = (other.http.get(f"{PATH}/{key}") for key in ("secret", "unknown"))
-    assert theirs.status_code == unknown.status_code == 404
-    assert theirs.json()["detail"] == unknown.json()["detail"]
+    foreign, unknown = (other.http.get(f"{PATH}/{key}") for key in ("secret", "unknown"))
+    assert foreign.status_code == unknown.status_code == 404
+    assert foreign.json()["detail"] == unknown.json()["detail"]
     assert keys(other.http.get(PATH)) == []
     assert caller.http.get(f"{PATH}/secret").status_code == 200
 
 
-def test_what_is_not_there_is_said(caller: Caller) -> None:
+def test_missing_and_wrong_states_are_refused(caller: Caller) -> None:
     assert caller.http.get("/v1/datasets/nobody/state/DE").status_code == 404
     assert caller.http.put(PATH, json={"latest_by": "count"}).status_code == 409
     assert caller.http.put(PATH, json={"latest_by": "address"}).status_code == 422
@@ -128,12 +128,12 @@ def test_what_is_not_there_is_said(caller: Caller) -> None:
 def test_every_command_of_the_page_works(api: Api, tmp_path: Path) -> None:
     owner = make_owner()
     key = registered.issue_key(owner.tenant, "docs", list(KeyScope)).text
-    first, second, third = (re.sub(r"\bacme\b", owner.tenant.slug, each) for each in blocks("state.md"))
+    first, second, third = (re.sub(r"\bacme\b", owner.tenant.slug, block) for block in blocks("state.md"))
     run(first, tmp_path, KEY=key, PULSE=api.url)
     ingest(owner)
-    said = run(second, tmp_path, KEY=key, PULSE=api.url)
-    assert said.count('"event_id":"p-2"') == 2, "by its key, and in the page"
-    assert said.strip().endswith('"state":[]}'), "after the last key"
+    output = run(second, tmp_path, KEY=key, PULSE=api.url)
+    assert output.count('"event_id":"p-2"') == 2, "by its key, and in the page"
+    assert output.strip().endswith('"state":[]}'), "after the last key"
     *_, answer = run(third, tmp_path, KEY=key, PULSE=api.url).partition('{"key"')
-    (told,) = blocks("state.md", "json")
-    assert json.loads('{"key"' + answer)["windows"] == json.loads(told)["windows"], "as the page says"
+    (expected,) = blocks("state.md", "json")
+    assert json.loads('{"key"' + answer)["windows"] == json.loads(expected)["windows"], "as the page says"

@@ -32,18 +32,18 @@ def test_all_who_wait_share_one_read_and_others_get_what_is_kept() -> None:
     source = Source()
 
     async def ask() -> None:
-        kept = TtlCache(source.read, seconds=60)
-        assert await asyncio.gather(*(kept.get("a") for _ in range(10))) == [1] * 10
+        cache = TtlCache(source.read, seconds=60)
+        assert await asyncio.gather(*(cache.get("a") for _ in range(10))) == [1] * 10
         source.value = 2
-        assert await kept.get("a") == 1
+        assert await cache.get("a") == 1
         assert source.reads == 1
-        kept.forget("another")
-        assert await kept.get("a") == 1
-        kept.forget("a")
-        assert await kept.get("a") == 2
+        cache.forget("another")
+        assert await cache.get("a") == 1
+        cache.forget("a")
+        assert await cache.get("a") == 2
         source.value = 3
-        kept.forget()
-        assert await kept.get("a") == 3
+        cache.forget()
+        assert await cache.get("a") == 3
 
     asyncio.run(ask())
 
@@ -52,12 +52,12 @@ def test_afresh_does_not_share_a_read_that_began_before() -> None:
     source = Source()
 
     async def ask() -> None:
-        kept = TtlCache(source.read, seconds=60)
+        cache = TtlCache(source.read, seconds=60)
         source.slow.set()
-        first = asyncio.create_task(kept.get("a"))
+        first = asyncio.create_task(cache.get("a"))
         await source.is_read(1)
         source.value = 2  # issued just now
-        fresh = [asyncio.create_task(kept.get("a", afresh=True)) for _ in range(5)]
+        fresh = [asyncio.create_task(cache.get("a", afresh=True)) for _ in range(5)]
         await asyncio.sleep(0)
         source.slow.clear()
         source.go_on.set()
@@ -72,30 +72,30 @@ def test_what_is_being_read_when_it_is_forgotten_is_neither_kept_nor_shared() ->
     source = Source()
 
     async def ask() -> None:
-        kept = TtlCache(source.read, seconds=60)
+        cache = TtlCache(source.read, seconds=60)
         source.slow.set()
-        before = asyncio.create_task(kept.get("a"))
+        before = asyncio.create_task(cache.get("a"))
         await source.is_read(1)
         source.value = 2  # revoked just now
-        kept.forget("a")
+        cache.forget("a")
         source.slow.clear()
-        assert await kept.get("a") == 2, "it does not wait for the read that began before"
+        assert await cache.get("a") == 2, "it does not wait for the read that began before"
         source.go_on.set()
         assert await before == 1
-        assert await kept.get("a") == 2
+        assert await cache.get("a") == 2
 
     asyncio.run(ask())
 
 
-def test_the_oldest_goes_first_and_nothing_is_kept_longer_than_said() -> None:
+def test_the_oldest_is_evicted_first_and_nothing_outlives_its_limit() -> None:
     source = Source()
 
     async def ask() -> None:
-        kept = TtlCache(source.read, seconds=60, most=2)
+        cache = TtlCache(source.read, seconds=60, most=2)
         for key in ("a", "b", "c", "b", "c"):
-            await kept.get(key)
+            await cache.get(key)
         assert source.reads == 3
-        await kept.get("a")
+        await cache.get("a")
         assert source.reads == 4
         brief = TtlCache(source.read, seconds=0)
         await brief.get("a")

@@ -46,8 +46,8 @@ def test_a_dataset_takes_events_at_the_other_at_once(either: Pair) -> None:
         slug = f"d{uuid.uuid4().hex[:8]}"
         made = either.one.post("/v1/schemas", json={"name": slug, "schema": {"type": "object"}})
         assert made.status_code == 201, made.text
-        given = {"slug": slug, "schema_uri": made.json()["schema_uri"]}
-        assert either.one.post("/v1/datasets", json=given).status_code == 201
+        definition = {"slug": slug, "schema_uri": made.json()["schema_uri"]}
+        assert either.one.post("/v1/datasets", json=definition).status_code == 201
         answer = either.other.post("/v1/collect", json=sample() | {"dataset": slug})
         assert answer.status_code == 202, answer.text
 
@@ -61,8 +61,8 @@ def test_a_dataset_takes_records_at_the_other_before_it_is_announced(
     monkeypatch.setattr(Views, "forget", lambda *_: None)
     slug = f"d{uuid.uuid4().hex[:8]}"
     made = pair.other.post("/v1/schemas", json={"name": slug, "schema": {"type": "object"}})
-    given = {"slug": slug, "schema_uri": made.json()["schema_uri"], "kind": kind}
-    assert pair.other.post("/v1/datasets", json=given).status_code == 201
+    definition = {"slug": slug, "schema_uri": made.json()["schema_uri"], "kind": kind}
+    assert pair.other.post("/v1/datasets", json=definition).status_code == 201
     if kind == "events":
         batch = [sample() | {"dataset": slug}, sample(), sample() | {"dataset": f"{slug}2"}]
         answer = pair.one.post("/v1/collect", json=batch)

@@ -47,12 +47,12 @@ def running(
     processes: int = 1, patience: float = PATIENCE_S, memory_bytes: int | None = None
 ) -> Iterator[Callable[..., object]]:
     """Has a worker do something, and gives what came of it."""
-    found = Workers(processes, os.getpid, patience=patience, memory_bytes=memory_bytes)
+    workers = Workers(processes, os.getpid, patience=patience, memory_bytes=memory_bytes)
     try:
-        found.start()
-        yield lambda work, *args: asyncio.run(found.run(work, *args))
+        workers.start()
+        yield lambda work, *args: asyncio.run(workers.run(work, *args))
     finally:
-        found.stop()
+        workers.stop()
 
 
 def refuse(slug: str) -> None:
@@ -109,9 +109,13 @@ def test_a_process_that_dies_costs_one_request() -> None:
 
 def die_in_the_middle_of_an_answer() -> None:
     """As one does that is killed while it writes more than a pipe holds."""
-    to_server = [each for each in gc.get_objects() if isinstance(each, Connection) and each.writable]
-    for each in to_server:
-        os.write(each.fileno(), struct.pack("!i", 1_000_000) + b"the first of it")
+    to_server = [
+        connection
+        for connection in gc.get_objects()
+        if isinstance(connection, Connection) and connection.writable
+    ]
+    for connection in to_server:
+        os.write(connection.fileno(), struct.pack("!i", 1_000_000) + b"the first of it")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -154,13 +158,15 @@ def test_a_process_that_others_keep_from_computing_is_starved() -> None:
     one = {min(os.sched_getaffinity(0))}
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        for each in spinning:
-            os.sched_setaffinity(each.pid, one)
-        wait(lambda: all(pool.starved(each.pid) > 0.1 for each in spinning), "both have all they ask for")
+        for process in spinning:
+            os.sched_setaffinity(process.pid, one)
+        wait(
+            lambda: all(pool.starved(process.pid) > 0.1 for process in spinning), "both have all they ask for"
+        )
     finally:
-        for each in spinning:
-            each.kill()
-            each.wait()
+        for process in spinning:
+            process.kill()
+            process.wait()
     assert pool.starved(spinning[0].pid) == 0, "it has ended"
 
 

@@ -94,7 +94,7 @@ def test_a_connection_whose_first_request_is_on_its_way_is_answered_and_closed(
     run(check)
 
 
-def test_a_client_that_comes_back_meanwhile_is_told_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_returns_during_the_end_is_asked_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ACCEPT_S", PATIENCE_S)
 
     async def check() -> None:

@@ -79,7 +79,7 @@ def test_both_names_of_a_limit_are_one_limit() -> None:
         NewLimits.model_validate({"maxRecordsPerMonth": 7, "maxDatasetsPerMonth": 8})
 
 
-def test_who_is_told_to_wait_is_told_an_hour_at_most() -> None:
+def test_a_refused_request_waits_an_hour_at_most() -> None:
     keyring = cast(Keyring, SimpleNamespace(rates=Rates()))
     tenant = Tenant(uuid4(), "acme")
     take(keyring, tenant, "events", 10**6, SLOWEST)
