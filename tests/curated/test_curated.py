@@ -151,12 +151,12 @@ def test_sums_keep_their_digits_and_a_text_in_a_team_s_rollup_is_no_setting_of_s
 
 def test_a_team_s_rollup_is_what_duckdb_says(filled: Zone) -> None:
     query = "SELECT CAST(timestamp AS DATE) AS day, kind, count(*) AS n, sum(amount) AS amount, "
-    found: dict[date, list[Any]] = {}
+    rows_by_day: dict[date, list[Any]] = {}
     for row in plain(filled.ask(query + "max(timestamp) AS last FROM {table} GROUP BY ALL")):
-        found.setdefault(date.fromisoformat(row.pop("day")), []).append(row)
+        rows_by_day.setdefault(date.fromisoformat(row.pop("day")), []).append(row)
     served = filled.served("by_kind")
-    assert served.keys() == found.keys()
-    for day, rows in found.items():
+    assert served.keys() == rows_by_day.keys()
+    for day, rows in rows_by_day.items():
         assert sorted(served[day], key=str) == sorted(rows, key=str)
 
 
@@ -471,8 +471,8 @@ def _again(zone: Zone) -> list[Any]:
     from pulse_pipelines.curated.due import of_day
 
     dataset = registry.find_dataset(zone.owner.tenant, "visits")
-    wanted = rollups.of_dataset(dataset, [])
-    return [of_day(zone.owner.tenant, dataset, day, rollup) for day in (D1, D2) for rollup in wanted]
+    definitions = rollups.of_dataset(dataset, [])
+    return [of_day(zone.owner.tenant, dataset, day, rollup) for day in (D1, D2) for rollup in definitions]
 
 
 # how it is served --------------------------------------------------------------------------------
@@ -603,8 +603,8 @@ def test_a_partition_by_hand(eager: Zone) -> None:
                 partition_key=dg.MultiPartitionKey({"day": str(D1), "tenant": slug}), instance=instance
             )
         )
-        (found,) = result.asset_materializations_for_node("curated__visits__daily")
-        assert found.metadata["dagster/partition_row_count"].value == 1
+        (materialization,) = result.asset_materializations_for_node("curated__visits__daily")
+        assert materialization.metadata["dagster/partition_row_count"].value == 1
     assert eager.served("daily").keys() == {D1}
     assert eager.served("behaviour") == {}
     with pytest.raises(NotFound):

@@ -37,7 +37,7 @@ def test_a_declared_property_can_play_a_role(roles: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "says"),
+    ("roles", "reason"),
     [
         ('"x-pulse-actor": "nobody"', "/x-pulse-actor names 'nobody', which is not a declared property"),
         ('"x-pulse-actor": 7', "/x-pulse-actor names 7"),
@@ -47,10 +47,10 @@ def test_a_declared_property_can_play_a_role(roles: str) -> None:
         ('"x-pulse-type": "n"', "/x-pulse-type names 'n', whose column is of type long"),
     ],
 )
-def test_what_cannot_play_a_role_is_refused(roles: str, says: str) -> None:
+def test_what_cannot_play_a_role_is_refused(roles: str, reason: str) -> None:
     with pytest.raises(UserError) as caught:
         check_document(schema(roles))
-    assert says in caught.value.message
+    assert reason in caught.value.message
     assert "string" in str(caught.value.fix)
 
 
@@ -187,7 +187,7 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "reason"),
     [
         ("a", "SELECT kind FROM events", "the header has no dataset"),
         ("a", "-- dataset: orders\nSELECT kind FROM events", "the header has no grain"),
@@ -203,10 +203,10 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
         ("a", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM x", "the query reads x"),
     ],
 )
-def test_a_broken_file_says_why(tmp_path: Path, name: str, text: str, says: str) -> None:
+def test_a_broken_file_says_why(tmp_path: Path, name: str, text: str, reason: str) -> None:
     (tmp_path / f"{name}.sql").write_text(text)
     (rollup,) = team_rollups(tmp_path)
-    assert says in str(rollup.problem)
+    assert reason in str(rollup.problem)
 
 
 GOOD = "-- dataset: orders\n-- grain: kind\nSELECT kind, 1 AS n FROM events"
@@ -216,9 +216,9 @@ GOOD = "-- dataset: orders\n-- grain: kind\nSELECT kind, 1 AS n FROM events"
 def test_a_file_whose_name_is_no_rollup_s_has_no_asset(tmp_path: Path, name: str) -> None:
     """Dagster takes no two assets of a key, and not every name: it would load none of anybody's."""
     (tmp_path / f"{name}.sql").write_text(GOOD)
-    (found,) = team_rollups(tmp_path)
-    assert found.dataset == ""
-    assert f"{name!r} is not a name for a rollup" in str(found.problem)
+    (rollup,) = team_rollups(tmp_path)
+    assert rollup.dataset == ""
+    assert f"{name!r} is not a name for a rollup" in str(rollup.problem)
 
 
 def test_what_cannot_be_read_or_parsed_at_all_stops_no_other_file(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ ACTING = Dataset(
 
 
 @pytest.mark.parametrize(
-    ("grain", "rows", "says"),
+    ("grain", "rows", "reason"),
     [
         ("kind", {"kind": ["a", "a"], "n": [1, 2]}, "{'kind': 'a'} is there twice"),
         ("kind", {"kind": pa.array([None, None], pa.string()), "n": [1, 2]}, "{'kind': None} is there twice"),
@@ -265,14 +265,14 @@ ACTING = Dataset(
         ("", {"n": [1, 2]}, "without a grain a day may have one row"),
     ],
 )
-def test_rows_that_break_the_promise_are_refused(tmp_path: Path, grain: str, rows: dict, says: str) -> None:
+def test_rows_that_break_the_promise_are_refused(tmp_path: Path, grain: str, rows: dict, reason: str) -> None:
     header = f"-- dataset: visits\n-- grain: {grain}\n"
     (tmp_path / "a.sql").write_text(header + "SELECT 1 AS n FROM events")
     (rollup,) = team_rollups(tmp_path)
     assert rollup.problem is None
     with pytest.raises(UserError) as caught:
         rollup.checked(pa.table(rows), ACTING)
-    assert says in caught.value.message
+    assert reason in caught.value.message
 
 
 def test_numbers_are_longs_and_doubles(tmp_path: Path) -> None:

@@ -141,32 +141,32 @@ def few_rows(session: SparkSession) -> Iterator[None]:
 
 
 def by_cell(rows: pa.Table) -> dict[tuple[int, date], dict[str, Any]]:
-    found = {(row["part"], row["day"]): row for row in rows.to_pylist()}
-    assert len(found) == len(rows), "a row per part and day"
-    return found
+    cells = {(row["part"], row["day"]): row for row in rows.to_pylist()}
+    assert len(cells) == len(rows), "a row per part and day"
+    return cells
 
 
-def same(found: Any, wanted: Any, where: str, scale: float = 1.0) -> None:
+def same(actual: Any, expected: Any, where: str, scale: float = 1.0) -> None:
     """Equal; a mean, whose sum depends on its order in Spark, to a billionth of the values' size."""
-    assert type(found) is type(wanted), where
-    if isinstance(wanted, dict):
-        assert list(found) == list(wanted), where
-        if {"min", "max"} <= wanted.keys():
-            ends = [abs(v) for v in (wanted["min"], wanted["max"]) if v is not None and math.isfinite(v)]
+    assert type(actual) is type(expected), where
+    if isinstance(expected, dict):
+        assert list(actual) == list(expected), where
+        if {"min", "max"} <= expected.keys():
+            ends = [abs(v) for v in (expected["min"], expected["max"]) if v is not None and math.isfinite(v)]
             scale = max([1.0, *ends])
-        for key, value in wanted.items():
-            same(found[key], value, f"{where}.{key}", scale)
-    elif isinstance(wanted, list):
-        assert len(found) == len(wanted), where
-        for number, value in enumerate(wanted):
-            same(found[number], value, f"{where}[{number}]", scale)
-    elif isinstance(wanted, float) and where.endswith((".mean", "_mean")):
-        close = math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9 * scale)
-        assert close or (math.isnan(found) and math.isnan(wanted)), (where, found, wanted)
-    elif isinstance(wanted, float) and math.isnan(wanted):
-        assert math.isnan(found), where
+        for key, value in expected.items():
+            same(actual[key], value, f"{where}.{key}", scale)
+    elif isinstance(expected, list):
+        assert len(actual) == len(expected), where
+        for number, value in enumerate(expected):
+            same(actual[number], value, f"{where}[{number}]", scale)
+    elif isinstance(expected, float) and where.endswith((".mean", "_mean")):
+        close = math.isclose(actual, expected, rel_tol=1e-9, abs_tol=1e-9 * scale)
+        assert close or (math.isnan(actual) and math.isnan(expected)), (where, actual, expected)
+    elif isinstance(expected, float) and math.isnan(expected):
+        assert math.isnan(actual), where
     else:
-        assert found == wanted, (where, found, wanted)
+        assert actual == expected, (where, actual, expected)
 
 
 @pytest.fixture(scope="module")

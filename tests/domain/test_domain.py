@@ -97,8 +97,8 @@ def test_large_events_count_as_several(event_bytes: int, weight: int) -> None:
 
 
 def test_weight_counts_all_partitions() -> None:
-    _, (found,) = due([backlog(1, 60, 40)], {}, 0.0, flush_rows=100, flush_seconds=30.0)
-    assert found.weight == 100
+    _, (planned,) = due([backlog(1, 60, 40)], {}, 0.0, flush_rows=100, flush_seconds=30.0)
+    assert planned.weight == 100
 
 
 def test_a_plan_takes_everything_that_fits() -> None:
@@ -139,8 +139,8 @@ def test_plans_are_prefixes_within_the_limit_that_leave_no_room(seed: int) -> No
     assert sum(r.length for r in planned) == min(limit, sum(b.weight for b in backlogs))
     if limit >= len(backlogs):
         share = limit // len(backlogs)
-        got = taken(planned)
-        assert all(got.get(b.tenant_id.int, 0) >= min(b.weight, share) for b in backlogs)
+        weights = taken(planned)
+        assert all(weights.get(b.tenant_id.int, 0) >= min(b.weight, share) for b in backlogs)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -420,9 +420,14 @@ def test_what_is_too_deep_for_a_type_is_json() -> None:
 def test_columns_are_in_declared_order_and_never_a_reserved_one() -> None:
     reserved = (*PHYSICAL, "_file", "_POS", "_deleted", "_spec_id", "_row_id", "timestamp_day", "_Partition")
     properties = {name: {"type": "string"} for name in ("zeta", *reserved, "TENANT_ID_2", "alpha")}
-    found = columns(check_document(document(properties=properties)))
-    assert [c.field for c in found] == list(properties)
-    assert [c.name for c in found] == ["zeta", *(f"data_{name}" for name in reserved), "TENANT_ID_2", "alpha"]
+    declared = columns(check_document(document(properties=properties)))
+    assert [c.field for c in declared] == list(properties)
+    assert [c.name for c in declared] == [
+        "zeta",
+        *(f"data_{name}" for name in reserved),
+        "TENANT_ID_2",
+        "alpha",
+    ]
 
 
 def test_names_that_would_share_a_column_are_refused() -> None:

@@ -55,15 +55,15 @@ def test_what_is_about_an_entity_is_not_of_it() -> None:
     }
 
 
-@pytest.mark.parametrize(("said", "means"), [(None, False), (False, False), (True, True)])
-def test_a_deletion_is_said_with_a_truth_value(said: object, means: bool) -> None:
-    assert entities.deletion({"deleted": said}) is means
+@pytest.mark.parametrize(("flag", "means"), [(None, False), (False, False), (True, True)])
+def test_a_deletion_is_a_truth_value(flag: object, means: bool) -> None:
+    assert entities.deletion({"deleted": flag}) is means
     assert entities.deletion({}) is False
     assert isinstance(entities.deletion({"deleted": "true"}), Rejected)
 
 
 @pytest.mark.parametrize(
-    ("payload", "found"),
+    ("payload", "expected"),
     [
         (
             b'{"event_id":"N\\u00fc\\"1","dataset":"planes","data":{',
@@ -79,5 +79,5 @@ def test_a_deletion_is_said_with_a_truth_value(said: object, means: bool) -> Non
         (b'{"event_id":"' + b"\\" * 100_000, None),
     ],
 )
-def test_the_heading_of_an_event_that_is_not_decoded(payload: bytes, found: dict[str, str] | None) -> None:
-    assert heading(payload) == found
+def test_the_heading_of_an_event_that_is_not_decoded(payload: bytes, expected: dict[str, str] | None) -> None:
+    assert heading(payload) == expected

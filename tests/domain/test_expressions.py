@@ -95,17 +95,17 @@ KEYS = st.sampled_from([Kind.STRING, Kind.LONG, Kind.BOOLEAN, Kind.DATE])
 def test_python_and_sql_agree(
     engine: duckdb.DuckDBPyConnection, text: str, rows: list[dict[str, Any]]
 ) -> None:
-    found = expression(text, COLUMNS)
-    assert expression(found.text, COLUMNS).text == found.text
+    parsed = expression(text, COLUMNS)
+    assert expression(parsed.text, COLUMNS).text == parsed.text
     table = pa.Table.from_pylist(rows, SCHEMA)
     engine.register("rows", table)
-    by_sql = [value for (value,) in engine.execute(f"SELECT {found.sql} FROM rows").fetchall()]
-    read = table.select(sorted(found.columns)).to_pylist() if found.columns else rows
-    assert [found.of(row) for row in read] == by_sql
+    by_sql = [value for (value,) in engine.execute(f"SELECT {parsed.sql} FROM rows").fetchall()]
+    read = table.select(sorted(parsed.columns)).to_pylist() if parsed.columns else rows
+    assert [parsed.of(row) for row in read] == by_sql
     for value in {*by_sql} - {None}:
-        within = subset(f"{found.text}={value}", COLUMNS).sql
+        within = subset(f"{parsed.text}={value}", COLUMNS).sql
         members = engine.execute(f"SELECT coalesce({within}, false) FROM rows").fetchall()
-        assert [each for (each,) in members] == [each == value for each in by_sql]
+        assert [member for (member,) in members] == [member == value for member in by_sql]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def engine() -> duckdb.DuckDBPyConnection:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("nam", "Did you mean name?"),
         ("address", "is not one value"),
@@ -145,10 +145,10 @@ def engine() -> duckdb.DuckDBPyConnection:
         ("name; DROP TABLE rows", "an end was expected"),
     ],
 )
-def test_what_is_no_expression_is_refused_with_words(text: str, said: str) -> None:
+def test_what_is_no_expression_is_refused_with_words(text: str, reason: str) -> None:
     with pytest.raises(UserError) as refused:
         expression(text, COLUMNS)
-    assert said in str(refused.value)
+    assert reason in str(refused.value)
 
 
 @pytest.mark.parametrize("value", ["05", "+5", "-0", "true", "99999999999999999999", ""])

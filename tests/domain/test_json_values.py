@@ -50,8 +50,8 @@ def test_any_number_comes_back(number: Decimal | int | float) -> None:
 
 
 def test_what_json_lacks_is_null() -> None:
-    found = encoded([float("nan"), float("inf"), Decimal("NaN"), Decimal("-Infinity"), b"\0"])
-    assert found == b'[null,null,null,null,"AA=="]'
+    actual = encoded([float("nan"), float("inf"), Decimal("NaN"), Decimal("-Infinity"), b"\0"])
+    assert actual == b'[null,null,null,null,"AA=="]'
 
 
 @dataclass
@@ -61,10 +61,10 @@ class Snapshot:
 
 
 def test_ids_of_snapshots_are_text() -> None:
-    found = with_text_ids(
+    actual = with_text_ids(
         vars(Snapshot(2**62 + 1, 3)) | {"parent_id": None, "snapshots": {"a": 2**60, "b": None}}
     )
-    assert found == {
+    assert actual == {
         "snapshot_id": str(2**62 + 1),
         "rows": 3,
         "parent_id": None,

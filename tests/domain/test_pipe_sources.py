@@ -57,14 +57,14 @@ def test_a_feed_that_may_lead_elsewhere_is_refused(path: str) -> None:
     ],
 )
 def test_the_name_tells_the_format(path: str, form: Format) -> None:
-    found = definition(PIPE | {"path": path, "key": ["tail"]})
-    assert isinstance(found.other_end, Files)
-    assert found.other_end.format is form
-    assert definition(found.document) == found
+    pipe = definition(PIPE | {"path": path, "key": ["tail"]})
+    assert isinstance(pipe.other_end, Files)
+    assert pipe.other_end.format is form
+    assert definition(pipe.document) == pipe
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("options", "reason"),
     [
         ({"path": "planes.txt", "key": ["tail"]}, "does not tell the files' format"),
         ({"path": "planes.txt", "key": ["tail"], "format": "xml"}, "not a format of files"),
@@ -76,9 +76,9 @@ def test_the_name_tells_the_format(path: str, form: Format) -> None:
         ({"feed": "/x", "source": "https://elsewhere"}, "a source is a name"),
     ],
 )
-def test_what_makes_no_sense_is_refused(said: dict[str, Any], why: str) -> None:
-    with pytest.raises(UserError, match=why):
-        definition(PIPE | said)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        definition(PIPE | options)
 
 
 def test_a_star_stands_for_anything_within_a_folder() -> None:
@@ -96,6 +96,6 @@ def test_a_name_that_almost_matches_many_stars_is_compared_at_once() -> None:
 
 
 def test_a_feed_is_what_was_given() -> None:
-    found = definition(PIPE | {"feed": "/v1/datasets/planes/entities"})
-    assert found.other_end == Feed("shop", "/v1/datasets/planes/entities")
-    assert definition(found.document) == found
+    pipe = definition(PIPE | {"feed": "/v1/datasets/planes/entities"})
+    assert pipe.other_end == Feed("shop", "/v1/datasets/planes/entities")
+    assert definition(pipe.document) == pipe
