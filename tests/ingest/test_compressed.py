@@ -68,10 +68,10 @@ def test_a_tenant_whose_events_are_large_has_its_own_batches_from_then_on(
     send_compressed(owner, "zstd", [ZEROS] * 12)
     neighbour.send(event("a"))
     sizes = {}
-    for each in (owner, neighbour):
-        (backlog,) = plan.ingest_status({each.tenant.tenant_id}).backlogs
-        sizes[each] = backlog.event_bytes
-        assert backlog.is_bulk(2_000) is (each is owner), "by their bytes, not by their number"
+    for sender in (owner, neighbour):
+        (backlog,) = plan.ingest_status({sender.tenant.tenant_id}).backlogs
+        sizes[sender] = backlog.event_bytes
+        assert backlog.is_bulk(2_000) is (sender is owner), "by their bytes, not by their number"
     assert sizes == {owner: len(ZEROS), neighbour: 0}
     with with_settings(INGEST__FLUSH_ROWS=2_000):
         batch = plan_batch([owner])

@@ -376,12 +376,12 @@ def test_a_timestamp_means_the_same_alone_and_beside_one_that_takes_the_slow_way
         ),
     ],
 )
-def test_what_is_no_time_is_said_to_a_sender_and_to_who_asks(
+def test_a_text_that_is_no_time_is_refused_for_senders_and_queries(
     text: object, of_event: str, of_query: str
 ) -> None:
-    found = parse_timestamp(text)
-    assert isinstance(found, Rejected)
-    assert found.detail == of_event
+    rejected = parse_timestamp(text)
+    assert isinstance(rejected, Rejected)
+    assert rejected.detail == of_event
     with pytest.raises(UserError) as refused:
         moment(text)
     assert str(refused.value) == of_query
@@ -403,12 +403,12 @@ DAY_AHEAD = RECEIVED + timedelta(days=1)
 def _verdict(timestamp: str, limits: EventLimits) -> Rejected | None:
     """That of an event, which is the same alone and beside others, whatever these are."""
     others = [envelope(event_id=at, timestamp=at) for at in ("2013-01-01T00:00:00Z", "3000-01-01T00:00:00Z")]
-    found = []
+    verdicts = []
     for payloads in ([envelope(timestamp=timestamp)], [*others, envelope(timestamp=timestamp)]):
         letters = conformer(limits=limits).chunk(messages(payloads)).dead_letters
-        found.append(next((letter.rejected for letter in letters if letter.event_id == "e"), None))
-    assert found[0] == found[1]
-    return found[0]
+        verdicts.append(next((letter.rejected for letter in letters if letter.event_id == "e"), None))
+    assert verdicts[0] == verdicts[1]
+    return verdicts[0]
 
 
 @pytest.mark.parametrize(
@@ -773,8 +773,8 @@ def test_what_was_declared_later_never_changes_a_value() -> None:
     conformed = TopicConformer(Scope(TENANT, (follows,)), "batch", LIMITS).chunk(
         messages([*events, envelope(data=FITTING, schema_version=1)])
     )
-    found = [(letter.rejected.reason, letter.rejected.pointer) for letter in conformed.dead_letters]
-    assert found == [(R.UNREPRESENTABLE, f"/data/{name}") for name, _ in wrong]
+    reasons = [(letter.rejected.reason, letter.rejected.pointer) for letter in conformed.dead_letters]
+    assert reasons == [(R.UNREPRESENTABLE, f"/data/{name}") for name, _ in wrong]
     (row,) = rows(conformed)
     assert (row["count"], row["ratio"], row["born"]) == (5, 3.0, date(2026, 2, 1))
     assert (row["place"], row["sizes"], row["_extra"]) == ({"zip": 7}, [1, None], '{"place":{"more":1.5}}')
@@ -814,7 +814,7 @@ def test_the_columns_have_the_tables_types_and_field_ids() -> None:
     assert table.schema.field("timestamp").type == pa.timestamp("us", "UTC")
 
 
-def test_a_value_that_only_another_choice_declares_is_looked_at() -> None:
+def test_a_value_that_only_another_choice_declares_is_checked() -> None:
     """By the choice y anything is accepted as `a`; the column is the one that x declares."""
     choices = [
         {"type": "object", "required": ["kind"], "properties": {"kind": {"const": kind}} | declared}
@@ -860,8 +860,10 @@ def test_a_rounded_number_is_never_missed_among_others() -> None:
     for place in range(40):
         payloads = [plain] * 40
         payloads[place] = long[:-1] + b" " * (place % 4) + b"}"
-        found = conformer(AMOUNTS).chunk(messages(payloads))
-        assert [row["_extra"] is not None for row in rows(found)] == [each == place for each in range(40)]
+        conformed = conformer(AMOUNTS).chunk(messages(payloads))
+        assert [row["_extra"] is not None for row in rows(conformed)] == [
+            index == place for index in range(40)
+        ]
 
 
 @pytest.mark.parametrize("number", [{}, {"type": "number"}], ids=["undeclared", "declared"])
@@ -870,7 +872,7 @@ def test_versions_that_differ_in_digits_have_other_hashes(number: dict[str, Any]
     head = b'{"event_id":"%d","dataset":"things","timestamp":"2026-11-19T10:00:00Z","data":{"n":%s}}'
     texts = [b"0.1234567890123456789", b"0.12345678901234567890", b"0.1234567890123456788"]
     texts += [b"0.12345678901234568", b"1.10", b"1.1", b"1e0", b"1"]
-    payloads = [head % each for each in enumerate(texts)]
+    payloads = [head % numbered for numbered in enumerate(texts)]
     table = TopicConformer(Scope(TENANT, (of,)), "batch", LIMITS).chunk(messages(payloads)).tables["things"]
     hashes = table.column("_hash").to_pylist()
     assert hashes[0] == hashes[1]

@@ -21,8 +21,8 @@ LOG = "SELECT partition, position, lost FROM accepted_losses ORDER BY accepted_a
 
 def remove_before(owner: Owner, offset: int) -> None:
     """What retention does."""
-    gone = TopicPartition(owner.tenant.topic, 0, offset)
-    for future in kafka.admin().delete_records([gone]).values():
+    start = TopicPartition(owner.tenant.topic, 0, offset)
+    for future in kafka.admin().delete_records([start]).values():
         future.result(PATIENCE_S)
 
 
@@ -155,7 +155,7 @@ def test_the_command_asks_and_says_what_is_lost(owner: Owner) -> None:
     assert_goes_on(owner, "b")
 
 
-def test_a_batch_that_settles_after_the_look_is_not_undone(owner: Owner) -> None:
+def test_a_batch_that_settles_after_the_search_is_not_undone(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     running = start_attempt(plan_batch([owner]), PULSE_FAIL_POINT="stop:after.land")
     running.stopped()

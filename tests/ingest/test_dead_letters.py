@@ -190,8 +190,8 @@ def test_one_that_is_too_large_for_the_topic_goes_without_its_bytes(owner: Owner
     ingest(owner)
     set_limit(owner.tenant.dead_letter_topic, MAX_MESSAGE_BYTES)
     letters = [(m.value(), dict(m.headers() or ())) for m in published(owner)]
-    found = [(payload, headers.get("pulse.withheld-bytes")) for payload, headers in letters]
-    assert sorted(found, key=str) == sorted(
+    actual = [(payload, headers.get("pulse.withheld-bytes")) for payload, headers in letters]
+    assert sorted(actual, key=str) == sorted(
         [(None, b"300000"), (None, str(largest).encode()), (b"not JSON", None)], key=str
     )
     assert {headers["pulse.reason"] for _, headers in letters} == {b"oversize", b"undecodable"}
@@ -256,11 +256,11 @@ def _raw_lines(owner: Owner) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
         ledger = connection.execute("SELECT path, events, start, bytes, slug FROM raw_objects").fetchall()
     selector = pafs.FileSelector(f"{bucket}/raw/{owner.tenant.tenant_id.hex}", recursive=True)
-    found = {f.path: f.size for f in object_store.file_system().get_file_info(selector) if f.is_file}
+    actual = {f.path: f.size for f in object_store.file_system().get_file_info(selector) if f.is_file}
     sizes: dict[str, int] = defaultdict(int)
     for path, _, _, size, _ in ledger:
         sizes[object_store.key(path)] += size
-    assert found == sizes
+    assert actual == sizes
     for path, events, start, size, slug in ledger:
         key = object_store.key(path)
         assert re.search(rf"/{slug}/dt=\d{{4}}-\d\d-\d\d/hr=\d\d/[^/]+\.jsonl\.gz$", key)

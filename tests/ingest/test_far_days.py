@@ -60,12 +60,12 @@ def test_days_at_the_ends_of_the_calendar_are_computed_and_compacted(far: Zone) 
 
     dataset = orders(far.owner)
     for task, days in ((Task.MERGE, (FIRST, LAST)), (Task.SORT, (LAST,))):
-        wanted = [
+        tasks = [
             Need(far.owner.tenant, dataset.dataset_id, "orders", task, "for the test", 1, day) for day in days
         ]
-        found = list(run(lambda: far.session, wanted, run_id="test", seconds=600))
-        assert [each.outcome for each in found] == ["done"] * len(days), found
-        assert all(each.after["files"] == 1 for each in found), found
+        results = list(run(lambda: far.session, tasks, run_id="test", seconds=600))
+        assert [result.outcome for result in results] == ["done"] * len(days), results
+        assert all(result.after["files"] == 1 for result in results), results
     assert len(live_files(far.owner)) == 1 + 1 + 2
     assert len(far.owner.rows()) == 2 * len(MOMENTS)
     assert reconcile_tenant(far.owner.tenant).balanced

@@ -77,7 +77,7 @@ def test_a_stopped_run_whose_batch_was_taken_over_is_fenced(owner: Owner) -> Non
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_a_lost_answer_to_commit_is_looked_up_in_the_ledger(owner: Owner, at: AtPoint) -> None:
+def test_a_lost_answer_to_commit_is_read_from_the_ledger(owner: Owner, at: AtPoint) -> None:
     owner.send(*EVENTS)
     batch = plan_batch([owner])
 
@@ -120,8 +120,13 @@ def stick(owner: Owner) -> str:
     batch = plan_batch([owner])
     for attempt in range(1, load_settings().ingest.max_attempts + 1):
         attempts.next_attempt(batch, attempt, "no luck")
-    found = still_open(batch)
-    assert (found.state, found.ready, found.stuck, found.last_error) == ("stuck", False, True, "no luck")
+    open_batch = still_open(batch)
+    assert (open_batch.state, open_batch.ready, open_batch.stuck, open_batch.last_error) == (
+        "stuck",
+        False,
+        True,
+        "no luck",
+    )
     return batch
 
 

@@ -197,12 +197,12 @@ def test_dear_events_beyond_the_budget_of_a_batch_hold_nobody_up_and_land_when_t
         assert report.balanced, report.problems
 
 
-def test_metadata_that_was_removed_since_the_look_at_the_table_is_no_reason_to_refuse_rows(
+def test_metadata_that_was_removed_since_the_table_was_read_is_no_reason_to_refuse_rows(
     owner: Owner,
 ) -> None:
     """An erasure removes old metadata at once; whoever looked just before stages on what is there now."""
     owner.send(event("a"))
     ingest(owner)
     staged = with_file(owner, row(owner, id="b"), seen=f"{location(owner)}.removed")
-    found = iceberg.load_table((owner.tenant.namespace, "orders"), staged)
-    assert found.current_snapshot().parent_snapshot_id == table(owner).metadata.current_snapshot_id
+    loaded = iceberg.load_table((owner.tenant.namespace, "orders"), staged)
+    assert loaded.current_snapshot().parent_snapshot_id == table(owner).metadata.current_snapshot_id

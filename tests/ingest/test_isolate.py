@@ -54,7 +54,7 @@ def places(of: Sequence[OffsetRange]) -> Places:
     return {(r.partition, offset) for r in of for offset in range(r.start, r.end)}
 
 
-def never_asked() -> bool:
+def unexpected_probe() -> bool:
     raise AssertionError("some of the events passed, or an outage explains it")
 
 
@@ -83,13 +83,13 @@ def test_the_probe_lands_by_itself() -> None:
 
 def test_one_among_many_takes_a_job_or_two_for_each_halving() -> None:
     topic = Topic({(0, 4_711)})
-    isolate.isolate(ranges(10_000), topic, never_asked, FOR_EVER)
+    isolate.isolate(ranges(10_000), topic, unexpected_probe, FOR_EVER)
     assert topic.jobs <= 2 * 14 + 1
 
 
 def test_an_outage_blames_nobody() -> None:
     topic = Topic({(0, 9)}, outage_after=3)
-    outcomes = isolate.isolate(ranges(100), topic, never_asked, FOR_EVER)
+    outcomes = isolate.isolate(ranges(100), topic, unexpected_probe, FOR_EVER)
     assert [type(outcome) for outcome in outcomes] == [Failure]
     assert topic.aside == {}
     assert not isolate.needed(outcomes)
@@ -99,7 +99,7 @@ def test_what_there_is_no_time_for_is_set_aside_as_a_whole(monkeypatch: pytest.M
     moments = iter([0.0, 1.0, 2.0, *[99.0] * 99])
     monkeypatch.setattr("pulse_pipelines.ingest.isolate.time.monotonic", lambda: next(moments))
     topic = Topic({(0, 6)})
-    isolate.isolate(ranges(64), topic, never_asked, 50.0)
+    isolate.isolate(ranges(64), topic, unexpected_probe, 50.0)
     assert topic.drained, "a half of it passed in time"
     assert (0, 6) in topic.aside
     assert topic.aside.keys() | set(topic.drained) == places(ranges(64))

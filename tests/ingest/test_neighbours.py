@@ -56,13 +56,13 @@ EARLIER = date(2026, 11, 18)
 
 
 def failed(owner: Owner) -> list[Standing]:
-    return [each for each in failed_work.standing() if each.work.tenant == owner.tenant]
+    return [failure for failure in failed_work.standing() if failure.work.tenant == owner.tenant]
 
 
 def alerts(owner: Owner) -> list[Issue]:
     """What is told of work that failed for a tenant."""
-    found = issues.find_issues({}, 0)[0].issues
-    return [f for f in found if f.kind is Kind.WORK_FAILED and f.about["tenant"] == owner.tenant.slug]
+    open_issues = issues.find_issues({}, 0)[0].issues
+    return [f for f in open_issues if f.kind is Kind.WORK_FAILED and f.about["tenant"] == owner.tenant.slug]
 
 
 def time_is_over(owner: Owner) -> None:
@@ -78,11 +78,11 @@ def zones(
 ) -> Iterator[list[Zone]]:
     """Three tenants, or as many as a test says, with events of two days, which are due at once."""
     with with_settings(CURATED__QUIET_SECONDS=0):
-        found = [make_zone(spark_session, tmp_path_factory.mktemp("rollups")) for _ in range(request.param)]
-        for zone in found:
+        made = [make_zone(spark_session, tmp_path_factory.mktemp("rollups")) for _ in range(request.param)]
+        for zone in made:
             zone.owner.send(*[visit(f"{day}T10:00:00", kind="a", who="ann") for day in (EARLIER, DAY)])
-        ingest(*(zone.owner for zone in found))
-        yield found
+        ingest(*(zone.owner for zone in made))
+        yield made
 
 
 def test_what_fails_again_waits_twice_as_long_and_is_an_error(owner: Owner) -> None:
@@ -95,10 +95,10 @@ def test_what_fails_again_waits_twice_as_long_and_is_an_error(owner: Owner) -> N
         waits.append((standing.retry_at - standing.last_at).total_seconds())
         assert (standing.work, standing.count, standing.backing_off) == (work, len(waits), True)
     assert waits == [60, 120, 200, 200]
-    (told,) = alerts(owner)
+    (alert,) = alerts(owner)
     whose = f"tenant {owner.tenant.slug}, dataset orders, {DAY}"
-    assert told.summary == f"curate of {whose} failed 4 times in a row: ValueError: ab?"
-    assert told.severity == "error"
+    assert alert.summary == f"curate of {whose} failed 4 times in a row: ValueError: ab?"
+    assert alert.severity == "error"
     failed_work.note([Failed.by(replace(work, dataset_id=uuid.uuid4()), ValueError())], first_s=0, most_s=0)
     assert len(failed(owner)) == 1, "of a dataset that was deleted meanwhile"
     failed_work.forget(work)
@@ -142,23 +142,23 @@ def test_damaged_tables_cost_no_neighbour_its_rollups(zones: list[Zone]) -> None
             (of_table,), (of_day,) = failed(damaged.owner), failed(bad_day.owner)
             assert (of_table.work.slug, of_table.work.day, of_table.count) == ("visits", None, 1)
             assert (of_day.work.slug, of_day.work.day, of_day.count) == ("visits", EARLIER, 1)
-            (told,) = alerts(bad_day.owner)
+            (alert,) = alerts(bad_day.owner)
             about = {
                 "job": "curate",
                 "tenant": bad_day.owner.tenant.slug,
                 "dataset": "visits",
                 "days": str(EARLIER),
             }
-            assert (told.about, told.severity) == (about, "warning")
+            assert (alert.about, alert.severity) == (about, "warning")
             assert curate_all().success, "what failed is left alone for a while"
-            assert [each.count for each in failed(damaged.owner)] == [1]
+            assert [standing.count for standing in failed(damaged.owner)] == [1]
         with with_settings(CURATED__RETRY_SECONDS=0):  # else no run begins right after one that failed
             cursor = json.loads(sensor(None).cursor or "") | {"since": "2999-01-01T00:00:00+00:00"}
             time_is_over(damaged.owner)
             time_is_over(bad_day.owner)
-            asked = sensor(json.dumps(cursor))
-            assert asked.run_requests, "what failed is found however far the cursor has moved"
-            assert json.loads(asked.cursor or "")["since"] == cursor["since"]
+            answer = sensor(json.dumps(cursor))
+            assert answer.run_requests, "what failed is found however far the cursor has moved"
+            assert json.loads(answer.cursor or "")["since"] == cursor["since"]
         assert curate_all().success
     assert damaged.served("daily").keys() == bad_day.served("behaviour").keys() == {EARLIER, DAY}
     assert failed(damaged.owner) == failed(bad_day.owner) == []
@@ -170,17 +170,17 @@ def test_who_ends_spark_is_asked_alone_and_last(zones: list[Zone], monkeypatch: 
     culprit, *others = zones
     ask = compute._ask
 
-    def asked(session: SparkSession, rollup: Any, parts: Any) -> Any:
+    def ask_or_end(session: SparkSession, rollup: Any, parts: Any) -> Any:
         if any(part.tenant == culprit.owner.tenant for part in parts):
             session.stop()
         return ask(session, rollup, parts)
 
     def due() -> list[Due]:
         mine = {zone.owner.tenant for zone in zones}
-        found = due_days([], datetime.min.replace(tzinfo=UTC)).days
-        return [d for d in found if d.tenant in mine and d.dataset.slug == "visits" and d.ready]
+        all_due = due_days([], datetime.min.replace(tzinfo=UTC)).days
+        return [d for d in all_due if d.tenant in mine and d.dataset.slug == "visits" and d.ready]
 
-    monkeypatch.setattr(compute, "_ask", asked)
+    monkeypatch.setattr(compute, "_ask", ask_or_end)
     for _ in range(4):
         with spark_resource.session() as session:
             curate(session, due())
@@ -189,7 +189,7 @@ def test_who_ends_spark_is_asked_alone_and_last(zones: list[Zone], monkeypatch: 
     for zone in others:
         assert zone.served("daily").keys() == zone.served("behaviour").keys() == {EARLIER, DAY}
         assert failed(zone.owner) == []
-    assert {each.work.day for each in failed(culprit.owner)} == {EARLIER, DAY}
+    assert {failure.work.day for failure in failed(culprit.owner)} == {EARLIER, DAY}
     monkeypatch.undo()
     assert not culprit.curate().failures
     assert failed(culprit.owner) == []
@@ -204,7 +204,7 @@ def test_a_schema_that_cannot_be_read_stops_its_own_tenant_alone(zones: list[Zon
         due = [*harmed.due(), *healthy.due()]
         assert {d.tenant for d in due} == {harmed.owner.tenant, healthy.owner.tenant}
         done = curate(harmed.session, due)
-        assert {each.work.tenant for each in done.failures} == {harmed.owner.tenant}
+        assert {failure.work.tenant for failure in done.failures} == {harmed.owner.tenant}
         assert healthy.served("daily").keys() == healthy.served("behaviour").keys() == {EARLIER, DAY}
     time_is_over(harmed.owner)
     assert not harmed.curate().failures
@@ -224,28 +224,28 @@ def test_a_damaged_table_costs_no_neighbour_its_upkeep(stack: object) -> None:
                 owner.send(event(f"a{number}"))
             ingest(harmed, healthy)
 
-        def wanted(owner: Owner, **how: bool) -> list[Task]:
+        def needed(owner: Owner, **how: bool) -> list[Task]:
             return [need.task for need in needs(owner.tenant.slug, **how)]
 
         def do() -> dict[tuple[str, str], str]:
             mine = [*needs(harmed.tenant.slug), *needs(healthy.tenant.slug)]
             some = [need for need in mine if need.task in (Task.MERGE, Task.ORPHANS)]
             done = run(spark, some, run_id="test", seconds=600)
-            return {(each.tenant, each.task): each.outcome for each in done}
+            return {(result.tenant, result.task): result.outcome for result in done}
 
         with without_object(location(harmed), b'{"cut off'):
-            assert wanted(harmed)[0] is Task.MERGE
+            assert needed(harmed)[0] is Task.MERGE
             outcomes = do()
             assert outcomes[harmed.tenant.slug, "merge"] == "failed"
             assert outcomes[healthy.tenant.slug, "merge"] == outcomes[healthy.tenant.slug, "sweep"] == "done"
-            assert Task.MERGE not in wanted(harmed, patient=True), "it is not tried again yet"
-            assert wanted(harmed)[-1] is Task.MERGE, "and by hand last"
+            assert Task.MERGE not in needed(harmed, patient=True), "it is not tried again yet"
+            assert needed(harmed)[-1] is Task.MERGE, "and by hand last"
             (standing,) = failed(harmed)
             assert (standing.work.slug, standing.work.day) == ("orders", DAY)
-            (told,) = alerts(harmed)
-            assert (told.about["dataset"], told.about["days"]) == ("orders", str(DAY))
-            assert "merge" in told.summary
-            assert told.fix.endswith(f"pulse backfill {harmed.tenant.slug} orders --from {DAY}")
+            (alert,) = alerts(harmed)
+            assert (alert.about["dataset"], alert.about["days"]) == ("orders", str(DAY))
+            assert "merge" in alert.summary
+            assert alert.fix.endswith(f"pulse backfill {harmed.tenant.slug} orders --from {DAY}")
             failed_work.forget(standing.work)  # else it comes last, after a task that is of no day
             with dg.DagsterInstance.ephemeral() as instance:
                 only = {"run_maintenance": {"config": {"tenant": harmed.tenant.slug}}}
@@ -312,7 +312,7 @@ def test_a_topic_that_is_gone_keeps_no_other_dead_letters_from_theirs(
     (failure,) = [e.step_failure_data.error for e in result.all_events if e.is_step_failure]
     assert f"dead letters of tenant {first.tenant.slug}" in str(failure)
     assert second.dead_letters()[0]["published_at"]
-    assert [each.work.job for each in failed(first)] == ["publish_dead_letters"]
+    assert [standing.work.job for standing in failed(first)] == ["publish_dead_letters"]
     assert failed(second) == []
     kafka.create_topics([topic])
     assert publish().success
@@ -335,10 +335,10 @@ def test_a_damaged_manifest_is_a_finding_of_its_own_table(stack: object) -> None
         assert outcomes["tenant_isolation"].results[harmed.tenant.slug].problems
         assert "unreadable" in {problem.kind for problem in reconcile_tenant(harmed.tenant).problems}
         with dg.DagsterInstance.ephemeral() as instance:
-            found = evaluation("orders", "tenant_isolation", outcomes["tenant_isolation"])
-            instance.report_runless_asset_event(found)
-            (told,) = failing_checks(instance, {found.asset_check_key}.__contains__)
-        assert told.about["tenants"] == harmed.tenant.slug
+            result = evaluation("orders", "tenant_isolation", outcomes["tenant_isolation"])
+            instance.report_runless_asset_event(result)
+            (issue,) = failing_checks(instance, {result.asset_check_key}.__contains__)
+        assert issue.about["tenants"] == harmed.tenant.slug
     assert not any(outcomes[name].results[healthy.tenant.slug].problems for name in CHECKS)
 
 
@@ -348,10 +348,10 @@ def test_nothing_is_computed_from_what_is_left_of_a_manifest(zones: list[Zone]) 
     (zone, healthy), owner = zones, zones[0].owner
     assert not zone.curate().failures
     served = zone.served("daily")
-    found = table(owner, "visits")
-    snapshot = found.current_snapshot()
+    visits = table(owner, "visits")
+    snapshot = visits.current_snapshot()
     assert snapshot
-    (manifest,) = snapshot.manifests(found.io)
+    (manifest,) = snapshot.manifests(visits.io)
     with object_store.file_system().open_input_file(object_store.key(manifest.manifest_path)) as source:
         content = source.read()
     with without_object(manifest.manifest_path, content[: len(content) * 97 // 100]):

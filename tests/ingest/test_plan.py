@@ -57,7 +57,7 @@ def test_events_wait_from_when_they_came_even_while_a_batch_is_open(owner: Owner
         assert since(LagCursor(before, {owner.tenant.tenant_id: 17.0})) == 17.0
 
 
-def test_what_the_last_look_left_is_read_again_and_never_lies_in_the_future() -> None:
+def test_the_cursor_of_lag_is_read_again_and_never_lies_in_the_future() -> None:
     tenant = uuid4()
     assert LagCursor.of(LagCursor(5.0, {tenant: 3.0}).cursor(), 10.0) == LagCursor(5.0, {tenant: 3.0})
     assert LagCursor.of(LagCursor(5.0, {tenant: 3.0}).cursor(), 2.0) == LagCursor(2.0, {tenant: 2.0})
@@ -83,8 +83,8 @@ def test_retention_that_overtook_the_position_is_an_alarm_and_stops_that_tenant_
     behind, other = new_owner(), new_owner()
     behind.send(event("a"), event("b"), event("c"))
     other.send(event("a"))
-    gone = TopicPartition(behind.tenant.topic, 0, 2)
-    for future in kafka.admin().delete_records([gone]).values():
+    start = TopicPartition(behind.tenant.topic, 0, 2)
+    for future in kafka.admin().delete_records([start]).values():
         future.result(PATIENCE_S)
     (problem,) = alarms_of(behind)
     assert "retention removed the offsets 0 to 2" in problem
@@ -130,8 +130,8 @@ def test_a_tenant_whose_ledger_is_ahead_is_an_alarm_and_the_others_are_planned(
     ahead, other = new_owner(), new_owner()
     ahead.send(event("a"))
     ingest(ahead)
-    for each in (ahead, other):
-        each.send(event("b"))
+    for sender in (ahead, other):
+        sender.send(event("b"))
     seen = planning.ingest_status()
     both = [b for b in seen.backlogs if b.tenant_id in (ahead.tenant.tenant_id, other.tenant.tenant_id)]
     with superuser() as connection:
@@ -148,8 +148,8 @@ def test_a_tenant_whose_ledger_is_ahead_is_an_alarm_and_the_others_are_planned(
 
 def test_a_batch_is_planned_without_a_tenant_whose_position_moved(new_owner: Callable[[], Owner]) -> None:
     moved, other = new_owner(), new_owner()
-    for each in (moved, other):
-        each.send(event("a"))
+    for sender in (moved, other):
+        sender.send(event("a"))
     seen = planning.ingest_status()
     ranges = [r for b in seen.backlogs for r in b.ranges]
     mine = [r for r in ranges if r.tenant_id in (moved.tenant.tenant_id, other.tenant.tenant_id)]

@@ -21,7 +21,7 @@ POISON = "p01s0n"
 def attempt(batch: str, number: int) -> bool:
     """Run an attempt; whether the batch is settled by it."""
     run_batch(batch, number, raise_on_error=False)
-    return batch not in {each.batch_id for each in attempts.open_batches()}
+    return batch not in {open_batch.batch_id for open_batch in attempts.open_batches()}
 
 
 @pytest.mark.parametrize(("kind", "apart_from", "isolated_at"), [("segv", 3, 4), ("memory", 1, 3)])
@@ -78,7 +78,7 @@ def test_where_nothing_can_be_processed_no_event_is_blamed(
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])
     assert [attempt(batch, number) for number in (1, 2, 3)] == [False, False, False]
-    (stuck,) = [each for each in attempts.open_batches() if each.batch_id == batch]
+    (stuck,) = [open_batch for open_batch in attempts.open_batches() if open_batch.batch_id == batch]
     assert "no event can be processed, whoever's it is" in str(stuck.last_error)
     monkeypatch.delenv(faults.POISON)
     assert attempt(batch, 4)

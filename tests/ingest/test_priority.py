@@ -81,11 +81,11 @@ def test_tenants_just_below_the_bound_are_not_all_in_one_batch(
         owner.send(event("a"))
     sizes = costs.tenant_costs([owner.tenant.tenant_id for owner in owners.values()]).schema_bytes
     monkeypatch.setattr(costs, "MOST_BATCH_SCHEMA_BYTES", 2 * max(sizes.values()))
-    asked: list[Collection[UUID]] = []
+    queries: list[Collection[UUID]] = []
     tenant_costs = costs.tenant_costs
 
     def counted(tenant_ids: Collection[UUID]) -> costs.TenantCosts:
-        asked.append(tenant_ids)
+        queries.append(tenant_ids)
         return tenant_costs(tenant_ids)
 
     for module in (costs, planning):
@@ -94,7 +94,9 @@ def test_tenants_just_below_the_bound_are_not_all_in_one_batch(
     assert [tags[name]["pulse/lane"] for name in owners] == ["quick"] * 3
     batches = {tags[name]["pulse/batch"] for name in owners}
     assert len(batches) > 1, "two of them fill a batch"
-    assert sum(owners["one"].tenant.tenant_id in ids for ids in asked) == 1, "once for all batches of a plan"
+    assert sum(owners["one"].tenant.tenant_id in ids for ids in queries) == 1, (
+        "once for all batches of a plan"
+    )
 
 
 def test_a_tenant_of_many_files_has_batches_of_its_own_for_a_while(

@@ -91,8 +91,8 @@ def hold(owner: Owner, batch: str, count: int, maximum: int) -> int:
     """What the gate does for a batch."""
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
         month = intake.this_month(connection)
-        wanted = {month: Rows(0, count)}
-        return intake.hold(connection, owner.tenant.tenant_id, batch, wanted, maximum)[month].others
+        requested = {month: Rows(0, count)}
+        return intake.hold(connection, owner.tenant.tenant_id, batch, requested, maximum)[month].others
 
 
 def held(owner: Owner) -> list[tuple[str, int]]:
@@ -154,8 +154,8 @@ def test_large_files_lose_what_is_over_the_quota_and_nothing_else(owner: Owner) 
     assert landed(neighbour) == "abc"
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
         query = "SELECT rows, duplicates FROM landings WHERE tenant_id = %s"
-        found = connection.execute(query, [owner.tenant.tenant_id]).fetchall()
-    assert found == [(280, 10)]
+        landings = connection.execute(query, [owner.tenant.tenant_id]).fetchall()
+    assert landings == [(280, 10)]
 
 
 def test_a_backfill_lands_nothing_that_is_over_the_quota(owner: Owner) -> None:

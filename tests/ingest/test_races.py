@@ -68,9 +68,11 @@ def test_letters_that_are_resolved_while_a_backfill_lands_them(letters: Owner, a
                 beside(pool, lambda: dead_letters.replay(tenant, ["0-2"])),
             ]
 
-        found = at("rewrite.before_commit", both)
+        results = at("rewrite.before_commit", both)
         assert rebuilt(letters).dead_letters_landed == 2
-        assert [each.result().counts for each in found[0]] == [{DeadLetterOutcome.ALREADY_LANDED: 1}] * 2
+        assert [resolution.result().counts for resolution in results[0]] == [
+            {DeadLetterOutcome.ALREADY_LANDED: 1}
+        ] * 2
     assert first[0].counts == {DeadLetterOutcome.DISCARDED: 1}
     assert [row["id"] for row in letters.rows()] == ["a", "b", "c"]
     assert balanced(letters) == (3, 0, 1)
@@ -80,12 +82,12 @@ def test_letters_that_are_resolved_while_a_backfill_lands_them(letters: Owner, a
 def test_a_dataset_that_is_deleted_while_a_backfill_commits(letters: Owner, at: AtPoint) -> None:
     """What is remembered of it is the table with what the backfill landed."""
     with ThreadPoolExecutor(1) as pool:
-        found = at(
+        results = at(
             "rewrite.before_commit",
             lambda: beside(pool, lambda: registry.delete_dataset(letters.tenant, "orders")),
         )
         done = rebuilt(letters)
-        assert found[0].result().metadata_location == done.metadata_location
+        assert results[0].result().metadata_location == done.metadata_location
     assert balanced(letters) == (4, 0, 0)
 
 
@@ -118,9 +120,9 @@ def test_a_filter_waits_at_the_end_for_what_others_hold(letters: Owner) -> None:
     with ThreadPoolExecutor(1) as pool, superuser() as connection, connection.transaction():
         query = "SELECT 1 FROM dead_letters WHERE tenant_id = %s AND event_offset = 1 FOR UPDATE"
         connection.execute(query, [letters.tenant.tenant_id])
-        found = beside(pool, lambda: dead_letters.discard(letters.tenant, Filter()))
+        discarded = beside(pool, lambda: dead_letters.discard(letters.tenant, Filter()))
         assert dead_letters.list_dead_letters(letters.tenant).letters[-1].letter_id == "0-1"
-    assert found.result().counts == {DeadLetterOutcome.DISCARDED: 3}
+    assert discarded.result().counts == {DeadLetterOutcome.DISCARDED: 3}
 
 
 def reported(owner: Owner) -> list[str]:
@@ -155,9 +157,9 @@ READERS: dict[str, tuple[Callable[[Owner], Any], Any]] = {
 
 def pinned(owner: Owner) -> Pinned:
     dataset = registry.find_dataset(owner.tenant, "orders")
-    found = pin(owner.tenant, dataset.dataset_id, [date(2026, 11, 19)])
-    assert found is not None
-    return found
+    pinned_days = pin(owner.tenant, dataset.dataset_id, [date(2026, 11, 19)])
+    assert pinned_days is not None
+    return pinned_days
 
 
 @pytest.mark.slow
@@ -198,15 +200,15 @@ def test_a_day_whose_snapshot_goes_while_it_is_computed_is_pinned_anew(
     pinned: list[Pinned] = []
 
     def pin_and_erase(*arguments: Any) -> Pinned | None:
-        found = pin(*arguments)
-        if found and not pinned:
+        newly_pinned = pin(*arguments)
+        if newly_pinned and not pinned:
             erasure.erase(zone.owner.tenant, "visits", "who=ann")
-        pinned.extend([found] if found else [])
-        return found
+        pinned.extend([newly_pinned] if newly_pinned else [])
+        return newly_pinned
 
     monkeypatch.setattr(compute, "pin", pin_and_erase)
     assert not zone.curate().failures
-    assert len({each.snapshot_id for each in pinned}) == 2
+    assert len({pinned_day.snapshot_id for pinned_day in pinned}) == 2
     assert zone.served("by_kind") == {
         date(2026, 11, 18): [{"kind": "view", "n": 1}],
         date(2026, 11, 19): [{"kind": "buy", "n": 1}],

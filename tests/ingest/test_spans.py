@@ -136,10 +136,12 @@ def test_what_producers_write_into_headers_does_no_harm_and_links_are_bounded(
 
 def test_messages_beyond_the_ranges_are_no_origins(owner: Owner) -> None:
     send_traced(owner, "a", "b", "c")
-    found, of = Origins(owner.tenant.tenant_id), [OffsetRange(owner.tenant.tenant_id, 0, 0, 2)]
-    (read,) = messages.read(Scope(owner.tenant, ()), of, {0: PartitionCount()}, 10, found)
+    collector, of = Origins(owner.tenant.tenant_id), [OffsetRange(owner.tenant.tenant_id, 0, 0, 2)]
+    (read,) = messages.read(Scope(owner.tenant, ()), of, {0: PartitionCount()}, 10, collector)
     assert len(read) == 2
-    assert [origin.traceparent[3:35] for origin in found.collected()] == [f"{n + 1:032x}" for n in range(2)]
+    assert [origin.traceparent[3:35] for origin in collector.collected()] == [
+        f"{n + 1:032x}" for n in range(2)
+    ]
 
 
 @pytest.mark.slow
@@ -158,9 +160,9 @@ def test_off_messages_carry_nothing(caller: Caller) -> None:
     assert answer.status_code == 202
     ends = kafka.offsets([(tenant.topic, p) for p in range(kafka.partition_counts()[tenant.topic])], "latest")
     of = [OffsetRange(tenant.tenant_id, partition, 0, end) for (_, partition), end in ends.items() if end]
-    found, counts = Origins(tenant.tenant_id), {r.partition: PartitionCount() for r in of}
-    (read,) = messages.read(Scope(tenant, ()), of, counts, 10, found)
-    assert (len(read), found.collected()) == (1, ())
+    collector, counts = Origins(tenant.tenant_id), {r.partition: PartitionCount() for r in of}
+    (read,) = messages.read(Scope(tenant, ()), of, counts, 10, collector)
+    assert (len(read), collector.collected()) == (1, ())
 
 
 def test_a_collector_that_never_answers_holds_nothing_up(

@@ -91,9 +91,9 @@ def test_a_version_for_each_change_and_none_for_what_is_unchanged(owner: Owner) 
     ]
     send(owner, second)
     ingest(owner)
-    found = pages(owner, limit=2)
-    assert as_model(found) == model([*first, *second])
-    assert [each["_updated"] for each in found] == [1, 2, 3, 4, 5, 6]
+    versions = pages(owner, limit=2)
+    assert as_model(versions) == model([*first, *second])
+    assert [version["_updated"] for version in versions] == [1, 2, 3, 4, 5, 6]
     assert counts(owner) == (11, 1 + 6, 3, 1)
     assert {name: checks.run(name, owner.tenant, SLUG).problems for name in checks.TABLE_CHECKS} == {
         name: [] for name in checks.TABLE_CHECKS
@@ -193,7 +193,7 @@ def test_a_log_that_was_written_to_meanwhile_is_compared_with_again(owner: Owner
     at("settle.before_swap", write)
     assert not run_batch(batch, raise_on_error=False)
     assert owner.rows(SLUG) == []
-    (again,) = [each for each in attempts.open_batches() if each.batch_id == batch]
+    (again,) = [open_batch for open_batch in attempts.open_batches() if open_batch.batch_id == batch]
     assert "it was written to meanwhile" in again.last_error
     run_batch(batch, again.attempt)
     assert [row["_updated"] for row in owner.rows(SLUG)] == [2]
@@ -255,14 +255,14 @@ def test_a_log_is_the_same_after_compaction_and_as_it_was_before(owner: Owner) -
     for sent in ([("DE", {"people": 1}), ("FR", {})], [("DE", {"people": 2}), ("FR", {"_deleted": True})]):
         send(owner, sent)
         ingest(owner)
-    before, kept = pages(owner), snapshots(owner.tenant, SLUG)
+    before, retained = pages(owner), snapshots(owner.tenant, SLUG)
     dataset = registry.find_dataset(owner.tenant, SLUG)
     merge = Need(owner.tenant, dataset.dataset_id, SLUG, Task.MERGE, "for the test", 1, date(2026, 11, 19))
     assert [done.outcome for done in run(spark, [merge], run_id="test", seconds=600)] == ["done"]
     assert snapshots(owner.tenant, SLUG)[0].operation == "replace"
     assert pages(owner) == before
     assert checks.run("latest_equals_log", owner.tenant, SLUG).problems == []
-    first = preview(owner.tenant, SLUG, 10, snapshot_id=kept[-1].snapshot_id)
+    first = preview(owner.tenant, SLUG, 10, snapshot_id=retained[-1].snapshot_id)
     assert sorted(first["_updated"].to_pylist()) == [1, 2]
 
 
@@ -322,7 +322,9 @@ def land(batch: str, point: str | None) -> None:
     if point is None:
         run_batch(batch)
     elif not attempt(batch, point):
-        given_up = next((each for each in attempts.open_batches() if each.batch_id == batch), None)
+        given_up = next(
+            (open_batch for open_batch in attempts.open_batches() if open_batch.batch_id == batch), None
+        )
         if given_up is not None:
             run_batch(batch, given_up.attempt)
 
@@ -339,5 +341,5 @@ def attempt(batch: str, point: str) -> bool:
 
 def generation(owner: Owner) -> int:
     with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
-        ((found,),) = connection.execute("SELECT generation FROM entity_logs").fetchall()
-    return int(found)
+        ((number,),) = connection.execute("SELECT generation FROM entity_logs").fetchall()
+    return int(number)
