@@ -20,7 +20,7 @@ IDS = st.lists(st.tuples(HEADS, st.sampled_from([0, 1, 2**63, LAST])), min_size=
 
 
 def digests(ids: list[tuple[int, int]]) -> Digests:
-    heads, tails = (np.array([each[n] for each in ids], np.uint64) for n in (0, 1))
+    heads, tails = (np.array([pair[n] for pair in ids], np.uint64) for n in (0, 1))
     return Digests(heads, tails).run()
 
 
@@ -31,14 +31,14 @@ def pieces_of(run: Digests, cuts: list[int]) -> list[Digests]:
 
 
 def filters_of(packed: list[bytes], pieces: list[Digests]) -> Filters:
-    sizes = [(len(piece), len(each)) for piece, each in zip(pieces, packed, strict=True)]
+    sizes = [(len(piece), len(content)) for piece, content in zip(pieces, packed, strict=True)]
     return Filters(np.frombuffer(b"".join(packed), np.uint8), sizes)
 
 
-def found(filters: Filters, pieces: list[Digests], wanted: Digests) -> Mask:
+def within_pieces(filters: Filters, pieces: list[Digests], drawn: Digests) -> Mask:
     """Which digests are in a piece, as it is at the places that the filters name."""
-    mask = np.zeros(len(wanted), np.bool_)
-    candidates = filters.candidates(wanted)
+    mask = np.zeros(len(drawn), np.bool_)
+    candidates = filters.candidates(drawn)
     assert (np.diff(candidates.digest) > 0).all(), "each digest is in one piece at most"
     for at, piece, start, count in zip(
         candidates.digest, candidates.run, candidates.start, candidates.count, strict=True
@@ -46,7 +46,7 @@ def found(filters: Filters, pieces: list[Digests], wanted: Digests) -> Mask:
         assert count > 0
         there = pieces[piece][slice(start, start + count)]
         assert len(there) == count, "within the piece"
-        mask[at] = wanted[at : at + 1].within(there)[0]
+        mask[at] = drawn[at : at + 1].within(there)[0]
     return mask
 
 
@@ -66,13 +66,13 @@ def compare(
 ) -> None:
     run = digests(ids)
     pieces = pieces_of(run, cuts)
-    wanted = digests([*ids, *others, *edges(run)])
+    drawn = digests([*ids, *others, *edges(run)])
     packed = [claim_filters.make(piece) for piece in pieces]
     if lost:
         packed[0] = without_last(pieces[0])
-    for each in packed:
-        claim_filters.check(each)
-    assert (found(filters_of(packed, pieces), pieces, wanted) == wanted.within(run)).all()
+    for content in packed:
+        claim_filters.check(content)
+    assert (within_pieces(filters_of(packed, pieces), pieces, drawn) == drawn.within(run)).all()
 
 
 def without_last(piece: Digests) -> bytes:
@@ -110,7 +110,7 @@ def test_with_filters_as_without_where_digests_are_as_they_come(
     filters = filters_of([claim_filters.make(piece) for piece in pieces], pieces)
     candidates = filters.candidates(drawn)
     assert len(candidates) < len(run) + 20 + size // 100, "few of those that are not there"
-    said = np.zeros(len(drawn), np.bool_)
+    actual = np.zeros(len(drawn), np.bool_)
     for index, piece in enumerate(pieces):
         own = candidates[candidates.run == index]
         at, places = np.repeat(own.digest, own.count), own.start
@@ -118,8 +118,8 @@ def test_with_filters_as_without_where_digests_are_as_they_come(
             [place + np.arange(n) for place, n in zip(places, own.count, strict=True)] or [at]
         )
         same = (piece.heads[places] == drawn.heads[at]) & (piece.tails[places] == drawn.tails[at])
-        said[at[same]] = True
-    assert (said == there).all()
+        actual[at[same]] = True
+    assert (actual == there).all()
 
 
 def test_a_filter_that_lacks_an_id_is_noticed_here() -> None:

@@ -15,8 +15,8 @@ from pulse_pipelines.tables.digests import Digests
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
-EACH, PREFIXES = 400, "abcd"
-EVERY = [name for prefix in PREFIXES for name in names(EACH, prefix)]
+IDS_PER_PREFIX, PREFIXES = 400, "abcd"
+EVERY = [name for prefix in PREFIXES for name in names(IDS_PER_PREFIX, prefix)]
 OTHERS = names(1_000, "other")
 
 
@@ -33,7 +33,7 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def full(owner: Owner) -> Owner:
     """Its dataset has large runs."""
     for prefix in PREFIXES:
-        assert add(owner, looked_up(owner, names(EACH, prefix)))
+        assert add(owner, looked_up(owner, names(IDS_PER_PREFIX, prefix)))
     return owner
 
 
@@ -62,26 +62,28 @@ def assert_known(owner: Owner) -> None:
 
 
 def test_a_machine_without_files_brings_filters_only(either: Owner) -> None:
-    found = runs(either)
-    assert all(run.filter_bytes for run in found)
+    all_runs = runs(either)
+    assert all(run.filter_bytes for run in all_runs)
     assert_known(either)
-    assert files(either) == {f"{pieces[0].run}.filters" for pieces in claim_cache.wholes(found)}
+    assert files(either) == {f"{pieces[0].run}.filters" for pieces in claim_cache.wholes(all_runs)}
     assert_known(either)
-    claim_cache.clean(orders(either).dataset_id, found)
-    assert len(files(either)) == len(claim_cache.wholes(found))
+    claim_cache.clean(orders(either).dataset_id, all_runs)
+    assert len(files(either)) == len(claim_cache.wholes(all_runs))
 
 
-def test_where_many_may_be_there_the_run_is_brought(either: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_of_many_possible_ids_fetches_the_run(
+    either: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(claim_lookup, "IDS_PER_RANGE", 10)  # a tenth of a run's ids are many
-    found = runs(either)
+    all_runs = runs(either)
     assert known(either, *EVERY[:3], *OTHERS) == set(EVERY[:3])
-    assert not files(either) & {str(run.run) for run in found}
+    assert not files(either) & {str(run.run) for run in all_runs}
     assert known(either, *EVERY, *OTHERS) == set(EVERY)
-    assert files(either) >= {str(run.run) for run in found}
+    assert files(either) >= {str(run.run) for run in all_runs}
     monkeypatch.setattr(claim_lookup, "READ", "SELECT 1/0")
     assert_known(either)
-    claim_cache.clean(orders(either).dataset_id, found)
-    assert files(either) >= {str(run.run) for run in found}
+    claim_cache.clean(orders(either).dataset_id, all_runs)
+    assert files(either) >= {str(run.run) for run in all_runs}
 
 
 def test_ranges_are_read_some_at_a_time(either: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +124,7 @@ def test_a_filter_that_is_torn_in_postgres_lets_nothing_through(either: Owner, t
         assert_known(either)
 
 
-def test_runs_that_go_between_filter_and_ranges_are_looked_for_again(either: Owner, at: AtPoint) -> None:
+def test_a_lookup_fails_for_now_if_runs_go_between_filter_and_ranges(either: Owner, at: AtPoint) -> None:
     def forget() -> None:
         with superuser() as connection:
             connection.execute(f"DELETE FROM {IDS} WHERE tenant_id = %s", [either.tenant.tenant_id])
@@ -134,17 +136,17 @@ def test_runs_that_go_between_filter_and_ranges_are_looked_for_again(either: Own
     assert known(either, *EVERY) == set()
 
 
-def test_who_comes_second_is_told_so_by_the_filter(full: Owner) -> None:
-    first, second = looked_up(full, names(EACH, "e")), looked_up(full, ["new", "e7"])
+def test_the_filter_refuses_the_second_claim_of_an_id(full: Owner) -> None:
+    first, second = looked_up(full, names(IDS_PER_PREFIX, "e")), looked_up(full, ["new", "e7"])
     assert add(full, first)
     assert not add(full, second)
 
 
 def test_an_event_is_traced_to_its_run(full: Owner) -> None:
     with session(full) as connection:
-        found = [claim_runs.run_with(connection, orders(full), name) for name in ("a1", "d1", "other1")]
+        traced = [claim_runs.run_with(connection, orders(full), name) for name in ("a1", "d1", "other1")]
     first, *_, last = runs(full)
-    assert [run and run.run for run in found] == [first.run, last.run, None]
+    assert [run and run.run for run in traced] == [first.run, last.run, None]
 
 
 def test_a_filter_that_lacks_ids_would_let_them_land_twice(full: Owner) -> None:

@@ -23,7 +23,7 @@ from pulse_resources.settings import load_settings
 NOTHING = np.empty(0, np.int64)
 
 
-def test_who_comes_second_is_told_so(owner: Owner) -> None:
+def test_the_second_claim_of_an_id_is_refused(owner: Owner) -> None:
     """Both looked while nothing was claimed; what they have in common belongs to the first."""
     first, second, third = (looked_up(owner, ids) for ids in (["a", "b"], ["b", "c"], ["d"]))
     assert add(owner, first)
@@ -38,9 +38,9 @@ def test_runs_of_a_size_become_one(owner: Owner) -> None:
         ids = names(1 + n % 7, f"{n}-")
         assert add(owner, looked_up(owner, ids))
         sent += ids
-    found = runs(owner)
-    assert sum(run.ids for run in found) == len(sent)
-    assert len(found) <= 3 * len({run.ids.bit_length() // 2 for run in found}) <= 20
+    all_runs = runs(owner)
+    assert sum(run.ids for run in all_runs) == len(sent)
+    assert len(all_runs) <= 3 * len({run.ids.bit_length() // 2 for run in all_runs}) <= 20
     assert known(owner, *sent, "never") == set(sent)
 
 
@@ -69,8 +69,8 @@ def test_retention_finds_whole_runs() -> None:
     with with_settings(UPKEEP__CLAIM_DAYS=8):
         old, new = [run_of(10 + n, days=2) for n in range(3)], [run_of(20 + n) for n in range(3)]
         assert claim_runs._replaced(10, [*old, *new]) == new
-        kept = [replace(run, stays=True) for run in (*old, *new)]
-        assert claim_runs._replaced(10, kept) == kept, "of a dataset that a pipe brings"
+        staying = [replace(run, stays=True) for run in (*old, *new)]
+        assert claim_runs._replaced(10, staying) == staying, "of a dataset that a pipe brings"
 
 
 def test_a_run_says_how_far_it_reaches(owner: Owner) -> None:
@@ -138,7 +138,7 @@ def test_files_of_runs_that_are_gone_go(large: Owner) -> None:
     assert known(large, "e1", "x") == {"e1"}
 
 
-def test_a_snapshot_keeps_the_runs_that_it_found(large: Owner) -> None:
+def test_a_snapshot_keeps_the_runs_that_it_read(large: Owner) -> None:
     dataset_id = orders(large).dataset_id
     with postgres.tenant_transaction(
         "pulse_pipeline", large.tenant.tenant_id, one_snapshot=True

@@ -83,8 +83,8 @@ def test_an_accepted_loss_of_one_partition_loses_nothing_of_another(owner: Owner
     batch = plan_batch([owner])
     die_after_the_gate(batch)
     follow(owner, SCHEMA | {"title": "the next"})
-    gone = TopicPartition(owner.tenant.topic, 0, 1)
-    for future in kafka.admin().delete_records([gone]).values():
+    start = TopicPartition(owner.tenant.topic, 0, 1)
+    for future in kafka.admin().delete_records([start]).values():
         future.result(PATIENCE_S)
     accept(owner)
     ingest(owner)
@@ -114,8 +114,8 @@ def test_a_gate_and_rows_that_disagree_settle_nothing(owner: Owner, monkeypatch:
     fresh = claim_runs.fresh
 
     def one_lost(*given: Any) -> claim_runs.Fresh:
-        found = fresh(*given)
-        return replace(found, ids=found.ids[np.arange(len(found.ids) - 1)])
+        ids_added = fresh(*given)
+        return replace(ids_added, ids=ids_added.ids[np.arange(len(ids_added.ids) - 1)])
 
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])

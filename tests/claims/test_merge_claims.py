@@ -66,9 +66,9 @@ def test_the_sizes_of_runs_stay_few(owner: Owner) -> None:
         assert add(owner, looked_up(owner, ids))
         sent += ids
         merge_claims.merge_claims(orders(owner))
-    found = runs(owner)
-    assert len({run.newest for run in found}) <= 14
-    assert sum(run.ids for run in found) == len(sent)
+    all_runs = runs(owner)
+    assert len({run.newest for run in all_runs}) <= 14
+    assert sum(run.ids for run in all_runs) == len(sent)
     assert known(owner, *draw.sample(sent, 500), "x") < set(sent)
 
 
