@@ -15,7 +15,7 @@ KNOWN = st.lists(
 
 
 def versions(of: list[tuple[int, int]], before: int) -> Heads:
-    ids, states = (np.array([each[n] for each in of], np.uint64) for n in (0, 1))
+    ids, states = (np.array([pair[n] for pair in of], np.uint64) for n in (0, 1))
     return Heads(Digests(ids, ids * 7), Digests(states, states), np.arange(before + 1, before + 1 + len(of)))
 
 
@@ -23,17 +23,17 @@ def versions(of: list[tuple[int, int]], before: int) -> Heads:
 def test_a_log_knows_the_newest_of_each_however_it_merges(appends: list[list[tuple[int, int]]]) -> None:
     log, expected = Log(1, 0, []), {}
     for number, of in enumerate(appends):
-        found = versions(of, log.updated)
+        appended = versions(of, log.updated)
         expected |= {entity: (state, log.updated + n) for n, (entity, state) in enumerate(of, 1)}
-        added = heads.append(log, found, np.arange(len(of)))
-        left = [(run, kept) for run, kept in log.runs if run not in added.replaces]
+        added = heads.append(log, appended, np.arange(len(of)))
+        left = [(run, run_heads) for run, run_heads in log.runs if run not in added.replaces]
         log = Log(1, log.updated + len(of), [*left, (number, Heads.unpacked(added.heads.packed()))])
         assert len(log.runs) <= 3 * FAN_IN
-    wanted = np.arange(7, dtype=np.uint64)
-    states, updated = Log(1, log.updated, log.runs[::-1]).find_states(Digests(wanted, wanted * 7))
+    entities = np.arange(7, dtype=np.uint64)
+    states, updated = Log(1, log.updated, log.runs[::-1]).find_states(Digests(entities, entities * 7))
     assert {
         int(entity): (int(state), int(at))
-        for entity, state, at in zip(wanted, states.heads, updated, strict=True)
+        for entity, state, at in zip(entities, states.heads, updated, strict=True)
         if at
     } == expected
 
@@ -44,6 +44,6 @@ def test_places_go_by_position() -> None:
 
 
 def test_a_state_is_the_hash_and_nothing_where_deleted() -> None:
-    found = heads.states(pa.table({"_hash": pa.chunked_array([["00" * 15 + "01", None], ["ff" * 16]])}))
-    assert found.heads.tolist() == [0, 0, 2**64 - 1]
-    assert found.tails.tolist() == [1, 0, 2**64 - 1]
+    states = heads.states(pa.table({"_hash": pa.chunked_array([["00" * 15 + "01", None], ["ff" * 16]])}))
+    assert states.heads.tolist() == [0, 0, 2**64 - 1]
+    assert states.tails.tolist() == [1, 0, 2**64 - 1]

@@ -85,11 +85,11 @@ def test_runs_are_what_was_written(
 
 
 def pages(connection: postgres.Connection, index_id: int, value: int, limit: int) -> dict[int, bool]:
-    found: dict[int, bool] = {}
+    entries: dict[int, bool] = {}
     after: int | None = 0
     while after is not None:
         page, after = index_runs.read(connection, index_id, digests([value]), after, limit)
         assert len(page) <= limit
-        assert not page.keys() & found.keys()
-        found |= page
-    return found
+        assert not page.keys() & entries.keys()
+        entries |= page
+    return entries

@@ -78,7 +78,7 @@ def sound(owner: Owner) -> None:
     assert report.balanced, report.problems
 
 
-KEPT = "SELECT FROM entity_sync_ids WHERE tenant_id = %s"
+IDS_OF_SYNC = "SELECT FROM entity_sync_ids WHERE tenant_id = %s"
 AGE = "UPDATE entity_syncs SET part_at = part_at - interval '25 hours' WHERE tenant_id = %s"
 DE, FR, ES = ("DE", {"people": 83}), ("FR", {"people": 68}), ("ES", {"people": 48})
 
@@ -91,9 +91,9 @@ def test_what_a_full_sync_did_not_bring_is_deleted_once(owner: Owner) -> None:
     assert latest(owner) == {"DE": DE[1], "FR": {"people": 69}, "ES": ES[1]}, "its deletions are on their way"
     settle(owner)
     assert latest(owner) == {"DE": DE[1], "FR": {"people": 69}, "ES": None}
-    found = newest(owner)
-    assert (found.state, found.parts) == (SyncState.DONE, 3)
-    assert (found.created, found.changed, found.unchanged, found.deleted) == (0, 1, 1, 1)
+    sync = newest(owner)
+    assert (sync.state, sync.parts) == (SyncState.DONE, 3)
+    assert (sync.created, sync.changed, sync.unchanged, sync.deleted) == (0, 1, 1, 1)
     before = len(pages(owner))
     bring(owner, [DE, ("FR", {"people": 69})], name="again")
     settle(owner)
@@ -127,7 +127,7 @@ def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner
     bring(owner, [DE, ES], name="next")
     settle(owner)
     assert latest(owner) == {"DE": DE[1], "FR": None, "ES": ES[1]}
-    assert [each.state for each in syncs.list_syncs(owner.tenant, SLUG)][:2] == [
+    assert [sync.state for sync in syncs.list_syncs(owner.tenant, SLUG)][:2] == [
         SyncState.DONE,
         SyncState.SUPERSEDED,
     ]
@@ -139,11 +139,11 @@ def test_one_whose_sender_has_gone_ends_and_keeps_nothing(owner: Owner) -> None:
     assert newest(owner).state == SyncState.OPEN
     with superuser() as connection:
         of_tenant = [owner.tenant.tenant_id]
-        assert len(connection.execute(KEPT, of_tenant).fetchall()) == 1
+        assert len(connection.execute(IDS_OF_SYNC, of_tenant).fetchall()) == 1
         connection.execute(AGE, of_tenant)
         assert owner.tenant in sync_deletions.due()
         assert sync_deletions.send_of(owner.tenant) == 0
-        assert connection.execute(KEPT, of_tenant).fetchall() == []
+        assert connection.execute(IDS_OF_SYNC, of_tenant).fetchall() == []
     assert (newest(owner).state, newest(owner).reason) == (
         SyncState.FAILED,
         "no part of it came for 24 hours",
@@ -216,22 +216,20 @@ def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) ->
     ingest(owner)
     bring(owner, [DE])
     settle(owner)
-    found = newest(owner)
-    assert (found.state, found.absent, found.entities) == (SyncState.HELD, 2, 3)
-    assert found.reason == "it would delete 2 of 3 entities, and 40% is the most"
-    (issue,) = [
-        each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
-    ]
+    sync = newest(owner)
+    assert (sync.state, sync.absent, sync.entities) == (SyncState.HELD, 2, 3)
+    assert sync.reason == "it would delete 2 of 3 entities, and 40% is the most"
+    (issue,) = [one for one in find_issues({}, 0)[0].issues if one.about.get("tenant") == owner.tenant.slug]
     assert (issue.kind, issue.about["dataset"]) == (Kind.SYNC_HELD, SLUG)
-    assert f"pulse sync commit {owner.tenant.slug} {SLUG} {found.sync_id}" in issue.fix
+    assert f"pulse sync commit {owner.tenant.slug} {SLUG} {sync.sync_id}" in issue.fix
     assert None not in latest(owner).values()
-    syncs.decide(owner.tenant, SLUG, found.sync_id, commit=commit)
+    syncs.decide(owner.tenant, SLUG, sync.sync_id, commit=commit)
     settle(owner)
     assert (newest(owner).state, None in latest(owner).values()) == (
         (SyncState.DONE, True) if commit else (SyncState.ROLLED_BACK, False)
     )
     with pytest.raises(Conflict, match="no sync with this number is held"):
-        syncs.decide(owner.tenant, SLUG, found.sync_id, commit=True)
+        syncs.decide(owner.tenant, SLUG, sync.sync_id, commit=True)
 
 
 @pytest.mark.slow
@@ -334,10 +332,10 @@ def test_any_sequence_of_pushes_syncs_and_crashes_gives_the_states_of_the_model(
             assert not sent
             syncs.decide(owner.tenant, SLUG, newest(owner).sync_id, commit=True)
             settle_somehow(owner)
-        found: States = {}
+        states: States = {}
         for key, state in as_model(pages(owner)):
-            found.setdefault(key, []).append(state)
-        assert found == log, (number, how, point)
+            states.setdefault(key, []).append(state)
+        assert states == log, (number, how, point)
         assert how == "push" or newest(owner).state == (SyncState.OPEN if how == "half" else SyncState.DONE)
     sound(owner)
 
@@ -376,14 +374,14 @@ def test_what_a_run_of_a_pipe_sent_before_it_failed_is_counted_and_deletes_nothi
     UPDATE entity_syncs SET pipe = %s, state = 'failed', ended_at = now(),
         ends = jsonb_build_object('0', (starts->>'0')::bigint + 2) WHERE tenant_id = %s
     """
-    kept = "SELECT count(*) FROM entity_sync_ids WHERE tenant_id = %s"
+    count_of_ids = "SELECT count(*) FROM entity_sync_ids WHERE tenant_id = %s"
     with superuser() as connection:
         connection.execute(failed, [SLUG, owner.tenant.tenant_id])
         push(owner, ("d", {}))  # after it has failed
         settle(owner)
-        assert connection.execute(kept, [owner.tenant.tenant_id]).fetchall() == [(0,)]
-    found = newest(owner)
-    assert (found.state, found.created, found.unchanged) == (SyncState.FAILED, 1, 1)
+        assert connection.execute(count_of_ids, [owner.tenant.tenant_id]).fetchall() == [(0,)]
+    sync = newest(owner)
+    assert (sync.state, sync.created, sync.unchanged) == (SyncState.FAILED, 1, 1)
     push(owner, ("e", {}))
     settle(owner)
     assert pipes.last_day(owner.tenant)[owner.tenant.tenant_id, SLUG] == pipes.LastDay(created=1, unchanged=1)
