@@ -66,9 +66,9 @@ def as_json(owner: Owner, command: str, *arguments: object, code: int = 0) -> An
 
 
 def test_list_and_summary(letters: Owner) -> None:
-    found = as_json(letters, "list", "--dataset", "late")
-    assert [letter["id"] for letter in found["dead_letters"]] == ["0-1", "0-0"]
-    assert found["next_cursor"] is None
+    listing = as_json(letters, "list", "--dataset", "late")
+    assert [letter["id"] for letter in listing["dead_letters"]] == ["0-1", "0-0"]
+    assert listing["next_cursor"] is None
     first = as_json(letters, "list", "--limit", 3)
     (last,) = as_json(letters, "list", "--after", first["next_cursor"])["dead_letters"]
     assert last["id"] == "0-0"
@@ -94,9 +94,9 @@ def test_show_gives_the_bytes_and_keeps_the_terminal(read_only: Owner) -> None:
     shown = as_json(read_only, "show", "0-1")
     assert (shown["payload"], base64.b64decode(shown["payload_base64"])) == (None, b"\xff\x00")
     assert as_json(read_only, "show", "0-0")["payload"].encode() == HOSTILE
-    for told in (dlq(read_only, "show", "0-0"), dlq(read_only, "list")):
-        assert "\x1b[31m" not in told.stdout
-        assert "\x9b" not in told.stdout
+    for result in (dlq(read_only, "show", "0-0"), dlq(read_only, "list")):
+        assert "\x1b[31m" not in result.stdout
+        assert "\x9b" not in result.stdout
 
 
 def test_an_event_is_shown_on_the_lines_that_its_sender_wrote(letters: Owner) -> None:
@@ -124,10 +124,10 @@ def test_replay_and_discard(letters: Owner) -> None:
     assert (tried["dry_run"], tried["counts"]) == (True, {"would_land": 2, "rejected": 2})
     assert "would land" in dlq(letters, "replay", "--dataset", "late", "--dry-run").stdout
     assert as_json(letters, "replay", "0-0", "7-7", code=1)["counts"] == {"published": 1, "not_found": 1}
-    told = dlq(letters, "replay", "--all", code=1).stdout
-    assert "1 published again" in told
-    assert "2 still cannot land" in told
-    assert "0-3" in told, "which"
+    output = dlq(letters, "replay", "--all", code=1).stdout
+    assert "1 published again" in output
+    assert "2 still cannot land" in output
+    assert "0-3" in output, "which"
     assert as_json(letters, "discard", "--all", "--dry-run")["counts"] == {"discarded": 2}
     assert as_json(letters, "discard", "--reason", "undecodable", "--yes")["counts"] == {"discarded": 1}
     assert as_json(letters, "discard", "0-0", "0-2", code=1)["counts"] == {
@@ -153,8 +153,8 @@ def http(api: Api) -> Iterator[httpx.Client]:
 @cache
 def keyring(owner: Owner) -> dict[tuple[KeyScope, ...], str]:
     """Keys of the owner, issued before it is first seen over HTTP."""
-    wanted = [(KeyScope.COLLECT,), (KeyScope.READ,), (KeyScope.MANAGE,), (KeyScope.READ, KeyScope.MANAGE)]
-    return {scopes: keys.issue_key(owner.tenant, "test", scopes).text for scopes in wanted}
+    scope_sets = [(KeyScope.COLLECT,), (KeyScope.READ,), (KeyScope.MANAGE,), (KeyScope.READ, KeyScope.MANAGE)]
+    return {scopes: keys.issue_key(owner.tenant, "test", scopes).text for scopes in scope_sets}
 
 
 def key(owner: Owner, *scopes: KeyScope) -> dict[str, str]:
@@ -168,8 +168,8 @@ def test_listing_over_http(http: httpx.Client, letters: Owner) -> None:
     assert {letter["state"] for letter in page["dead_letters"]} == {"open"}
     page = http.get(URL, headers=mine, params={"cursor": page["next_cursor"]}).json()
     assert ([letter["id"] for letter in page["dead_letters"]], page["next_cursor"]) == (["0-0"], None)
-    found = http.get(URL, headers=mine, params={"dataset": "late", "since": "2026-01-01T00:00:00Z"}).json()
-    assert len(found["dead_letters"]) == 2
+    listing = http.get(URL, headers=mine, params={"dataset": "late", "since": "2026-01-01T00:00:00Z"}).json()
+    assert len(listing["dead_letters"]) == 2
     total = http.get(f"{URL}/summary", headers=mine, params={"reason": "unknown_dataset"}).json()
     assert (total["total"], [entry["reason"] for entry in total["reasons"]]) == (3, ["unknown_dataset"])
 
@@ -195,8 +195,8 @@ def test_a_cursor_that_nobody_gave_out(http: httpx.Client, read_only: Owner) -> 
 
 def test_one_as_json_or_as_its_bytes(http: httpx.Client, read_only: Owner) -> None:
     mine = key(read_only, KeyScope.READ)
-    found = http.get(f"{URL}/0-1", headers=mine).json()
-    assert (found["payload"], base64.b64decode(found["payload_base64"])) == (None, b"\xff\x00")
+    body = http.get(f"{URL}/0-1", headers=mine).json()
+    assert (body["payload"], base64.b64decode(body["payload_base64"])) == (None, b"\xff\x00")
     assert http.get(f"{URL}/0-0", headers=mine).json()["payload"].encode() == HOSTILE
     raw = http.get(f"{URL}/0-1", headers=mine | {"Accept": "application/octet-stream"})
     assert (raw.content, raw.headers["content-type"]) == (b"\xff\x00", "application/octet-stream")
@@ -259,5 +259,5 @@ def test_who_may(http: httpx.Client, read_only: Owner) -> None:
     assert http.get(URL, headers=key(other)).json()["dead_letters"] == []
     assert http.get(f"{URL}/summary", headers=key(other)).json()["total"] == 0
     assert http.get(f"{URL}/0-0", headers=key(other)).status_code == 404
-    found = dead_letters.list_dead_letters(read_only.tenant, state=LetterState.OPEN).letters
-    assert len(found) == 2
+    open_letters = dead_letters.list_dead_letters(read_only.tenant, state=LetterState.OPEN).letters
+    assert len(open_letters) == 2

@@ -49,7 +49,7 @@ def balanced(owner: Owner) -> tuple[int, int, int]:
 
 def messages(owner: Owner) -> list[Message]:
     """Everything on the tenant's topic, by partition and offset."""
-    return [message for _, message in sorted(sent.messages(owner.tenant.topic), key=lambda found: found[0])]
+    return [message for _, message in sorted(sent.messages(owner.tenant.topic), key=lambda entry: entry[0])]
 
 
 def add_dataset(owner: Owner, slug: str, schema: dict[str, Any] = SCHEMA) -> None:
@@ -64,7 +64,7 @@ LENIENT = SCHEMA | {"required": []}
 
 
 @pytest.fixture(scope="module")
-def kept(stack: Settings) -> Owner:
+def letters(stack: Settings) -> Owner:
     """Offsets 0 to 6 of partition 0 are dead letters, set aside in two batches."""
     owner = make_owner()
     owner.send(b"not json", event("a", dataset="late"), event("b", count="x"), event("c", count="x"))
@@ -74,8 +74,8 @@ def kept(stack: Settings) -> Owner:
     return owner
 
 
-def test_dead_letters_are_listed_latest_first(kept: Owner) -> None:
-    page = dead_letters.list_dead_letters(kept.tenant)
+def test_dead_letters_are_listed_latest_first(letters: Owner) -> None:
+    page = dead_letters.list_dead_letters(letters.tenant)
     assert [letter.letter_id for letter in page.letters] == [f"0-{n}" for n in range(6, -1, -1)]
     assert page.next is None
     first = page.letters[-1]
@@ -85,11 +85,11 @@ def test_dead_letters_are_listed_latest_first(kept: Owner) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
-def test_pages_cover_each_letter_once(kept: Owner, limit: int) -> None:
+def test_pages_cover_each_letter_once(letters: Owner, limit: int) -> None:
     seen: list[str] = []
     after = None
     while True:
-        page = dead_letters.list_dead_letters(kept.tenant, limit=limit, after=after)
+        page = dead_letters.list_dead_letters(letters.tenant, limit=limit, after=after)
         assert 0 < len(page.letters) <= limit
         seen += [letter.letter_id for letter in page.letters]
         if (after := page.next) is None:
@@ -122,40 +122,41 @@ def test_a_cursor_stands_while_letters_come_and_go() -> None:
     ],
     ids=["dataset", "foreign dataset", "reason", "both", "since", "since later", "until earlier"],
 )
-def test_filters(kept: Owner, where: Filter, expected: list[int]) -> None:
-    assert listed(kept, where) == [f"0-{n}" for n in expected]
-    assert sum(entry.count for entry in dead_letters.summary(kept.tenant, where)) == len(expected)
+def test_filters(letters: Owner, where: Filter, expected: list[int]) -> None:
+    assert listed(letters, where) == [f"0-{n}" for n in expected]
+    assert sum(entry.count for entry in dead_letters.summary(letters.tenant, where)) == len(expected)
 
 
-def test_a_time_divides_the_letters(kept: Owner) -> None:
+def test_a_time_divides_the_letters(letters: Owner) -> None:
     times = {
-        letter.letter_id: letter.settled_at for letter in dead_letters.list_dead_letters(kept.tenant).letters
+        letter.letter_id: letter.settled_at
+        for letter in dead_letters.list_dead_letters(letters.tenant).letters
     }
-    assert listed(kept, Filter(since=times["0-4"])) == ["0-6", "0-5", "0-4"]
-    assert listed(kept, Filter(until=times["0-4"])) == ["0-3", "0-2", "0-1", "0-0"]
+    assert listed(letters, Filter(since=times["0-4"])) == ["0-6", "0-5", "0-4"]
+    assert listed(letters, Filter(until=times["0-4"])) == ["0-3", "0-2", "0-1", "0-0"]
 
 
-def test_reasons_are_counted(kept: Owner) -> None:
-    found = dead_letters.summary(kept.tenant)
+def test_reasons_are_counted(letters: Owner) -> None:
+    summary = dead_letters.summary(letters.tenant)
     counts = {"schema_violation": 2, "undecodable": 2, "unknown_dataset": 2, "unrepresentable": 1}
-    assert {entry.reason: entry.count for entry in found} == counts
-    assert all(entry.oldest <= entry.newest for entry in found)
-    assert dead_letters.summary(kept.tenant, state=LetterState.REPLAYED) == ()
+    assert {entry.reason: entry.count for entry in summary} == counts
+    assert all(entry.oldest <= entry.newest for entry in summary)
+    assert dead_letters.summary(letters.tenant, state=LetterState.REPLAYED) == ()
 
 
-def test_one_is_found_with_its_bytes(kept: Owner) -> None:
-    opened = dead_letters.find_dead_letter(kept.tenant, "0-5")
+def test_a_dead_letter_is_read_with_its_bytes(letters: Owner) -> None:
+    opened = dead_letters.find_dead_letter(letters.tenant, "0-5")
     assert (opened.letter.offset, opened.payload) == (5, b"\xff")
 
 
 @pytest.mark.parametrize(
     "name", ["", "0", "0-", "0-7", "1-0", "0-5 ", "-1-5", "0-5\n", "\u0660-\u0665", "0-" + "9" * 30]
 )
-def test_what_is_no_id_is_not_found(kept: Owner, name: str) -> None:
+def test_an_unknown_id_names_no_letter(letters: Owner, name: str) -> None:
     with pytest.raises(NotFound):
-        dead_letters.find_dead_letter(kept.tenant, name)
-    assert outcomes(replay(kept.tenant, [name])) == {name: "not_found"}
-    assert outcomes(discard(kept.tenant, [name])) == {name: "not_found"}
+        dead_letters.find_dead_letter(letters.tenant, name)
+    assert outcomes(replay(letters.tenant, [name])) == {name: "not_found"}
+    assert outcomes(discard(letters.tenant, [name])) == {name: "not_found"}
 
 
 @pytest.mark.parametrize(
@@ -163,23 +164,23 @@ def test_what_is_no_id_is_not_found(kept: Owner, name: str) -> None:
     ["", "x", "!", "e30=", str(Cursor("now")), str(Cursor("2026-01-01")), "WyIyMDI2IiwxLDJd", "é",
      str(Cursor("2026-01-01T00:00:00Z", 2**31)), str(Cursor("2026-01-01T00:00:00Z", 0, 2**63))],
 )  # fmt: skip
-def test_a_bad_cursor_is_the_callers_mistake(kept: Owner, cursor: str) -> None:
+def test_a_bad_cursor_is_the_callers_mistake(letters: Owner, cursor: str) -> None:
     with pytest.raises(UserError):
-        dead_letters.list_dead_letters(kept.tenant, after=cursor)
+        dead_letters.list_dead_letters(letters.tenant, after=cursor)
     with pytest.raises(UserError):
-        replay(kept.tenant, ALL, after=cursor, dry_run=True)
+        replay(letters.tenant, ALL, after=cursor, dry_run=True)
 
 
-def test_bad_filters_are_the_callers_mistake(kept: Owner) -> None:
+def test_bad_filters_are_the_callers_mistake(letters: Owner) -> None:
     for bad in ({"dataset": "a\0"}, {"dataset": "\ud800"}, {"since": datetime(2026, 1, 1)}):
         with pytest.raises(UserError):
             Filter(**bad)
     for limit in (0, -1, 1_001):
         with pytest.raises(UserError):
-            dead_letters.list_dead_letters(kept.tenant, limit=limit)
+            dead_letters.list_dead_letters(letters.tenant, limit=limit)
 
 
-def test_another_tenant_sees_and_changes_nothing(kept: Owner) -> None:
+def test_another_tenant_sees_and_changes_nothing(letters: Owner) -> None:
     other = make_owner()
     assert listed(other, state=LetterState.ALL) == []
     assert dead_letters.summary(other.tenant) == ()
@@ -187,7 +188,7 @@ def test_another_tenant_sees_and_changes_nothing(kept: Owner) -> None:
         dead_letters.find_dead_letter(other.tenant, "0-0")
     assert outcomes(replay(other.tenant, ["0-1"])) == {"0-1": "not_found"}
     assert replay(other.tenant, ALL).total == discard(other.tenant, ALL).total == 0
-    assert len(listed(kept)) == 7
+    assert len(listed(letters)) == 7
 
 
 # replay ----------------------------------------------------------------------------------------
@@ -276,12 +277,12 @@ def test_what_failed_to_land_lands_once_its_table_is_back() -> None:
     assert balanced(owner) == (2, 0, 2)
 
 
-def test_the_columns_have_a_say_too() -> None:
+def test_a_replay_meets_the_columns_too() -> None:
     owner = make_owner()
     owner.send(event("soon", signup_at="soon"), event("old").replace(b"2026-", b"0000-"))
     ingest(owner)
-    found = replay(owner.tenant, ALL).verdicts
-    assert [(v.outcome.value, v.reason) for v in found] == [
+    verdicts = replay(owner.tenant, ALL).verdicts
+    assert [(v.outcome.value, v.reason) for v in verdicts] == [
         ("rejected", "unrepresentable"),
         ("rejected", "timestamp_out_of_range"),
     ]
@@ -441,8 +442,8 @@ def test_discarded_letters_stay_but_are_not_open(stack: Settings) -> None:
     owner.send(b"0", event("a", dataset="late"), b"2", event("ok"))
     ingest(owner)
     assert discard(owner.tenant, Filter(reason=Reason.UNDECODABLE), dry_run=True).counts == {}
-    found = discard(owner.tenant, ["0-0"], dry_run=True)
-    assert (outcomes(found), len(listed(owner))) == ({"0-0": "discarded"}, 3)
+    discarded = discard(owner.tenant, ["0-0"], dry_run=True)
+    assert (outcomes(discarded), len(listed(owner))) == ({"0-0": "discarded"}, 3)
     assert outcomes(discard(owner.tenant, Filter(reason=Reason.INVALID_ENVELOPE))) == {
         "0-0": "discarded",
         "0-2": "discarded",
@@ -454,12 +455,12 @@ def test_discarded_letters_stay_but_are_not_open(stack: Settings) -> None:
     assert balanced(owner) == (1, 0, 3)
 
 
-def test_the_api_role_can_resolve_a_letter_and_nothing_else(kept: Owner) -> None:
+def test_the_api_role_can_resolve_a_letter_and_nothing_else(letters: Owner) -> None:
     import psycopg
 
     for change in ("SET reason = 'x'", "SET payload = ''", "SET settled_at = now()"):
         with (
             pytest.raises(psycopg.errors.InsufficientPrivilege),
-            postgres.tenant_transaction("pulse_api", kept.tenant.tenant_id) as connection,
+            postgres.tenant_transaction("pulse_api", letters.tenant.tenant_id) as connection,
         ):
             connection.execute(f"UPDATE dead_letters {change}")
