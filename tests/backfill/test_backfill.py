@@ -33,7 +33,7 @@ def unversioned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def drop_day(owner: Owner) -> None:
     """Delete the day by hand."""
-    commit(owner, lambda found: found.delete("timestamp >= '2026-11-19T00:00:00+00:00'"))
+    commit(owner, lambda loaded: loaded.delete("timestamp >= '2026-11-19T00:00:00+00:00'"))
 
 
 def commit(owner: Owner, change: Callable[[Table], object]) -> None:
@@ -165,7 +165,7 @@ def test_a_compaction_between_plan_and_commit_makes_it_begin_again(
     def plan_then_compact(*arguments: Any) -> DayPlan:
         planned.append(plan_day(*arguments))
         if len(planned) == 1:
-            commit(owner, lambda found: found.overwrite(found.scan().to_arrow()))
+            commit(owner, lambda loaded: loaded.overwrite(loaded.scan().to_arrow()))
         return planned[-1]
 
     monkeypatch.setattr(runs, "plan_day", plan_then_compact)
@@ -209,8 +209,8 @@ def test_raw_objects_that_are_gone_leave_the_day_as_it_is(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     ingest(owner)
     before = location(owner)
-    gone = "UPDATE raw_objects SET removed_at = now() WHERE {mine}"
-    with harmed(owner, "raw_objects", gone), pytest.raises(Terminal, match="gives 0 rows, and 2 landed"):
+    removal = "UPDATE raw_objects SET removed_at = now() WHERE {mine}"
+    with harmed(owner, "raw_objects", removal), pytest.raises(Terminal, match="gives 0 rows, and 2 landed"):
         rebuilt(owner)
     assert location(owner) == before
 

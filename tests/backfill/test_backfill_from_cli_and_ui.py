@@ -22,7 +22,7 @@ def materialize(owner: Owner, day: str, **config: int) -> dg.ExecuteInProcessRes
 
     loaded = defs()
     key = dg.AssetKey(["lake", "orders"])
-    asset = next(found for found in loaded.assets or () if key in found.keys)
+    asset = next(definition for definition in loaded.assets or () if key in definition.keys)
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("tenants/orders", [owner.tenant.slug])
         return dg.materialize(
@@ -39,10 +39,12 @@ def test_a_partition_of_the_asset_is_rebuilt(owner: Owner) -> None:
     ingest(owner)
     before = owner.rows()
     result = materialize(owner, "2026-11-19", schema_version=1)
-    (found,) = result.asset_materializations_for_node("lake__orders")
-    assert found.partition == dg.MultiPartitionKey({"day": "2026-11-19", "tenant": owner.tenant.slug})
-    assert found.metadata["dagster/partition_row_count"].value == 1
-    assert found.metadata["metadata_location"].value == location(owner)
+    (materialization,) = result.asset_materializations_for_node("lake__orders")
+    assert materialization.partition == dg.MultiPartitionKey(
+        {"day": "2026-11-19", "tenant": owner.tenant.slug}
+    )
+    assert materialization.metadata["dagster/partition_row_count"].value == 1
+    assert materialization.metadata["metadata_location"].value == location(owner)
     assert owner.rows() == before
     assert reconcile_tenant(owner.tenant).balanced
 

@@ -40,33 +40,35 @@ def settled(owner: Owner) -> Owner:
 
 def test_what_a_schema_would_refuse_is_counted_and_shown(settled: Owner) -> None:
     before = settled.rows()
-    found = tried(settled, changed(country={"type": "string", "enum": ["c4"]}))
-    assert (found.refused, found.complete) == (5, True)
-    assert found.events - found.refused_already == 6, "re-deliveries included"
-    assert len(found.examples) == 3
-    assert {each.event_id for each in found.examples} <= {f"e{n}" for n in range(5)}
-    assert {(each.reason, each.pointer) for each in found.examples} == {("schema_violation", "/data/country")}
-    assert found.incompatibilities, "an enumeration is narrower"
+    trial = tried(settled, changed(country={"type": "string", "enum": ["c4"]}))
+    assert (trial.refused, trial.complete) == (5, True)
+    assert trial.events - trial.refused_already == 6, "re-deliveries included"
+    assert len(trial.examples) == 3
+    assert {example.event_id for example in trial.examples} <= {f"e{n}" for n in range(5)}
+    assert {(example.reason, example.pointer) for example in trial.examples} == {
+        ("schema_violation", "/data/country")
+    }
+    assert trial.incompatibilities, "an enumeration is narrower"
     assert settled.rows() == before
     assert len(registry.list_schemas(settled.tenant)) == 1
 
 
 def test_a_schema_that_takes_everything_refuses_nothing(settled: Owner) -> None:
-    found = tried(settled, changed(colour={"type": "string"}))
-    assert (found.refused, found.examples, found.incompatibilities) == (0, (), ())
+    trial = tried(settled, changed(colour={"type": "string"}))
+    assert (trial.refused, trial.examples, trial.incompatibilities) == (0, (), ())
 
 
 def test_a_column_that_could_not_hold_a_value_counts(owner: Owner) -> None:
     owner.send(event("a", note="2026-11-19"), event("b", note="19.11.2026"))
     ingest(owner)
-    found = tried(owner, changed(note={"type": "string", "format": "date"}))
-    ((example),) = found.examples
+    trial = tried(owner, changed(note={"type": "string", "format": "date"}))
+    ((example),) = trial.examples
     assert (example.event_id, example.reason, example.pointer) == ("b", "unrepresentable", "/data/note")
 
 
-def test_a_limit_is_said_to_have_been_reached(settled: Owner) -> None:
-    found = tried(settled, changed(), most=2)
-    assert (found.events, found.complete) == (2, False)
+def test_a_trial_reports_that_its_limit_was_reached(settled: Owner) -> None:
+    trial = tried(settled, changed(), most=2)
+    assert (trial.events, trial.complete) == (2, False)
 
 
 def test_nothing_that_was_erased_is_shown(owner: Owner) -> None:
@@ -77,9 +79,9 @@ def test_nothing_that_was_erased_is_shown(owner: Owner) -> None:
             "INSERT INTO erased_offsets VALUES (%s, 'x', 0, '{[0,1)}')",
             [owner.tenant.tenant_id],
         )
-    found = tried(owner, changed(country={"type": "integer"}))
-    assert found.refused == 2
-    assert [each.event_id for each in found.examples] == ["b"]
+    trial = tried(owner, changed(country={"type": "integer"}))
+    assert trial.refused == 2
+    assert [example.event_id for example in trial.examples] == ["b"]
 
 
 def command(owner: Owner, file: Path, *more: str) -> Result:
