@@ -43,12 +43,12 @@ Change = Callable[[pa.Table], pa.Table]
 def ingested(seed: int) -> list[Sent]:
     """Tenants with a part each in a batch, as it should be."""
     loads = [Load(seed, bad=0.1), Load(seed + 1), Load(seed + 2, bad=0.1)]
-    found = [Sent(batches.make_tenant()) for _ in loads]
-    for load, each in zip(loads, found, strict=True):
-        each.send(load.events(150))
-    batches.finish(batches.plan([each.tenant for each in found]), remaining_attempts=1)
-    assert oracle.find_violations(found, spark()) == []
-    return found
+    all_sent = [Sent(batches.make_tenant()) for _ in loads]
+    for load, of_load in zip(loads, all_sent, strict=True):
+        of_load.send(load.events(150))
+    batches.finish(batches.plan([of_load.tenant for of_load in all_sent]), remaining_attempts=1)
+    assert oracle.find_violations(all_sent, spark()) == []
+    return all_sent
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def rewritten(sent: Sent, change: Change, *, folder: str | None = None) -> Itera
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "expected"),
     [
         pytest.param(lambda rows: rows.slice(1), {"lost", "orders: lost ids"}, id="a deleted row"),
         pytest.param(
@@ -124,9 +124,9 @@ def rewritten(sent: Sent, change: Change, *, folder: str | None = None) -> Itera
         ),
     ],
 )
-def test_the_oracle_notices_rows(sent: list[Sent], change: Change, found: set[str]) -> None:
+def test_the_oracle_notices_rows(sent: list[Sent], change: Change, expected: set[str]) -> None:
     with rewritten(sent[0], change):
-        assert kinds(sent) == found
+        assert kinds(sent) == expected
 
 
 def test_the_oracle_notices_a_file_in_another_tenants_folder(sent: list[Sent]) -> None:
@@ -267,7 +267,7 @@ def test_a_deadlock_is_counted_though_its_loser_may_try_again(stack: Settings) -
         except psycopg.errors.DeadlockDetected as error:
             lost.append(error)
 
-    threads = [threading.Thread(target=take, args=each) for each in ((1, 2), (2, 1))]
+    threads = [threading.Thread(target=take, args=order) for order in ((1, 2), (2, 1))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -282,11 +282,11 @@ def test_scenarios_are_named_apart() -> None:
     assert [[other for other in names if name in other] for name in names] == [[name] for name in names]
 
 
-def test_progress_is_told_in_lines_where_there_is_no_terminal() -> None:
+def test_progress_is_written_in_lines_where_there_is_no_terminal() -> None:
     written = io.StringIO()
-    with progress(Console(file=written), SCENARIO, 10, line_s=0.05) as told:
+    with progress(Console(file=written), SCENARIO, 10, line_s=0.05) as advance:
         until_it_says("kill [everything]: 0 min\n", written)
-        told(4)
+        advance(4)
         until_it_says("kill [everything]: 0 min, 4/10 kills\n", written)
     ended = written.getvalue()
     assert ended.startswith("begins: kill [everything]\n")
@@ -303,8 +303,8 @@ def until_it_says(line: str, written: io.StringIO) -> None:
 
 def test_progress_is_a_bar_on_a_terminal() -> None:
     written = io.StringIO()
-    with progress(Console(file=written, force_terminal=True, width=120), SCENARIO, 10) as told:
-        told(4)
+    with progress(Console(file=written, force_terminal=True, width=120), SCENARIO, 10) as advance:
+        advance(4)
     assert "4/10 kills" in written.getvalue()
     assert "begins" not in written.getvalue()
 

@@ -50,9 +50,9 @@ def test_a_schedule_is_its_seeds_and_a_longer_one_begins_with_a_shorter_one() ->
     assert drawn(SEED, 7) != drawn(SEED + 1, 7)
 
 
-def test_all_kinds_of_steps_are_drawn_and_told() -> None:
-    found = drawn(SEED, 100)
-    steps = [step for steps in found.rounds for step in steps]
+def test_all_kinds_of_steps_are_drawn_and_printed() -> None:
+    schedule = drawn(SEED, 100)
+    steps = [step for steps in schedule.rounds for step in steps]
     assert {step.action for step in steps} == {
         *("send", "collect", "lose", "age", "ingest", "replay", "discard", "backfill", "move", "delete"),
         *("create", "erase", "accept", "quota", "upkeep", "retain", "curate"),
@@ -61,13 +61,13 @@ def test_all_kinds_of_steps_are_drawn_and_told() -> None:
     assert {(s.blow.point is None, s.blow.pause_s is None) for s in steps if s.blow} == {
         *((True, True), (True, False), (False, True), (False, False))
     }
-    assert str(found).count("\n") == found.length + len(found.rounds)
+    assert str(schedule).count("\n") == schedule.length + len(schedule.rounds)
 
 
 def test_a_schedule_is_kept_in_a_file(tmp_path: Path) -> None:
-    found, file = drawn(SEED, 20), tmp_path / "schedule.json"
-    found.keep(file)
-    assert Schedule.read(file) == found
+    schedule, file = drawn(SEED, 20), tmp_path / "schedule.json"
+    schedule.keep(file)
+    assert Schedule.read(file) == schedule
 
 
 def test_a_schedule_is_shrunk_to_what_goes_wrong() -> None:
@@ -81,8 +81,8 @@ def test_a_schedule_is_shrunk_to_what_goes_wrong() -> None:
         there = {(step.tenant, step.arguments["at"]) for steps in candidate.rounds for step in steps}
         return guilty <= there and draw.random() < 0.9
 
-    found = shrunk(Schedule(SEED, rounds), wrong, seconds=60, tries=5)
-    assert [[(s.tenant, s.arguments["at"], s.blow) for s in steps] for steps in found.rounds] == [
+    schedule = shrunk(Schedule(SEED, rounds), wrong, seconds=60, tries=5)
+    assert [[(s.tenant, s.arguments["at"], s.blow) for s in steps] for steps in schedule.rounds] == [
         [(1, 2, None)],
         [(4, 0, None)],
     ]
@@ -196,7 +196,7 @@ WHERE {mine} AND partition = 0
 TO_THE_FIRST = """
 UPDATE ingest_positions SET settled_offset = 0, planned_offset = 0 WHERE {mine} AND partition = 0
 """
-GONE_PARTITION = """
+UNKNOWN_PARTITION = """
 INSERT INTO ingest_positions SELECT (jsonb_populate_record(p, '{{"partition": 7}}')).*
 FROM ingest_positions p WHERE {mine} AND partition = 1
 """
@@ -240,7 +240,7 @@ def a_lost_file(world: World) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("harms", "found"),
+    ("harms", "expected"),
     [
         pytest.param(
             [mine("summaries", "DELETE FROM summaries WHERE {mine}")],
@@ -296,11 +296,11 @@ def a_lost_file(world: World) -> Iterator[None]:
     ],
 )
 @pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
-def test_the_oracle_notices_what_a_defect_leaves(world: World, harms: list[Harm], found: set[str]) -> None:
+def test_the_oracle_notices_what_a_defect_leaves(world: World, harms: list[Harm], expected: set[str]) -> None:
     with ExitStack() as done:
         for harm in harms:
             done.enter_context(harm(world))
-        assert found <= kinds(world)
+        assert expected <= kinds(world)
 
 
 @pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
@@ -323,11 +323,11 @@ def test_the_oracle_is_content_once_all_harm_is_undone(world: World) -> None:
 def test_a_tenant_that_does_not_go_on_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """7: a partition is gone for good; 2: its batches cannot be planned."""
     monkeypatch.setattr(closing, "DRAINS", 1)
-    for harm in (mine("ingest_positions", GONE_PARTITION), mine("ingest_positions", TO_THE_FIRST)):
+    for harm in (mine("ingest_positions", UNKNOWN_PARTITION), mine("ingest_positions", TO_THE_FIRST)):
         with harm(world):
-            found = Closing([world], lambda step: carry_out(step, [world.tenant]))
-            found.drain()
-            assert [finding.kind for finding in found.findings] == ["events that do not settle"]
+            closing_phase = Closing([world], lambda step: carry_out(step, [world.tenant]))
+            closing_phase.drain()
+            assert [finding.kind for finding in closing_phase.findings] == ["events that do not settle"]
 
 
 def test_reconcile_has_to_agree_with_the_oracle() -> None:
@@ -367,10 +367,10 @@ def test_only_a_lost_replay_explains_a_replayed_dead_letter_without_a_row() -> N
     )
     letter = Letter("orders", "a", Reason.SCHEMA_VIOLATION, dead.payload, "replayed", NOW, NOW)
     evidence = Evidence({0: 1}, letters={(0, 0): letter}, published={(0, 0)})
-    gone = "a replayed dead letter of which nothing came"
-    for lost, found in ((Arrived(other.payload, None), True), (Arrived(dead.payload, (0, 0)), False)):
+    kind = "a replayed dead letter of which nothing came"
+    for lost, reported in ((Arrived(other.payload, None), True), (Arrived(dead.payload, (0, 0)), False)):
         world.arrived = {Place(0, 0, 0): Arrived(dead.payload, None), Place(0, 0, 1): lost}
-        assert (gone in {finding.kind for finding in invariants.find_violations(world, evidence)}) is found
+        assert (kind in {finding.kind for finding in invariants.find_violations(world, evidence)}) is reported
 
 
 # a short part of `make chaos` --------------------------------------------------------------------

@@ -51,7 +51,7 @@ def process() -> Iterator[Executor]:
 def test_an_attack_harms_no_neighbour(
     name: str, target: Target, neighbour: Neighbour, process: Executor
 ) -> None:
-    (attack,) = (each for each in ATTACKS if each.name == name)
+    (attack,) = (candidate for candidate in ATTACKS if candidate.name == name)
     with memory.watched() as before:
         pass  # sessions of other tests have Python workers of their own, which stay for two minutes
     result = measure(attack, target, neighbour, process, SECONDS, QUIET_S)
@@ -72,7 +72,7 @@ def test_an_attack_harms_no_neighbour(
     ],
 )
 def test_an_attack_gets_answers_that_are_clear(name: str, target: Target, process: Executor) -> None:
-    (attack,) = (each for each in ATTACKS if each.name == name)
+    (attack,) = (candidate for candidate in ATTACKS if candidate.name == name)
     seen = process.submit(carry_out, attack.act, target, 1.0).result()
     assert attack.wrong(seen) == []
     assert seen.keys() - {"429 too-many-requests", "503 busy"}
@@ -104,7 +104,7 @@ RESULT = Result(
 
 
 @pytest.mark.parametrize(
-    ("changed", "found"),
+    ("changed", "expected"),
     [
         ({}, ""),
         ({"beside": span(24.9)}, ""),  # below the floor
@@ -120,10 +120,10 @@ RESULT = Result(
         ({"wrong": ["the attacker got 1 × 500 failed"]}, "500"),
     ],
 )
-def test_a_bound_that_is_broken_is_found(changed: dict[str, object], found: str) -> None:
+def test_a_broken_bound_is_a_finding(changed: dict[str, object], expected: str) -> None:
     findings = RESULT.model_copy(update=changed).findings()
-    assert bool(findings) == bool(found)
-    assert all(found in finding for finding in findings[:1])
+    assert bool(findings) == bool(expected)
+    assert all(expected in finding for finding in findings[:1])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_bound_that_is_broken_is_found(changed: dict[str, object], found: str)
     ],
 )
 def test_an_attacker_gets_what_is_clear(seen: dict[str, int], wrong: bool) -> None:
-    (bomb,) = (each for each in ATTACKS if each.name == "8 MB of `[[],[],…]`")
+    (bomb,) = (candidate for candidate in ATTACKS if candidate.name == "8 MB of `[[],[],…]`")
     assert bool(bomb.wrong(seen)) == wrong
 
 
