@@ -83,16 +83,16 @@ def test_daily_is_what_duckdb_says(filled: Zone) -> None:
             assert row[name] == expected[name]
         for name in ("first_at", "last_at"):
             assert row[name] == expected[name].isoformat()
-        numbers = {each.pop("column"): each for each in row["numbers"]}
+        numbers = {numbers_of_column.pop("column"): numbers_of_column for numbers_of_column in row["numbers"]}
         for column, names in (("amount", "abcd"), ("count", "efgh")):
             keys = ("min", "mean", "max", "null_share")
-            wanted = {key: expected[name] for key, name in zip(keys, names, strict=True)}
-            assert numbers[column] == pytest.approx(wanted, nan_ok=False)
+            expected_numbers = {key: expected[name] for key, name in zip(keys, names, strict=True)}
+            assert numbers[column] == pytest.approx(expected_numbers, nan_ok=False)
     count = "SELECT CAST(timestamp AS DATE) AS day, {what}, count(*) AS n FROM {{table}} GROUP BY ALL"
     for what, field, name in (("hour(timestamp)", "by_hour", "hour"), ("kind", "by_type", "type")):
         expected = {(r["day"], r["key"]): r["n"] for r in filled.ask(count.format(what=f"{what} AS key"))}
-        found = {(day, e[name]): e["events"] for day, (row,) in served.items() for e in row[field]}
-        assert found == expected
+        actual = {(day, e[name]): e["events"] for day, (row,) in served.items() for e in row[field]}
+        assert actual == expected
     assert [served[D1][0][name] for name in ("typed_by", "events_of_other_types")] == ["kind", 0]
     assert [entry["events"] for entry in served[D1][0]["by_type"]] == [5, 1, 1], "the most frequent first"
 
@@ -169,7 +169,9 @@ def test_the_table_has_what_is_served(filled: Zone, rollup: str) -> None:
     assert filled.session.sql(f"SELECT * FROM {name}").count() == sum(map(len, served.values()))
 
 
-def test_its_table_can_be_asked_by_its_tenant_alone(filled: Zone, new_caller: Callable[..., Caller]) -> None:
+def test_only_the_tenant_can_query_the_table_of_its_rollup(
+    filled: Zone, new_caller: Callable[..., Caller]
+) -> None:
     caller, stranger = new_caller(owner=filled.owner), new_caller()
     joined = (
         "SELECT sum(r.n) AS n, (SELECT count(*) FROM visits) AS events FROM visits__by_kind r JOIN"
@@ -187,7 +189,7 @@ def test_its_table_can_be_asked_by_its_tenant_alone(filled: Zone, new_caller: Ca
     assert stranger.http.post("/v1/sql", json={"sql": "FROM orders__daily"}).status_code == 404
     with with_settings(CURATED__ROLLUPS_DIR=filled.folder):
         meant = caller.http.get("/v1/datasets/visits/meaning").json()["rollups"]
-    (by_kind,) = [each for each in meant if each["name"] == "by_kind"]
+    (by_kind,) = [meaning for meaning in meant if meaning["name"] == "by_kind"]
     assert by_kind["table"] == "visits__by_kind"
     assert list(by_kind["columns"]) == ["day", "kind", "n", "amount", "last"]
     (daily,) = new_caller().http.get("/v1/datasets/orders/meaning").json()["rollups"]
@@ -242,7 +244,7 @@ def test_late_events_make_their_day_due_and_change_it(zone: Zone) -> None:
     assert after[D2] == before[D2]
     assert after[D1] > before[D1]
     for rows in (zone.served("behaviour"), zone.table("behaviour")):
-        assert {day: found[0]["actors"] for day, found in rows.items()} == {D1: 2, D2: 1}
+        assert {day: rows_of_day[0]["actors"] for day, rows_of_day in rows.items()} == {D1: 2, D2: 1}
     assert len(zone.table("daily")[D1]) == 1, "rows of a day are replaced"
 
 
@@ -258,7 +260,7 @@ def test_a_day_waits_until_it_is_quiet(zone: Zone, monkeypatch: pytest.MonkeyPat
     load_settings.cache_clear()
 
 
-def test_what_changed_before_is_not_looked_at_again(zone: Zone) -> None:
+def test_days_that_changed_before_the_cursor_are_not_due_again(zone: Zone) -> None:
     zone.owner.send(visit("2026-11-18T09:00:00"))
     ingest(zone.owner)
     at = due_days([], EVER).at
@@ -457,9 +459,9 @@ def test_what_was_read_before_an_erasure_is_not_served_after_it(zone: Zone) -> N
         connection.execute(ERASED, [tenant.tenant_id, dataset.dataset_id, D1])
         assert forget(connection, dataset.dataset_id, [D1]) == 2
     assert zone.served("daily").keys() == {D2}
-    for found in results:
-        assert {day.day for day in commit(found)} == {D2}
-        name = tenant.curated_table("visits", found[0].rollup.name)
+    for answers in results:
+        assert {day.day for day in commit(answers)} == {D2}
+        name = tenant.curated_table("visits", answers[0].rollup.name)
         assert remove_orphan_files(tenant, name, timedelta(0)) == 0, "nor is it left in the folder"
     assert zone.served("daily").keys() == {D2}
     assert [day.day for day in zone.due()] == [D1]

@@ -182,8 +182,15 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
     header = "-- dataset: orders\n-- grain: country, kind\n-- description: Why.\n"
     (tmp_path / "orders_by_country.sql").write_text(header + "SELECT country, kind, 1 AS n FROM events")
     (rollup,) = team_rollups(tmp_path)
-    said = (rollup.name, rollup.dataset, rollup.grain, rollup.description, rollup.problem, rollup.source)
-    assert said == ("by_country", "orders", ("country", "kind"), "Why.", None, "orders_by_country.sql")
+    definition = (
+        rollup.name,
+        rollup.dataset,
+        rollup.grain,
+        rollup.description,
+        rollup.problem,
+        rollup.source,
+    )
+    assert definition == ("by_country", "orders", ("country", "kind"), "Why.", None, "orders_by_country.sql")
 
 
 @pytest.mark.parametrize(

@@ -110,13 +110,13 @@ def compare(session: SparkSession, parts: Sequence[Part]) -> int:
         (gap.query, spark_rollups.behaviour(parts, GAP_MINUTES * 60_000_000)),
     ):
         assert query
-        found = by_cell(day_tasks.answers(session, query, parts))
+        actual = by_cell(day_tasks.answers(session, query, parts))
         with few_rows(session):
-            wanted = by_cell(session.sql(statement).toArrow())
-        assert found.keys() == wanted.keys()
-        for cell, row in wanted.items():
-            same(found[cell], row, str(cell))
-        compared += len(wanted)
+            expected = by_cell(session.sql(statement).toArrow())
+        assert actual.keys() == expected.keys()
+        for cell, row in expected.items():
+            same(actual[cell], row, str(cell))
+        compared += len(expected)
     return compared
 
 
@@ -195,13 +195,13 @@ def test_any_rows(zones: Sequence[Zone], files: Any, rows_at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(day_tasks, "DAYS_AT_ONCE", 2)
         assert compare(zones[0].session, parts) >= 2 * len(DAYS)
-    for asked in (days for part in parts for days in day_tasks._pieces(part, query_of(DAILY, part))):
-        together = answer(asked)
+    for piece in (days for part in parts for days in day_tasks._pieces(part, query_of(DAILY, part))):
+        together = answer(piece)
         with pytest.MonkeyPatch.context() as patch:  # days that have too many rows to be kept, here
             patch.setattr(day_tasks, "ROWS_AT_ONCE", rows_at_once)
-            apart = answer(asked)
+            apart = answer(piece)
         for one, other in zip(apart, together, strict=True):
-            same(one, other, str(asked))
+            same(one, other, str(piece))
 
 
 def query_of(rollup: Rollup, part: Part) -> DayQuery:
@@ -209,9 +209,9 @@ def query_of(rollup: Rollup, part: Part) -> DayQuery:
     return rollup.query(part)
 
 
-def answer(asked: day_tasks.Days) -> list[dict[str, Any]]:
+def answer(piece: day_tasks.Days) -> list[dict[str, Any]]:
     """What a task makes of it, here."""
-    rows = pa.concat_tables(day_tasks._of_table(asked)).sort_by("day").to_pylist()
+    rows = pa.concat_tables(day_tasks._of_table(piece)).sort_by("day").to_pylist()
     assert isinstance(rows, list)
     return rows
 
@@ -254,7 +254,7 @@ def test_the_most_frequent_types_other_schemas_and_deletes_of_other_engines(zone
     written(owner, [(day, more)])
     parts = parts_of([owner])
     assert parts[0].columns["count"] == "double"
-    fewer = changed(owner, lambda found: found.delete("count = 3.0"), "visits")
+    fewer = changed(owner, lambda table: table.delete("count = 3.0"), "visits")
     with pointing_at(owner, fewer, "visits"):
         parts += [replace(part, number=1) for part in parts_of([owner])]
         # An older snapshot, by a dataset that moved on.
@@ -263,7 +263,7 @@ def test_the_most_frequent_types_other_schemas_and_deletes_of_other_engines(zone
         assert compare(zone.session, [*parts, replace(many, number=3)]) == 14
     assert DAILY.query
     (row,) = day_tasks.answers(zone.session, DAILY.query, [many]).to_pylist()
-    assert [each["type"] for each in row["by_type"][:4]] == [None, "b", "k7", "k0"]
+    assert [entry["type"] for entry in row["by_type"][:4]] == [None, "b", "k7", "k0"]
     assert (len(row["by_type"]), row["types"], row["events_of_other_types"]) == (MOST_TYPES, 111, 11)
     name = f"{iceberg.CATALOG}.{tenant.namespace}.visits"
     zone.session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
@@ -275,16 +275,16 @@ def test_the_most_frequent_types_other_schemas_and_deletes_of_other_engines(zone
     listed = manifests(snapshot.manifest_list)
     assert newest_files(metadata, listed, Span(), ALWAYS, math.inf) is None, "there are delete files"
     assert compare(zone.session, parts) == 4
-    found = by_cell(day_tasks.answers(zone.session, DAILY.query, parts))
-    assert {d: row["events"] for (_, d), row in found.items()} == {day: 23, DAYS[3]: 1}
+    actual = by_cell(day_tasks.answers(zone.session, DAILY.query, parts))
+    assert {d: row["events"] for (_, d), row in actual.items()} == {day: 23, DAYS[3]: 1}
 
 
 def test_a_day_whose_file_is_damaged_fails_alone(zone: Zone) -> None:
     days = [date(2026, 11, n) for n in (17, 18, 19)]
     zone.owner.send(*[visit(f"{day}T09:00:00", who="ann", kind="a") for day in days])
     ingest(zone.owner)
-    found = iceberg.load_table((zone.owner.tenant.namespace, "visits"), location(zone.owner, "visits"))
-    files = found.inspect.files()
+    visits = iceberg.load_table((zone.owner.tenant.namespace, "visits"), location(zone.owner, "visits"))
+    files = visits.inspect.files()
     of_day = pc.match_substring(files.column("file_path"), f"={days[1]}/")
     (file,) = files.filter(of_day).select(["file_path", "file_size_in_bytes"]).to_pylist()
     with without_object(file["file_path"], b"PAR1" + bytes(file["file_size_in_bytes"] - 8) + b"PAR1"):
