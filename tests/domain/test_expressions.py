@@ -79,7 +79,7 @@ def expressions(kind: Kind, depth: int) -> st.SearchStrategy[str]:
         calls.append(st.builds("date({})".format, at))
     if kind is Kind.BOOLEAN:
         signs = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
-        pairs = st.sampled_from(list(leaves)).flatmap(lambda each: st.tuples(of(each), of(each)))
+        pairs = st.sampled_from(list(leaves)).flatmap(lambda operand: st.tuples(of(operand), of(operand)))
         pairs |= st.tuples(st.just("area"), st.integers(-(2**53), 2**53).map(str))
         pairs |= st.tuples(st.just("born"), st.dates().map(lambda day: f"'{day}'"))
         pairs |= st.tuples(MOMENTS.map(lambda at: f"'{at.isoformat()}'"), st.just("seen"))

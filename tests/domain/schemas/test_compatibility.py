@@ -37,7 +37,7 @@ def chosen(kind: str, **properties: Any) -> dict[str, Any]:
 
 
 def check(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(found.pointer, found.change) for found in incompatibilities(old, new)]
+    return [(entry.pointer, entry.change) for entry in incompatibilities(old, new)]
 
 
 PAIRS: dict[str, tuple[Any, Any]] = {
@@ -316,20 +316,22 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]]
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_incompatible_change_says_where_and_what(name: str) -> None:
     old, new, expected = REFUSED[name]
-    found = incompatibilities(old, new)
-    assert [(entry.pointer, entry.change) for entry in found] == expected
-    assert all(entry.reason for entry in found)
-    assert all(isinstance(entry, Incompatibility) and entry.__dict__ for entry in found)
+    actual = incompatibilities(old, new)
+    assert [(entry.pointer, entry.change) for entry in actual] == expected
+    assert all(entry.reason for entry in actual)
+    assert all(isinstance(entry, Incompatibility) and entry.__dict__ for entry in actual)
 
 
 @pytest.mark.parametrize("wide", [lambda kind: kind, lambda kind: {"type": "array", "items": kind}])
 def test_a_column_that_is_called_like_a_renamed_one_keeps_its_integers(wide: Any) -> None:
     """The digits that a double lacks would be taken for those of `id`."""
-    for name, kept in (("data_id", True), ("data_Context", True), ("id", False), ("data_x", False)):
+    for name, incompatible in (("data_id", True), ("data_Context", True), ("id", False), ("data_x", False)):
         old, new = (document(properties={name: wide(kind)}) for kind in (INTEGER, NUMBER))
-        reasons = [found.reason for found in incompatibilities(old, new)]
+        reasons = [entry.reason for entry in incompatibilities(old, new)]
         like = name.removeprefix("data_")
-        assert reasons == [f"it is called like that of a property {like!r}, and keeps its type"] * kept
+        assert (
+            reasons == [f"it is called like that of a property {like!r}, and keeps its type"] * incompatible
+        )
         assert incompatibilities(old, document(properties={name: wide(INTEGER), "more": NUMBER})) == []
 
 
@@ -403,12 +405,12 @@ def any_schema(chance: random.Random, depth: int = 0) -> Any:
             kinds = chance.sample("abc", 2)
             return {"oneOf": [chosen(kind, x=inner()) for kind in kinds]}
     names = [name for name in "xyz" if chance.random() < 0.6]
-    found: dict[str, Any] = {"properties": {name: inner() for name in names}}
+    schema: dict[str, Any] = {"properties": {name: inner() for name in names}}
     if chance.random() < 0.4:
-        found["required"] = [chance.choice("xyz")]
+        schema["required"] = [chance.choice("xyz")]
     if chance.random() < 0.3:
-        found["additionalProperties"] = chance.choice((True, False, INTEGER))
-    return found
+        schema["additionalProperties"] = chance.choice((True, False, INTEGER))
+    return schema
 
 
 def mutated(chance: random.Random, schema: Any) -> Any:
@@ -477,13 +479,13 @@ def added_property(old: Any, new: Any) -> bool:
 
 
 def _names(node: Any, path: str = "") -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     if isinstance(node, dict):
         for key, value in node.items():
             if key == "properties" and isinstance(value, dict):
-                found |= {f"{path}/{name}" for name in value}
-            found |= _names(value, f"{path}/{key}")
+                names |= {f"{path}/{name}" for name in value}
+            names |= _names(value, f"{path}/{key}")
     elif isinstance(node, list):
         for index, value in enumerate(node):
-            found |= _names(value, f"{path}/{index}")
-    return found
+            names |= _names(value, f"{path}/{index}")
+    return names

@@ -69,14 +69,14 @@ CORPUS = Download("json-schemas-of-packages-1", "schemas in packages", fill)
 @pytest.fixture(scope="session")
 def corpus() -> dict[str, bytes]:
     CORPUS.fetch(lambda line: None)
-    found = {name: content for name, content in files(CORPUS.path) if is_schema(content)}
-    (octokit,) = (json.loads(found[name]) for name in found if name.startswith("octokit"))
+    schemas = {name: content for name, content in files(CORPUS.path) if is_schema(content)}
+    (octokit,) = (json.loads(schemas[name]) for name in schemas if name.startswith("octokit"))
     for choice in octokit["oneOf"]:  # an event each, as somebody publishes it who receives that one
         event = {"$schema": octokit["$schema"], "definitions": octokit["definitions"]} | choice
-        found[choice["$ref"]] = json.dumps(event).encode()
+        schemas[choice["$ref"]] = json.dumps(event).encode()
     for model in WRITTEN_BY_PYDANTIC:
-        found[model.__name__] = json.dumps(model.model_json_schema()).encode()
-    return found
+        schemas[model.__name__] = json.dumps(model.model_json_schema()).encode()
+    return schemas
 
 
 def files(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -120,7 +120,7 @@ def test_nearly_all_can_be_published(corpus: dict[str, bytes], every: int) -> No
     unexpected = {
         name: why
         for name, why in refused.items()
-        if not any(name.endswith(end) and said in why for end, said in REFUSED.items())
+        if not any(name.endswith(end) and reason in why for end, reason in REFUSED.items())
     }
     assert unexpected == {}
     assert len(refused) == len(REFUSED)
@@ -130,8 +130,8 @@ def test_nearly_all_can_be_published(corpus: dict[str, bytes], every: int) -> No
 
 def test_the_columns_of_a_github_event_are_the_union_of_its_choices(corpus: dict[str, bytes]) -> None:
     document = json.loads(corpus["#/definitions/star_event"])
-    found = {column.field: str(column.type) for column in columns(document)}
-    assert found["action"] == "string"
-    assert found["starred_at"] == "timestamptz", "created: one; deleted: null"
-    assert found["sender"].startswith("struct<login: string, id: long, node_id: string")
-    assert found["repository"] == "JSON text", "created_at in it is a number or a string"
+    types = {column.field: str(column.type) for column in columns(document)}
+    assert types["action"] == "string"
+    assert types["starred_at"] == "timestamptz", "created: one; deleted: null"
+    assert types["sender"].startswith("struct<login: string, id: long, node_id: string")
+    assert types["repository"] == "JSON text", "created_at in it is a number or a string"

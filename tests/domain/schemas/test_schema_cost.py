@@ -141,11 +141,11 @@ def test_a_bound_is_of_the_largest_event() -> None:
 
 @pytest.mark.parametrize("name", HONEST)
 def test_the_largest_event_of_a_time_takes_that_time(name: str) -> None:
-    found = cost(HONEST[name], 262_144)
+    bound = cost(HONEST[name], 262_144)
     for seconds in (0.02, 1.0):
-        size = found.largest(seconds)
-        assert found.seconds(size) <= seconds * 1.001 or not size
-        assert found.seconds(size + 2) >= seconds * 0.999
+        size = bound.largest(seconds)
+        assert bound.seconds(size) <= seconds * 1.001 or not size
+        assert bound.seconds(size + 2) >= seconds * 0.999
 
 
 # guards ------------------------------------------------------------------------------------------

@@ -89,11 +89,11 @@ def value(draw: random.Random, depth: int = 0) -> Any:
 
 def fragment(draw: random.Random, depth: int = 0) -> Schema:
     """A small schema of any keywords."""
-    found: Schema = {}
+    schema: Schema = {}
     for _ in range(draw.randrange(1, 4)):
         keyword = some(draw, tuple(KEYWORDS))
-        found[keyword] = KEYWORDS[keyword](draw, depth + 1)
-    return found
+        schema[keyword] = KEYWORDS[keyword](draw, depth + 1)
+    return schema
 
 
 def inner(draw: random.Random, depth: int) -> Any:
@@ -208,16 +208,16 @@ def usable(schema: Schema) -> bool:
     return True
 
 
-def repeated(draw: random.Random, found: Any) -> dict[str, Any]:
+def repeated(draw: random.Random, content: Any) -> dict[str, Any]:
     """An event that is full of a value: as items, as members, or one below the other."""
-    piece = len(json.dumps(found)) + 8
+    piece = len(json.dumps(content)) + 8
     count = max(1, MAX_BYTES // some(draw, (1, 1, 4, 40)) // piece)
     way = draw.randrange(3)
     if way == 0:
-        return {"a": [found] * count}
+        return {"a": [content] * count}
     if way == 1:
-        return {"a": {f"n{n}": found for n in range(count)}}
-    return {"a": [[found] * 15] * max(1, count // 15)}
+        return {"a": {f"n{n}": content for n in range(count)}}
+    return {"a": [[content] * 15] * max(1, count // 15)}
 
 
 def seeds(draw: random.Random) -> Iterator[Pair]:

@@ -248,13 +248,13 @@ def test_a_table_keeps_the_columns_that_it_has() -> None:
             field.pop("doc", None)
             field["type"] = "string"
     before = json.dumps(fields)
-    found = {column.field: column.type.kind for column in fitted(columns(document), document, before)}
+    kinds = {column.field: column.type.kind for column in fitted(columns(document), document, before)}
     text, plain = Kind.JSON, Kind.STRING
-    assert found == {"s": plain, "e": text, "n": text, "o": text, "r": plain}
+    assert kinds == {"s": plain, "e": text, "n": text, "o": text, "r": plain}
     moved = {
         column.field: column.type.kind for column in fitted(columns(document), document, before, grow=True)
     }
-    assert moved == found | {"z": plain}
+    assert moved == kinds | {"z": plain}
 
 
 # bundles ---------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ NAMES = ["x", "y", "z"]
 DEAR = {"items": {"enum": [n + 0.5 for n in range(10)]}}
 
 
-def test_of_choices_that_are_told_apart_one_is_paid_for() -> None:
+def test_the_cost_of_choices_with_a_discriminator_is_that_of_one() -> None:
     many = {"oneOf": [choice(f"k{n}", a=DEAR) for n in range(50)]}
     loose = {"oneOf": [schema(properties={"kind": {"const": f"k{n}"}, "a": DEAR}) for n in range(50)]}
     one, all_of_them = (cost(document, 262_144).byte for document in (many, loose))
@@ -376,16 +376,16 @@ IS_NO_INTEGER = '"s" is not of type "integer"'
 def test_what_breaks_the_nearest_choice_is_located(
     document: dict[str, Any], data: dict[str, Any], pointer: str, message: str | None
 ) -> None:
-    found = violation(json.dumps({"type": "object"} | document), data)
-    assert found is not None
-    assert (found[0], message or found[1]) == (pointer, found[1])
+    actual = violation(json.dumps({"type": "object"} | document), data)
+    assert actual is not None
+    assert (actual[0], message or actual[1]) == (pointer, actual[1])
 
 
 def test_the_detail_of_a_violation_is_brief_and_says_what_is_wrong() -> None:
-    found = violation(json.dumps({"oneOf": [A, A]}), LONG | {"x": 1})
-    assert found is not None
-    assert len(found[1]) < 700
-    assert found[1].endswith("is valid under more than one of the schemas listed in the 'oneOf' keyword")
+    actual = violation(json.dumps({"oneOf": [A, A]}), LONG | {"x": 1})
+    assert actual is not None
+    assert len(actual[1]) < 700
+    assert actual[1].endswith("is valid under more than one of the schemas listed in the 'oneOf' keyword")
 
 
 def test_in_a_large_event_what_breaks_a_choice_is_located() -> None:
@@ -433,10 +433,10 @@ def test_in_a_large_event_of_references_the_place_is_narrowed_down(
     changes: dict[str, Any], pointer: str, says: str
 ) -> None:
     data = {"action": "made", "lines": [{"x": 1}] * 4_000} | changes
-    found = violation(json.dumps(OF_REFERENCES), data)
-    assert found is not None
-    assert found[0].startswith(pointer)
-    assert says in found[1], found
+    actual = violation(json.dumps(OF_REFERENCES), data)
+    assert actual is not None
+    assert actual[0].startswith(pointer)
+    assert says in actual[1], actual
 
 
 def test_choices_that_a_reference_leads_into_stay() -> None:
@@ -453,21 +453,21 @@ def choices(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
     def one() -> Schema:
         values = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True))
         kind = draw(st.sampled_from([{"const": values[0]}, {"enum": values}, STRING | {"enum": values}]))
-        found: Schema = {
+        form: Schema = {
             "properties": {"kind": kind, "a": draw(st.sampled_from([STRING, INTEGER, {}, False]))}
         }
         if draw(st.integers(0, 9)):
-            found["type"] = "object"
+            form["type"] = "object"
         if draw(st.integers(0, 9)):
-            found["required"] = ["kind"]
+            form["required"] = ["kind"]
         if draw(st.booleans()):
-            found["additionalProperties"] = False
+            form["additionalProperties"] = False
         if draw(st.booleans()):
-            found["allOf"] = [
+            form["allOf"] = [
                 {"required": ["a"]},
                 {"properties": {"b": draw(st.sampled_from([STRING, True]))}},
             ]
-        return found
+        return form
 
     parts = [one() for _ in range(draw(st.integers(2, 4)))]
     keyword = draw(st.sampled_from(["oneOf", "anyOf"]))
@@ -523,7 +523,7 @@ REWRITTEN = [
     r"^(?=a).{1,300}$",
     r"^(?!(a|b)\))[ab)]*$",
 ]
-KEPT = [
+NOT_REWRITTEN = [
     *("(?=a)b", "^(?!a)b|c", r"(a)\1", "^(?=a)*b", "^(?!(?=a)b)c", "^((?!a)b)$", r"^(?!a\)b"),
     *(r"^\b{2}(?!a)$", r"^(?<!a)b$", "^(?!", "(", "^(?=a)(?<=b)$"),
 ]
@@ -546,7 +546,7 @@ def test_a_pattern_means_the_same_by_other_keywords(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("abc", '"abc" does not match {}'),
         ("tmp A1 for it", '"tmp A1 for it" does not match {}'),
@@ -554,7 +554,7 @@ def test_a_pattern_means_the_same_by_other_keywords(pattern: str) -> None:
     ],
 )
 @pytest.mark.parametrize("place", ["properties", "patternProperties", "propertyNames", "$ref", "oneOf"])
-def test_a_violation_quotes_the_pattern_that_the_schema_has(place: str, value: str, said: str) -> None:
+def test_a_violation_quotes_the_pattern_that_the_schema_has(place: str, value: str, message: str) -> None:
     of_text = {"pattern": "^(?!tmp)(?=.*[A-Z])(?=.*[0-9]).{8,}$", "enum": ["abc", "tmp A1 for it", "A1"]}
     schema: dict[str, Any] = {
         "properties": {"properties": {"a": of_text}},
@@ -572,16 +572,16 @@ def test_a_violation_quotes_the_pattern_that_the_schema_has(place: str, value: s
     check_document(document)
     data = {"k": "x", "a": {value: 1} if place == "propertyNames" else value}
     quoted = json.dumps(of_text["pattern"])
-    assert violation(document, data) == ("/a", said.format(quoted))
+    assert violation(document, data) == ("/a", message.format(quoted))
 
 
-def test_a_violation_of_a_pattern_that_is_not_replaced_is_said_as_ever() -> None:
+def test_a_violation_of_a_pattern_that_is_not_replaced_keeps_its_message() -> None:
     document = json.dumps({"properties": {"a": {"allOf": [{"pattern": "^x$"}, {"not": {"pattern": "^x$"}}]}}})
     assert violation(document, {"a": "y"}) == ("/a", '"y" does not match "^x$"')
     assert violation(document, {"a": "x"}) == ("/a", '{"pattern":"^x$"} is not allowed for "x"')
 
 
-@pytest.mark.parametrize("pattern", KEPT)
+@pytest.mark.parametrize("pattern", NOT_REWRITTEN)
 def test_a_pattern_that_other_keywords_cannot_say_has_none(pattern: str) -> None:
     assert equivalent(pattern) is None
 

@@ -122,10 +122,10 @@ def chain(value: Any, levels: int) -> Any:
 
 
 def deep(levels: int, step: Any) -> Any:
-    found: Any = {"type": "string"}
+    node: Any = {"type": "string"}
     for _ in range(levels):
-        found = step(found)
-    return found
+        node = step(node)
+    return node
 
 
 REMOTE: dict[str, dict[str, Any]] = {
@@ -383,7 +383,7 @@ HARMLESS: dict[str, tuple[dict[str, Any], Any, str | None]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_looks_like_harm_is_checked_in_time(name: str, alone: Alone) -> None:
+def test_a_harmless_schema_that_resembles_an_attack_is_checked_in_time(name: str, alone: Alone) -> None:
     document, event, pointer = HARMLESS[name]
     assert alone(document, event) == ("checked", pointer)
 

@@ -27,9 +27,9 @@ REMOTE = "http://localhost:1234/"
 def fill(folder: Path, report: Report) -> None:
     """Put the suite of jsonschema's source distribution into an empty folder."""
     report("the source distribution of jsonschema")
-    wanted = ["--no-binary", "jsonschema", "--no-deps", f"jsonschema=={RELEASE}"]
+    options = ["--no-binary", "jsonschema", "--no-deps", f"jsonschema=={RELEASE}"]
     subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *wanted],
+        [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *options],
         check=True,
         capture_output=True,
     )
