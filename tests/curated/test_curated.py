@@ -83,7 +83,7 @@ def test_daily_is_what_duckdb_says(filled: Zone) -> None:
             assert row[name] == expected[name]
         for name in ("first_at", "last_at"):
             assert row[name] == expected[name].isoformat()
-        numbers = {numbers_of_column.pop("column"): numbers_of_column for numbers_of_column in row["numbers"]}
+        numbers = {summary.pop("column"): summary for summary in row["numbers"]}
         for column, names in (("amount", "abcd"), ("count", "efgh")):
             keys = ("min", "mean", "max", "null_share")
             expected_numbers = {key: expected[name] for key, name in zip(keys, names, strict=True)}

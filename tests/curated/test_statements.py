@@ -9,7 +9,7 @@ from pulse_pipelines.curated.statements import chunks, halves, pieces, spans
 
 FIRST = date(2026, 1, 1)
 DAYS = st.sets(st.integers(0, 2_000), min_size=1, max_size=300).map(
-    lambda found: tuple(FIRST + timedelta(n) for n in sorted(found))
+    lambda numbers: tuple(FIRST + timedelta(n) for n in sorted(numbers))
 )
 
 

@@ -40,7 +40,7 @@ def test_a_path_that_may_lead_elsewhere_is_refused(path: str) -> None:
         definition(PIPE | {"path": path, "key": ["tail"], "format": "csv"})
 
 
-@pytest.mark.parametrize("path", ["v1/datasets", *("/" + each for each in ODD), "/v1/*/entities"])
+@pytest.mark.parametrize("path", ["v1/datasets", *("/" + segment for segment in ODD), "/v1/*/entities"])
 def test_a_feed_that_may_lead_elsewhere_is_refused(path: str) -> None:
     with pytest.raises(UserError, match="path"):
         definition(PIPE | {"feed": path})
