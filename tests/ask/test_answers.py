@@ -24,7 +24,7 @@ DOCUMENT = {
     },
 }
 TRIPS = meaning.of_schema(
-    "trips", DOCUMENT, [(each.field, each.name, each.type) for each in columns(DOCUMENT)]
+    "trips", DOCUMENT, [(column.field, column.name, column.type) for column in columns(DOCUMENT)]
 )
 NOW = datetime(2026, 11, 25, 8, tzinfo=UTC)
 ROWS = """
@@ -51,14 +51,14 @@ def answered(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]
     async def run(sql: str) -> QueryResult:
         return QueryResult("", [], trips.execute(sql).to_arrow_table().to_pylist(), {})
 
-    found = asyncio.run(read.read([TRIPS], question, NOW, run))
-    row = trips.execute(read.sql_of(found)).fetchone()
+    planned = asyncio.run(read.read([TRIPS], question, NOW, run))
+    row = trips.execute(read.sql_of(planned)).fetchone()
     assert row is not None
-    return row[0], plan.in_words(found)
+    return row[0], plan.in_words(planned)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("included", "excluded"),
     [
         ("how many trips with vehicle car", "how many trips excluding vehicle car"),
         ("how many trips where vehicle is car or bus", "how many trips where vehicle is not car or bus"),
@@ -66,14 +66,14 @@ def answered(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]
         ("how many trips with fare = 10", "how many trips with fare ≠ 10"),
     ],
 )
-def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, one: str, other: str) -> None:
-    (with_it, _), (without, said) = answered(trips, one), answered(trips, other)
+def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, included: str, excluded: str) -> None:
+    (with_it, _), (without, explanation) = answered(trips, included), answered(trips, excluded)
     assert with_it + without == 4
-    assert "(or missing)" in said
+    assert "(or missing)" in explanation
 
 
 @pytest.mark.parametrize(
-    ("question", "number", "said"),
+    ("question", "number", "explanation"),
     [
         ("average number of trips per day", 4 / 24, "the average of each day from the first to the last"),
         ("average number of trips per day this month", 4 / 25, "the average of all 25 days of the range"),
@@ -88,11 +88,11 @@ def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, one: str, ot
     ],
 )
 def test_a_mean_counts_the_days_without_rows(
-    trips: duckdb.DuckDBPyConnection, question: str, number: float, said: str
+    trips: duckdb.DuckDBPyConnection, question: str, number: float, explanation: str
 ) -> None:
-    found, understood = answered(trips, question)
-    assert found == pytest.approx(number)
-    assert said in understood
+    mean, understood = answered(trips, question)
+    assert mean == pytest.approx(number)
+    assert explanation in understood
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_what_no_number_of_days_fits_is_refused(trips: duckdb.DuckDBPyConnection
 
 
 def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> None:
-    _, said = answered(trips, "which day had the fewest trips")
-    assert "of each day that has any, of equal ones the first by day" in said
-    _, said = answered(trips, "the 3 trips with the highest fare")
-    assert "of equal ones the first by time" in said
+    _, explanation = answered(trips, "which day had the fewest trips")
+    assert "of each day that has any, of equal ones the first by day" in explanation
+    _, explanation = answered(trips, "the 3 trips with the highest fare")
+    assert "of equal ones the first by time" in explanation
 
 
 @pytest.mark.parametrize(
