@@ -45,7 +45,7 @@ def trips() -> duckdb.DuckDBPyConnection:
     return made
 
 
-def answered(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]:
+def answer_of(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]:
     """The first value of the answer, and how the question was understood."""
 
     async def run(sql: str) -> QueryResult:
@@ -67,7 +67,7 @@ def answered(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]
     ],
 )
 def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, included: str, excluded: str) -> None:
-    (with_it, _), (without, explanation) = answered(trips, included), answered(trips, excluded)
+    (with_it, _), (without, explanation) = answer_of(trips, included), answer_of(trips, excluded)
     assert with_it + without == 4
     assert "(or missing)" in explanation
 
@@ -90,7 +90,7 @@ def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, included: st
 def test_a_mean_counts_the_days_without_rows(
     trips: duckdb.DuckDBPyConnection, question: str, number: float, explanation: str
 ) -> None:
-    mean, understood = answered(trips, question)
+    mean, understood = answer_of(trips, question)
     assert mean == pytest.approx(number)
     assert explanation in understood
 
@@ -105,13 +105,13 @@ def test_a_mean_counts_the_days_without_rows(
 )
 def test_what_no_number_of_days_fits_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
     with pytest.raises(NotUnderstood):
-        answered(trips, question)
+        answer_of(trips, question)
 
 
 def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> None:
-    _, explanation = answered(trips, "which day had the fewest trips")
+    _, explanation = answer_of(trips, "which day had the fewest trips")
     assert "of each day that has any, of equal ones the first by day" in explanation
-    _, explanation = answered(trips, "the 3 trips with the highest fare")
+    _, explanation = answer_of(trips, "the 3 trips with the highest fare")
     assert "of equal ones the first by time" in explanation
 
 
@@ -135,7 +135,7 @@ def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> 
 )
 def test_what_has_no_one_reading_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
     with pytest.raises(NotUnderstood):
-        answered(trips, question)
+        answer_of(trips, question)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_what_has_no_one_reading_is_refused(trips: duckdb.DuckDBPyConnection, qu
     ],
 )
 def test_what_says_which_is_answered(trips: duckdb.DuckDBPyConnection, question: str, number: int) -> None:
-    assert answered(trips, question)[0] == number
+    assert answer_of(trips, question)[0] == number
 
 
 def test_shares_add_up(trips: duckdb.DuckDBPyConnection) -> None:
     late, not_late = (
-        answered(trips, f"what percentage of trips were {what}") for what in ("late", "not late")
+        answer_of(trips, f"what percentage of trips were {what}") for what in ("late", "not late")
     )
     assert (late[0], not_late[0]) == (50, 50)
 
@@ -182,5 +182,5 @@ def test_a_number_is_compared_with_all_its_digits(
     with trips.cursor() as beside:
         beside.begin()
         beside.execute(f"UPDATE trips SET {column} = CASE WHEN passengers = 1 THEN ? END", [value])
-        assert answered(beside, f"how many trips with {column} {condition}")[0] == number
+        assert answer_of(beside, f"how many trips with {column} {condition}")[0] == number
         beside.rollback()
