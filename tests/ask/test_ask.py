@@ -50,7 +50,7 @@ def ask(caller: Caller, question: str) -> httpx.Response:
     return caller.http.post("/v1/ask", json={"question": question})
 
 
-def answered(caller: Caller, question: str) -> dict[str, Any]:
+def answer_of(caller: Caller, question: str) -> dict[str, Any]:
     answer = ask(caller, question)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
@@ -58,7 +58,7 @@ def answered(caller: Caller, question: str) -> dict[str, Any]:
 
 
 def test_an_answer_says_how_it_came_about(caller: Caller) -> None:
-    body = answered(caller, BY_COUNTRY)
+    body = answer_of(caller, BY_COUNTRY)
     assert body["rows"] == [{"country": "DE", "number": 15}, {"country": "FR", "number": 5}]
     assert body["understood"] == "number of rows in orders; by country"
     assert (body["provider"], body["tries"]) == ("grammar", 1)
@@ -86,7 +86,7 @@ def test_a_sum_keeps_its_digits(owners: tuple[Owner, Owner], caller: Caller) -> 
 
 
 def test_the_grammar_reads_values_from_the_data(caller: Caller) -> None:
-    body = answered(caller, "What is the average amount of orders in FR on 2026-11-19?")
+    body = answer_of(caller, "What is the average amount of orders in FR on 2026-11-19?")
     assert body["rows"] == [{"avg_amount": 4.0}]
     assert "'FR' is in country" in body["understood"]
     refused = ask(caller, "How many orders are there in XX?")  # only another tenant has it
@@ -107,7 +107,7 @@ def test_what_is_not_understood_is_not_guessed(caller: Caller) -> None:
 
 
 def test_each_question_is_recorded_with_what_ran_for_it(caller: Caller) -> None:
-    body = answered(caller, BY_COUNTRY)
+    body = answer_of(caller, BY_COUNTRY)
     (question, *_) = caller.http.get("/v1/ask").json()["questions"]
     assert question["question_id"] == body["question_id"]
     assert (question["key_id"], question["queries"]) == (caller.key.stored.key_id, [body["query_id"]])
@@ -118,7 +118,7 @@ def test_tenants_see_nothing_of_each_other(
     owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]
 ) -> None:
     theirs = new_caller(owner=owners[1])
-    assert answered(theirs, BY_COUNTRY)["rows"] == [{"country": "XX", "number": 1}]
+    assert answer_of(theirs, BY_COUNTRY)["rows"] == [{"country": "XX", "number": 1}]
     mine = {question.question_id for question in record.questions(owners[0].tenant, 100)}
     assert not mine & {question.question_id for question in record.questions(owners[1].tenant, 100)}
     with superuser() as connection:
@@ -135,7 +135,7 @@ def test_tenants_that_ask_at_once_get_their_own_answers(
 
     def ask_in_turn(turn: int) -> tuple[int, list[Any]]:
         caller = callers[turn % 2]
-        return turn % 2, answered(caller, "How many orders are there by country on 2026-11-19?")["rows"]
+        return turn % 2, answer_of(caller, "How many orders are there by country on 2026-11-19?")["rows"]
 
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(ask_in_turn, range(8)))
@@ -172,7 +172,7 @@ def test_a_question_is_never_sql(caller: Caller) -> None:
     question = "How many orders where country is 'x'' OR 1=1; DROP TABLE orders --' are there"
     answer = ask(caller, question)
     assert answer.status_code == 422 or answer.json()["rows"] == [{"number": 0}]
-    quoted = answered(caller, 'How many orders are there where country is "D\'E"?')
+    quoted = answer_of(caller, 'How many orders are there where country is "D\'E"?')
     assert quoted["rows"] == [{"number": 0}]
 
 
