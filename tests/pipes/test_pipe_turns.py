@@ -54,10 +54,10 @@ class Hostile:
 
     def __call__(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
         self.requests += 1
-        status, answered, body = self.service(method, path, headers)
+        status, answer_headers, body = self.service(method, path, headers)
         if self.requests != self.keeps_waiting_at and not self.is_endless:
-            return status, answered, body
-        return status, {**answered, "Content-Length": str(10**9)}, self._drip(body)
+            return status, answer_headers, body
+        return status, {**answer_headers, "Content-Length": str(10**9)}, self._drip(body)
 
     def _drip(self, body: bytes) -> Iterator[bytes]:
         yield body
@@ -246,7 +246,7 @@ def test_a_transform_takes_no_place_of_those_that_bring_something_in() -> None:
     assert ways == {"computed": "computed", "in": "in"}
     configuration = yaml.safe_load((ROOT / "dagster_home/dagster.yaml").read_text())
     limits = configuration["concurrency"]["runs"]["tag_concurrency_limits"]
-    assert {sample["value"] for sample in limits if sample["key"] == WAY} == {"in", "out", "computed"}
+    assert {limit["value"] for limit in limits if limit["key"] == WAY} == {"in", "out", "computed"}
 
 
 @dg.job
