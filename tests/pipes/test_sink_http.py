@@ -211,7 +211,7 @@ def test_what_the_service_refuses_is_counted_and_a_page_of_nothing_else_stops_th
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Gives the answers that a test wants, and remembers what was asked."""
+    """Gives the answers of a test, and records the requests."""
 
     answers: list[tuple[int, dict[str, str], bytes]]
     requests: list[tuple[str, dict[str, str], bytes]]
@@ -232,7 +232,7 @@ class Answers(BaseHTTPRequestHandler):
 
 @contextmanager
 def service(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, type[Answers]]]:
-    """An address of a service, and what it was asked."""
+    """An address of a service, and its handler, which records the requests."""
     handler = type("Handler", (Answers,), {"answers": list(answers), "requests": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
