@@ -80,7 +80,7 @@ def stops(owner: Owner, why: str) -> None:
     assert "pulse pipe reset" in str(find_pipe(owner).error)
     assert find_pipe(owner).position == before
     (issue,) = [
-        listed for listed in find_issues({}, 0)[0].issues if listed.about.get("tenant") == owner.tenant.slug
+        issue for issue in find_issues({}, 0)[0].issues if issue.about.get("tenant") == owner.tenant.slug
     ]
     assert issue.kind == Kind.PIPE_FAILED
 
