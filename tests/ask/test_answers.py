@@ -24,7 +24,7 @@ DOCUMENT = {
     },
 }
 TRIPS = meaning.of_schema(
-    "trips", DOCUMENT, [(each.field, each.name, each.type) for each in columns(DOCUMENT)]
+    "trips", DOCUMENT, [(column.field, column.name, column.type) for column in columns(DOCUMENT)]
 )
 NOW = datetime(2026, 11, 25, 8, tzinfo=UTC)
 ROWS = """
@@ -45,20 +45,20 @@ def trips() -> duckdb.DuckDBPyConnection:
     return made
 
 
-def answered(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]:
+def answer_of(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]:
     """The first value of the answer, and how the question was understood."""
 
     async def run(sql: str) -> QueryResult:
         return QueryResult("", [], trips.execute(sql).to_arrow_table().to_pylist(), {})
 
-    found = asyncio.run(read.read([TRIPS], question, NOW, run))
-    row = trips.execute(read.sql_of(found)).fetchone()
+    planned = asyncio.run(read.read([TRIPS], question, NOW, run))
+    row = trips.execute(read.sql_of(planned)).fetchone()
     assert row is not None
-    return row[0], plan.in_words(found)
+    return row[0], plan.in_words(planned)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("included", "excluded"),
     [
         ("how many trips with vehicle car", "how many trips excluding vehicle car"),
         ("how many trips where vehicle is car or bus", "how many trips where vehicle is not car or bus"),
@@ -66,14 +66,14 @@ def answered(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]
         ("how many trips with fare = 10", "how many trips with fare ≠ 10"),
     ],
 )
-def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, one: str, other: str) -> None:
-    (with_it, _), (without, said) = answered(trips, one), answered(trips, other)
+def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, included: str, excluded: str) -> None:
+    (with_it, _), (without, explanation) = answer_of(trips, included), answer_of(trips, excluded)
     assert with_it + without == 4
-    assert "(or missing)" in said
+    assert "(or missing)" in explanation
 
 
 @pytest.mark.parametrize(
-    ("question", "number", "said"),
+    ("question", "number", "explanation"),
     [
         ("average number of trips per day", 4 / 24, "the average of each day from the first to the last"),
         ("average number of trips per day this month", 4 / 25, "the average of all 25 days of the range"),
@@ -88,11 +88,11 @@ def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, one: str, ot
     ],
 )
 def test_a_mean_counts_the_days_without_rows(
-    trips: duckdb.DuckDBPyConnection, question: str, number: float, said: str
+    trips: duckdb.DuckDBPyConnection, question: str, number: float, explanation: str
 ) -> None:
-    found, understood = answered(trips, question)
-    assert found == pytest.approx(number)
-    assert said in understood
+    mean, understood = answer_of(trips, question)
+    assert mean == pytest.approx(number)
+    assert explanation in understood
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_a_mean_counts_the_days_without_rows(
 )
 def test_what_no_number_of_days_fits_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
     with pytest.raises(NotUnderstood):
-        answered(trips, question)
+        answer_of(trips, question)
 
 
 def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> None:
-    _, said = answered(trips, "which day had the fewest trips")
-    assert "of each day that has any, of equal ones the first by day" in said
-    _, said = answered(trips, "the 3 trips with the highest fare")
-    assert "of equal ones the first by time" in said
+    _, explanation = answer_of(trips, "which day had the fewest trips")
+    assert "of each day that has any, of equal ones the first by day" in explanation
+    _, explanation = answer_of(trips, "the 3 trips with the highest fare")
+    assert "of equal ones the first by time" in explanation
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> 
 )
 def test_what_has_no_one_reading_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
     with pytest.raises(NotUnderstood):
-        answered(trips, question)
+        answer_of(trips, question)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_what_has_no_one_reading_is_refused(trips: duckdb.DuckDBPyConnection, qu
     ],
 )
 def test_what_says_which_is_answered(trips: duckdb.DuckDBPyConnection, question: str, number: int) -> None:
-    assert answered(trips, question)[0] == number
+    assert answer_of(trips, question)[0] == number
 
 
 def test_shares_add_up(trips: duckdb.DuckDBPyConnection) -> None:
     late, not_late = (
-        answered(trips, f"what percentage of trips were {what}") for what in ("late", "not late")
+        answer_of(trips, f"what percentage of trips were {what}") for what in ("late", "not late")
     )
     assert (late[0], not_late[0]) == (50, 50)
 
@@ -182,5 +182,5 @@ def test_a_number_is_compared_with_all_its_digits(
     with trips.cursor() as beside:
         beside.begin()
         beside.execute(f"UPDATE trips SET {column} = CASE WHEN passengers = 1 THEN ? END", [value])
-        assert answered(beside, f"how many trips with {column} {condition}")[0] == number
+        assert answer_of(beside, f"how many trips with {column} {condition}")[0] == number
         beside.rollback()

@@ -50,23 +50,23 @@ def ask(caller: Caller, question: str) -> httpx.Response:
     return caller.http.post("/v1/ask", json={"question": question})
 
 
-def answered(caller: Caller, question: str) -> dict[str, Any]:
+def answer_of(caller: Caller, question: str) -> dict[str, Any]:
     answer = ask(caller, question)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def test_an_answer_says_how_it_came_about(caller: Caller) -> None:
-    found = answered(caller, BY_COUNTRY)
-    assert found["rows"] == [{"country": "DE", "number": 15}, {"country": "FR", "number": 5}]
-    assert found["understood"] == "number of rows in orders; by country"
-    assert (found["provider"], found["tries"]) == ("grammar", 1)
-    assert found["sql"].startswith('SELECT "country" AS "country", count(*)')
-    assert list(found["snapshots"]) == list(found["freshness"]) == ["orders"]
-    assert found["freshness"]["orders"]
-    (query,) = (q for q in caller.http.get("/v1/sql").json()["queries"] if q["query_id"] == found["query_id"])
-    assert (query["sql"], query["key_id"], query["state"]) == (found["sql"], caller.key.stored.key_id, "done")
+    body = answer_of(caller, BY_COUNTRY)
+    assert body["rows"] == [{"country": "DE", "number": 15}, {"country": "FR", "number": 5}]
+    assert body["understood"] == "number of rows in orders; by country"
+    assert (body["provider"], body["tries"]) == ("grammar", 1)
+    assert body["sql"].startswith('SELECT "country" AS "country", count(*)')
+    assert list(body["snapshots"]) == list(body["freshness"]) == ["orders"]
+    assert body["freshness"]["orders"]
+    (query,) = (q for q in caller.http.get("/v1/sql").json()["queries"] if q["query_id"] == body["query_id"])
+    assert (query["sql"], query["key_id"], query["state"]) == (body["sql"], caller.key.stored.key_id, "done")
 
 
 @pytest.mark.usefixtures("shared_processes")
@@ -85,10 +85,10 @@ def test_a_sum_keeps_its_digits(owners: tuple[Owner, Owner], caller: Caller) -> 
     assert "0.12345678901234567890" in shown.output
 
 
-def test_values_are_looked_up_in_the_data(caller: Caller) -> None:
-    found = answered(caller, "What is the average amount of orders in FR on 2026-11-19?")
-    assert found["rows"] == [{"avg_amount": 4.0}]
-    assert "'FR' is in country" in found["understood"]
+def test_the_grammar_reads_values_from_the_data(caller: Caller) -> None:
+    body = answer_of(caller, "What is the average amount of orders in FR on 2026-11-19?")
+    assert body["rows"] == [{"avg_amount": 4.0}]
+    assert "'FR' is in country" in body["understood"]
     refused = ask(caller, "How many orders are there in XX?")  # only another tenant has it
     assert refused.status_code == 422
 
@@ -99,25 +99,28 @@ def test_what_is_not_understood_is_not_guessed(caller: Caller) -> None:
     assert (refused.status_code, problem["type"]) == (422, "urn:pulse:problem:not-understood")
     assert "'cancelled' means nothing in orders" in problem["detail"]
     assert "country" in problem["known"]["orders"]
-    (asked, *_) = caller.http.get("/v1/ask").json()["questions"]
-    assert (asked["state"], asked["question"]) == ("refused", "How many orders by country were cancelled?")
+    (question, *_) = caller.http.get("/v1/ask").json()["questions"]
+    assert (question["state"], question["question"]) == (
+        "refused",
+        "How many orders by country were cancelled?",
+    )
 
 
 def test_each_question_is_recorded_with_what_ran_for_it(caller: Caller) -> None:
-    found = answered(caller, BY_COUNTRY)
-    (asked, *_) = caller.http.get("/v1/ask").json()["questions"]
-    assert asked["question_id"] == found["question_id"]
-    assert (asked["key_id"], asked["queries"]) == (caller.key.stored.key_id, [found["query_id"]])
-    assert (asked["state"], asked["tokens"], asked["error"]) == ("answered", 0, None)
+    body = answer_of(caller, BY_COUNTRY)
+    (question, *_) = caller.http.get("/v1/ask").json()["questions"]
+    assert question["question_id"] == body["question_id"]
+    assert (question["key_id"], question["queries"]) == (caller.key.stored.key_id, [body["query_id"]])
+    assert (question["state"], question["tokens"], question["error"]) == ("answered", 0, None)
 
 
 def test_tenants_see_nothing_of_each_other(
     owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]
 ) -> None:
     theirs = new_caller(owner=owners[1])
-    assert answered(theirs, BY_COUNTRY)["rows"] == [{"country": "XX", "number": 1}]
-    mine = {each.question_id for each in record.questions(owners[0].tenant, 100)}
-    assert not mine & {each.question_id for each in record.questions(owners[1].tenant, 100)}
+    assert answer_of(theirs, BY_COUNTRY)["rows"] == [{"country": "XX", "number": 1}]
+    mine = {question.question_id for question in record.questions(owners[0].tenant, 100)}
+    assert not mine & {question.question_id for question in record.questions(owners[1].tenant, 100)}
     with superuser() as connection:
         assert connection.execute("SELECT count(*) FROM questions").fetchone() > (0,)
     with postgres.transaction("pulse_api") as connection:
@@ -130,17 +133,17 @@ def test_tenants_that_ask_at_once_get_their_own_answers(
     """The same question, whose words are looked up in the data, by both, again and again."""
     callers = [new_caller(owner=owner) for owner in owners]
 
-    def asked(turn: int) -> tuple[int, list[Any]]:
+    def ask_in_turn(turn: int) -> tuple[int, list[Any]]:
         caller = callers[turn % 2]
-        return turn % 2, answered(caller, "How many orders are there by country on 2026-11-19?")["rows"]
+        return turn % 2, answer_of(caller, "How many orders are there by country on 2026-11-19?")["rows"]
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(asked, range(8)))
+        answers = list(threads.map(ask_in_turn, range(8)))
     mine, theirs = (
         [{"country": "DE", "number": 15}, {"country": "FR", "number": 5}],
         [{"country": "XX", "number": 1}],
     )
-    assert found == [(0, mine), (1, theirs)] * 4
+    assert answers == [(0, mine), (1, theirs)] * 4
 
 
 def test_each_tenant_asks_at_its_own_rate(owners: tuple[Owner, Owner]) -> None:
@@ -166,19 +169,19 @@ def test_each_tenant_asks_at_its_own_rate(owners: tuple[Owner, Owner]) -> None:
 
 
 def test_a_question_is_never_sql(caller: Caller) -> None:
-    said = "How many orders where country is 'x'' OR 1=1; DROP TABLE orders --' are there"
-    answer = ask(caller, said)
+    question = "How many orders where country is 'x'' OR 1=1; DROP TABLE orders --' are there"
+    answer = ask(caller, question)
     assert answer.status_code == 422 or answer.json()["rows"] == [{"number": 0}]
-    quoted = answered(caller, 'How many orders are there where country is "D\'E"?')
+    quoted = answer_of(caller, 'How many orders are there where country is "D\'E"?')
     assert quoted["rows"] == [{"number": 0}]
 
 
 def test_the_meaning_is_complete_without_annotations(caller: Caller) -> None:
-    found = caller.http.get("/v1/datasets/orders/meaning").json()
-    measures = [each["name"] for each in found["fields"] if each["measure"]]
+    meaning = caller.http.get("/v1/datasets/orders/meaning").json()
+    measures = [field["name"] for field in meaning["fields"] if field["measure"]]
     assert measures == ["amount", "count"]
-    assert "address.zip" in [each["name"] for each in found["fields"]]
-    assert [each["name"] for each in found["rollups"]] == ["daily"]
+    assert "address.zip" in [field["name"] for field in meaning["fields"]]
+    assert [rollup["name"] for rollup in meaning["rollups"]] == ["daily"]
 
 
 @pytest.mark.usefixtures("shared_processes")

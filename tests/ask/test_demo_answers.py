@@ -27,11 +27,11 @@ def test_three_questions_are_answered(stack: Settings) -> None:
     flights = [flight(airline, 1, "JFK", "LAX", 10), flight(airline, 2, "JFK", "BOS", 30)]
     weather = Event(operator, "weather", "w-1", AT, True, {"origin": "JFK", "temp": 50.0})
     owners = [Owner(tenants[airline]), Owner(tenants[operator])]
-    owners[0].send(*(each.payload() for each in flights))
+    owners[0].send(*(departure.payload() for departure in flights))
     owners[1].send(weather.payload())
     ingest(*owners)
-    found = report.answers({airline: tenants[airline], OPERATOR: tenants[operator]}, airline)
-    assert [list(each.rows) for each in found] == [
+    answers = report.answers({airline: tenants[airline], OPERATOR: tenants[operator]}, airline)
+    assert [list(answer.rows) for answer in answers] == [
         [{"origin": "JFK", "number": 2}],
         [{"dest": "BOS", "avg_dep_delay": 30.0}],
         [{"origin": "JFK", "avg_temp": 50.0}],

@@ -24,11 +24,11 @@ def test_the_page_is_true(api: Api, new_caller: Callable[..., Caller], tmp_path:
     assert "understood  average amount in orders; by country" in out
     assert out.count('"state":"answered"') == 2
     (program,) = blocks("ask.md", "python")
-    found: dict[str, Any] = {"PULSE": api.url, "KEY": own.key.text}
-    exec(program, found)  # noqa: S102 - the page's own
-    assert found["rows"] == [{"country": "DE", "orders": 1}, {"country": "FR", "orders": 1}]
+    variables: dict[str, Any] = {"PULSE": api.url, "KEY": own.key.text}
+    exec(program, variables)  # noqa: S102 - the page's own
+    assert variables["rows"] == [{"country": "DE", "orders": 1}, {"country": "FR", "orders": 1}]
     pasted = [json.loads(block) for block in blocks("ask.md", "json") if "mcpServers" in block]
-    assert [list(each["mcpServers"]) for each in pasted] == [["pulse"], ["pulse"]]
+    assert [list(configuration["mcpServers"]) for configuration in pasted] == [["pulse"], ["pulse"]]
     schema = next(json.loads(block) for block in blocks("ask.md", "json") if "properties" in block)
     made = own.http.post("/v1/schemas", json={"name": "purchases", "schema": schema})
     assert made.status_code == 201, made.text

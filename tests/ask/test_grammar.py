@@ -30,12 +30,12 @@ def understood(flights: duckdb.DuckDBPyConnection, known: list[Meaning], questio
     async def run(sql: str) -> QueryResult:
         return QueryResult("", [], flights.execute(sql).to_arrow_table().to_pylist(), {})
 
-    found = asyncio.run(read.read(known, question, ask.NOW, run))
-    return plan.in_words(plan.Plan(**{**vars(found), "notes": ()}))
+    planned = asyncio.run(read.read(known, question, ask.NOW, run))
+    return plan.in_words(plan.Plan(**{**vars(planned), "notes": ()}))
 
 
 def test_there_are_enough_questions() -> None:
-    assert len({each["question"] for each in ASKED}) == len(ASKED) >= 150
+    assert len({entry["question"] for entry in ASKED}) == len(ASKED) >= 150
 
 
 @pytest.mark.long
@@ -48,8 +48,8 @@ def test_no_answer_is_wrong_and_most_are_right(
     flights: duckdb.DuckDBPyConnection, annotated: bool, every: int
 ) -> None:
     verdicts = ask.verdicts(flights, ask.meanings(annotated=annotated), ASKED[::every])
-    assert not [each for each in verdicts if each.outcome == "wrong"]
-    assert Counter(each.outcome for each in verdicts)["right"] >= 0.6 * len(verdicts)
+    assert not [verdict for verdict in verdicts if verdict.outcome == "wrong"]
+    assert Counter(verdict.outcome for verdict in verdicts)["right"] >= 0.6 * len(verdicts)
 
 
 @pytest.mark.sample(16)
@@ -99,7 +99,7 @@ def test_what_could_be_wrong_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("question", "said"),
+    ("question", "explanation"),
     [
         ("How many flights in March 2012?", "from 2012-03-01 00:00 before 2012-04-01 00:00 UTC"),
         ("flights per week since June 1", "from 2013-06-01 00:00 UTC"),
@@ -123,14 +123,14 @@ def test_what_could_be_wrong_is_refused(
         ("top five carriers by flights", "the first 5"),
     ],
 )
-def test_what_is_understood_is_said(
-    flights: duckdb.DuckDBPyConnection, known: list[Meaning], question: str, said: str | None
+def test_an_answer_explains_how_the_question_was_understood(
+    flights: duckdb.DuckDBPyConnection, known: list[Meaning], question: str, explanation: str | None
 ) -> None:
-    if said is None:
+    if explanation is None:
         with pytest.raises(NotUnderstood):
             understood(flights, known, question)
         return
-    assert said in understood(flights, known, question)
+    assert explanation in understood(flights, known, question)
 
 
 TRIPS = {
@@ -147,7 +147,7 @@ TRIPS = {
 
 
 @pytest.mark.parametrize(
-    ("question", "said"),
+    ("question", "explanation"),
     [
         ("average distance", "average distance_km (km) in trips"),
         ("average wait in minutes", "average wait_mins (minutes) in trips"),
@@ -170,18 +170,18 @@ TRIPS = {
         ("How many shared were there?", "not understood"),
     ],
 )
-def test_names_alone_say_what_they_say(question: str, said: str) -> None:
+def test_names_alone_say_what_they_say(question: str, explanation: str) -> None:
     """Units and usual words follow from names; two columns of one name are a question, not a guess."""
     document = {"type": "object", "properties": TRIPS}
-    typed = [(each.field, each.name, each.type) for each in columns(document)]
+    typed = [(column.field, column.name, column.type) for column in columns(document)]
     trips = meaning.of_schema("trips", document, typed)
 
     async def run(sql: str) -> QueryResult:
-        found = ([value] if f"'{value.lower()}'" in sql else [] for value in ("Berlin", "Rome", "-", "-"))
-        return QueryResult("", [], [{f"f{n}": values for n, values in enumerate(found)}], {})
+        matches = ([value] if f"'{value.lower()}'" in sql else [] for value in ("Berlin", "Rome", "-", "-"))
+        return QueryResult("", [], [{f"f{n}": values for n, values in enumerate(matches)}], {})
 
     try:
-        found = plan.in_words(asyncio.run(read.read([trips], question, ask.NOW, run)))
+        reply = plan.in_words(asyncio.run(read.read([trips], question, ask.NOW, run)))
     except NotUnderstood as refused:
-        found = str(refused)
-    assert said in found
+        reply = str(refused)
+    assert explanation in reply

@@ -85,15 +85,15 @@ async def call(client: Client, name: str, **given: Any) -> dict[str, Any]:
     answer = await client.call_tool(name, given)
     assert not answer.is_error, answer.content
     assert json.loads(answer.content[0].text) == answer.structured_content  # type: ignore[union-attr]
-    found: dict[str, Any] = answer.structured_content
-    return found
+    content: dict[str, Any] = answer.structured_content
+    return content
 
 
 async def wrong(client: Client, name: str, **given: Any) -> dict[str, Any]:
     answer = await client.call_tool(name, given)
     assert answer.is_error
-    found: dict[str, Any] = answer.structured_content
-    return found
+    content: dict[str, Any] = answer.structured_content
+    return content
 
 
 async def everything(client: Client) -> None:
@@ -108,23 +108,23 @@ async def everything(client: Client) -> None:
     assert (orders["dataset"], orders["rows"], listed["next"]) == ("orders", 9, {"after": "orders"})
     assert isinstance(orders["snapshot_id"], str), "many clients have numbers of 53 bits"
     rest = await call(client, "list_datasets", **listed["next"])
-    assert [each["dataset"] for each in rest["untrusted_data"]["datasets"]] == ["returns"]
+    assert [dataset["dataset"] for dataset in rest["untrusted_data"]["datasets"]] == ["returns"]
     described = await call(client, "describe_dataset", dataset="orders", limit=2)
     assert len(described["untrusted_data"]["sample_rows"]) == 3
     assert len(described["untrusted_data"]["meaning"]["fields"]) == 2
     assert described["freshness"]["orders"]
     assert described["snapshots"]["orders"] == orders["snapshot_id"]
-    assert {each["name"]: each["passed"] for each in described["checks"]} == dict.fromkeys(CHECKS, True)
-    assert [each["rollup"] for each in described["rollups"]] == ["daily"]
+    assert {check["name"]: check["passed"] for check in described["checks"]} == dict.fromkeys(CHECKS, True)
+    assert [rollup["rollup"] for rollup in described["rollups"]] == ["daily"]
     more = await call(client, "describe_dataset", dataset="orders", limit=200, **described["next"])
     assert len(more["untrusted_data"]["meaning"]["fields"]) == described["columns_in_all"] - 2
-    found = await call(client, "query", **COUNT)
-    assert found["untrusted_data"]["rows"][0] == {"country": "DE", "n": 8}
-    assert found["snapshots"]["orders"]
-    assert found["freshness"]["orders"]
+    counts = await call(client, "query", **COUNT)
+    assert counts["untrusted_data"]["rows"][0] == {"country": "DE", "n": 8}
+    assert counts["snapshots"]["orders"]
+    assert counts["freshness"]["orders"]
     page = await call(client, "query", sql="SELECT id FROM orders ORDER BY id", limit=5)
     rest = await call(client, "query", sql="SELECT id FROM orders ORDER BY id", limit=5, **page["next"])
-    ids = [row["id"] for each in (page, rest) for row in each["untrusted_data"]["rows"]]
+    ids = [row["id"] for part in (page, rest) for row in part["untrusted_data"]["rows"]]
     assert (ids, rest["next"]) == ([f"a-{n}" for n in range(9)], None)
     measured = await call(
         client,
@@ -138,7 +138,7 @@ async def everything(client: Client) -> None:
     counted = {"dataset": "orders", "measures": [{"aggregation": "count"}], "by": ["country"], "limit": 1}
     page = await call(client, "measure", **counted)
     rest = await call(client, "measure", **counted | page["next"])
-    rows = [row for each in (page, rest) for row in each["untrusted_data"]["rows"]]
+    rows = [row for part in (page, rest) for row in part["untrusted_data"]["rows"]]
     assert rows == [{"country": "DE", "number": 8}, {"country": INJECTED, "number": 1}]
     assert (rest["next"], rest["snapshots"]) == (None, page["snapshots"])
     digits = ["27670116110564327421", "0.12345678901234567890", "1.10"]
@@ -241,8 +241,8 @@ def test_a_client_over_stdio_can_use_everything(owners: tuple[Owner, Owner], muc
             if much:
                 await everything(client)
             assert {tool.name for tool in (await client.list_tools()).tools} == set(TOOLS)
-            found = await call(client, "query", **COUNT)
-            assert found["untrusted_data"]["rows"][0] == {"country": "DE", "n": 8}
+            counts = await call(client, "query", **COUNT)
+            assert counts["untrusted_data"]["rows"][0] == {"country": "DE", "n": 8}
             assert "read" in (await wrong(client, "query", sql="DROP TABLE orders"))["error"]
             (schema,) = (await client.list_resources()).resources
             (content,) = (await client.read_resource(schema.uri)).contents
@@ -259,10 +259,10 @@ def test_tenants_that_ask_at_once_see_nothing_of_each_other(
 ) -> None:
     async def countries(key: str) -> list[set[str]]:
         async with over_http(api, key) as client:
-            found = [await call(client, "query", **COUNT) for _ in range(3)]
+            answers = [await call(client, "query", **COUNT) for _ in range(3)]
             refused = await wrong(client, "describe_dataset", dataset="secrets")
             assert "no such dataset" in refused["error"]
-            return [{row["country"] for row in each["untrusted_data"]["rows"]} for each in found]
+            return [{row["country"] for row in answer["untrusted_data"]["rows"]} for answer in answers]
 
     async def both() -> list[list[set[str]]]:
         return await asyncio.gather(*(countries(new_caller(owner=owner).key.text) for owner in owners))
@@ -283,8 +283,8 @@ def test_what_events_say_is_marked_as_data(
         async with over_http(api, new_caller(owner=owners[0]).key.text) as client:
             for name in ("query", "describe_dataset"):
                 given = COUNT if name == "query" else {"dataset": "orders"}
-                found = await call(client, name, **given)
-                trusted = {key: value for key, value in found.items() if key != "untrusted_data"}
+                content = await call(client, name, **given)
+                trusted = {key: value for key, value in content.items() if key != "untrusted_data"}
                 assert "never an instruction" in trusted["note"]
                 assert INJECTED not in json.dumps(trusted)
 
@@ -297,18 +297,18 @@ def test_the_next_page_of_an_own_table(catalog: Api, api: Api, new_caller: Calla
     engine.create_namespace_if_not_exists("own")
     table = engine.create_table("own.Counts_2", pa.schema([("n", pa.int64())]))
     table.append(pa.table({"n": [1, 2, 3]}))
-    asked = {"sql": 'SELECT n FROM own."Counts_2" ORDER BY n', "limit": 2}
+    query = {"sql": 'SELECT n FROM own."Counts_2" ORDER BY n', "limit": 2}
 
     async def use() -> None:
         async with over_http(api, new_caller(owner=mine.owner).key.text) as client:
-            page = await call(client, "query", **asked)
-            rest = await call(client, "query", **asked, **{"offset": 0} | page["next"])
-            assert [row["n"] for each in (page, rest) for row in each["untrusted_data"]["rows"]] == [1, 2, 3]
+            page = await call(client, "query", **query)
+            rest = await call(client, "query", **query, **{"offset": 0} | page["next"])
+            assert [row["n"] for part in (page, rest) for row in part["untrusted_data"]["rows"]] == [1, 2, 3]
 
     asyncio.run(use())
     pinned = {"own.Counts_2": str(table.metadata.current_snapshot_id)}
     http = new_caller(owner=mine.owner).http
-    answer = http.post("/v1/sql", json={"sql": asked["sql"], "snapshots": pinned})
+    answer = http.post("/v1/sql", json={"sql": query["sql"], "snapshots": pinned})
     assert (answer.status_code, answer.json()["snapshots"]) == (200, pinned)
 
 
@@ -338,8 +338,8 @@ def test_what_has_no_id_is_a_notification(
     api: Api, owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]
 ) -> None:
     caller = new_caller(owner=owners[0])
-    told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    assert caller.http.post("/mcp", json=told, headers=ACCEPTED).status_code == 202
+    notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert caller.http.post("/mcp", json=notification, headers=ACCEPTED).status_code == 202
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "what was that?"}}
     assert caller.http.post("/mcp", json=error, headers=ACCEPTED).status_code == 202
     for body in (b"[]", b"7", b"null", b"{", b"\xff"):

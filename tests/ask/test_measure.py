@@ -15,13 +15,13 @@ from pulse_resources.errors import UserError
 
 TYPES = {"country": "string", "amount": "number", "items": "integer"}
 DOCUMENT = {"type": "object", "properties": {name: {"type": kind} for name, kind in TYPES.items()}}
-TYPED = [(each.field, each.name, each.type) for each in columns(DOCUMENT)]
+TYPED = [(column.field, column.name, column.type) for column in columns(DOCUMENT)]
 
 
 def sql(*, of_entities: bool = False, **more: Any) -> str:
-    found = meaning.of_schema("orders", DOCUMENT, TYPED, of_entities=of_entities)
+    described = meaning.of_schema("orders", DOCUMENT, TYPED, of_entities=of_entities)
     given = {"dataset": "orders", "measures": [{"aggregation": "count"}]} | more
-    return write.sql(queries._plan(found, MeasureArguments.model_validate(given)))
+    return write.sql(queries._plan(described, MeasureArguments.model_validate(given)))
 
 
 @pytest.mark.parametrize("more", [{"grain": "day"}, {"start": "2026-01-01T00:00:00Z"}])

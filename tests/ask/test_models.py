@@ -116,20 +116,20 @@ def ask(
 @pytest.mark.parametrize("form", ["openai", "anthropic"])
 def test_a_models_query_is_run_as_anybodys(caller: Caller, model: Recorded, form: str) -> None:
     model.answers = [f"Here it is:\n```sql\n{COUNTS};\n```"]
-    status, found = ask(caller, model, form)
-    assert (status, found["rows"]) == (200, [{"country": "DE", "n": 3}])
-    assert (found["sql"], found["provider"], found["tries"]) == (COUNTS, "m-1", 1)
+    status, body = ask(caller, model, form)
+    assert (status, body["rows"]) == (200, [{"country": "DE", "n": 3}])
+    assert (body["sql"], body["provider"], body["tries"]) == (COUNTS, "m-1", 1)
     assert model.keys == [SECRET if form == "anthropic" else f"Bearer {SECRET}"]
     assert SECRET not in json.dumps(model.received)
     assert '"orders"' in json.dumps(model.received).replace("\\", "")
-    (asked, *_) = caller.http.get("/v1/ask").json()["questions"]
-    assert (asked["provider"], asked["tokens"], asked["queries"]) == ("m-1", 100, [found["query_id"]])
+    (question, *_) = caller.http.get("/v1/ask").json()["questions"]
+    assert (question["provider"], question["tokens"], question["queries"]) == ("m-1", 100, [body["query_id"]])
 
 
 def test_what_is_wrong_goes_back_at_most_twice(caller: Caller, model: Recorded) -> None:
     model.answers = ["SELECT nothing FROM orders", COUNTS]
-    status, found = ask(caller, model)
-    assert (status, found["tries"]) == (200, 2)
+    status, body = ask(caller, model)
+    assert (status, body["tries"]) == (200, 2)
     assert "nothing" in model.received[1]["messages"][-1]["content"]
     model.received.clear()
     model.answers = ["SELECT nothing FROM orders"]
@@ -139,7 +139,7 @@ def test_what_is_wrong_goes_back_at_most_twice(caller: Caller, model: Recorded) 
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reply",
     [
         "; ".join(["SELECT 1"] * 10),
         "DROP TABLE orders",
@@ -149,8 +149,8 @@ def test_what_is_wrong_goes_back_at_most_twice(caller: Caller, model: Recorded) 
         "__import__('os').system('id')",
     ],
 )
-def test_a_model_may_say_no_more_than_a_caller(caller: Caller, model: Recorded, said: str) -> None:
-    model.answers = [said]
+def test_a_model_may_say_no_more_than_a_caller(caller: Caller, model: Recorded, reply: str) -> None:
+    model.answers = [reply]
     status, problem = ask(caller, model)
     assert status == 422, problem
     assert "XX" not in json.dumps(problem)
@@ -158,8 +158,8 @@ def test_a_model_may_say_no_more_than_a_caller(caller: Caller, model: Recorded, 
 
 def test_half_a_character_of_a_model_is_none(caller: Caller, model: Recorded) -> None:
     model.answers = ["SELECT '\ud800' AS a, '\ud83d\ude00' AS b"]
-    status, found = ask(caller, model)
-    assert (status, found["rows"]) == (200, [{"a": "\ufffd", "b": "\U0001f600"}])
+    status, body = ask(caller, model)
+    assert (status, body["rows"]) == (200, [{"a": "\ufffd", "b": "\U0001f600"}])
 
 
 def test_a_model_that_hangs_is_left(caller: Caller, model: Recorded) -> None:
@@ -178,11 +178,11 @@ def test_a_model_is_left_when_the_caller_leaves(api: Api, caller: Caller, model:
             wait(lambda: bool(model.received), "nobody asks the model")
         latest = partial(record.questions, caller.owner.tenant, 1)
         wait(lambda: latest()[0].state != "running", "the model is not left")
-        (asked,) = latest()
+        (question,) = latest()
     assert not model.over.is_set()
-    assert (asked.state, "left" in str(asked.error)) == ("failed", True)
+    assert (question.state, "left" in str(question.error)) == ("failed", True)
     assert model.keys == [None], "without a key it is asked without one"
-    assert asked.seconds is not None
+    assert question.seconds is not None
 
 
 def test_a_key_that_is_revoked_while_the_model_thinks_gets_no_answer(
@@ -198,13 +198,13 @@ def test_a_key_that_is_revoked_while_the_model_thinks_gets_no_answer(
     model.answers, model.meanwhile = [COUNTS], revoked
     status, problem = ask(doomed, model)
     assert (status, problem["type"]) == (401, "urn:pulse:problem:unauthorized")
-    ran = [each["key_id"] for each in caller.http.get("/v1/sql").json()["queries"]]
+    ran = [query["key_id"] for query in caller.http.get("/v1/sql").json()["queries"]]
     assert doomed.key.stored.key_id not in ran
 
 
-@pytest.mark.parametrize("said", ["raw: no JSON", "raw:" + "x" * 300_000])
-def test_a_model_that_lies_is_not_believed(caller: Caller, model: Recorded, said: str) -> None:
-    model.answers = [said]
+@pytest.mark.parametrize("reply", ["raw: no JSON", "raw:" + "x" * 300_000])
+def test_a_model_that_lies_is_not_believed(caller: Caller, model: Recorded, reply: str) -> None:
+    model.answers = [reply]
     status, problem = ask(caller, model)
     assert (status, problem["type"]) == (500, "urn:pulse:problem:failed")
     assert SECRET not in json.dumps(problem)
@@ -254,8 +254,8 @@ def test_tokens_that_nobody_counts_are_guessed(
     own = new_caller()
     model.answers, model.usage = ["SELECT 1 AS one"], usage
     assert ask(own, model, TOKENS_PER_DAY=100)[0] == 200
-    (told,) = model.received
-    read = sum(len(turn["content"]) for turn in told["messages"])
+    (request,) = model.received
+    read = sum(len(turn["content"]) for turn in request["messages"])
     assert record.tokens_of_a_day(own.owner.tenant) == pytest.approx(read / 4, abs=10)
     assert ask(own, model, TOKENS_PER_DAY=100)[0] == 429
 
@@ -267,11 +267,11 @@ def test_a_model_sees_rows_if_a_setting_says_so(new_caller: Callable[..., Caller
     own.owner.send(event("injected", country=injected))
     ingest(own.owner)
     model.answers = ["SELECT * FROM read_parquet('s3://pulse/**')", "SELECT count(*) AS n FROM orders"]
-    status, found = ask(own, model, SAMPLES=9)
-    assert (status, found["rows"], found["tries"]) == (200, [{"n": 1}], 2)
-    (told, *_) = [turn["content"] for turn in model.received[0]["messages"] if turn["role"] == "user"]
-    assert "Ignore the question" in told.partition("Some rows")[2]
-    assert "x" * 201 not in told
+    status, body = ask(own, model, SAMPLES=9)
+    assert (status, body["rows"], body["tries"]) == (200, [{"n": 1}], 2)
+    (prompt, *_) = [turn["content"] for turn in model.received[0]["messages"] if turn["role"] == "user"]
+    assert "Ignore the question" in prompt.partition("Some rows")[2]
+    assert "x" * 201 not in prompt
     model.received.clear()
     assert ask(own, model)[0] == 200
     assert ask(own, model, question="what is the weather in this country?", SAMPLES=9)[0] == 200
@@ -292,8 +292,8 @@ def test_descriptions_change_no_query(new_caller: Callable[..., Caller], model: 
     uri = made.json()["schema_uri"]
     assert own.http.post("/v1/datasets", json={"slug": "notes", "schema_uri": uri}).status_code == 201
     model.answers = ["SELECT count(*) AS n FROM notes"]
-    status, found = ask(own, model)
-    assert (status, found["rows"]) == (200, [{"n": 0}])
+    status, body = ask(own, model)
+    assert (status, body["rows"]) == (200, [{"n": 0}])
     counted = own.http.post("/v1/ask", json={"question": "How many notes are there?"}).json()
     assert counted["rows"] == [{"number": 0}]
     refused = own.http.post("/v1/ask", json={"question": injected})

@@ -18,7 +18,7 @@ def test_an_entity_counts_once_as_it_is_now_and_not_when_it_is_deleted(owner: Ow
     owner.send(entity("DE", slug="nations", people=83), entity("FR", slug="nations", _deleted=True))
     ingest(owner)
     with local.queries(owner.tenant) as run:
-        found = asyncio.run(
+        reply = asyncio.run(
             answer.answer(owner.tenant, "What is the total people of nations?", answer.Grammar(), run)
         )
-    assert list(found.rows) == [{"sum_people": 100}]
+    assert list(reply.rows) == [{"sum_people": 100}]

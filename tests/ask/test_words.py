@@ -23,7 +23,7 @@ DOCUMENT = {
     },
 }
 TRIPS = meaning.of_schema(
-    "trips", DOCUMENT, [(each.field, each.name, each.type) for each in columns(DOCUMENT)]
+    "trips", DOCUMENT, [(column.field, column.name, column.type) for column in columns(DOCUMENT)]
 )
 
 
@@ -35,7 +35,7 @@ def understood(question: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("question", "said"),
+    ("question", "explanation"),
     [
         ("vehicle ≠ car", "vehicle != 'car'"),
         ("vehicle <> car", "vehicle != 'car'"),
@@ -55,8 +55,8 @@ def understood(question: str) -> str:
         ("fare over 50?!", "fare > 50"),
     ],
 )
-def test_signs_mean_what_they_mean(question: str, said: str) -> None:
-    assert said in understood(f"how many trips where {question}")
+def test_signs_mean_what_they_mean(question: str, explanation: str) -> None:
+    assert explanation in understood(f"how many trips where {question}")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_no_character_is_passed_over(sign: str, place: int) -> None:
     )
 )
 def test_every_character_is_in_a_word(question: str) -> None:
-    kept = "".join(each.text for each in words(question))
+    text = "".join(word.text for word in words(question))
     dropped = "'\"“”\u2019s\u2212\u2013"  # quotes and the possessive; a minus is written in one way
     plain = str.maketrans("", "", dropped + "-")
-    assert "".join(kept.translate(plain).split()) == "".join(question.translate(plain).split())
+    assert "".join(text.translate(plain).split()) == "".join(question.translate(plain).split())

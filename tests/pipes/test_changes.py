@@ -35,10 +35,10 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
 
 
 def latest(owner: Owner) -> dict[str, tuple[Any, ...]]:
-    found = dict(as_model(pages(owner, slug="planes")))
+    contents = dict(as_model(pages(owner, slug="planes")))
     return {
         key: (content["fleet"], content["tail"], content.get("seats"), content.get("notes"))
-        for key, content in found.items()
+        for key, content in contents.items()
         if content is not None
     }
 
@@ -49,7 +49,7 @@ def same(owner: Owner, source: Any) -> bool:
 
 
 @pytest.mark.slow
-def test_what_changes_is_brought_from_the_snapshot_on(owner: Owner, source: Any, at: AtPoint) -> None:
+def test_a_pipe_sends_changes_from_the_snapshot_on(owner: Owner, source: Any, at: AtPoint) -> None:
     large = "".join(str(n * n) for n in range(5_000))  # it is stored out of line
     source.execute("INSERT INTO planes SELECT 1, 'N' || n, n, %s FROM generate_series(1, 20) n", [large])
     pipes.create(owner.tenant, definition(PIPE))
@@ -61,8 +61,8 @@ def test_what_changes_is_brought_from_the_snapshot_on(owner: Owner, source: Any,
     source.execute("CREATE TABLE others (a int); INSERT INTO others VALUES (1)")
     assert not bring(owner).is_full
     assert same(owner, source)
-    each = syncs.list_syncs(owner.tenant, "planes")[0]
-    assert (each.created, each.changed, each.deleted) == (2, 1, 2)
+    sync = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert (sync.created, sync.changed, sync.deleted) == (2, 1, 2)
     before = len(pages(owner, slug="planes"))
     bring(owner)  # nothing, and the slot is read on
     (confirmed,) = source.execute(SLOTS).fetchone()
@@ -121,8 +121,8 @@ def test_texts_are_those_of_the_source_in_whatever_encoding_it_has_them(
         other.execute("INSERT INTO planes VALUES (1, 'Zoë', 1, 'Müßiggang'), (2, 'Ørsted', 2, 'é')")
         pipes.create(owner.tenant, definition(PIPE))
         bring(owner)
-        wanted = [(1, "Zoë", 1, "Müßiggang"), (2, "Ørsted", 2, "é")]
-        assert sorted(latest(owner).values()) == wanted
+        expected = [(1, "Zoë", 1, "Müßiggang"), (2, "Ørsted", 2, "é")]
+        assert sorted(latest(owner).values()) == expected
         other.execute("UPDATE planes SET tail = 'Zoé' WHERE fleet = 1; DELETE FROM planes WHERE fleet = 2")
         bring(owner)
         assert list(latest(owner).values()) == [(1, "Zoé", 1, "Müßiggang")]
@@ -167,5 +167,5 @@ def test_a_run_takes_hundreds_of_thousands_of_changes(owner: Owner, source: Any)
     place = slots.begin(address, owner.tenant, pipe.definition, table)
     insert = "INSERT INTO planes VALUES (n % 2, 'N' || n)"
     source.execute(f"DO $$ BEGIN FOR n IN 1..50000 LOOP {insert}; COMMIT; END LOOP; END $$")
-    found = slots.read_changes(address, owner.tenant, pipe.definition, table, place).changes
-    assert (len(found.keys), found.whole, found.messages > 150_000) == (50_000, False, True)
+    changes = slots.read_changes(address, owner.tenant, pipe.definition, table, place).changes
+    assert (len(changes.keys), changes.whole, changes.messages > 150_000) == (50_000, False, True)

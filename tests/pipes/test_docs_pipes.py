@@ -37,8 +37,8 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     """What the sensors would launch is run here."""
     owner = make_owner()
     key = keys.issue_key(owner.tenant, "docs", list(KeyScope)).text
-    found = "\n".join(blocks("pipes.md"))
-    assert len([line for line in found.splitlines() if line]) == 25
+    commands = "\n".join(blocks("pipes.md"))
+    assert len([line for line in commands.splitlines() if line]) == 25
     path = f"{Path(sys.executable).parent}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
     with database(owner.tenant):
         surrounded: dict[str, Any] = {
@@ -49,7 +49,7 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
             "SHOP": url(owner.tenant, SOURCE),
         }
         shutil.copytree(DOCS / "examples", tmp_path / "docs" / "examples")
-        script = re.sub(r"\bacme\b", owner.tenant.slug, found)
+        script = re.sub(r"\bacme\b", owner.tenant.slug, commands)
         with ThreadPoolExecutor(1) as threads:
             person = threads.submit(run, script, tmp_path, seconds=600, **surrounded)
             while not person.done():

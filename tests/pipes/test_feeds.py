@@ -37,7 +37,7 @@ class Service:
 
     def __init__(self) -> None:
         self.generation, self.log, self.size = 1, list[dict[str, Any]](), 2
-        self.asked: list[str | None] = []
+        self.sinces: list[str | None] = []
         self.fails: list[tuple[int, dict[str, str], bytes]] = []
 
     def add(self, key: str, **properties: Any) -> None:
@@ -50,24 +50,24 @@ class Service:
             return self.fails.pop(0)
         query = parse_qs(urlsplit(path).query)
         since = query.get("since", [None])[0]
-        self.asked.append(since)
+        self.sinces.append(since)
         generation, after = map(int, (since or f"{self.generation}-0").split("-"))
         if generation != self.generation:
             body = json.dumps({"since": f"{self.generation}-0"}).encode()
             return 409, {"Content-Type": "application/problem+json"}, body
-        found = self.log[after : after + min(self.size, int(query["limit"][0]))]
-        body = b"".join(json.dumps(each).encode() + b"\n" for each in found)
-        return 200, {"Pulse-Since": f"{generation}-{after + len(found)}"}, body
+        versions = self.log[after : after + min(self.size, int(query["limit"][0]))]
+        body = b"".join(json.dumps(version).encode() + b"\n" for version in versions)
+        return 200, {"Pulse-Since": f"{generation}-{after + len(versions)}"}, body
 
 
 def latest(owner: Owner) -> dict[str, dict[str, Any]]:
-    found = dict(as_model(pages(owner, slug="copies")))
-    return {key: content for key, content in found.items() if content is not None}
+    contents = dict(as_model(pages(owner, slug="copies")))
+    return {key: content for key, content in contents.items() if content is not None}
 
 
 def counts(owner: Owner) -> tuple[str, int, int, int, int]:
-    each = syncs.list_syncs(owner.tenant, "copies")[0]
-    return each.state, each.created, each.changed, each.unchanged, each.deleted
+    sync = syncs.list_syncs(owner.tenant, "copies")[0]
+    return sync.state, sync.created, sync.changed, sync.unchanged, sync.deleted
 
 
 def test_one_pulse_follows_another(owner: Owner, api: Api) -> None:
@@ -110,7 +110,7 @@ def test_a_feed_whose_log_begins_anew_is_read_whole_and_what_is_gone_is_deleted(
         assert sorted(latest(owner)) == ["A", "B"]
         service.add("D", x=1)
         assert not bring(owner).is_full
-        assert service.asked[-1] == "2-3"
+        assert service.sinces[-1] == "2-3"
 
 
 @pytest.mark.slow
@@ -167,8 +167,8 @@ def test_a_line_that_is_no_entity_is_a_dead_letter(owner: Owner) -> None:
         bring(owner)
     assert sorted(latest(owner)) == ["A"]
     assert len(owner.dead_letters()) == 2
-    found = [json.loads(each["payload"]) for each in owner.dead_letters()]
-    assert [each["context"]["line"] for each in found if "context" in each] == [1]
+    letters = [json.loads(letter["payload"]) for letter in owner.dead_letters()]
+    assert [letter["context"]["line"] for letter in letters if "context" in letter] == [1]
 
 
 def stuck(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
@@ -261,8 +261,8 @@ def test_a_feed_without_an_end_has_one() -> None:
     with web(growing) as address, httpx.Client(timeout=PATIENCE_S, verify=TLS) as client:
         with pytest.raises(UserError, match="has 3 versions, and does not end"):
             list(feeds.pages(client, address, None, 3))
-        found = list(feeds.pages(client, address, "1-7", 3))
-        assert [page.following for page in found] == ["1-8", "1-9", "1-10"], "the next run goes on there"
+        read = list(feeds.pages(client, address, "1-7", 3))
+        assert [page.following for page in read] == ["1-8", "1-9", "1-10"], "the next run goes on there"
 
 
 def test_a_feed_that_says_versions_and_does_not_go_on_fails(owner: Owner) -> None:

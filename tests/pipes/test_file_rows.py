@@ -43,7 +43,7 @@ def read(content: bytes, form: Format = Format.NDJSON, **properties: Any) -> lis
     return list(formats.rows(io.BytesIO(content), files, {"properties": properties}, "x"))
 
 
-def looked_at(content: bytes, form: Format = Format.NDJSON) -> dict[str, Any] | None:
+def schema_of(content: bytes, form: Format = Format.NDJSON) -> dict[str, Any] | None:
     return formats.schema(io.BytesIO(content), Files("shop", "x", form, ("tail",)), "x")
 
 
@@ -71,7 +71,7 @@ def test_a_value_that_is_no_scalar_is_not_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "key", "found"),
+    ("row", "key", "expected"),
     [
         ({"a": "x"}, ("a",), "x"),
         ({"a": msgspec.Raw(b"7")}, ("a",), "7"),
@@ -87,8 +87,8 @@ def test_a_value_that_is_no_scalar_is_not_made() -> None:
         ({}, ("a",), None),
     ],
 )
-def test_the_key_is_text(row: dict[str, Any], key: tuple[str, ...], found: str | None) -> None:
-    assert rows.key_of(row, key) == found
+def test_the_key_is_text(row: dict[str, Any], key: tuple[str, ...], expected: str | None) -> None:
+    assert rows.key_of(row, key) == expected
 
 
 def test_a_row_without_a_key_is_kept_as_it_was() -> None:
@@ -111,17 +111,19 @@ def test_a_row_of_parquet_with_a_value_that_is_none_keeps_its_id() -> None:
 
 @pytest.mark.parametrize("unit", ["us", "ns"])
 def test_timestamps_of_int96_keep_their_year_and_their_digits(unit: str) -> None:
-    told = ["1969-12-31T23:59:59.999999", "2026-01-01T00:00:00", "2026-01-01T00:00:00.12", None]
+    expected = ["1969-12-31T23:59:59.999999", "2026-01-01T00:00:00", "2026-01-01T00:00:00.12", None]
     if unit == "us":
-        told += ["9999-12-31T23:59:59.999999", "0001-01-01T00:00:00", "1582-10-04T00:00:00.1"]
+        expected += ["9999-12-31T23:59:59.999999", "0001-01-01T00:00:00", "1582-10-04T00:00:00.1"]
     else:
-        told += ["2026-01-01T00:00:00.000000001", "1969-12-31T23:59:59.999999999"]
-    at = pa.array(told, pa.string()).cast(pa.timestamp(unit))
-    rows = pa.table({"tail": [f"N{n}" for n in range(len(told))] * 600, "at": pa.concat_arrays([at] * 600)})
+        expected += ["2026-01-01T00:00:00.000000001", "1969-12-31T23:59:59.999999999"]
+    at = pa.array(expected, pa.string()).cast(pa.timestamp(unit))
+    rows = pa.table(
+        {"tail": [f"N{n}" for n in range(len(expected))] * 600, "at": pa.concat_arrays([at] * 600)}
+    )
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, use_deprecated_int96_timestamps=True, row_group_size=1_700)
-    found = read(sink.getvalue().to_pybytes(), Format.PARQUET)
-    assert [(row.values or {}).get("at") for row in found] == told * 600
+    read_rows = read(sink.getvalue().to_pybytes(), Format.PARQUET)
+    assert [(row.values or {}).get("at") for row in read_rows] == expected * 600
 
 
 _NS = pa.time64("ns")
@@ -242,7 +244,7 @@ def test_a_value_of_an_extension_of_arrow_is_what_it_is_stored_as(name: str, nes
     (row,) = read(content, Format.PARQUET)
     assert row.values is not None
     assert row.values["v"] == ({"x": expected} if nested else expected)
-    schema = looked_at(content, Format.PARQUET)
+    schema = schema_of(content, Format.PARQUET)
     assert schema is not None
     assert schema["properties"]["v"] == ({} if nested else declared)
 
@@ -257,7 +259,7 @@ def test_a_variant_of_parquet_is_refused(nested: bool, shredded: bool) -> None:
     value = {"metadata": b"\x11\x00\x00", "value": b"\x0c\x01"}
     kind, some = pa.struct(members), [value]
     column = pa.array([some] if nested else some, pa.list_(kind) if nested else kind)
-    for reader in (read, looked_at):
+    for reader in (read, schema_of):
         with pytest.raises(UserError, match="column v has the type VARIANT"):
             reader(parquet(v=column), Format.PARQUET)
     like_it = pa.array([{"metadata": b"x", "value": b"y"}])
@@ -292,9 +294,9 @@ def test_a_day_of_the_old_calendar_of_spark_is_refused(
     table = pa.table({"tail": ["N1", "N2"], "v": column})
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata({SPARK + key: value for key, value in footer.items()}), sink)
-    found = read(sink.getvalue().to_pybytes(), Format.PARQUET)
-    assert [row.why.startswith("v has an invalid value") for row in found] == [bool(refused), False]
-    assert all("old calendar" in row.why for row in found if row.why)
+    read_rows = read(sink.getvalue().to_pybytes(), Format.PARQUET)
+    assert [row.why.startswith("v has an invalid value") for row in read_rows] == [bool(refused), False]
+    assert all("old calendar" in row.why for row in read_rows if row.why)
 
 
 def test_an_enum_of_parquet_is_text() -> None:
@@ -302,19 +304,19 @@ def test_an_enum_of_parquet_is_text() -> None:
     pq.write_table(pa.table({"tail": ["N1", "N2"], "mood": ["sad", "\u00dc"]}), sink, store_schema=False)
     text, enum = b"mood\x25\x00\x4c\x1c\x00\x00\x00", b"mood\x25\x08\x4c\x4c\x00\x00\x00"
     assert sink.getvalue().count(text) == 1
-    found = read(sink.getvalue().replace(text, enum), Format.PARQUET)
-    assert [(row.values or {})["mood"] for row in found] == ["sad", "\u00dc"]
+    read_rows = read(sink.getvalue().replace(text, enum), Format.PARQUET)
+    assert [(row.values or {})["mood"] for row in read_rows] == ["sad", "\u00dc"]
 
 
 def test_a_list_view_of_parquet_is_a_list() -> None:
     sink = io.BytesIO()
     items = pa.array([[1, None], []], pa.list_view(pa.int32()))
     pq.write_table(pa.table({"tail": ["N1", "N2"], "v": items}), sink)
-    schema = looked_at(sink.getvalue(), Format.PARQUET)
+    schema = schema_of(sink.getvalue(), Format.PARQUET)
     assert schema is not None
     assert schema["properties"]["v"]["type"] == ["array", "null"]
-    found = [(row.values or {})["v"] for row in read(sink.getvalue(), Format.PARQUET)]
-    assert found == [[1, None], []]
+    values = [(row.values or {})["v"] for row in read(sink.getvalue(), Format.PARQUET)]
+    assert values == [[1, None], []]
 
 
 @pytest.mark.parametrize("of_items", [pa.list_view, pa.large_list_view])
@@ -361,20 +363,20 @@ def test_what_is_too_large_keeps_its_id() -> None:
     assert len(payload) < 2 * rows.EXCERPT_BYTES
 
 
-def test_each_line_of_ndjson_is_a_row_or_is_told() -> None:
+def test_each_line_of_ndjson_is_a_row_or_an_error() -> None:
     long = b'{"tail": "' + b"x" * (2 * formats.LONGEST_LINE) + b'"}\n'
     deep = b'{"tail": ' + b"[" * 5_000 + b"]" * 5_000 + b"}\n"
-    found = read(b'\xef\xbb\xbf{"tail": "N1"}\n\n[1]\n' + long + deep + b'\xff\n{"tail": "N2"}')
-    assert [(row.line, row.values is not None) for row in found] == [
+    read_rows = read(b'\xef\xbb\xbf{"tail": "N1"}\n\n[1]\n' + long + deep + b'\xff\n{"tail": "N2"}')
+    assert [(row.line, row.values is not None) for row in read_rows] == [
         (1, True), (3, False), (4, False), (5, False), (6, False), (7, True)]  # fmt: skip
 
 
 def test_csv_goes_on_after_a_line_that_is_none() -> None:
-    found = read(b'tail,x\r\nN1,"a\nb"\r\nN2,"a"b\r\nN3\r\nN4,\xff\r\nN5,c\r\n', Format.CSV)
-    assert [row.line for row in found] == [2, 4, 5, 6, 7]
-    assert [row.values is not None for row in found] == [True, False, False, True, True]
-    assert found[0].values == {"tail": "N1", "x": "a\nb"}
-    event = json.loads(MAKER.event(found[3].values or {}, "x", 6)[1])
+    read_rows = read(b'tail,x\r\nN1,"a\nb"\r\nN2,"a"b\r\nN3\r\nN4,\xff\r\nN5,c\r\n', Format.CSV)
+    assert [row.line for row in read_rows] == [2, 4, 5, 6, 7]
+    assert [row.values is not None for row in read_rows] == [True, False, False, True, True]
+    assert read_rows[0].values == {"tail": "N1", "x": "a\nb"}
+    event = json.loads(MAKER.event(read_rows[3].values or {}, "x", 6)[1])
     assert event["context"]["error"] == "x is not UTF-8"
     assert (event["event_id"], event["data"]) == ("N4", '{"tail": "N4", "x": "\\udcff"}')
 
@@ -382,8 +384,8 @@ def test_csv_goes_on_after_a_line_that_is_none() -> None:
 def test_a_dead_letter_of_csv_has_the_lines_of_the_file() -> None:
     """Also those that a quote has taken: no other row shows that they were there."""
     content = b'tail,x\r\nN1,"open\r\nN2,"b"\r\nN3,"\xc3\xa9",\r\nN4,"never\nN5,\xff\n'
-    found = [row for row in read(content, Format.CSV) if row.values is None]
-    assert [(row.line, row.text, row.why.partition(":")[0]) for row in found] == [
+    read_rows = [row for row in read(content, Format.CSV) if row.values is None]
+    assert [(row.line, row.text, row.why.partition(":")[0]) for row in read_rows] == [
         (2, b'N1,"open\r\nN2,"b"\r\n', "the lines 2 to 3 are not CSV"),
         (4, b'N3,"\xc3\xa9",\r\n', "the line has 3 values, and the header 2"),
         (5, b'N4,"never\nN5,\xff\n', "the lines 5 to 6 are not CSV"),
@@ -415,10 +417,10 @@ def test_a_cell_of_csv_has_the_type_that_a_choice_or_a_reference_declares(
     assert row.values["n"] == (msgspec.Raw(value) if isinstance(value, bytes) else value)
 
 
-def test_a_quote_that_never_ends_is_told_and_takes_no_more_memory_than_a_line() -> None:
-    found = read(b'tail,x\nN1,"' + (b"a" * 999 + b"\n") * 6_000, Format.CSV)
-    assert found[0].values is None
-    assert len(found[0].text) == rows.EXCERPT_BYTES
+def test_a_quote_that_never_ends_is_an_error_and_takes_no_more_memory_than_a_line() -> None:
+    read_rows = read(b'tail,x\nN1,"' + (b"a" * 999 + b"\n") * 6_000, Format.CSV)
+    assert read_rows[0].values is None
+    assert len(read_rows[0].text) == rows.EXCERPT_BYTES
     assert csv.field_size_limit() == formats.LONGEST_LINE
 
 
@@ -429,7 +431,7 @@ def test_a_header_that_cannot_be_used_is_refused(header: bytes) -> None:
     with pytest.raises(UserError, match=r"\[(.*, )?file=x\]"):
         read(header + b"N1,2\n", Format.CSV)
     with pytest.raises(UserError, match=r"\[(.*, )?file=x\]"):
-        looked_at(header + b"N1,2\n", Format.CSV)
+        schema_of(header + b"N1,2\n", Format.CSV)
 
 
 @pytest.mark.parametrize("form", [Format.CSV, Format.NDJSON])
@@ -461,7 +463,7 @@ MALFORMED: dict[str, tuple[bytes, Format, str]] = {
 def test_the_place_of_what_is_malformed_is_named_when_a_pipe_is_created(name: str) -> None:
     content, form, words = MALFORMED[name]
     with pytest.raises(UserError, match=words) as refused:
-        looked_at(content, form)
+        schema_of(content, form)
     assert refused.value.where["file"] == "x"
 
 
@@ -490,7 +492,7 @@ class Zeros(io.RawIOBase):
         return bytes(size)
 
 
-def test_a_bomb_is_refused_and_what_is_looked_at_has_an_end() -> None:
+def test_a_bomb_is_refused_and_a_sample_has_an_end() -> None:
     files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
     bomb = gzip.compress(b"x" * (gzipped.INFLATED_FREELY + 2**21))
     with pytest.raises(UserError, match="200 times larger than its gzip"):
@@ -514,7 +516,7 @@ def test_a_text_file_is_utf_8_with_or_without_its_mark(form: Format) -> None:
         ((_, values, *_),) = read(text.encode(encoding), form, name={"type": "string"})
         assert json.loads(rows.as_text(values or {})) == {"tail": "N1", "name": "Zoë"}
     for encoding in ("utf-16", "utf-32"):
-        for reader in (looked_at, read):
+        for reader in (schema_of, read):
             with pytest.raises(UserError, match="not UTF-8: its first bytes"):
                 reader(text.encode(encoding), form)
 
@@ -567,12 +569,12 @@ def test_a_text_that_stands_for_many_rows_is_in_memory_once() -> None:
     content = sink.getvalue().to_pybytes()
     assert len(content) < 100_000
     before = pa.default_memory_pool().bytes_allocated()
-    found = formats.rows(io.BytesIO(content), Files("shop", "x", Format.PARQUET, ("tail",)), {}, "x")
-    assert (next(found).values or {})["s"] == "x" * 2**20
+    read_rows = formats.rows(io.BytesIO(content), Files("shop", "x", Format.PARQUET, ("tail",)), {}, "x")
+    assert (next(read_rows).values or {})["s"] == "x" * 2**20
     assert pa.default_memory_pool().bytes_allocated() - before < 50 * 2**20
 
     listed = Listed("x", len(content), None, None)
-    events = (load.event(MAKER, "x", row) for row in found)
+    events = (load.event(MAKER, "x", row) for row in read_rows)
     with pytest.raises(UserError, match="2,000 times larger"):
         list(load.bounded(events, listed))
 
@@ -594,29 +596,29 @@ def test_texts_that_parquet_stores_as_differences_are_read(encoding: str) -> Non
     assert lines == 120
 
 
-def test_a_damaged_footer_of_parquet_is_told() -> None:
+def test_a_damaged_footer_of_parquet_is_an_error() -> None:
     content = b"PAR1" + b"\x00" * 20 + (20).to_bytes(4, "little") + b"PAR1"
-    for reader in (looked_at, read):
-        with pytest.raises(UserError, match="not a Parquet file") as told:
+    for reader in (schema_of, read):
+        with pytest.raises(UserError, match="not a Parquet file") as caught:
             reader(content, Format.PARQUET)
-        assert told.value.where["file"] == "x"
+        assert caught.value.where["file"] == "x"
 
 
-def test_a_damaged_page_of_parquet_is_told() -> None:
+def test_a_damaged_page_of_parquet_is_an_error() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"tail": [f"N{n}" for n in range(1_000)]}), sink, compression="zstd")
     content = bytearray(sink.getvalue().to_pybytes())
-    content[40:200] = bytes(each ^ 0xFF for each in content[40:200])
-    with pytest.raises(UserError, match="damaged") as told:
+    content[40:200] = bytes(byte ^ 0xFF for byte in content[40:200])
+    with pytest.raises(UserError, match="damaged") as caught:
         read(bytes(content), Format.PARQUET)
-    assert told.value.where["file"] == "x"
+    assert caught.value.where["file"] == "x"
 
 
 def test_a_value_of_ndjson_that_is_not_utf_8_is_seen_and_refused() -> None:
     content = b'{"tail": "N1", "n": "\xff\xfe"}\n{"tail": "N2", "n": "a"}\n'
-    found = looked_at(content)
-    assert found is not None
-    assert found["properties"]["n"] == {"type": ["string", "null"]}
+    schema = schema_of(content)
+    assert schema is not None
+    assert schema["properties"]["n"] == {"type": ["string", "null"]}
 
 
 @pytest.mark.parametrize(
@@ -638,11 +640,11 @@ def test_only_what_may_pass_is_called_passing(code: str, status: int, error: typ
 
 
 def test_a_sample_says_what_all_its_values_are() -> None:
-    found = looked_at(
+    schema = schema_of(
         b'{"a": 1, "b": 1, "c": "x", "_id": "1", "e": 1e400}\n{"a": null, "b": 1.5, "c": 2, "d": [1]}\n[]'
     )
-    assert found is not None
-    assert found["properties"] == {
+    assert schema is not None
+    assert schema["properties"] == {
         "a": {"type": ["integer", "null"]},
         "b": {"type": ["number", "null"]},
         "c": {},
@@ -663,8 +665,8 @@ def test_a_certificate_of_an_unknown_authority_is_named_and_can_be_made_known(
         place = f"https://127.0.0.1:{server.server_address[1]}"
 
         def status() -> int:
-            with web.client(web.site(place)) as client, web.answer(client, "HEAD", f"{place}/") as found:
-                return found.status_code
+            with web.client(web.site(place)) as client, web.answer(client, "HEAD", f"{place}/") as answer:
+                return answer.status_code
 
         with pytest.raises(UserError, match="certificate of the source is not one that Pulse trusts"):
             status()
@@ -687,7 +689,7 @@ def test_a_certificate_of_an_unknown_authority_is_named_and_can_be_made_known(
         "https://bearer:secret%0a@host/",
     ],
 )
-def test_an_address_that_is_none_is_refused_and_not_told(address: str) -> None:
+def test_an_invalid_address_is_refused_without_its_secret(address: str) -> None:
     with pytest.raises(UserError) as caught:
         store(address)
     assert "secret" not in str(caught.value).replace("key:secret@bucket/prefix", "")
@@ -709,5 +711,5 @@ def test_an_address_of_a_source_authorizes_as_that_of_a_sink(user: str, authoriz
     assert web.site(address).base == "http://host:81/base"
     _, auth = web.parsed(address)
     assert "k/y" not in repr(web.site(address))
-    found = next(auth.sync_auth_flow(of_source)) if auth else of_source
-    assert found.headers.get("Authorization") == authorization
+    request = next(auth.sync_auth_flow(of_source)) if auth else of_source
+    assert request.headers.get("Authorization") == authorization

@@ -37,9 +37,9 @@ PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "dataset": "planes",
 
 @pytest.fixture
 def folder(stack: Settings, owner: Owner) -> Iterator[Folder]:
-    found = Folder()
-    with stored_source(owner.tenant, found.address):
-        yield found
+    folder = Folder()
+    with stored_source(owner.tenant, folder.address):
+        yield folder
 
 
 def lines(*rows: Mapping[str, Any]) -> bytes:
@@ -47,13 +47,13 @@ def lines(*rows: Mapping[str, Any]) -> bytes:
 
 
 def latest(owner: Owner) -> dict[str, dict[str, Any]]:
-    found = dict(as_model(pages(owner, slug="planes")))
-    return {key: content for key, content in found.items() if content is not None}
+    contents = dict(as_model(pages(owner, slug="planes")))
+    return {key: content for key, content in contents.items() if content is not None}
 
 
 def counts(owner: Owner) -> tuple[str, int, int, int, int]:
-    each = syncs.list_syncs(owner.tenant, "planes")[0]
-    return each.state, each.created, each.changed, each.unchanged, each.deleted
+    sync = syncs.list_syncs(owner.tenant, "planes")[0]
+    return sync.state, sync.created, sync.changed, sync.unchanged, sync.deleted
 
 
 def make(owner: Owner, path: str, **more: Any) -> None:
@@ -102,9 +102,9 @@ def test_a_listing_that_has_not_changed_sends_and_deletes_nothing(owner: Owner, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gone", ["all", "half", "other"])
+@pytest.mark.parametrize("lost", ["all", "half", "other"])
 def test_what_is_missing_halfway_deletes_nothing(
-    owner: Owner, folder: Folder, at: AtPoint, gone: str
+    owner: Owner, folder: Folder, at: AtPoint, lost: str
 ) -> None:
     """All files before the run; or one file between the listing and the reading: removed, or written anew."""
     folder.write("1.ndjson", lines({"tail": "N1"}))
@@ -112,16 +112,16 @@ def test_what_is_missing_halfway_deletes_nothing(
     make(owner, "*.ndjson")
     bring(owner)
     folder.write("1.ndjson", lines({"tail": "N1", "x": 1}))
-    if gone == "all":
+    if lost == "all":
         folder.remove("1.ndjson")
         folder.remove("2.ndjson")
         with pytest.raises(NotFound, match="no file of this name"):
             bring(owner)
     else:
-        then = folder.remove if gone == "half" else lambda name: folder.write(name, lines({"tail": "N3"}))
+        then = folder.remove if lost == "half" else lambda name: folder.write(name, lines({"tail": "N3"}))
         at("pipe.looked", lambda: then("2.ndjson"))
         with pytest.raises(
-            Exception, match="listed file is gone" if gone == "half" else "file changed since"
+            Exception, match="listed file is gone" if lost == "half" else "file changed since"
         ):
             bring(owner)
         assert counts(owner)[0] == SyncState.FAILED
@@ -158,11 +158,13 @@ def test_what_is_no_row_is_a_dead_letter_and_nothing_is_deleted_meanwhile(
     folder.write("planes.ndjson", none + large)
     bring(owner)
     letters = owner.dead_letters()
-    found = [json.loads(each["payload"])["context"] for each in letters if each["reason"] != "oversize"]
-    assert sorted((each["file"], each["line"]) for each in found) == [
+    contexts = [
+        json.loads(letter["payload"])["context"] for letter in letters if letter["reason"] != "oversize"
+    ]
+    assert sorted((context["file"], context["line"]) for context in contexts) == [
         ("planes.ndjson", line) for line in (3, 4, 5, 6)
     ]
-    assert {each["dataset"] for each in letters} == {"planes"}
+    assert {letter["dataset"] for letter in letters} == {"planes"}
     assert len(letters) == 5
     assert counts(owner)[0] == SyncState.HELD, "N2 may be one of those"
     assert sorted(latest(owner)) == ["N1", "N2"]
@@ -187,9 +189,9 @@ def test_csv_has_the_types_of_its_dataset(owner: Owner, folder: Folder) -> None:
         "N1": {"tail": "N1", "seats": 180, "ok": True},
         "7": {"tail": "7", "seats": 4, "ok": False},
     }
-    letters = [json.loads(each["payload"]) for each in owner.dead_letters()]
-    assert sorted(each["context"]["line"] for each in letters if "context" in each) == [5, 6]
-    assert [each["event_id"] for each in letters if "context" not in each] == ["N3"]
+    letters = [json.loads(letter["payload"]) for letter in owner.dead_letters()]
+    assert sorted(letter["context"]["line"] for letter in letters if "context" in letter) == [5, 6]
+    assert [letter["event_id"] for letter in letters if "context" not in letter] == ["N3"]
 
 
 def test_parquet_has_the_values_that_postgres_would_have(owner: Owner, folder: Folder) -> None:
@@ -268,7 +270,7 @@ def test_a_task_of_a_run_that_died_sends_nothing_once_the_next_has_begun(
 
 
 @pytest.mark.slow
-def test_a_parquet_file_too_large_to_look_at_needs_a_dataset(owner: Owner, folder: Folder) -> None:
+def test_a_parquet_file_too_large_to_sample_needs_a_dataset(owner: Owner, folder: Folder) -> None:
     folder.write("planes.parquet", bytes(formats.LARGEST_SAMPLED + 1))
     with pytest.raises(UserError, match="too large to sample"):
         make(owner, "planes.parquet")
@@ -310,10 +312,10 @@ def test_a_task_whose_connection_was_cut_sends_no_more(owner: Owner, folder: Fol
 
 def test_a_file_at_a_web_address_is_read_while_it_is_the_one_that_was_listed(owner: Owner) -> None:
     files = {"/x/planes.ndjson": ('"1"', lines({"tail": "N1"}))}
-    asked = []
+    requests = []
 
     def answer(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-        asked.append((method, headers.get("If-Match"), headers.get("Authorization")))
+        requests.append((method, headers.get("If-Match"), headers.get("Authorization")))
         etag, body = files[path]
         if headers.get("If-Match", etag) != etag:
             return 412, {}, b""
@@ -331,7 +333,7 @@ def test_a_file_at_a_web_address_is_read_while_it_is_the_one_that_was_listed(own
         make(owner, "planes.ndjson")
         bring(owner)
         assert sorted(latest(owner)) == ["N1"]
-        assert asked[-2] == ("GET", '"1"', "Basic bWU6c2VAY3JldA==")
+        assert requests[-2] == ("GET", '"1"', "Basic bWU6c2VAY3JldA==")
         assert bring(owner).rows == 0
         for change in (b"!", b"\n"):
             files["/x/planes.ndjson"] = ('"2"', change + lines({"tail": "N2"}))

@@ -45,10 +45,10 @@ POINTS = ["pipe.looked", "pipe.begun", "pipe.loaded", "pipe.sent"]
 
 @pytest.fixture
 def owner(stack: Settings) -> Owner:
-    found = make_owner()
+    owner = make_owner()
     for slug in ("planes", "airlines", "countries"):
-        make_entities(found, slug)
-    return found
+        make_entities(owner, slug)
+    return owner
 
 
 def create(owner: Owner, name: str) -> None:
@@ -67,12 +67,12 @@ def bring(owner: Owner, name: str) -> Sent:
 
 
 def latest(owner: Owner, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for version in pages(owner, slug=name):
-        found.pop(version["_id"], None)
+        rows.pop(version["_id"], None)
         if not version["_deleted"]:
-            found[version["_id"]] = {k: v for k, v in version.items() if not k.startswith("_")}
-    return found
+            rows[version["_id"]] = {k: v for k, v in version.items() if not k.startswith("_")}
+    return rows
 
 
 def whole(owner: Owner, name: str) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def test_a_change_of_a_joined_entity_computes_those_that_it_left_and_those_that_
     ingest(owner)
     create(owner, "by_name")
     assert bring(owner, "by_name").is_full
-    assert {key for key, each in latest(owner, "by_name").items() if each} == {"p1", "p2", "p3"}
+    assert {key for key, row in latest(owner, "by_name").items() if row} == {"p1", "p2", "p3"}
     push(owner, "airlines", "a", {"name": "XX", "people": 1, "area": 1})  # for a while
     push(owner, "airlines", "a", {"name": "BB", "people": 1, "area": 1})
     push(owner, "planes", "p6", {"_deleted": True})
@@ -159,14 +159,14 @@ def test_a_change_of_a_joined_entity_computes_those_that_it_left_and_those_that_
     assert latest(owner, "by_name") == whole(owner, "by_name")
     assert latest(owner, "by_name")["p4"] == {"airline": "a", "people": 7}
     assert computes(owner, "by_name").startswith("what changes lead to, found by the index of planes by name")
-    listed = {each.expression: each for each in indexes.list_indexes(owner.tenant, "planes")}
+    listed = {index.expression: index for index in indexes.list_indexes(owner.tenant, "planes")}
     assert (listed["name"].readers, listed["name"].orphaned) == (["pipe by_name"], False)
     indexes.declare(owner.tenant, "airlines", "name")  # somebody else needs this one, too
     pipes.delete(owner.tenant, "by_name")
     orphaned = {
-        (slug, each.expression, each.orphaned)
+        (slug, index.expression, index.orphaned)
         for slug in ("planes", "airlines")
-        for each in indexes.list_indexes(owner.tenant, slug)
+        for index in indexes.list_indexes(owner.tenant, slug)
     }
     assert orphaned == {
         ("planes", "name", True),
@@ -205,7 +205,7 @@ def test_what_only_a_run_that_died_has_sent_is_deleted_again(owner: Owner, at: A
 
 
 @pytest.mark.slow
-def test_what_cannot_be_gone_on_with_or_is_much_is_computed_whole(
+def test_a_transform_that_cannot_continue_or_has_many_changes_computes_the_whole(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(owner, "alone")

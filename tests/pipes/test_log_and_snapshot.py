@@ -78,7 +78,7 @@ def committing(source: Any, statement: str) -> Iterator[None]:
         thread.join(PATIENCE_S)
 
 
-def test_what_is_in_the_log_and_not_seen_yet_is_brought_later(owner: Owner, source: Any) -> None:
+def test_a_pipe_sends_changes_that_the_snapshot_does_not_show_later(owner: Owner, source: Any) -> None:
     begin(owner, source)
     source.execute("UPDATE planes SET seats = 0 WHERE tail = 'N1'")
     unseen = "UPDATE planes SET seats = -2 WHERE tail = 'N2'; DELETE FROM planes WHERE tail = 'N3'"
@@ -120,18 +120,20 @@ def test_the_first_run_sees_what_was_written_before_its_slot_could_tell(
 def test_a_position_is_before_the_first_transaction_that_a_snapshot_does_not_show() -> None:
     beyond = 2**32 + 5
     numbers = [2**32 - 2, 2**32 - 1, 3, 2]  # modulo 2^32: two are of the round before
-    found = LogChanges(transactions=[Transaction(n % 2**32, 16 * at, at) for at, n in enumerate(numbers, 1)])
-    seen = SlotRead(found, Place("s", "t", "0/FF", "p", "f", "m"), datetime.now(UTC), "0/1")
+    changes = LogChanges(
+        transactions=[Transaction(n % 2**32, 16 * at, at) for at, n in enumerate(numbers, 1)]
+    )
+    read = SlotRead(changes, Place("s", "t", "0/FF", "p", "f", "m"), datetime.now(UTC), "0/1")
 
     def lsn(snapshot: str) -> str:
-        return seen.within(snapshot).place.lsn
+        return read.within(snapshot).place.lsn
 
     assert lsn(f"{beyond}:{beyond}:") == "0/FF"
     assert lsn(f"{2**32 + 3}:{beyond}:{2**32 + 3}") == "0/20"
     assert lsn(f"{2**32 + 2}:{beyond}:{2**32 + 2},{2**32 + 4}") == "0/30"
     assert lsn(f"{2**32 + 3}:{2**32 + 3}:") == "0/20", "an id beyond all that were seen to end"
     assert lsn(f"{2**32 - 2}:{beyond}:{2**32 - 2}") == "0/1"
-    assert seen.within(f"{2**32 + 3}:{2**32 + 3}:").as_of == found.transactions[2].committed_at
+    assert read.within(f"{2**32 + 3}:{2**32 + 3}:").as_of == changes.transactions[2].committed_at
 
 
 def test_a_source_restored_from_a_copy_stops_the_pipe_though_its_log_has_grown(
@@ -295,8 +297,8 @@ def test_what_changes_texts_without_a_message_makes_the_next_run_read_all(
     source.execute(change)
     assert bring(owner).is_full
     (row,) = dict(as_model(pages(owner, slug="planes"))).values()
-    told = source.execute("SELECT feelings::text[], pair::text FROM planes").fetchone()
-    assert (row["feelings"], row["pair"]) == told
+    expected = source.execute("SELECT feelings::text[], pair::text FROM planes").fetchone()
+    assert (row["feelings"], row["pair"]) == expected
     assert not bring(owner).is_full
 
 

@@ -35,15 +35,15 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
 
 
 def latest(owner: Owner) -> dict[str, dict[str, Any]]:
-    found = dict(as_model(pages(owner, slug="planes")))
-    return {key: content for key, content in found.items() if content is not None}
+    contents = dict(as_model(pages(owner, slug="planes")))
+    return {key: content for key, content in contents.items() if content is not None}
 
 
 def planned(pipe: "pipes.Pipe", position: str | None) -> tuple[bool, str | None, set[str]]:
     """Of a run from a position: whether it is full, the position after it, and the keys that it reads."""
-    with sessions.snapshot(addresses.url(pipe.tenant, SOURCE)) as seen:
-        plan = reading.plan(seen, replace(pipe, position=position), None, datetime.now(UTC), 2, full=False)
-        keys = {key for query in plan.queries for key, _ in seen.execute(query).fetchall()}
+    with sessions.snapshot(addresses.url(pipe.tenant, SOURCE)) as session:
+        plan = reading.plan(session, replace(pipe, position=position), None, datetime.now(UTC), 2, full=False)
+        keys = {key for query in plan.queries for key, _ in session.execute(query).fetchall()}
     return plan.is_full, plan.position, keys
 
 
@@ -83,7 +83,7 @@ def test_an_endless_cursor_is_no_position_and_its_row_is_always_read(
     assert planned(pipe, None)[1] is None
 
 
-def test_a_row_with_an_endless_cursor_is_brought_once(owner: Owner, source: Any) -> None:
+def test_a_pipe_sends_a_row_with_an_infinite_cursor_once(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at timestamp, seats int)")
     source.execute("INSERT INTO planes VALUES ('never', '-infinity', 1), ('always', 'infinity', 1)")
     source.execute("INSERT INTO planes VALUES ('N1', '2026-01-01', 1)")
@@ -94,16 +94,16 @@ def test_a_row_with_an_endless_cursor_is_brought_once(owner: Owner, source: Any)
     assert not bring(owner).is_full
     assert {key: content["seats"] for key, content in latest(owner).items()} == {
         "never": 2, "always": 1, "N1": 1, "N2": 1}  # fmt: skip
-    each = syncs.list_syncs(owner.tenant, "planes")[0]
-    assert (each.created, each.changed, each.unchanged) == (1, 1, 2)
+    sync = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert (sync.created, sync.changed, sync.unchanged) == (1, 1, 2)
 
 
 def changed(source: Any, kind: str, *keys: str) -> dict[str, Any]:
     """What is sent for keys of the table `planes`, as the log has them: the seats of a row, None of none."""
-    said = definition(PIPE)
+    parsed = definition(PIPE)
     with source.transaction():
         source.execute(sessions.SETTINGS)
-        table = tables.inspect(source, said)
+        table = tables.inspect(source, parsed)
         types = [tables.type_of(source, table.parts[0], column) for column in table.key]
         assert types == [kind]
         query = queries.changed(table, types, [(key,) for key in keys], "planes", "2026-11-26T00:00:00Z")
@@ -133,7 +133,7 @@ def test_a_key_that_is_rewritten_as_an_equal_one_is_gone(
 
 
 @pytest.mark.parametrize("declared", ["char(3)", "varchar(3)", "code", "numeric(4, 1)"])
-def test_a_key_with_a_length_is_found(owner: Owner, source: Any, declared: str) -> None:
+def test_a_key_with_a_length_matches_its_row(owner: Owner, source: Any, declared: str) -> None:
     source.execute("CREATE DOMAIN code AS char(3) CHECK (VALUE <> 'N9')")
     source.execute(f"CREATE TABLE planes (tail {declared} PRIMARY KEY, seats int)")
     key = "12.5" if declared.startswith("numeric") else "N1"
@@ -183,20 +183,20 @@ def test_a_row_too_large_to_send_does_not_leave_its_source(owner: Owner, source:
             query = queries.events(table, part, "planes", at, SQL("true"))
         else:
             query = queries.changed(table, ["text"], [*((name,) for name in names), ("gone",)], "planes", at)
-        found = dict(source.execute(query).fetchall())
-    fits, gone = json.loads(found.pop("fits")), found.pop("gone", None)
+        events = dict(source.execute(query).fetchall())
+    fits, deletion = json.loads(events.pop("fits")), events.pop("gone", None)
     assert (len(fits["data"]["note"]), fits["data"]["seats"]) == (3_140_000, 1)
-    assert gone is None or json.loads(gone)["deleted"]
-    told = {key: json.loads(event) for key, event in found.items()}
-    assert {key: event["event_id"] for key, event in told.items()} == {key: key for key in names[1:]}
-    assert all(len(event) < 5 * rows.EXCERPT_BYTES for event in found.values())
-    errors = {key: event["context"]["error"] for key, event in told.items()}
+    assert deletion is None or json.loads(deletion)["deleted"]
+    letters = {key: json.loads(event) for key, event in events.items()}
+    assert {key: event["event_id"] for key, event in letters.items()} == {key: key for key in names[1:]}
+    assert all(len(event) < 5 * rows.EXCERPT_BYTES for event in events.values())
+    errors = {key: event["context"]["error"] for key, event in letters.items()}
     assert errors["note"] == "the row has 30,000,004 bytes"
     assert errors["data"] == "the row has 4,000,004 bytes"
     assert errors["said"].startswith("the row has 4,000,1")
     assert errors["many"].startswith("the row has 6,000,1")
-    assert told["many"]["context"]["table"] == '"public"."planes"'
-    assert told["many"]["data"].startswith('{"event_id" : "many"')
+    assert letters["many"]["context"]["table"] == '"public"."planes"'
+    assert letters["many"]["data"].startswith('{"event_id" : "many"')
 
 
 def test_a_row_too_large_to_send_is_a_dead_letter(owner: Owner, source: Any) -> None:
@@ -214,8 +214,8 @@ def test_a_row_too_large_to_send_is_a_dead_letter(owner: Owner, source: Any) -> 
         "N2": "b",
         "N3": "d",
     }
-    each = syncs.list_syncs(owner.tenant, "planes")[0]
-    assert (each.changed, each.unchanged, each.refused, each.deleted) == (1, 1, 1, 0)
+    sync = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert (sync.changed, sync.unchanged, sync.refused, sync.deleted) == (1, 1, 1, 0)
 
 
 def test_a_task_that_fails_in_the_midst_of_a_query_ends(owner: Owner, source: Any) -> None:
@@ -232,8 +232,8 @@ def test_a_task_that_fails_in_the_midst_of_a_query_ends(owner: Owner, source: An
         except Transient as error:
             ended.append(error)
 
-    with load.opened(pipe, 1, full=False) as wanted:
-        (task,) = wanted.tasks
+    with load.opened(pipe, 1, full=False) as opened:
+        (task,) = opened.tasks
         thread = Thread(target=work, args=[task], daemon=True)
         thread.start()
         thread.join(PATIENCE_S)
@@ -244,9 +244,9 @@ def test_a_table_has_a_query_for_each_task_unless_it_is_small(owner: Owner, sour
     source.execute("CREATE TABLE planes (tail int PRIMARY KEY, note text)")
     source.execute("INSERT INTO planes SELECT n, repeat('x', 2000) FROM generate_series(1, 40000) n")
     pipe = pipes.create(owner.tenant, definition(PIPE))
-    with sessions.snapshot(addresses.url(owner.tenant, SOURCE)) as seen:
+    with sessions.snapshot(addresses.url(owner.tenant, SOURCE)) as session:
         for parallelism, count in ((1, 3), (4, 4), (64, 20)):
-            plan = reading.plan(seen, pipe, None, datetime.now(UTC), parallelism, full=True)
+            plan = reading.plan(session, pipe, None, datetime.now(UTC), parallelism, full=True)
             assert len(plan.queries) == count
-            keys = [key for query in plan.queries for key, _ in seen.execute(query).fetchall()]
+            keys = [key for query in plan.queries for key, _ in session.execute(query).fetchall()]
             assert sorted(map(int, keys)) == list(range(1, 40_001))

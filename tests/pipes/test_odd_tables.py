@@ -35,8 +35,8 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
 
 
 def latest(owner: Owner) -> dict[str, dict[str, Any]]:
-    found = dict(as_model(pages(owner, slug="planes")))
-    return {key: content for key, content in found.items() if content is not None}
+    contents = dict(as_model(pages(owner, slug="planes")))
+    return {key: content for key, content in contents.items() if content is not None}
 
 
 def as_reader(owner: Owner, source: Any) -> Any:
@@ -67,8 +67,8 @@ def test_columns_that_a_key_only_includes_are_none_of_it(owner: Owner, source: A
     source.execute("UPDATE planes SET seats = 190 WHERE id = 1; DELETE FROM planes WHERE id = 2")
     assert not bring(owner).is_full
     assert {key: row["seats"] for key, row in latest(owner).items()} == {"1": 190}
-    each = syncs.list_syncs(owner.tenant, "planes")[0]
-    assert (each.created, each.changed, each.deleted) == (0, 1, 1)
+    sync = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert (sync.created, sync.changed, sync.deleted) == (0, 1, 1)
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_what_a_cursor_was_may_have_another_name_now(owner: Owner, source: Any) 
     ],
 )
 @pytest.mark.sample(1)
-def test_a_table_that_is_another_one_is_brought_whole(owner: Owner, source: Any, change: str) -> None:
+def test_a_pipe_reads_a_replaced_table_whole(owner: Owner, source: Any, change: str) -> None:
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at text)")
     source.execute("INSERT INTO planes VALUES ('N1', 9)")
     pipes.create(owner.tenant, definition(BY_CURSOR))
@@ -254,7 +254,7 @@ def compares_partitions(owner: Owner, *, full: bool) -> bool:
         return b"relfilenode <> c.oid" in sent.read()
 
 
-def test_rows_of_a_partition_that_is_attached_later_are_brought(owner: Owner, source: Any) -> None:
+def test_a_pipe_sends_rows_of_a_partition_that_is_attached_later(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (tail text, at int, PRIMARY KEY (tail, at)) PARTITION BY RANGE (at)")
     source.execute("CREATE TABLE later PARTITION OF planes FOR VALUES FROM (100) TO (200)")
     source.execute("CREATE TABLE early (tail text, at int, PRIMARY KEY (tail, at)) PARTITION BY RANGE (at)")
@@ -280,9 +280,7 @@ def test_rows_of_a_partition_that_is_attached_later_are_brought(owner: Owner, so
     ],
 )
 @pytest.mark.sample(1)
-def test_a_table_of_which_a_partition_has_other_rows_is_brought_whole(
-    owner: Owner, source: Any, change: str
-) -> None:
+def test_a_pipe_reads_a_table_with_a_changed_partition_whole(owner: Owner, source: Any, change: str) -> None:
     columns = "tail text, at int, twice text GENERATED ALWAYS AS (tail || tail) STORED"
     source.execute(f"CREATE TABLE planes ({columns}, PRIMARY KEY (tail, at)) PARTITION BY RANGE (at)")
     source.execute("CREATE TABLE early PARTITION OF planes FOR VALUES FROM (0) TO (100)")
@@ -294,8 +292,8 @@ def test_a_table_of_which_a_partition_has_other_rows_is_brought_whole(
     assert not bring(owner).is_full
     source.execute(change)
     assert bring(owner).is_full
-    found = {row["tail"]: row["twice"] for row in latest(owner).values()}
-    assert found == dict(source.execute("SELECT tail, twice FROM planes").fetchall())
+    twice = {row["tail"]: row["twice"] for row in latest(owner).values()}
+    assert twice == dict(source.execute("SELECT tail, twice FROM planes").fetchall())
     source.execute("CREATE TABLE last PARTITION OF planes FOR VALUES FROM (200) TO (300); TRUNCATE last")
     assert not bring(owner).is_full
 
@@ -349,8 +347,8 @@ def test_values_do_not_depend_on_what_the_role_has_set(owner: Owner, source: Any
     if mode != "full":
         source.execute("UPDATE planes SET note = note")
     bring(owner, full=mode == "incremental")
-    each = syncs.list_syncs(owner.tenant, "planes")[0]
-    assert (each.created, each.changed, each.unchanged, each.deleted) == (0, 0, 1, 0)
+    sync = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert (sync.created, sync.changed, sync.unchanged, sync.deleted) == (0, 0, 1, 0)
     assert latest(owner) == before
 
 

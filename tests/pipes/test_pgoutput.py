@@ -20,14 +20,16 @@ ROWS = st.tuples(*[TEXTS] * len(COLUMNS))
 
 
 def relation(number: int, columns: Sequence[str]) -> bytes:
-    told = b"".join(b"\1" + name.encode() + b"\0" + bytes(8) for name in columns)
-    return b"R" + struct.pack(">I", number) + b"public\0planes\0d" + struct.pack(">H", len(columns)) + told
+    described = b"".join(b"\1" + name.encode() + b"\0" + bytes(8) for name in columns)
+    return (
+        b"R" + struct.pack(">I", number) + b"public\0planes\0d" + struct.pack(">H", len(columns)) + described
+    )
 
 
 def row(kind: str, values: Row) -> bytes:
     """Of a None the value is not told: it is null, or stored apart and unchanged."""
-    told = [b"nu"[n % 2 : n % 2 + 1] if each is None else _text(each) for n, each in enumerate(values)]
-    return kind.encode() + struct.pack(">H", len(values)) + b"".join(told)
+    fields = [b"nu"[n % 2 : n % 2 + 1] if value is None else _text(value) for n, value in enumerate(values)]
+    return kind.encode() + struct.pack(">H", len(values)) + b"".join(fields)
 
 
 def _text(value: str) -> bytes:
@@ -68,8 +70,8 @@ def test_the_keys_are_those_of_whole_rows(
         if kind == "U":  # of another form of the table
             messages.append(change("I", 8, row("N", [None, *key])))
             expected.add(key)
-    found = decoded(messages, key)
-    assert (found.keys, found.whole, found.messages) == (expected, False, len(messages))
+    log_changes = decoded(messages, key)
+    assert (log_changes.keys, log_changes.whole, log_changes.messages) == (expected, False, len(messages))
 
 
 def test_a_part_of_a_key_that_is_stored_apart_is_that_of_the_old_row() -> None:
@@ -83,15 +85,15 @@ def test_a_part_of_a_key_that_is_stored_apart_is_that_of_the_old_row() -> None:
 
 def test_a_commit_tells_where_it_ends_and_when() -> None:
     commit = b"C\0" + struct.pack(">QQq", 1, 0x1_0000_00FF, 86_400_000_000)
-    found = decoded([commit], ("a",))
-    assert (found.end, str(found.committed_at)) == ("1/FF", "2000-01-02 00:00:00+00:00")
+    log_changes = decoded([commit], ("a",))
+    assert (log_changes.end, str(log_changes.committed_at)) == ("1/FF", "2000-01-02 00:00:00+00:00")
 
 
 def test_a_change_without_its_key_is_an_error_and_a_truncation_is_all_rows() -> None:
     with pytest.raises(Terminal, match="without the key"):
         decoded([relation(7, COLUMNS), change("U", 7, row("N", ["a", None, "c", "d"]))], ("b",))
-    found = decoded([relation(7, COLUMNS), change("I", 7, row("N", COLUMNS)), b"T"], ("b",))
-    assert (found.whole, found.keys) == (True, set())
+    log_changes = decoded([relation(7, COLUMNS), change("I", 7, row("N", COLUMNS)), b"T"], ("b",))
+    assert (log_changes.whole, log_changes.keys) == (True, set())
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_KEYS", 9), ("MOST_KEY_CHARACTERS", 36)])
@@ -99,7 +101,9 @@ def test_keys_take_bounded_memory(bound: str, most: int, monkeypatch: pytest.Mon
     """What is known already counts once; beyond, all rows are read, and the log is read on to its end."""
     monkeypatch.setattr(pgoutput, bound, most)
     changes = [change("I", 7, row("N", (f"N{n % 9:03}", "b", "c", "d"))) for n in range(100)]
-    found = decoded([relation(7, COLUMNS), *changes], ("a",))
-    assert (len(found.keys), found.whole) == (9, False)
-    found = decoded([relation(7, COLUMNS), *changes, change("D", 7, row("K", ("more",))), *changes], ("a",))
-    assert (len(found.keys), found.whole, found.messages) == (0, True, 202)
+    log_changes = decoded([relation(7, COLUMNS), *changes], ("a",))
+    assert (len(log_changes.keys), log_changes.whole) == (9, False)
+    log_changes = decoded(
+        [relation(7, COLUMNS), *changes, change("D", 7, row("K", ("more",))), *changes], ("a",)
+    )
+    assert (len(log_changes.keys), log_changes.whole, log_changes.messages) == (0, True, 202)

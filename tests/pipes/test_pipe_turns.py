@@ -45,7 +45,7 @@ class Hostile:
     """A server that answers as another does, until it is to keep who asks waiting."""
 
     def __init__(self, service: Any) -> None:
-        self.service, self.asked = service, 0
+        self.service, self.requests = service, 0
         self.keeps_waiting_at: int | None = None
         """Number of the request that it never answers to the end; all are counted."""
         self.is_endless = False
@@ -53,11 +53,11 @@ class Hostile:
         self.is_waited_for = threading.Event()
 
     def __call__(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
-        self.asked += 1
-        status, told, body = self.service(method, path, headers)
-        if self.asked != self.keeps_waiting_at and not self.is_endless:
-            return status, told, body
-        return status, {**told, "Content-Length": str(10**9)}, self._drip(body)
+        self.requests += 1
+        status, answer_headers, body = self.service(method, path, headers)
+        if self.requests != self.keeps_waiting_at and not self.is_endless:
+            return status, answer_headers, body
+        return status, {**answer_headers, "Content-Length": str(10**9)}, self._drip(body)
 
     def _drip(self, body: bytes) -> Iterator[bytes]:
         yield body
@@ -69,9 +69,9 @@ class Hostile:
 
 
 @contextmanager
-def turns(**said: float) -> Iterator[None]:
+def turns(**seconds: float) -> Iterator[None]:
     """Runs have these turns, and are watched all the time."""
-    settings = PipeSettings(watch_seconds=0.05, **{"turn_seconds": 0, "give_way_seconds": 300} | said)
+    settings = PipeSettings(watch_seconds=0.05, **{"turn_seconds": 0, "give_way_seconds": 300} | seconds)
     with override_settings(load_settings().model_copy(update={"pipes": settings})):
         yield
 
@@ -95,18 +95,18 @@ def once_alone(owner: Owner, others_wait: OthersWait = no_one_waits) -> Sent:
 
 
 def latest(owner: Owner) -> set[str]:
-    found = dict(as_model(pages(owner, slug="copies")))
-    return {key for key, content in found.items() if content is not None}
+    contents = dict(as_model(pages(owner, slug="copies")))
+    return {key for key, content in contents.items() if content is not None}
 
 
-def test_a_feed_read_from_its_start_gives_way_and_is_gone_on_with_as_one_sync(owner: Owner) -> None:
+def test_a_feed_read_from_its_start_gives_way_and_continues_as_one_sync(owner: Owner) -> None:
     hostile = Hostile(service := Service())
     for name in "ABCDEFG":
         service.add(name, x=1)
     with web(hostile) as address, stored_source(owner.tenant, address):
         pipes.create(owner.tenant, definition(PIPE))
         syncs.allow(owner.tenant, "copies", 0.5)
-        hostile.keeps_waiting_at = hostile.asked + 3
+        hostile.keeps_waiting_at = hostile.requests + 3
         first = take_turn(owner, hostile)
         assert (first.is_full, first.rows, first.more) == (True, 4, True), "two pages were whole"
         settle(owner)
@@ -122,7 +122,7 @@ def test_a_feed_read_from_its_start_gives_way_and_is_gone_on_with_as_one_sync(ow
 
         service.generation, service.log = 2, service.log[:5]  # all anew, and two are gone
         hostile.is_waited_for.clear()
-        hostile.keeps_waiting_at = hostile.asked + 3  # the first tells that it begins anew
+        hostile.keeps_waiting_at = hostile.requests + 3  # the first tells that it begins anew
         assert take_turn(owner, hostile).rows == 2
         settle(owner)
         assert latest(owner) == set("ABCDEFG"), "nothing is deleted before all is read"
@@ -142,13 +142,13 @@ def test_a_feed_gives_way_after_its_last_whole_page_and_without_one_it_fails(own
         behind = pipes.find(owner.tenant, "planes").lag_seconds
         for name in "BCDE":
             service.add(name, x=1)
-        hostile.keeps_waiting_at = hostile.asked + 3  # the first only asks whether it goes on
+        hostile.keeps_waiting_at = hostile.requests + 3  # the first only asks whether it goes on
         assert take_turn(owner, hostile).rows == 2
         settle(owner)
         assert (counts(owner)[0], latest(owner)) == (SyncState.DONE, set("ABC"))
         after = pipes.find(owner.tenant, "planes").lag_seconds
         assert (after or 0) > (behind or 0) > 0, "it is as far behind as before"
-        hostile.keeps_waiting_at = hostile.asked + 2
+        hostile.keeps_waiting_at = hostile.requests + 2
         with pytest.raises(Transient, match="has not sent a page") as error:
             take_turn(owner, hostile)
         assert error.value.where["bytes"]
@@ -246,7 +246,7 @@ def test_a_transform_takes_no_place_of_those_that_bring_something_in() -> None:
     assert ways == {"computed": "computed", "in": "in"}
     configuration = yaml.safe_load((ROOT / "dagster_home/dagster.yaml").read_text())
     limits = configuration["concurrency"]["runs"]["tag_concurrency_limits"]
-    assert {each["value"] for each in limits if each["key"] == WAY} == {"in", "out", "computed"}
+    assert {limit["value"] for limit in limits if limit["key"] == WAY} == {"in", "out", "computed"}
 
 
 @dg.job

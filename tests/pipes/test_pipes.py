@@ -50,13 +50,13 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
 
 
 def latest(owner: Owner, slug: str = "planes") -> dict[str, dict[str, Any]]:
-    found = dict(as_model(pages(owner, slug=slug)))
-    return {key: content for key, content in found.items() if content is not None}
+    contents = dict(as_model(pages(owner, slug=slug)))
+    return {key: content for key, content in contents.items() if content is not None}
 
 
 def counts(owner: Owner, slug: str = "planes") -> tuple[str, int, int, int, int]:
-    each = syncs.list_syncs(owner.tenant, slug)[0]
-    return each.state, each.created, each.changed, each.unchanged, each.deleted
+    sync = syncs.list_syncs(owner.tenant, slug)[0]
+    return sync.state, sync.created, sync.changed, sync.unchanged, sync.deleted
 
 
 def test_a_table_becomes_entities_and_stays_what_the_source_is(owner: Owner, source: Any) -> None:
@@ -91,11 +91,11 @@ def test_a_definition_that_is_invalid_today_stops_no_other_pipe(
         pipes.create(other.tenant, definition(PIPE))
     pipes.ask(owner.tenant, "planes")
     with superuser() as connection:
-        said = "UPDATE pipes SET definition = '{}', asked_at = now() WHERE tenant_id = %s"
-        connection.execute(said, [other.tenant.tenant_id])
+        update = "UPDATE pipes SET definition = '{}', asked_at = now() WHERE tenant_id = %s"
+        connection.execute(update, [other.tenant.tenant_id])
     mine = (owner.tenant.slug, other.tenant.slug)
     for listed in (pipes.list_all_pipes(), pipes.due()):
-        assert [each.tenant.slug for each in listed if each.tenant.slug in mine] == [owner.tenant.slug]
+        assert [pipe.tenant.slug for pipe in listed if pipe.tenant.slug in mine] == [owner.tenant.slug]
     assert f"pipe planes of tenant {other.tenant.slug} does not run" in caplog.text
     with superuser() as connection:
         connection.execute("DELETE FROM pipes WHERE tenant_id = %s", [other.tenant.tenant_id])
@@ -155,8 +155,8 @@ def test_what_a_run_has_sent_to_its_end_is_due_at_once(owner: Owner, source: Any
 def test_an_incremental_pipe_goes_on_from_what_has_settled(owner: Owner, source: Any) -> None:
     source.execute(TABLE)
     source.execute("INSERT INTO planes SELECT 'N' || n, n, 1, '2026-01-01' FROM generate_series(1, 9) n")
-    said = PIPE | {"mode": "incremental", "cursor": "changed", "overlap": "1 hour"}
-    pipes.create(owner.tenant, definition(said))
+    incremental = PIPE | {"mode": "incremental", "cursor": "changed", "overlap": "1 hour"}
+    pipes.create(owner.tenant, definition(incremental))
     sent = run(spark(), owner.tenant, "planes", 2)
     assert sent.is_full
     assert pipes.find(owner.tenant, "planes").position is None, "its rows are not in the log yet"
@@ -176,7 +176,7 @@ def test_an_incremental_pipe_goes_on_from_what_has_settled(owner: Owner, source:
     assert bring(owner).is_full
     assert counts(owner) == (SyncState.DONE, 0, 1, 8, 1)
     pipes.delete(owner.tenant, "planes")
-    assert pipes.create(owner.tenant, definition(said)).position is None, "another one of this name"
+    assert pipes.create(owner.tenant, definition(incremental)).position is None, "another one of this name"
     assert bring(owner).is_full
 
 
@@ -199,7 +199,7 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
         run(spark(), owner.tenant, "planes", 2)
     assert "ConnectionError" in str(pipes.find(owner.tenant, "planes").error)
     (issue,) = [
-        each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
+        issue for issue in find_issues({}, 0)[0].issues if issue.about.get("tenant") == owner.tenant.slug
     ]
     assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "planes")
     ingest(owner)  # what was sent
@@ -212,23 +212,23 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
     assert day == pipes.LastDay(created=21, unchanged=18 + 19, deleted=2)
 
 
-def test_a_task_that_failed_is_told_by_its_exception_alone(owner: Owner, source: Any) -> None:
+def test_the_error_of_a_failed_task_is_its_exception_alone(owner: Owner, source: Any) -> None:
     source.execute(TABLE)
     pipes.create(owner.tenant, definition(PIPE))
     stack = 'Traceback (most recent call last):\n  File "/secret/place.py", line 1, in run\n'
     raised = "ValueError: 1\n\nAnother:\n\npsycopg.errors.InvalidDatetimeFormat: 'banana'\nLINE 1: banana\n"
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
         progress.failed(connection, "planes", PythonException(f"In a worker.\n{stack}{raised}"))
-    told = str(pipes.find(owner.tenant, "planes").error)
-    assert "a task failed with psycopg.errors.InvalidDatetimeFormat;" in told
-    assert not any(word in told for word in ("secret", "banana", "Traceback"))
+    error = str(pipes.find(owner.tenant, "planes").error)
+    assert "a task failed with psycopg.errors.InvalidDatetimeFormat;" in error
+    assert not any(word in error for word in ("secret", "banana", "Traceback"))
 
 
-def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any) -> None:
+def test_a_source_that_a_pipe_cannot_read_is_refused(owner: Owner, source: Any) -> None:
     source.execute(TABLE)
     source.execute("CREATE TABLE keyless (a int); CREATE VIEW v AS SELECT 1 AS a")
     source.execute("CREATE TABLE odd (a int PRIMARY KEY, _b int); CREATE TABLE loose (a int UNIQUE, b int)")
-    for said, why in (
+    for members, why in (
         ({"table": "keyless"}, "no primary key"),
         ({"table": "v"}, "the source is not a table"),
         ({"table": "odd"}, "begins with _"),
@@ -249,7 +249,7 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
         ),
     ):
         with pytest.raises((UserError, NotFound), match=why):
-            pipes.create(owner.tenant, definition(PIPE | said))
+            pipes.create(owner.tenant, definition(PIPE | members))
     assert pipes.list_pipes(owner.tenant) == []
     (file,) = (addresses.pulse_home() / "sources" / owner.tenant.slug).iterdir()
     file.chmod(0o644)
@@ -307,25 +307,25 @@ def test_each_type_by_its_rule(owner: Owner, source: Any) -> None:
     source.execute(f"INSERT INTO kinds VALUES (1, 'x/y', {values})")
     source.execute("INSERT INTO kinds (a, b) VALUES (2, 'nulls')")
     source.execute("INSERT INTO kinds (a, b, c14) VALUES (3, 'never', 'infinity')")
-    said = PIPE | {"pipe": "kinds", "table": "public.kinds", "dataset": "kinds"}
-    pipes.create(owner.tenant, definition(said))
+    kinds = PIPE | {"pipe": "kinds", "table": "public.kinds", "dataset": "kinds"}
+    pipes.create(owner.tenant, definition(kinds))
     bring(owner, "kinds")
-    found = latest(owner, "kinds")
-    assert set(found) == {'["1", "x/y"]', '["2", "nulls"]'}, "an infinite moment is a dead letter"
+    contents = latest(owner, "kinds")
+    assert set(contents) == {'["1", "x/y"]', '["2", "nulls"]'}, "an infinite moment is a dead letter"
     assert owner.dead_letters()[0]["dataset"] == "kinds"
-    row = found['["1", "x/y"]']
+    row = contents['["1", "x/y"]']
     for number, (kind, _, expected) in enumerate(TYPES):
         value = row[f"c{number}"]
         value = json.loads(value) if kind == "jsonb" and isinstance(value, str) else value
         assert value == expected, kind
-    assert set(found['["2", "nulls"]']) == {"a", "b"}
+    assert set(contents['["2", "nulls"]']) == {"a", "b"}
     assert syncs.list_syncs(owner.tenant, "kinds")[0].refused == 1
 
 
 def test_columns_have_the_names_that_queries_use(owner: Owner, source: Any) -> None:
     names = ["r", "t", "e", "s", "k", "d", "v", "c0", "there", "size", "planes"]
     source.execute(
-        f"CREATE TABLE planes (tail text PRIMARY KEY, {', '.join(f'{each} real' for each in names)})"
+        f"CREATE TABLE planes (tail text PRIMARY KEY, {', '.join(f'{name} real' for name in names)})"
     )
     source.execute(f"INSERT INTO planes VALUES ('N1', {', '.join(map(str, range(len(names))))})")
     table = tables.inspect(source, definition(PIPE))
@@ -359,21 +359,21 @@ def test_a_request_stands_until_a_run_that_began_after_it_has_ended(
 ) -> None:
     """So one whose process is killed is begun again, though the pipe has no schedule."""
 
-    def asked() -> bool:
+    def is_due() -> bool:
         return owner.tenant in [pipe.tenant for pipe in pipes.due()]
 
     source.execute(TABLE)
     pipes.create(owner.tenant, definition(PIPE))
     pipes.ask(owner.tenant, "planes")
     during: list[bool] = []
-    at("pipe.loaded", lambda: during.append(asked()))
+    at("pipe.loaded", lambda: during.append(is_due()))
     bring(owner)
-    assert (during, asked()) == ([True], False)
+    assert (during, is_due()) == ([True], False)
     at("pipe.begun", lambda: pipes.ask(owner.tenant, "planes"))
     bring(owner)
-    assert asked(), "the next one"
+    assert is_due(), "the next one"
     pipes.pause(owner.tenant, "planes", paused=True)
-    assert not asked()
+    assert not is_due()
 
 
 @pytest.mark.slow
@@ -391,13 +391,13 @@ def test_the_sensor_launches_what_is_due_as_an_asset_of_the_tenant(owner: Owner,
 
         for request in find_issues().dynamic_partitions_requests:
             instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
-        (launched,) = [each for each in find_issues().run_requests if each.partition_key == slug]
+        (launched,) = [request for request in find_issues().run_requests if request.partition_key == slug]
         job = loaded.resolve_job_def("pipes")
         done = job.execute_in_process(
             instance=instance, partition_key=slug, asset_selection=launched.asset_selection
         )
-        (found,) = done.asset_materializations_for_node("run_pipes")
-        assert found.metadata["rows"].value == 1
+        (materialization,) = done.asset_materializations_for_node("run_pipes")
+        assert materialization.metadata["rows"].value == 1
     assert pipes.find(owner.tenant, "planes").asked_at is None
     ingest(owner)
     assert latest(owner) == {"N1": {"tail": "N1", "changed": latest(owner)["N1"]["changed"]}}
@@ -434,7 +434,7 @@ def test_a_tenant_with_many_due_pipes_has_few_runs_queued(owner: Owner, source: 
         assert launched(instance) == [names[2], names[3]], "and not the one whose run has just failed"
 
 
-def test_a_run_that_ends_while_the_sensor_looks_is_not_launched_again(
+def test_a_run_that_ends_while_the_sensor_checks_is_not_launched_again(
     owner: Owner, source: Any, at: AtPoint
 ) -> None:
     source.execute(TABLE)
@@ -445,7 +445,7 @@ def test_a_run_that_ends_while_the_sensor_looks_is_not_launched_again(
     def requested(instance: dg.DagsterInstance) -> list[str]:
         result = pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
         requests = (result.run_requests or []) if isinstance(result, dg.SensorResult) else []
-        return [each.tags[PIPE_TAG] for each in requests if each.partition_key == owner.tenant.slug]
+        return [request.tags[PIPE_TAG] for request in requests if request.partition_key == owner.tenant.slug]
 
     with dg.DagsterInstance.ephemeral() as instance:
         assert requested(instance) == [tag]

@@ -54,9 +54,9 @@ def source(owner: Owner) -> Iterator[Any]:
 
 @pytest.fixture
 def folder(owner: Owner) -> Iterator[Folder]:
-    found = Folder()
-    with stored_source(owner.tenant, found.address):
-        yield found
+    folder = Folder()
+    with stored_source(owner.tenant, folder.address):
+        yield folder
 
 
 def sell(source: Any, first: int, last: int) -> None:
@@ -65,7 +65,7 @@ def sell(source: Any, first: int, last: int) -> None:
 
 def ids(owner: Owner) -> list[str]:
     """Ids of all rows, however often each is there."""
-    return sorted((row["id"] for row in owner.rows("sales")), key=lambda each: (len(each), each))
+    return sorted((row["id"] for row in owner.rows("sales")), key=lambda number: (len(number), number))
 
 
 def numbers(first: int, last: int) -> list[str]:
@@ -74,13 +74,13 @@ def numbers(first: int, last: int) -> list[str]:
 
 def counts(owner: Owner) -> tuple[str, int, int, int]:
     """State, new, unchanged and refused of the last run; nothing of events is changed or deleted."""
-    each = syncs.list_syncs(owner.tenant, "sales")[0]
-    assert (each.is_full, each.changed, each.deleted) == (False, 0, 0)
-    return each.state, each.created, each.unchanged, each.refused
+    sync = syncs.list_syncs(owner.tenant, "sales")[0]
+    assert (sync.is_full, sync.changed, sync.deleted) == (False, 0, 0)
+    return sync.state, sync.created, sync.unchanged, sync.refused
 
 
-def lines(*each: Mapping[str, Any]) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in each)
+def lines(*rows: Mapping[str, Any]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def test_rows_that_are_appended_become_events_each_once(owner: Owner, source: Any) -> None:
@@ -123,7 +123,7 @@ def test_what_is_deleted_or_changed_in_the_source_stays_as_it_came(owner: Owner,
     bring(owner, "sales")
     assert counts(owner) == (SyncState.DONE, 0, 0, 0)
     assert sync_deletions.syncs_awaiting_approval() == [
-        each for each in sync_deletions.syncs_awaiting_approval() if each.tenant != owner.tenant.slug
+        sync for sync in sync_deletions.syncs_awaiting_approval() if sync.tenant != owner.tenant.slug
     ]
     assert ids(owner) == numbers(1, 20)
     assert {row["shop"] for row in owner.rows("sales")} == {"a"}
@@ -157,9 +157,9 @@ def test_a_row_without_a_time_is_a_dead_letter_that_says_why(owner: Owner, sourc
     pipes.create(owner.tenant, definition(PIPE))
     bring(owner, "sales")
     assert (counts(owner), ids(owner)) == ((SyncState.DONE, 2, 0, 5), ["1", "2"])
-    letters = {json.loads(each["payload"])["event_id"]: each for each in owner.dead_letters()}
+    letters = {json.loads(letter["payload"])["event_id"]: letter for letter in owner.dead_letters()}
     assert sorted(letters) == numbers(3, 7)
-    assert {(each["dataset"], each["reason"], each["pointer"]) for each in letters.values()} == {
+    assert {(letter["dataset"], letter["reason"], letter["pointer"]) for letter in letters.values()} == {
         ("sales", "invalid_timestamp", "/timestamp")
     }
     assert "missing" in letters["3"]["detail"]
@@ -172,8 +172,8 @@ def test_an_infinite_cursor_does_not_end_the_pipe(owner: Owner, source: Any) -> 
     """The time of a row is the usual cursor, and nothing would be beyond that of one that is infinite."""
     sell(source, 1, 3)
     source.execute("INSERT INTO sales VALUES (4, 'infinity'), (5, '-infinity')")
-    said = PIPE | {"mode": "incremental", "cursor": "sold_at", "overlap": "1 minute"}
-    pipes.create(owner.tenant, definition(said))
+    incremental = PIPE | {"mode": "incremental", "cursor": "sold_at", "overlap": "1 minute"}
+    pipes.create(owner.tenant, definition(incremental))
     bring(owner, "sales")
     assert (counts(owner), ids(owner)) == ((SyncState.DONE, 3, 0, 2), numbers(1, 3))
     assert pipes.find(owner.tenant, "sales").position == "2026-03-01 03:00:00+00"
@@ -200,8 +200,8 @@ def test_what_has_no_zone_is_read_in_utc(
     source.execute("INSERT INTO odd VALUES (%s, 1)", [value])
     if kind != "moments":
         source.execute("INSERT INTO odd VALUES ('infinity', 2)")
-    said = PIPE | {"table": "odd", "timestamp": "timestamp"}
-    pipes.create(owner.tenant, definition(said))
+    odd = PIPE | {"table": "odd", "timestamp": "timestamp"}
+    pipes.create(owner.tenant, definition(odd))
     bring(owner, "sales")
     (row,) = owner.rows("sales")
     assert (row["timestamp"], row["n"], row["_extra"]) == (moment, 1, None)
@@ -283,14 +283,14 @@ def test_claims_of_what_a_pipe_brings_never_expire(owner: Owner, source: Any, de
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_an_event_that_was_erased_is_not_brought_again(owner: Owner, source: Any) -> None:
+def test_a_pipe_does_not_send_an_erased_event_again(owner: Owner, source: Any) -> None:
     sell(source, 1, 5)
     source.execute("UPDATE sales SET shop = 'ada' WHERE number = 3")
     pipes.create(owner.tenant, definition(PIPE))
     bring(owner, "sales")
     with with_settings(UPKEEP__CLAIM_DAYS=30):
         receipt = erasure.erase(owner.tenant, "sales", "shop=ada")
-        (claims,) = (each for each in receipt["remains"] if each["where"].startswith("claims"))
+        (claims,) = (remainder for remainder in receipt["remains"] if remainder["where"].startswith("claims"))
         assert (claims["until"], "a pipe may send" in claims["why"]) == (None, True)
         bring(owner, "sales", full=True)
     assert (counts(owner), ids(owner)) == ((SyncState.DONE, 0, 5, 0), ["1", "2", "4", "5"])
@@ -323,18 +323,18 @@ def test_lines_of_files_become_events_each_once(owner: Owner, folder: Folder) ->
     assert counts(owner) == (SyncState.DONE, 2, 3, 4)
     folder.remove("1.ndjson")
     bring(owner, "sales")
-    found = {row["id"]: row for row in owner.rows("sales")}
-    assert sorted(found) == ids(owner) == numbers(1, 4), "of a file that is gone the events stay"
-    assert found["1"]["timestamp"] == datetime(2026, 3, 1, 10, tzinfo=UTC)
-    assert found["3"]["timestamp"] == datetime(2026, 3, 3, tzinfo=UTC)
-    assert json.loads(found["1"]["_extra"]) == {"_by": "x"}, "nothing of a row is left out"
-    letters = [json.loads(each["payload"]) for each in owner.dead_letters()]  # of two runs
-    told = {each["event_id"]: each["context"]["error"] for each in letters}
-    assert told["5"] == "the row has no sold_at"
-    assert all(told[each].startswith("sold_at: not an RFC 3339") for each in ("6", "7", "8"))
-    assert {each["context"]["file"] for each in letters} == {"2.ndjson"}
-    assert sorted(each["context"]["line"] for each in letters) == [4, 4, 5, 5, 6, 6, 7, 7]
-    assert {each["data"].get("sold_at") for each in letters} == {None, 1773900000, "yesterday"}
+    rows = {row["id"]: row for row in owner.rows("sales")}
+    assert sorted(rows) == ids(owner) == numbers(1, 4), "of a file that is gone the events stay"
+    assert rows["1"]["timestamp"] == datetime(2026, 3, 1, 10, tzinfo=UTC)
+    assert rows["3"]["timestamp"] == datetime(2026, 3, 3, tzinfo=UTC)
+    assert json.loads(rows["1"]["_extra"]) == {"_by": "x"}, "nothing of a row is left out"
+    letters = [json.loads(letter["payload"]) for letter in owner.dead_letters()]  # of two runs
+    errors = {letter["event_id"]: letter["context"]["error"] for letter in letters}
+    assert errors["5"] == "the row has no sold_at"
+    assert all(errors[number].startswith("sold_at: not an RFC 3339") for number in ("6", "7", "8"))
+    assert {letter["context"]["file"] for letter in letters} == {"2.ndjson"}
+    assert sorted(letter["context"]["line"] for letter in letters) == [4, 4, 5, 5, 6, 6, 7, 7]
+    assert {letter["data"].get("sold_at") for letter in letters} == {None, 1773900000, "yesterday"}
     folder.write("1.ndjson", lines({"number": 9}, {"number": 10}))
     with pytest.raises(UserError, match="the file has no column sold_at") as caught:
         bring(owner, "sales")
@@ -368,11 +368,11 @@ def test_rows_of_parquet_files_become_events(owner: Owner, folder: Folder) -> No
     assert ids(owner) == numbers(1, 4)
 
 
-def test_what_makes_no_events_is_refused_with_words(owner: Owner, source: Any, folder: Folder) -> None:
+def test_a_pipe_that_makes_no_events_is_refused(owner: Owner, source: Any, folder: Folder) -> None:
     with database(owner.tenant) as other:
         other.execute(TABLE)
         other.execute("CREATE TABLE times (n int PRIMARY KEY, sold_at time, all_of timestamptz[], t text)")
-        for said, why in (
+        for members, why in (
             ({"mode": "changes"}, "which are only appended: changes are not captured"),
             ({"timestamp": ""}, "timestamp names no column"),
             ({"timestamp": "nowhere"}, "no column nowhere, which is the events' timestamp"),
@@ -381,15 +381,15 @@ def test_what_makes_no_events_is_refused_with_words(owner: Owner, source: Any, f
             ({"table": "times", "timestamp": "t"}, "the column t is not a time"),
         ):
             with pytest.raises((UserError, NotFound), match=why):
-                pipes.create(owner.tenant, definition(PIPE | said))
-        for said in (
+                pipes.create(owner.tenant, definition(PIPE | members))
+        for members in (
             {"pipe": "p", "dataset": "d", "transform": "SELECT id FROM planes"},
             {"pipe": "p", "dataset": "d", "source": SOURCE, "feed": "/v1/datasets/planes/entities"},
             {"pipe": "p", "from": "d", "to": SOURCE, "table": "t"},
         ):
             with pytest.raises(UserError, match="only rows of tables and files become events"):
-                definition(said | {"timestamp": "at"})
-        without = {name: each for name, each in PIPE.items() if name != "timestamp"}
+                definition(members | {"timestamp": "at"})
+        without = {name: value for name, value in PIPE.items() if name != "timestamp"}
         with pytest.raises(UserError, match="brings entities, and this is a dataset of events"):
             pipes.create(owner.tenant, definition(without | {"dataset": "orders"}))
         strict = '{"type": "object", "properties": {"sold_at": {}}, "required": ["sold_at"]}'
@@ -437,16 +437,16 @@ def test_what_is_beyond_the_quota_is_set_aside_and_comes_once(owner: Owner, sour
 
 def test_a_definition_without_a_timestamp_is_what_it_was() -> None:
     """A digest of it is in the positions of files, by which a pipe that exists goes on."""
-    said = definition({"pipe": "p", "source": "s", "path": "a.csv", "key": ["tail"], "dataset": "d"})
-    assert said.other_end.document == {
+    parsed = definition({"pipe": "p", "source": "s", "path": "a.csv", "key": ["tail"], "dataset": "d"})
+    assert parsed.other_end.document == {
         "source": "s",
         "path": "a.csv",
         "format": "csv",
         "key": ["tail"],
     }
-    for each in (PIPE, FILES | {"path": "a.csv"}):
-        assert definition(definition(each).document) == definition(each)
-        assert definition(each).kind == DatasetKind.EVENTS
+    for members in (PIPE, FILES | {"path": "a.csv"}):
+        assert definition(definition(members).document) == definition(members)
+        assert definition(members).kind == DatasetKind.EVENTS
     assert "timestamp" not in definition({**PIPE, "timestamp": None}).document
 
 

@@ -80,8 +80,8 @@ def latest(owner: Owner) -> dict[str, Any]:
 
 
 def states(other: Owner) -> list[tuple[bool, str, int]]:
-    found = syncs.list_syncs(other.tenant, "countries")
-    return [(each.is_full, each.state, each.parts) for each in reversed(found)]
+    listed = syncs.list_syncs(other.tenant, "countries")
+    return [(sync.is_full, sync.state, sync.parts) for sync in reversed(listed)]
 
 
 def test_what_is_there_and_what_changes_comes_to_the_service(owner: Owner, other: Owner) -> None:
@@ -100,14 +100,14 @@ def test_what_is_there_and_what_changes_comes_to_the_service(owner: Owner, other
     assert states(other) == [(True, SyncState.DONE, 1), (False, SyncState.DONE, 1)]
     deliver(owner.tenant, "out")
     assert len(states(other)) == 2, "nothing is new"
-    found = pipes.find(owner.tenant, "out")
+    pipe = pipes.find(owner.tenant, "out")
     place = f"{registry.current_log(owner.tenant, 'countries').generation}-7"
-    assert (found.behind, found.error, found.position) == (0, None, place)
+    assert (pipe.behind, pipe.error, pipe.position) == (0, None, place)
 
 
 @pytest.mark.parametrize("point", often(POINTS, "push.answered"))
 @pytest.mark.parametrize("which", [2, *(pytest.param(which, marks=pytest.mark.slow) for which in (1, 3))])
-def test_a_run_that_is_killed_is_gone_on_with_in_its_chain(
+def test_a_run_continues_the_chain_of_a_killed_run(
     owner: Owner, other: Owner, point: str, which: int
 ) -> None:
     write(owner, *((f"C{n}", {"people": n}) for n in range(3)))
@@ -117,12 +117,12 @@ def test_a_run_that_is_killed_is_gone_on_with_in_its_chain(
     settle(other)
     assert latest(other) == latest(owner)
     log = as_model(pages(other))
-    assert len(log) == len({str(each) for each in log}) == 4, "no version comes twice"
+    assert len(log) == len({str(entry) for entry in log}) == 4, "no version comes twice"
     assert {state for _, state, _ in states(other)} == {SyncState.DONE}
     assert [is_full for is_full, _, _ in states(other)].count(True) == 1
 
 
-def test_a_delivery_gives_way_between_requests_and_is_gone_on_with(
+def test_a_delivery_gives_way_between_requests_and_continues(
     owner: Owner, other: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = list[Turn]()
@@ -166,10 +166,10 @@ def test_a_chain_that_somebody_breaks_begins_anew(owner: Owner, other: Owner, at
     key = keys.issue_key(other.tenant, "else", [KeyScope.COLLECT]).text
 
     def another_begins() -> None:
-        said = {"is_full": True, "sequence_id": "x", "request_id": "1", "is_first": True}
+        parameters = {"is_full": True, "sequence_id": "x", "request_id": "1", "is_first": True}
         with api.client(key) as client:
             place = "/v1/datasets/countries/entities"
-            assert client.post(place, params=said, json={"_id": "theirs"}).status_code == 202
+            assert client.post(place, params=parameters, json={"_id": "theirs"}).status_code == 202
 
     pipes.reset(owner.tenant, "out")
     reading.FIRST, push.BYTES, before = 1, 1, (reading.FIRST, push.BYTES)
@@ -211,15 +211,15 @@ def test_what_the_service_refuses_is_counted_and_a_page_of_nothing_else_stops_th
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Gives the answers that a test wants, and remembers what was asked."""
+    """Gives the answers of a test, and records the requests."""
 
-    wanted: list[tuple[int, dict[str, str], bytes]]
-    asked: list[tuple[str, dict[str, str], bytes]]
+    answers: list[tuple[int, dict[str, str], bytes]]
+    requests: list[tuple[str, dict[str, str], bytes]]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.asked.append((self.path, dict(self.headers), body))
-        status, headers, answer = self.wanted.pop(0) if len(self.wanted) > 1 else self.wanted[0]
+        self.requests.append((self.path, dict(self.headers), body))
+        status, headers, answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         self.send_response(status)
         for name, value in ({"Content-Length": str(len(answer))} | headers).items():
             self.send_header(name, value)
@@ -231,9 +231,9 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def service(*wanted: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, type[Answers]]]:
-    """An address of a service, and what it was asked."""
-    handler = type("Handler", (Answers,), {"wanted": list(wanted), "asked": []})
+def service(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, type[Answers]]]:
+    """An address of a service, and its handler, which records the requests."""
+    handler = type("Handler", (Answers,), {"answers": list(answers), "requests": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}", handler
@@ -246,19 +246,19 @@ def test_a_service_that_is_busy_is_asked_again_and_no_other_place_ever() -> None
     with service((503, {"Retry-After": "7"}, b""), (502, {}, b""), taken) as (place, handler):
         with Service(f"http://u:s3cret@{place}/x?a=b", waited.append) as sink:
             assert sink.push({"request_id": "1-2"}, b"{}").refused == 1
-        asked, backed_off = waited
-        assert 7 <= asked <= 8.4, "as long as it asks for, and not all at the same moment"
+        requested, backed_off = waited
+        assert 7 <= requested <= 8.4, "as long as it asks for, and not all at the same moment"
         assert 1 <= backed_off <= 1.2
-        assert [path for path, _, _ in handler.asked] == ["/x?a=b&request_id=1-2"] * 3
-        assert handler.asked[0][1]["Authorization"].startswith("Basic ")
-    with service((200, {}, b"")) as (elsewhere, unasked):
+        assert [path for path, _, _ in handler.requests] == ["/x?a=b&request_id=1-2"] * 3
+        assert handler.requests[0][1]["Authorization"].startswith("Basic ")
+    with service((200, {}, b"")) as (elsewhere, idle):
         with (
             service((307, {"Location": f"http://{elsewhere}/"}, b"")) as (place, _),
             pytest.raises(UserError, match="307"),
             Service(f"http://:s3cret@{place}/") as sink,
         ):
             sink.push({}, b"{}")
-        assert unasked.asked == []
+        assert idle.requests == []
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_an_answer_is_not_asked_for_in_a_compressed_form() -> None:
     with service(packed) as (place, handler), Service(f"http://{place}/") as sink:
         with pytest.raises(UserError, match="compressed"):
             sink.push({}, b"{}")
-        assert handler.asked[0][1]["Accept-Encoding"] == "identity"
+        assert handler.requests[0][1]["Accept-Encoding"] == "identity"
 
 
 @pytest.mark.parametrize(
@@ -405,12 +405,12 @@ def test_no_error_tells_a_secret(answer: tuple[int, dict[str, str], bytes], kind
 
 
 def test_an_address_of_the_other_kind_is_refused(owner: Owner) -> None:
-    for address, said, why in (
+    for address, members, why in (
         ("host=db password=s3cret", PIPE, "does not begin with http"),
         ("http://:s3cret@host/", PIPE | {"table": "x"}, "leads to a service"),
     ):
         with stored_source(owner.tenant, address), pytest.raises(UserError, match=why) as raised:
-            pipes.create(owner.tenant, definition(said))
+            pipes.create(owner.tenant, definition(members))
         assert "s3cret" not in str(raised.value)
     with pytest.raises(UserError, match="not a URL"):
         Service("http://[:s3cret")

@@ -65,13 +65,13 @@ def push(owner: Owner, *entities: tuple[str, dict[str, Any]]) -> None:
 
 
 def rows(sink: Any, columns: str = "name, people") -> dict[str, tuple[Any, ...]]:
-    found = sink.execute(f"SELECT id, {columns} FROM copied").fetchall()
-    return {key: tuple(rest) for key, *rest in found}
+    copied = sink.execute(f"SELECT id, {columns} FROM copied").fetchall()
+    return {key: tuple(rest) for key, *rest in copied}
 
 
 def position(sink: Any) -> int:
-    ((found,),) = sink.execute("SELECT updated FROM pulse_positions").fetchall()
-    return int(found)
+    ((updated,),) = sink.execute("SELECT updated FROM pulse_positions").fetchall()
+    return int(updated)
 
 
 def test_what_is_new_changed_and_gone_comes_to_the_table(owner: Owner, sink: Any) -> None:
@@ -95,12 +95,14 @@ def test_what_is_new_changed_and_gone_comes_to_the_table(owner: Owner, sink: Any
     run = deliver(owner.tenant, "out")
     assert (run.is_full, run.counts.upserted, run.counts.deleted) == (False, 2, 1)
     assert rows(sink, "name, people, note") == {"DE": ("Germany", None, "mine"), "IT": (None, 59, None)}
-    found = pipes.find(owner.tenant, "out")
+    pipe = pipes.find(owner.tenant, "out")
     generation = registry.current_log(owner.tenant, "countries").generation
-    assert (found.behind, found.position, found.error) == (0, f"{generation}-{position(sink)}", None)
+    assert (pipe.behind, pipe.position, pipe.error) == (0, f"{generation}-{position(sink)}", None)
     assert exposed(owner)["pulse_pipe_behind", ""] == 0
-    assert found.lag_seconds is not None
-    assert [(each.state, each.is_full) for each in pipes.list_deliveries(owner.tenant, "out", 9)] == [
+    assert pipe.lag_seconds is not None
+    assert [
+        (delivery.state, delivery.is_full) for delivery in pipes.list_deliveries(owner.tenant, "out", 9)
+    ] == [
         ("done", False),
         ("done", True),
     ]
@@ -116,7 +118,7 @@ def in_small_batches(tenant: Tenant, name: str) -> None:
 
 @pytest.mark.parametrize("point", often(POINTS, "sink.written", "sink.after_commit"))
 @pytest.mark.sample(1)
-def test_a_run_that_is_killed_is_gone_on_with(owner: Owner, sink: Any, point: str) -> None:
+def test_a_run_continues_after_a_killed_run(owner: Owner, sink: Any, point: str) -> None:
     """The kill is at the second of several batches, with the only version of C2."""
     pipes.create(owner.tenant, definition(PIPE))
     push(
@@ -127,18 +129,19 @@ def test_a_run_that_is_killed_is_gone_on_with(owner: Owner, sink: Any, point: st
     )
     which = "" if point == "sink.held" else "@2"
     forked(in_small_batches, owner.tenant, "out", PULSE_FAIL_POINT=point + which).killed()
-    assert [each.state for each in pipes.list_deliveries(owner.tenant, "out", 9)] == ["running"]
+    assert [delivery.state for delivery in pipes.list_deliveries(owner.tenant, "out", 9)] == ["running"]
     deliver(owner.tenant, "out")
     assert rows(sink, "people") == {"C1": (9,), "C2": (2,)}
     assert position(sink) == 5
-    assert [each.state for each in pipes.list_deliveries(owner.tenant, "out", 9)] == ["done", "failed"]
+    assert [delivery.state for delivery in pipes.list_deliveries(owner.tenant, "out", 9)] == [
+        "done",
+        "failed",
+    ]
 
 
 @pytest.mark.parametrize("point", often([*POINTS[1:], *SWEEPS], "sink.before_commit", "sink.after_swept"))
 @pytest.mark.sample(1)
-def test_what_is_brought_anew_replaces_what_was_there_whatever_dies(
-    owner: Owner, sink: Any, point: str
-) -> None:
+def test_a_reset_pipe_replaces_the_table_whatever_dies(owner: Owner, sink: Any, point: str) -> None:
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, *((f"C{n}", {"people": n}) for n in range(4)), ("C0", {"_deleted": True}))
     deliver(owner.tenant, "out")
@@ -195,20 +198,20 @@ def test_an_older_run_writes_nothing_after_a_newer_one(owner: Owner, sink: Any) 
 
 
 def test_a_table_is_created_and_takes_the_values_as_they_are(owner: Owner, sink: Any) -> None:
-    said = PIPE | {"table": "made", "create": True}
-    pipes.create(owner.tenant, definition(said))
+    members = PIPE | {"table": "made", "create": True}
+    pipes.create(owner.tenant, definition(members))
     push(owner, ("A", {"name": "x", "people": 1, "area": 0.1, "tags": ["a"]}))
     deliver(owner.tenant, "out")
     assert sink.execute("SELECT * FROM made").fetchall() == [("A", "x", 1, 0.1, ["a"])]
 
 
 @pytest.mark.slow
-def test_a_subset_is_brought_as_it_is(owner: Owner, sink: Any) -> None:
-    said = PIPE | {"subset": "name=blue"}
+def test_a_pipe_copies_a_subset_as_it_is(owner: Owner, sink: Any) -> None:
+    members = PIPE | {"subset": "name=blue"}
     with pytest.raises(Conflict, match="no index"):
-        pipes.create(owner.tenant, definition(said))
+        pipes.create(owner.tenant, definition(members))
     declare(owner, "name")
-    pipes.create(owner.tenant, definition(said))
+    pipes.create(owner.tenant, definition(members))
     push(owner, ("A", {"name": "blue"}), ("B", {"name": "red"}), ("C", {"name": "blue"}))
     deliver(owner.tenant, "out")
     assert set(rows(sink)) == {"A", "C"}
@@ -235,22 +238,22 @@ def test_an_entity_that_the_table_does_not_take_is_set_aside_and_named(owner: Ow
     assert deliver(owner.tenant, "out").counts.refused == 1
     assert set(rows(sink)) == {*(key for key, _ in good), "fine"}
     assert position(sink) == 7
-    told = str(pipes.find(owner.tenant, "out").error)
-    assert "1 entity is set aside" in told
-    assert "bad: value ... is out of range for type smallint (column people)" in told
+    error = str(pipes.find(owner.tenant, "out").error)
+    assert "1 entity is set aside" in error
+    assert "bad: value ... is out of range for type smallint (column people)" in error
     (delivery,) = pipes.list_deliveries(owner.tenant, "out", 9)
-    assert (delivery.state, delivery.refused, delivery.reason) == ("done", 1, told)
+    assert (delivery.state, delivery.refused, delivery.reason) == ("done", 1, error)
     assert deliver(owner.tenant, "out").counts.refused == 0, "it was counted before"
     push(owner, ("bad", {"people": 1}), ("evil", {"name": "secret"}))
     deliver(owner.tenant, "out")
-    told = str(pipes.find(owner.tenant, "out").error)
-    assert "evil: new row for relation ... violates check constraint" in told
-    assert "secret" not in told
+    error = str(pipes.find(owner.tenant, "out").error)
+    assert "evil: new row for relation ... violates check constraint" in error
+    assert "secret" not in error
     sink.execute(TRIGGER)
     push(owner, ("evil", {"name": "stopped"}))
     deliver(owner.tenant, "out")
-    told = str(pipes.find(owner.tenant, "out").error)
-    assert told.endswith("evil: a trigger refuses it")
+    error = str(pipes.find(owner.tenant, "out").error)
+    assert error.endswith("evil: a trigger refuses it")
     sink.execute("DROP TRIGGER refuse ON copied")
     deliver(owner.tenant, "out")
     assert pipes.find(owner.tenant, "out").error is None
@@ -316,8 +319,8 @@ def test_what_is_in_the_way_across_batches_is_written_in_the_end(
     sink.execute("ALTER TABLE copied ADD CHECK (people < 10)")
     push(owner, ("B", {"people": 1}), ("C", {"people": 11}), ("D", {"people": 5}))
     deliver(owner.tenant, "out")
-    found = rows(sink, "people")
-    assert (found["B"], found["C"], found["D"]) == ((2,), (1,), (5,)), "as they were"
+    copied = rows(sink, "people")
+    assert (copied["B"], copied["C"], copied["D"]) == ((2,), (1,), (5,)), "as they were"
     assert "2 entities are set aside" in str(pipes.find(owner.tenant, "out").error)
     push(owner, ("C", {"people": 9}))
     deliver(owner.tenant, "out")
@@ -338,9 +341,9 @@ def test_an_id_that_its_column_writes_otherwise_and_a_deletion_that_is_refused(
     push(owner, ("02", {"people": 4}))
     deliver(owner.tenant, "out")
     assert rows(sink, "people") == {1: (1,), 2: (3,), 3: (None,)}
-    told = str(pipes.find(owner.tenant, "out").error)
-    assert "01: the column writes this id otherwise" in told
-    assert "02: the column writes this id otherwise" in told
+    error = str(pipes.find(owner.tenant, "out").error)
+    assert "01: the column writes this id otherwise" in error
+    assert "02: the column writes this id otherwise" in error
     sink.execute("INSERT INTO other VALUES (2)")
     push(owner, *((key, {"_deleted": True}) for key in ("01", "02", "2", "3", "x")))
     deliver(owner.tenant, "out")
@@ -414,15 +417,15 @@ def test_names_that_postgres_has_no_column_for_are_refused(owner: Owner, sink: A
         schema = json.dumps({"type": "object", "properties": {name: {"type": "string"}}})
         uri = registry.publish_schema(owner.tenant, slug, schema).schema_uri
         registry.create_dataset(owner.tenant, slug, uri, kind=DatasetKind.ENTITIES)
-        said = PIPE | {"from": slug, "table": "made", "create": True}
+        members = PIPE | {"from": slug, "table": "made", "create": True}
         with pytest.raises(UserError, match=f"no table of Postgres has a column {name}"):
-            pipes.create(owner.tenant, definition(said))
-    said = PIPE | {"from": "of_aaaaa"}
-    pipes.create(owner.tenant, definition(said))
+            pipes.create(owner.tenant, definition(members))
+    members = PIPE | {"from": "of_aaaaa"}
+    pipes.create(owner.tenant, definition(members))
     pipes.delete(owner.tenant, "out")
     sink.execute(f"ALTER TABLE copied ADD {LONG} text")
     with pytest.raises(UserError, match="Postgres has cut the name"):
-        pipes.create(owner.tenant, definition(said))
+        pipes.create(owner.tenant, definition(members))
 
 
 @pytest.mark.parametrize(
@@ -578,12 +581,12 @@ def test_what_postgres_would_take_for_another_value_is_an_error(value: Any, kind
         text(value, kind)
 
 
-def test_what_cannot_be_a_sink_is_refused_with_words(owner: Owner, sink: Any) -> None:
+def test_an_invalid_sink_is_refused(owner: Owner, sink: Any) -> None:
     sink.execute(
         "CREATE TABLE keyless (id text); CREATE VIEW v AS SELECT 'a' AS id; CREATE TABLE full_ (id int)"
     )
     sink.execute("CREATE TABLE pair (id text, b text, UNIQUE (id, b))")
-    for said, why in (
+    for members, why in (
         ({"table": "keyless"}, "no column id with a unique index"),
         ({"table": "pair"}, "no column id with a unique index"),
         ({"table": "v"}, "not a table"),
@@ -599,7 +602,7 @@ def test_what_cannot_be_a_sink_is_refused_with_words(owner: Owner, sink: Any) ->
         ({"mode": "full"}, "a pipe has no mode"),
     ):
         with pytest.raises((UserError, NotFound), match=why):
-            pipes.create(owner.tenant, definition(PIPE | said))
+            pipes.create(owner.tenant, definition(PIPE | members))
     assert pipes.list_pipes(owner.tenant) == []
     sink.execute("INSERT INTO copied VALUES ('theirs')")
     pipes.create(owner.tenant, definition(PIPE))
@@ -620,21 +623,21 @@ def test_what_cannot_be_a_sink_is_refused_with_words(owner: Owner, sink: Any) ->
 
 def test_another_tenant_s_datasets_and_addresses_are_out_of_reach(owner: Owner, sink: Any) -> None:
     other = make_owner()
-    for said in ({}, {"from": "orders"}):
+    for members in ({}, {"from": "orders"}):
         with pytest.raises(PulseError):
-            pipes.create(other.tenant, definition(PIPE | said))
+            pipes.create(other.tenant, definition(PIPE | members))
     make_entities(other)
     with pytest.raises(NotFound, match="has no address"):
         pipes.create(other.tenant, definition(PIPE))
     with database(other.tenant) as theirs:
         theirs.execute(TABLE)
-        for each in (owner, other):
-            pipes.create(each.tenant, definition(PIPE))
-            push(each, (each.tenant.slug, {"people": 1}))
+        for tenant_owner in (owner, other):
+            pipes.create(tenant_owner.tenant, definition(PIPE))
+            push(tenant_owner, (tenant_owner.tenant.slug, {"people": 1}))
         pipes.reset(other.tenant, "out")
-        for each in (owner, other):
-            deliver(each.tenant, "out")
-            deliver(each.tenant, "out")
+        for tenant_owner in (owner, other):
+            deliver(tenant_owner.tenant, "out")
+            deliver(tenant_owner.tenant, "out")
         assert set(rows(theirs)) == {other.tenant.slug}
         assert set(rows(sink)) == {owner.tenant.slug}
         assert len(pipes.list_deliveries(owner.tenant, "out", 9)) == 2
@@ -648,9 +651,9 @@ def test_the_sensor_launches_a_delivery_as_an_asset_of_the_tenant(owner: Owner, 
     loaded, slug = defs(), owner.tenant.slug
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("tenants-of-pipes", [slug])
-        found = pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
-        assert isinstance(found, dg.SensorResult)
-        (launched,) = [each for each in found.run_requests or () if each.partition_key == slug]
+        result = pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
+        assert isinstance(result, dg.SensorResult)
+        (launched,) = [request for request in result.run_requests or () if request.partition_key == slug]
         limits = yaml.safe_load(DAGSTER.read_text())["concurrency"]["runs"]["tag_concurrency_limits"]
         limited = {"pulse/pipes": "out", "pulse/pipes-of": f"{slug}/out"}
         assert launched.tags.items() >= limited.items()
@@ -661,7 +664,7 @@ def test_the_sensor_launches_a_delivery_as_an_asset_of_the_tenant(owner: Owner, 
         )
         (materialized,) = done.asset_materializations_for_node("run_pipes")
     assert materialized.metadata["upserted"].value == 1
-    assert owner.tenant not in [each.tenant for each in pipes.due()]
+    assert owner.tenant not in [pipe.tenant for pipe in pipes.due()]
     ended = pipes.delivered(owner.tenant, "out_by_sensor", after=None)
     assert ended is not None
     assert (ended.upserted, rows(sink, "people")) == (1, {"A": (1,)})
@@ -673,7 +676,7 @@ def test_a_run_that_fails_is_an_issue_and_the_next_one_ends_it(owner: Owner, sin
     with pytest.raises(NotFound):
         deliver(owner.tenant, "out")
     (issue,) = [
-        each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
+        issue for issue in find_issues({}, 0)[0].issues if issue.about.get("tenant") == owner.tenant.slug
     ]
     assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "out")
     with pytest.raises(Terminal, match="the run failed"):
@@ -706,20 +709,20 @@ def test_whatever_happens_the_table_is_the_latest_state(
     sink.execute(TABLE)
     pipes.create(owner.tenant, definition(PIPE | {"pipe": name}))
     waiting: list[tuple[str, dict[str, Any]]] = [("A", {"people": random.getrandbits(40)})]
-    for each in [*happened, "run"]:
-        if isinstance(each, tuple):
-            key, people = each
+    for step in [*happened, "run"]:
+        if isinstance(step, tuple):
+            key, people = step
             waiting.append((key, {"_deleted": True} if people is None else {"people": people}))
             continue
         if waiting:
             push(owner, *waiting)
             waiting = []
-        if each == "reset":
+        if step == "reset":
             pipes.reset(owner.tenant, name)
-        elif each == "run":
+        elif step == "run":
             deliver(owner.tenant, name)
         else:
-            forked(in_small_batches, owner.tenant, name, PULSE_FAIL_POINT=each).ended()
+            forked(in_small_batches, owner.tenant, name, PULSE_FAIL_POINT=step).ended()
     latest = dict(as_model(pages(owner)))
     expected = {key: (content.get("people"),) for key, content in latest.items() if content is not None}
     assert rows(sink, "people") == expected

@@ -59,7 +59,7 @@ def test_a_source_without_a_slot_left_is_named_and_keeps_no_publication(owner: O
         assert bring(owner).is_full
 
 
-def found(owner: Owner) -> "pipes.Pipe":
+def find_pipe(owner: Owner) -> "pipes.Pipe":
     return pipes.find(owner.tenant, "planes")
 
 
@@ -71,16 +71,16 @@ def same(owner: Owner, source: Any) -> bool:
 
 def stops(owner: Owner, why: str) -> None:
     """Neither the watch nor a run goes on, the error stays, and an alert says so."""
-    before = found(owner).position
+    before = find_pipe(owner).position
     with pytest.raises(Conflict, match=why):
-        watch_one(found(owner))
-    assert why in str(found(owner).error)
+        watch_one(find_pipe(owner))
+    assert why in str(find_pipe(owner).error)
     with pytest.raises(Conflict, match=why):
         run(spark(), owner.tenant, "planes", 2)
-    assert "pulse pipe reset" in str(found(owner).error)
-    assert found(owner).position == before
+    assert "pulse pipe reset" in str(find_pipe(owner).error)
+    assert find_pipe(owner).position == before
     (issue,) = [
-        each for each in find_issues({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug
+        issue for issue in find_issues({}, 0)[0].issues if issue.about.get("tenant") == owner.tenant.slug
     ]
     assert issue.kind == Kind.PIPE_FAILED
 
@@ -89,18 +89,18 @@ def begins_anew(owner: Owner, source: Any) -> None:
     pipes.reset(owner.tenant, "planes")
     assert bring(owner).is_full
     assert same(owner, source)
-    watch_one(found(owner))
-    assert found(owner).error is None
+    watch_one(find_pipe(owner))
+    assert find_pipe(owner).error is None
 
 
 @pytest.mark.slow
 def test_a_quiet_table_lets_the_source_forget_its_log(owner: Owner, source: Any) -> None:
     """Without a run, a sync or a row: others write in the same database."""
     source.execute("CREATE TABLE others AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 500)")
-    before, (confirmed,) = found(owner), source.execute(CONFIRMED).fetchone()
+    before, (confirmed,) = find_pipe(owner), source.execute(CONFIRMED).fetchone()
     watch_one(before)
     (moved,) = source.execute(CONFIRMED).fetchone()
-    after = found(owner)
+    after = find_pipe(owner)
     assert after.position != before.position
     assert moved == Place.parse(str(after.position)).lsn != confirmed
     assert after.lag_seconds < before.lag_seconds + 1
@@ -109,13 +109,13 @@ def test_a_quiet_table_lets_the_source_forget_its_log(owner: Owner, source: Any)
     source.execute("UPDATE planes SET seats = 0 WHERE tail = 'N1'; DELETE FROM planes WHERE tail = 'N2'")
     source.execute("INSERT INTO others SELECT 'more'")
     watch_one(after)
-    assert found(owner).position == after.position, "a run has to bring these"
+    assert find_pipe(owner).position == after.position, "a run has to bring these"
     assert [error for pipe, error in watch([after]) if pipe.tenant == owner.tenant] == [None]
     with with_settings(ALERTS__PIPE_LOG_MB=0.001):
         kinds = [e.kind for e in find_issues({}, 0)[0].issues if e.about.get("tenant") == owner.tenant.slug]
     assert kinds == [Kind.PIPE_LOG]
     measured = exposed(owner)
-    assert measured["pulse_pipe_wal_bytes", ""] == found(owner).wal_bytes
+    assert measured["pulse_pipe_wal_bytes", ""] == find_pipe(owner).wal_bytes
     assert measured["pulse_pipe_entities", "created"] == 9
     assert measured["pulse_pipe_failed", ""] == 0
     assert measured["pulse_pipe_lag_seconds", ""] >= 0
@@ -179,18 +179,18 @@ def test_what_could_skip_a_change_stops_the_pipe(owner: Owner, source: Any) -> N
         harm(source)
         stops(owner, why)
         begins_anew(owner, source)
-    place = Place.parse(str(found(owner).position))
+    place = Place.parse(str(find_pipe(owner).position))
     for wrong, why in (
         (place._replace(system="1"), "another database system"),
         (place._replace(lsn="FFFF/0"), "ends before what has settled"),
     ):
         with superuser() as connection:
-            connection.execute(POSITION, [str(wrong), owner.tenant.tenant_id, found(owner).position])
+            connection.execute(POSITION, [str(wrong), owner.tenant.tenant_id, find_pipe(owner).position])
         stops(owner, why)
     begins_anew(owner, source)
 
 
-def test_a_pipe_whose_source_is_gone_for_good_is_deleted_when_told_so(owner: Owner, source: Any) -> None:
+def test_leave_slot_deletes_a_pipe_whose_source_is_lost(owner: Owner, source: Any) -> None:
     with stored_source(owner.tenant, "host=127.0.0.1 port=9 dbname=postgres"):
         with pytest.raises(Transient, match="leave-slot"):
             pipes.delete(owner.tenant, "planes")
@@ -227,9 +227,9 @@ def test_what_changes_rows_without_a_message_makes_the_next_run_read_all(
 ) -> None:
     source.execute("UPDATE planes SET seats = -1 WHERE tail = 'N1'")
     source.execute(change)
-    before = found(owner).position
-    watch_one(found(owner))
-    assert found(owner).position == before, "it does not count as quiet"
+    before = find_pipe(owner).position
+    watch_one(find_pipe(owner))
+    assert find_pipe(owner).position == before, "it does not count as quiet"
     assert bring(owner).is_full
     assert not bring(owner).is_full
     rows = source.execute("SELECT tail, to_json(planes) FROM planes").fetchall()
@@ -242,7 +242,7 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
     owner: Owner, source: Any, at: AtPoint
 ) -> None:
     """A task of it that still sends holds the pipe in the source: Pulse's own lock ended with the run."""
-    address, dataset_id = addresses.url(owner.tenant, SOURCE), found(owner).dataset_id
+    address, dataset_id = addresses.url(owner.tenant, SOURCE), find_pipe(owner).dataset_id
     with sessions.connect(address) as alive:
         sessions.begin_alone(alive, dataset_id)
         sessions.freeze(alive)
@@ -281,8 +281,8 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
 def test_no_error_tells_where_a_source_is_or_how_to_get_in(owner: Owner, address: str) -> None:
     with stored_source(owner.tenant, address), pytest.raises((Transient, UserError)) as raised:
         pipes.create(owner.tenant, definition(PIPE))
-    told = f"{raised.value}{raised.value.__cause__}"
-    assert not [secret for secret in ("hunter2", "ter2", "127.0.0.1") if secret in told], told
+    error = f"{raised.value}{raised.value.__cause__}"
+    assert not [secret for secret in ("hunter2", "ter2", "127.0.0.1") if secret in error], error
 
 
 def test_a_column_of_the_key_that_had_another_name_is_no_change_that_is_skipped() -> None:

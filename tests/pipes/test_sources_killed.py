@@ -29,14 +29,14 @@ def run_alone(tenant: Tenant) -> None:
 )
 def test_a_run_over_files_that_is_killed_is_made_good_by_the_next(stack: Settings, point: str) -> None:
     owner, folder = make_owner(), Folder()
-    said = {"pipe": "planes", "source": SOURCE, "path": "*.ndjson", "key": ["tail"], "dataset": "planes"}
+    members = {"pipe": "planes", "source": SOURCE, "path": "*.ndjson", "key": ["tail"], "dataset": "planes"}
 
     def write(*tails: str) -> None:
         folder.write("1.ndjson", b"".join(json.dumps({"tail": tail}).encode() + b"\n" for tail in tails))
 
     with stored_source(owner.tenant, folder.address):
         write("N1", "N2", "N3")
-        pipes.create(owner.tenant, definition(said))
+        pipes.create(owner.tenant, definition(members))
         syncs.allow(owner.tenant, "planes", 0.5)
         bring(owner)
         write("N1", "N2", "N4")

@@ -13,13 +13,13 @@ from pulse_pipelines.pipes.transforms.queries import query_of, refuse_cycles
 from pulse_resources.errors import Conflict, UserError
 
 
-def said(transform: Any, dataset: str = "fleet") -> Definition:
+def make_definition(transform: Any, dataset: str = "fleet") -> Definition:
     return definition({"pipe": f"to_{dataset}", "transform": transform, "dataset": dataset})
 
 
 def test_its_sources_are_the_tables_that_it_names_once_each() -> None:
     query = query_of(
-        said("""
+        make_definition("""
         WITH big AS (SELECT * FROM planes WHERE seats > 9)
         SELECT b.id FROM big b JOIN Airlines a ON a.id = b.airline LEFT JOIN airlines z ON z.id = a.parent
         WHERE b.id IN (SELECT id FROM checked)
@@ -52,13 +52,13 @@ def test_its_sources_are_the_tables_that_it_names_once_each() -> None:
 )
 def test_what_is_no_select_over_datasets_is_refused(transform: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
-        query_of(said(transform))
+        query_of(make_definition(transform))
 
 
 @pytest.mark.parametrize("transform", [["SELECT"], 7, "x" * (LONGEST_SQL + 1)])
 def test_a_transform_is_a_text_of_limited_length(transform: object) -> None:
     with pytest.raises(UserError, match="transform"):
-        said(transform)
+        make_definition(transform)
 
 
 def test_a_transform_has_no_table_beside_it() -> None:
@@ -67,12 +67,12 @@ def test_a_transform_has_no_table_beside_it() -> None:
 
 
 def test_no_dataset_becomes_a_source_of_itself() -> None:
-    first, second = said("SELECT id FROM planes", "a"), said("SELECT id FROM a", "b")
+    first, second = make_definition("SELECT id FROM planes", "a"), make_definition("SELECT id FROM a", "b")
     refuse_cycles(second, [first])
     with pytest.raises(Conflict, match="c reads c"):
-        refuse_cycles(said("SELECT id FROM c", "c"), [first, second])
+        refuse_cycles(make_definition("SELECT id FROM c", "c"), [first, second])
     with pytest.raises(Conflict, match="planes reads b reads a reads planes"):
-        refuse_cycles(said("SELECT id FROM b", "planes"), [first, second])
+        refuse_cycles(make_definition("SELECT id FROM b", "planes"), [first, second])
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,16 @@ def test_each_type_has_its_schema_or_is_refused() -> None:
     }
     fields = [t.StructField(name, kind) for name, kind in kinds.items()]
     columns.check(fields)
-    found = columns.schema(fields)["properties"]
-    assert {name: each["type"][0] for name, each in found.items()} == {
+    properties = columns.schema(fields)["properties"]
+    assert {name: schema["type"][0] for name, schema in properties.items()} == {
         "n": "integer",
         "x": "number",
         "d": "string",
         "at": "string",
         "of": "array",
     }
-    assert found["at"]["format"] == "date-time"
-    assert found["of"]["items"]["properties"]["b"] == {"type": ["boolean", "null"]}
+    assert properties["at"]["format"] == "date-time"
+    assert properties["of"]["items"]["properties"]["b"] == {"type": ["boolean", "null"]}
     for kind in (t.BinaryType(), t.MapType(t.StringType(), t.StringType()), t.ArrayType(t.DecimalType(9, 2))):
         with pytest.raises(UserError, match="is of the type"):
             columns.schema([t.StructField("m", kind)])

@@ -68,12 +68,12 @@ def shape(query: str) -> Shape:
         ("SELECT p.id FROM planes p JOIN planes q ON q.id = p.name", ["planes by name"]),
     ],
 )  # fmt: skip
-def test_what_is_found_by_which_indexes(query: str, indexes: list[str]) -> None:
-    found = shape(query)
-    assert sorted(f"{slug} by {text}" for slug, text in found.indexes) == sorted(indexes)
-    assert [hop.on.alias for hop in found.hops] == list(found.slugs)[1:]
-    assert found.text.count("_0") == 1
-    assert not any(f"FROM {slug}" in found.text or f"JOIN {slug}" in found.text for slug in DATASETS)
+def test_a_query_needs_these_indexes(query: str, indexes: list[str]) -> None:
+    shaped = shape(query)
+    assert sorted(f"{slug} by {text}" for slug, text in shaped.indexes) == sorted(indexes)
+    assert [hop.on.alias for hop in shaped.hops] == list(shaped.slugs)[1:]
+    assert shaped.text.count("_0") == 1
+    assert not any(f"FROM {slug}" in shaped.text or f"JOIN {slug}" in shaped.text for slug in DATASETS)
 
 
 @pytest.mark.parametrize(

@@ -34,25 +34,25 @@ PIPE: dict[str, Any] = {"pipe": "fleet", "transform": JOIN, "dataset": "fleet"}
 
 @pytest.fixture
 def owner(stack: Settings) -> Owner:
-    found = make_owner()
+    owner = make_owner()
     for slug in ("planes", "airlines"):
-        make_entities(found, slug)
-    return found
+        make_entities(owner, slug)
+    return owner
 
 
 def latest(owner: Owner, slug: str = "fleet") -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for version in pages(owner, slug=slug):
         if version["_deleted"]:
-            found.pop(version["_id"], None)
+            rows.pop(version["_id"], None)
         else:
-            found[version["_id"]] = {k: v for k, v in version.items() if not k.startswith("_")}
-    return found
+            rows[version["_id"]] = {k: v for k, v in version.items() if not k.startswith("_")}
+    return rows
 
 
 def counts(owner: Owner, slug: str = "fleet") -> tuple[str, int, int, int, int]:
-    each = syncs.list_syncs(owner.tenant, slug)[0]
-    return each.state, each.created, each.changed, each.unchanged, each.deleted
+    sync = syncs.list_syncs(owner.tenant, slug)[0]
+    return sync.state, sync.created, sync.changed, sync.unchanged, sync.deleted
 
 
 def push(owner: Owner, *entities: bytes) -> None:
@@ -139,7 +139,7 @@ def test_events_are_joined_with_entities_and_counted(owner: Owner) -> None:
     bring(owner, "sold")
     assert counts(owner, "sold") == (SyncState.DONE, 1, 1, 1, 0)
     receipt = erase(owner.tenant, "orders", "country=FR")
-    (copy,) = (each for each in receipt["remains"] if "sold" in each["where"])
+    (copy,) = (remainder for remainder in receipt["remains"] if "sold" in remainder["where"])
     assert "the transform sold" in copy["where"]
     bring(owner, "sold")
     assert counts(owner, "sold") == (SyncState.DONE, 0, 0, 2, 1)
@@ -273,7 +273,7 @@ WHERE p.people > 0
 
 def joined(planes: dict[str, Any], airlines: dict[str, Any]) -> dict[str, Any]:
     return {
-        key: {"n": each["people"] + of["people"], "name": of["name"]}
-        for key, each in planes.items()
-        if each["people"] > 0 and (of := airlines.get(each["tags"][0]))
+        key: {"n": plane["people"] + of["people"], "name": of["name"]}
+        for key, plane in planes.items()
+        if plane["people"] > 0 and (of := airlines.get(plane["tags"][0]))
     }

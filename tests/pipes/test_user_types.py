@@ -111,7 +111,7 @@ def test_values_are_their_texts(owner: Owner, source: Any) -> None:
             values |= more
     columns = {f"c{place}": kind for place, kind in enumerate(values)}
     source.execute(
-        f"CREATE TABLE planes (id int PRIMARY KEY, {', '.join(' '.join(each) for each in columns.items())})"
+        f"CREATE TABLE planes (id int PRIMARY KEY, {', '.join(' '.join(pair) for pair in columns.items())})"
     )
     source.execute(f"INSERT INTO planes VALUES (1, {', '.join(value for value, _ in values.values())})")
     for key in (None, "1"):
