@@ -19,6 +19,7 @@ import venv
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -303,13 +304,19 @@ def test_a_home_that_was_removed_is_made_anew(layout: Layout) -> None:
         shutil.rmtree(data, ignore_errors=True)
 
 
+def _is_removed(folder: Path) -> bool:
+    """Remove a folder that services may still write to, and return whether it is gone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
 def test_a_stack_whose_home_was_removed_stops_and_leaves_its_successor_alone(layout: Layout) -> None:
     """It went on, and started what its successor had stopped, in the successor's folder."""
     run("up", "--only", FAST)
     first = state.read(layout)
     assert first
     for folder in (*accounts.elsewhere(layout.home), layout.home):
-        shutil.rmtree(folder)
+        until(partial(_is_removed, folder))
     forget_connections()
     run("up", "--only", FAST)
     until(lambda: not first.supervisor.alive())
