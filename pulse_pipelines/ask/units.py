@@ -21,8 +21,6 @@ SAME_UNIT = CURRENCIES | {
     "metre": "meter",
     "millisecond": "ms",
 }
-
-
 MAX_DIGITS = 20
 """Longest number: beyond it a number is not what it was."""
 

@@ -21,6 +21,9 @@ from pulse_resources.settings import load_settings
 
 OVERLAP = 4
 """Datasets committed concurrently: a commit mostly waits for the object store."""
+COMMITS_BETWEEN_SEARCHES = 50
+"""Commits of a table between two searches for orphans."""
+MIN_AGE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,6 @@ def _commit_safely(results: Sequence[Result]) -> tuple[list[Curated], Failed | N
         task = "orphans" if done else TASK
         return done, Failed.by(Work(JOB, tenant, task, dataset.dataset_id, dataset.slug), error)
     return done, None
-
-
-COMMITS_BETWEEN_SEARCHES = 50
-"""Commits of a table between two searches for orphans."""
-MIN_AGE = timedelta(days=1)
 
 
 def is_search_due(name: TableName, location: str) -> bool:

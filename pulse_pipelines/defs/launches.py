@@ -1,4 +1,4 @@
-"""Launches: status of runs that sensors requested."""
+"""Launches: status of runs that sensors requested, and tags by which the Runs page is filtered."""
 
 import time
 from collections.abc import Collection
@@ -20,7 +20,10 @@ UNFINISHED = [
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
 ]
-_ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.SUCCESS}
+FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+ENDED = (*FAILED, dg.DagsterRunStatus.SUCCESS)
+NAMED = 3
+"""Tenants of a run that get tags: all tags of a run should fit on one line in the UI."""
 
 
 def unfinished(instance: dg.DagsterInstance, job: dg.JobDefinition) -> bool:
@@ -41,17 +44,15 @@ def vanished(instance: dg.DagsterInstance, run_key: str, attempt: int) -> dg.Dag
     if run_processes.has_process(records[0].dagster_run.run_id):
         patience *= BOUND
     late = launched is not None and time.time() - launched > patience
-    return status if status in _ENDED or late else None
-
-
-NAMED = 3
-"""Tenants of a run that get tags: all tags of a run should fit on one line in the UI."""
+    return status if status in ENDED or late else None
 
 
 def tenant_tags(slugs: Collection[str]) -> dict[str, str]:
     """Tags of a run that touches these tenants; filter by `pulse.tenant/<slug>=yes`.
 
-    For more than `NAMED` tenants, one tag gives their number and the first names.
+    A tag has one value, and a batch has many tenants: each is a key of its own. For more than `NAMED`, one
+    tag gives their number and the first names. (`pulse/tenant` is another tag, of runs for one tenant alone:
+    limits of concurrency count it, and batches never wait for those.)
     """
     if len(slugs) > NAMED:
         return {"pulse/tenants": f"{len(slugs)}: {', '.join(sorted(slugs)[:NAMED])}, ..."}

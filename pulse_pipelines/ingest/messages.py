@@ -99,7 +99,7 @@ def read(
 
 
 class _Unread:
-    """The rest of a range: what was read of it is in its count.
+    """The part of a range that is still to be read; its count has the rest.
 
     Args:
         bases: by partition, what Pulse's offsets are above the broker's.

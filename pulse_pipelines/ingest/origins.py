@@ -12,6 +12,9 @@ from pulse_pipelines.ingest.stages import Origin, TopicDrained
 from pulse_resources.tracing import HEADER
 
 _ask_headers = operator.methodcaller("headers")
+MOST = 128
+"""Origins of a topic in one task, and of a batch: as many as a span has links."""
+_SAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][13579bdf]")
 
 
 def headers_of(message: Message) -> Iterable[tuple[str, str | bytes | None]]:
@@ -27,11 +30,6 @@ def headers_of(message: Message) -> Iterable[tuple[str, str | bytes | None]]:
         message.set_headers([])
         return ()
     return headers if isinstance(headers, list) else ()
-
-
-MOST = 128
-"""Origins of a topic in one task, and of a batch: as many as a span has links."""
-_SAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][13579bdf]")
 
 
 class Origins:

@@ -13,7 +13,8 @@ import httpx
 HEAD_S = 120.0
 """Seconds from the last byte of a request to the end of the answer's head."""
 PACE_S, PACE_BYTES = 60.0, 64 * 1024
-"""Seconds of waiting for a body in which so many bytes have to come, framing included."""
+"""Seconds of waiting for a body in which so many bytes have to come, framing included. `web.paced` bounds the
+content alone, in half the time: what is left to this limit is framing without content."""
 _LIMIT = "pulse_limit"
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from datetime import date
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -24,6 +25,7 @@ from chaos.surroundings import with_settings
 from chaos.waiting import PATIENCE_S
 from pulse_api.http import keyring, logs, problems, routing
 from pulse_api.http.app import create_app
+from pulse_api.http.routes import datasets as routes_of_datasets
 from pulse_api.http.routes.dead_letters import Chosen, Replayed
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
@@ -320,6 +322,14 @@ def test_pages_of_a_tenant_send_events_with_its_keys_alone(new_caller: Callable[
         assert refused.status_code == 403
         assert "PULSE_API__CORS_ORIGINS_OF" in refused.json()["fix"]
         assert other.post("/v1/collect", json=sample()).status_code == 202, "a program"
+
+
+def test_a_list_of_datasets_is_written_outside_the_event_loop(owner: Owner) -> None:
+    """FastAPI writes a model in the event loop, and the columns of thousands of datasets at once."""
+    answer = routes_of_datasets.list_datasets(SimpleNamespace(tenant=owner.tenant))  # type: ignore[arg-type]
+    assert isinstance(answer, Response)
+    listed = routes_of_datasets.DatasetList.model_validate_json(bytes(answer.body))
+    assert [dataset.slug for dataset in listed.datasets] == ["orders"]
 
 
 def test_the_quota_of_datasets_is_exact_under_concurrency(

@@ -25,6 +25,7 @@ from pulse_pipelines.domain.schemas.columns import PHYSICAL
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import datasets, keys, quotas, tenant_view
 from pulse_pipelines.states import declared_states
+from pulse_pipelines.tables import dataset_rows
 from pulse_resources import iceberg, kafka, object_store, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, QuotaExceeded, Transient, UserError
 from pulse_resources.settings import Settings
@@ -261,6 +262,16 @@ def test_the_table_has_physical_columns_then_declared_ones_then_the_rest(tenant:
     assert address == {"zip": "string", "no": "long"}
     ids = [field.field_id for field in fields.values()]
     assert len(set(ids)) == len(ids)
+
+
+def test_an_unknown_slug_is_looked_up_without_the_schemas(
+    tenant: Tenant, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.create_dataset(tenant, "orders", uri)
+    monkeypatch.setattr(dataset_rows, "OF_TENANT", "the schemas of all datasets")
+    with pytest.raises(NotFound) as refused:
+        registry.find_dataset(tenant, "ordrs")
+    assert refused.value.fix == "Did you mean orders?"
 
 
 def test_an_object_store_that_fails_leaves_nothing(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,8 @@ class EncodedEvent:
 def encode(event: Event, index: int = 0) -> EncodedEvent | Verdict:
     """Serialize an event; without an id it gets one, which all attempts share.
 
-    Dates, times and UUIDs become text. NaN, infinities, lone surrogates and other types, as `Decimal`, are
-    refused: JSON has none.
+    Dates, times and UUIDs become text. NaN, infinities, lone surrogates and other types, such as `Decimal`,
+    are refused: JSON has none.
     """
     if isinstance(event, bytes):
         if not event.strip():

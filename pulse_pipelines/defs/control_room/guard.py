@@ -107,11 +107,9 @@ class Guard:
         origin = headers.get("origin")
         site = headers.get("sec-fetch-site", "none")
         if origin is not None and not is_of_host(origin, hosts[0]):
-            return Refused(403, "a page of another site asked (Origin)", "Open the control room itself")
+            return _foreign_page("Origin")
         if site not in ("same-origin", "none") and not navigates:
-            return Refused(
-                403, "a page of another site asked (Sec-Fetch-Site)", "Open the control room itself"
-            )
+            return _foreign_page("Sec-Fetch-Site")
         return None
 
     async def _login(self, headers: Headers, receive: Receive) -> Response:
@@ -141,6 +139,10 @@ class Guard:
         answer = JSONResponse({"role": None})
         answer.delete_cookie(self._identity.cookie, httponly=True, samesite="strict")
         return answer
+
+
+def _foreign_page(header: str) -> Refused:
+    return Refused(403, f"a page of another site asked ({header})", "Open the control room itself")
 
 
 def read_only() -> Refused:

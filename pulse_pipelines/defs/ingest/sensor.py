@@ -85,15 +85,15 @@ def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, f
     since = waiting | dict.fromkeys(status.sent_whole, 0.0)
     rows, seconds = settings.flush_rows, settings.flush_seconds
     for kind in due(status.backlogs, since, now, flush_rows=rows, flush_seconds=seconds):
-        dear = costs.tenant_costs([backlog.tenant_id for backlog in kind])
-        shared = share_out([b for b in kind if b.tenant_id not in dear.costly], OVERLAP, WORTH_A_RUN)
+        cost = costs.tenant_costs([backlog.tenant_id for backlog in kind])
+        shared = share_out([b for b in kind if b.tenant_id not in cost.costly], OVERLAP, WORTH_A_RUN)
         groups = [
             part
             for group in shared
-            for part in divide(group, dear.schema_bytes, costs.MOST_BATCH_SCHEMA_BYTES)
+            for part in divide(group, cost.schema_bytes, costs.MOST_BATCH_SCHEMA_BYTES)
         ]
-        for group in (*groups, *([b] for b in kind if b.tenant_id in dear.costly)):
-            planning.plan_batch(plan(group, settings.batch_max_rows), status, dear)
+        for group in (*groups, *([b] for b in kind if b.tenant_id in cost.costly)):
+            planning.plan_batch(plan(group, settings.batch_max_rows), status, cost)
             for backlog in group:
                 del waiting[backlog.tenant_id]
     return waiting

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from pulse_pipelines import pipes
-from pulse_pipelines.defs.launches import UNFINISHED, tenant_tags
+from pulse_pipelines.defs.launches import ENDED, FAILED, UNFINISHED, tenant_tags
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
 from pulse_pipelines.defs.pipes.places import TENANT, WAY, place_tags, way_of
 from pulse_pipelines.pipes.watch import watch
@@ -19,7 +19,6 @@ RETRY_S = 60.0
 QUEUED, QUEUED_OF_TENANT = 100, 4
 """Unfinished runs in one direction, and of a tenant in it, beyond which due pipes wait: one run of a tenant
 proceeds at a time, and each that is queued costs Dagster's daemon time."""
-FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 
 @dg.sensor(
@@ -81,7 +80,7 @@ def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
 def _recently_failed(instance: dg.DagsterInstance) -> set[str | None]:
     """Pipes, as tags name them, whose last run failed less than `RETRY_S` ago."""
     since = datetime.now(UTC) - timedelta(seconds=RETRY_S)
-    ended = dg.RunsFilter(job_name=JOB, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], updated_after=since)
+    ended = dg.RunsFilter(job_name=JOB, statuses=list(ENDED), updated_after=since)
     last = {
         record.dagster_run.tags.get(PIPE): record
         for record in instance.get_run_records(ended, ascending=True)

@@ -12,6 +12,8 @@ from pulse_pipelines.domain.pipes import Definition
 from pulse_resources.errors import NotFound, UserError
 
 _WITH_NAN = frozenset({"real", "double precision", "numeric"})
+_INTEGERS = {"smallint": 16, "integer": 32, "bigint": 64}
+"""Types of integers, and their bits."""
 TABLE = """
 SELECT c.oid, c.relkind::text AS kind, n.nspname AS schema, c.relname AS name, c.relfilenode AS file
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
@@ -213,10 +215,6 @@ def _parts(connection: "psycopg.Connection[Any]", oid: int, where: dict[str, str
         if kind == "r":
             parts.append(str(part))
     return tuple(parts)
-
-
-_INTEGERS = {"smallint": 16, "integer": 32, "bigint": 64}
-"""Types of integers, and their bits."""
 
 
 def less(at: sql.Literal, kind: str, overlap: str | None) -> sql.Composable:
