@@ -8,6 +8,7 @@ from chaos.harm.attacks import (
     keys,
     lake,
     lake_files,
+    moves,
     pipes,
     reads,
     schemas,
@@ -26,4 +27,5 @@ ATTACKS = (
     *lake.ATTACKS,
     *lake_files.ATTACKS,
     *pipes.ATTACKS,
+    *moves.ATTACKS,
 )

@@ -1,5 +1,7 @@
-"""Sources of a tenant's pipes that answer with what is too much."""
+"""Sources of a tenant's pipes that answer with too much, or too slowly; more pipes than anyone needs."""
 
+import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,13 +9,18 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from chaos.harm import hostile, wire
-from chaos.harm.attack import Attack, Attacker, may
+from chaos.harm.attack import SOURCE as ADDRESS, Attack, Attacker, may
+from chaos.harm.wire import Link
 from chaos.sources import SOURCE, stored_source
-from pulse_pipelines import registry
+from pulse_pipelines import pipes, registry
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.tenant import Tenant
 
 LINES = 21_000_000
 """Lines of a page of 63 MB, where 1,000 were asked for."""
 AT_ONCE = 8
+PIPES = 100
+"""Pipes of one tenant, each of which is requested again and again."""
 Body = Callable[[], Iterator[bytes]]
 
 
@@ -23,6 +30,10 @@ def _parquet() -> Iterator[bytes]:
 
 def _lines() -> Iterator[bytes]:
     yield b"{}\n" * LINES
+
+
+def _page() -> Iterator[bytes]:
+    yield b'{"_id": "1", "seats": 180}\n'
 
 
 @contextmanager
@@ -73,7 +84,57 @@ async def _created(attacker: Attacker, body: Body, **other_end: object) -> None:
         await attacker.flood(wire.request("POST", "/v1/pipes", attacker.key("manage"), request), AT_ONCE)
 
 
+async def _slow_heads(attacker: Attacker) -> None:
+    """Create pipes from a server whose answer begins, and has no end."""
+    tenant = registry.find_tenant(attacker.target.tenant)
+    request = {"pipe": "slow", "source": SOURCE, "dataset": "slow", "feed": "/x"}
+    creation = wire.request("POST", "/v1/pipes", attacker.key("manage"), request)
+
+    async def send_head(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(b"HTTP/1.1 200 OK\r\nX: ")
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(1.0)
+        except OSError:
+            return  # whoever asked has had enough
+        finally:
+            writer.close()
+
+    async def create() -> None:
+        link = await Link.to(attacker.target.api, ADDRESS)
+        await attacker.hold(link, creation)
+        link.close()
+
+    server = await asyncio.start_server(send_head, wire.HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    with stored_source(tenant, f"http://{wire.HOST}:{port}"):
+        await asyncio.gather(*(create() for _ in range(AT_ONCE)))
+    server.close()
+
+
+def _create_pipes(tenant: Tenant) -> None:
+    with _source(_page) as address, stored_source(tenant, address):
+        for number in range(PIPES):
+            feed = {"source": SOURCE, "feed": "/x", "pipe": f"p{number}", "dataset": f"fed_{number}"}
+            pipes.create(tenant, definition(feed))
+
+
+async def _requested(attacker: Attacker) -> None:
+    """Request runs of all pipes, in a loop; then delete the pipes, so that the next attack begins alone."""
+    tenant = registry.find_tenant(attacker.target.tenant)
+    key = attacker.key("manage")
+    runs = [wire.request("POST", f"/v1/pipes/p{number}/run", key, {}) for number in range(PIPES)]
+    with _source(_page) as address, stored_source(tenant, address):
+        await attacker.flood(itertools.cycle(runs), AT_ONCE)
+        for number in range(PIPES):
+            pipes.delete(tenant, f"p{number}")
+
+
 REFUSED = may(422, 429, 503)
+SLOW = may(422, 429, 503, "open")
+RUNS = may(202, 429, 503)
 ATTACKS = (
     Attack(
         "a pipe of a Parquet file of 24 MB whose footer would become five gigabytes",
@@ -87,4 +148,6 @@ ATTACKS = (
         partial(_created, body=_lines, feed="/x"),
         REFUSED,
     ),
+    Attack("pipes of a server that sends a byte of its answer's head a second", "manage", _slow_heads, SLOW),
+    Attack(f"runs of {PIPES} pipes, requested in a loop", "manage", _requested, RUNS, _create_pipes),
 )
