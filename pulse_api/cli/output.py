@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pulse_pipelines.domain.json_values import Number, digits, plain, with_text_ids
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.domain.naming import STEERING
 from pulse_resources.errors import printable
 
@@ -215,7 +216,7 @@ def cell(value: object) -> str:
 
 def instant(at: datetime) -> str:
     """A moment of the data, with its fraction of a second."""
-    return at.astimezone(UTC).isoformat(sep=" ").replace("+00:00", "Z")
+    return utc_text(at, sep=" ")
 
 
 def counted(count: int, noun: str) -> str:

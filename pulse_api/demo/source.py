@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from pulse_pipelines.domain.moments import utc_text
 from pulse_resources.errors import UserError
 
 OPERATOR = "nyc_airports"
@@ -90,7 +91,7 @@ class Event:
         envelope = {
             "event_id": self.event_id,
             "dataset": self.dataset,
-            "timestamp": self.at.isoformat().replace("+00:00", "Z"),
+            "timestamp": utc_text(self.at),
             "data": self.data,
         }
         return orjson.dumps(envelope)
@@ -122,7 +123,7 @@ def _flights(shift: timedelta, first: date) -> Iterator[Event]:
         at = row["time_hour"].replace(tzinfo=UTC) + timedelta(minutes=row["minute"]) + shift
         name = f"{row['carrier']}-{row['flight']}-{row['origin']}-{day}-{row['sched_dep_time']}"
         data = {key: row[key] for key in SCHEMAS["departures"]["properties"] if row.get(key) is not None}
-        data["scheduled_at"] = at.isoformat().replace("+00:00", "Z")
+        data["scheduled_at"] = utc_text(at)
         yield Event(_airline(row["carrier"]), "departures", name, at, row["dep_time"] is not None, data)
 
 

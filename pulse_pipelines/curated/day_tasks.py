@@ -17,8 +17,9 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.curated.rollup import DAY, DayQuery, Part
 from pulse_pipelines.curated.statements import spans
+from pulse_pipelines.domain.moments import EPOCH
 from pulse_pipelines.query import duckdb_pool, partial_table
-from pulse_pipelines.query.file_pruning import ALWAYS, DAY_US, EPOCH, Span, newest_files
+from pulse_pipelines.query.file_pruning import ALWAYS, DAY_US, Span, newest_files
 from pulse_pipelines.query.snapshots import manifests, metadata_at, store_errors_explained
 from pulse_resources.errors import PulseError, Terminal
 from pulse_resources.settings import load_settings

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pulse_pipelines.domain.event import EARLIEST, Rejected
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.domain.reasons import Reason
 
 MICROSECOND = timedelta(microseconds=1)
@@ -45,9 +46,10 @@ class EventLimits:
             return None
         return Rejected(
             Reason.TIMESTAMP_OUT_OF_RANGE,
-            f"{_text(moment)} is outside the accepted range from {_text(self.earliest)} to {_text(latest)}, "
-            f"which is {self.ahead.total_seconds():g} s after the event was received: correct the sender's "
-            "clock, or widen ingest.earliest_timestamp or ingest.timestamp_ahead_seconds and replay it",
+            f"{utc_text(moment)} is outside the accepted range from {utc_text(self.earliest)} to "
+            f"{utc_text(latest)}, which is {self.ahead.total_seconds():g} s after the event was received: "
+            "correct the sender's clock, or widen ingest.earliest_timestamp "
+            "or ingest.timestamp_ahead_seconds and replay it",
             "/timestamp",
         )
 
@@ -66,10 +68,6 @@ class Budget:
     def charge(self, seconds: float, size: int) -> None:
         """Add the seconds of validating an event of `size` bytes."""
         self.spent += max(0.0, seconds - FAIR_NS * size / 1e9)
-
-
-def _text(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max, math.inf, sys.maxsize, math.inf)

@@ -7,12 +7,12 @@ their receipt are in no window, so this is always enough.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 
+from pulse_pipelines.domain.moments import EPOCH, EPOCH_DAY
 from pulse_pipelines.domain.quota import STATE_BUCKETS
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE_US = 60_000_000
 LENGTHS = {"5m": 5, "1h": 60, "24h": 1_440}
 """Minutes of each window."""
@@ -43,7 +43,7 @@ def minute(at: datetime) -> int:
 
 def end_of(day: date) -> int:
     """The last minute of a day."""
-    return (day - EPOCH.date()).days * 1_440 + 1_439
+    return (day - EPOCH_DAY).days * 1_440 + 1_439
 
 
 def plain(total: Decimal) -> str:

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import deletion_by_sync
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.domain.syncs import SyncState, approval_reason
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import heads, sync_progress
@@ -225,7 +226,7 @@ def _absent_versions(
 def _publish(tenant: Tenant, dataset: Dataset, sync_id: int, ids: Iterable[Sequence[str]]) -> int:
     producer = kafka.producer(delivery_timeout_s=FLUSH_S)
     refused: list[KafkaError] = []
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    now = utc_text(datetime.now(UTC), timespec="microseconds")
     count = 0
 
     def acknowledged(error: KafkaError | None, _: Message) -> None:

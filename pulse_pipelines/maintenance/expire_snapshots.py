@@ -12,10 +12,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.moments import EPOCH
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.maintenance import remove_orphan_files, state
 from pulse_pipelines.maintenance.history import Done, check_none_abandoned, recorded
-from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.query.snapshots import history
 from pulse_pipelines.tables import live_table
 from pulse_pipelines.tables.commit import DatasetChange, commit

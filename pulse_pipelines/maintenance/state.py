@@ -12,8 +12,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.moments import EPOCH_DAY
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.tables.file_metrics import EPOCH
 from pulse_resources import iceberg, postgres
 
 LANDED = """
@@ -75,7 +75,7 @@ def of_day(tenant: Tenant, dataset: Dataset, day: date) -> DayFiles:
 
 def files_of(table: Table, days: Sequence[date]) -> list[DataFile]:
     """Data files of some days in the current snapshot."""
-    snapshot, day_numbers = table.current_snapshot(), {(day - EPOCH).days for day in days}
+    snapshot, day_numbers = table.current_snapshot(), {(day - EPOCH_DAY).days for day in days}
     return [
         entry.data_file
         for manifest in (snapshot.manifests(table.io) if snapshot else ())

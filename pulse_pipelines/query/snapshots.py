@@ -13,9 +13,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from pulse_pipelines import registry
+from pulse_pipelines.domain.moments import EPOCH, utc_text
 from pulse_pipelines.domain.requests import SHOWN_SNAPSHOTS
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
 from pulse_resources import iceberg
 from pulse_resources.errors import FileGone, NotFound, PulseError, Terminal, Transient
@@ -178,8 +178,8 @@ def as_of(metadata: TableMetadata, moment: datetime) -> IcebergSnapshot | None:
     if snapshots and snapshots[-1].parent_snapshot_id is not None:
         since = EPOCH + timedelta(milliseconds=snapshots[-1].timestamp_ms)
         raise NotFound(
-            f"the dataset's history is kept since {since.isoformat()} only",
+            f"the dataset's history is kept since {utc_text(since)} only",
             fix="Ask for a later moment",
-            moment=moment.isoformat(),
+            moment=utc_text(moment),
         )
     return None

@@ -26,6 +26,7 @@ from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import DELETED, ID
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import index_build, indexes
 from pulse_pipelines.entities.indexes import SubsetLog
@@ -237,7 +238,7 @@ def _version(dataset: Dataset, row: Mapping[str, Any], *, deleted: bool = False)
         "_updated": row[UPDATED],
         DELETED: deleted,
         "_hash": None if deleted else row[HASH],
-        "_ts": row["ingested_at"].isoformat().replace("+00:00", "Z"),
+        "_ts": utc_text(row["ingested_at"]),
     }
     if deleted:
         return about

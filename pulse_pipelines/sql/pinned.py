@@ -13,11 +13,11 @@ from datetime import datetime
 from pyiceberg.table.metadata import TableMetadata
 
 from pulse_pipelines import registry
+from pulse_pipelines.domain.moments import EPOCH
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import catalog, metadata as files, names, parsing, paths, updates
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
-from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.registry import NamedTable
 from pulse_pipelines.sql import pruning
 from pulse_pipelines.sql.engine import View

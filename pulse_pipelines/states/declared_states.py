@@ -6,10 +6,11 @@ from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.moments import EPOCH, utc_text
 from pulse_pipelines.domain.quota import STATE_KEYS
 from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.domain.windows import EPOCH, RETENTION_MINUTES, Windows
+from pulse_pipelines.domain.windows import RETENTION_MINUTES, Windows
 from pulse_pipelines.registry.datasets import find_dataset
 from pulse_pipelines.states import declared_windows
 from pulse_pipelines.states.declared_windows import DeclaredWindows, KeyWindows
@@ -267,7 +268,7 @@ def _declared_state(connection: postgres.Connection, slug: str) -> DeclaredState
 
 
 def _newest(key: str, at: int, event_id: str, data: str | None) -> Newest:
-    moment = (EPOCH + timedelta(microseconds=at)).isoformat().replace("+00:00", "Z")
+    moment = utc_text(EPOCH + timedelta(microseconds=at))
     return Newest(key, moment, event_id, data)
 
 

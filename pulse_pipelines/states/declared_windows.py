@@ -7,11 +7,11 @@ from decimal import Decimal
 from uuid import UUID
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.moments import EPOCH, utc_text
 from pulse_pipelines.domain.quota import STATE_BUCKETS
 from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import (
-    EPOCH,
     LENGTHS,
     MAX_GAP_S,
     MAX_SUMS,
@@ -251,4 +251,4 @@ def _at(minute: int) -> str:
 
 
 def _moment(at: int) -> str:
-    return (EPOCH + timedelta(microseconds=at)).isoformat().replace("+00:00", "Z")
+    return utc_text(EPOCH + timedelta(microseconds=at))

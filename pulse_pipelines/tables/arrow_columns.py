@@ -19,6 +19,7 @@ from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.event import EARLIEST, Rejected, parse_date, parse_timestamp
 from pulse_pipelines.domain.json_values import Number
 from pulse_pipelines.domain.limits import MICROSECOND, EventLimits
+from pulse_pipelines.domain.moments import EPOCH
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_pipelines.tables.column_types import SCALARS, TIMESTAMP
@@ -28,7 +29,6 @@ _YEAR = r"([1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])"
 _RFC3339_UTC_OR_OFFSET = rf"^{_YEAR}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{{1,6}})?(Z|[+-]\d\d:\d\d)$"
 _EARLIEST = pa.scalar(EARLIEST, TIMESTAMP)
 _LATEST = pa.scalar(datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), TIMESTAMP)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST = 2**63 - 1
 _UNUSUAL = rf"\\u0000|{json_values.UNUSUAL}"
 _ISO_DATE = rf"^{_YEAR}-\d\d-\d\d$"
@@ -201,14 +201,14 @@ def refuse_untimely(
         received_ms: when each event was received, in milliseconds since the epoch.
     """
     micros = moments.cast(pa.int64())
-    earliest, ahead = (limits.earliest - _EPOCH) // MICROSECOND, limits.ahead // MICROSECOND
+    earliest, ahead = (limits.earliest - EPOCH) // MICROSECOND, limits.ahead // MICROSECOND
     low, high = (bound.as_py() for bound in pc.min_max(micros).values())
     if low is None or (low >= earliest and high <= pc.min(received_ms).as_py() * 1000 + ahead):
         return
     since_received = pc.subtract(micros, pc.multiply(received_ms, 1000))
     untimely = pc.or_(pc.less(micros, earliest), pc.greater(since_received, min(ahead, _MOST)))
     for index in pc.indices_nonzero(untimely).to_pylist():
-        received = _EPOCH + received_ms[index].as_py() * timedelta(milliseconds=1)
+        received = EPOCH + received_ms[index].as_py() * timedelta(milliseconds=1)
         if (rejected := limits.untimely(moments[index].as_py(), received)) is not None:
             rejects.setdefault(index, rejected)
 

@@ -15,9 +15,9 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
+from pulse_pipelines.domain.moments import EPOCH_DAY
 from pulse_pipelines.tables.written_files import Metrics
 
-EPOCH = date(1970, 1, 1)
 TRUNCATED = 16
 """Characters of a string's bound: Iceberg's default."""
 _BEFORE_SURROGATES, _AFTER_SURROGATES, _LAST = "\ud7ff", "\ue000", "\U0010ffff"
@@ -32,7 +32,7 @@ _PACK = {
 
 def day_of(file: DataFile) -> date:
     """The UTC day of a data file's rows, from its partition."""
-    return EPOCH + timedelta(days=file.partition[0])
+    return EPOCH_DAY + timedelta(days=file.partition[0])
 
 
 @lru_cache(maxsize=4096)
@@ -123,7 +123,7 @@ def data_file(path: str, day: date, rows: int, size: int, metrics: Metrics) -> D
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record((day - EPOCH).days),
+        partition=Record((day - EPOCH_DAY).days),
         record_count=rows,
         file_size_in_bytes=size,
         column_sizes=dict(metrics.column_sizes),

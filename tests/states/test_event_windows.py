@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.windows import AHEAD_S, EPOCH, minute, plain
+from pulse_pipelines.domain.moments import EPOCH
+from pulse_pipelines.domain.windows import AHEAD_S, minute, plain
 from pulse_pipelines.states import state_keys, window_buckets
 from pulse_pipelines.tables.arrow_streams import unpacked
 

@@ -22,6 +22,7 @@ from pulse_api.http.collect import values
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.charsets import foreign
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.tables.arrow_columns import unusual
 
@@ -93,7 +94,7 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
     event: dict[str, Any] = {
         "event_id": event_id(cloud["source"], cloud["id"]),
         "dataset": cloud["type"].rpartition(".")[2],
-        "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        "timestamp": utc_text(datetime.now(UTC)),
         "data": _data(cloud, max_values),
         "context": {name: value for name, value in cloud.items() if name not in _PLACED},
     }

@@ -11,6 +11,7 @@ from pulse_api.http.collect.split import Item, serialize_event
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain import entities, json_values
 from pulse_pipelines.domain.event import nesting
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.tables.arrow_columns import unusual
 
 DATASET = "entities-of"
@@ -41,7 +42,7 @@ def describing(headers: Mapping[str, str], slug: str, *, of_sync: bool) -> dict[
 
 def as_events(items: Sequence[Item], slug: str, *, max_bytes: int, max_depth: int) -> list[Item]:
     """Make events of entities, all with one timestamp. An item that is not an entity stays as it is."""
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    now = utc_text(datetime.now(UTC), timespec="microseconds")
     odd = set(unusual([item.payload for item in items]))
     records = []
     for place, item in enumerate(items):

@@ -15,20 +15,20 @@ in decimal, `true` or `false`, a date as `2026-11-25`. Null is not a value: the 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 
 from pulse_pipelines.domain.entities import ID
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
 from pulse_pipelines.domain.expressions import values
 from pulse_pipelines.domain.expressions.grammar import Call, Literal, Node, Path, parsed, prefix
 from pulse_pipelines.domain.expressions.values import Evaluator, Row
+from pulse_pipelines.domain.moments import EPOCH
 from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind
 from pulse_resources.errors import UserError, meant
 
 KEYS = (Kind.STRING, Kind.LONG, Kind.BOOLEAN, Kind.DATE)
 """Kinds of values that have one text. A double has several; of timestamps hardly two are equal."""
 LONGS = range(-(2**63), 2**63)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BEYOND_MICROSECONDS = re.compile(r"\.\d{6}\d*[1-9]")
 _SMALL_SQL = f"translate({{}}, '{values.CAPITALS}', '{values.CAPITALS.translate(values.SMALL)}')"
 _VALUES = {

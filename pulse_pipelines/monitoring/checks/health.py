@@ -1,14 +1,13 @@
 """Check `file_health`: a table has few enough snapshots, manifests and small files to stay fast."""
 
 from collections import Counter
-from datetime import date, timedelta
+from datetime import timedelta
 
 from pyiceberg.manifest import ManifestContent
 
+from pulse_pipelines.domain.moments import EPOCH_DAY
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_resources.settings import load_settings
-
-_EPOCH = date(1970, 1, 1)
 
 
 def file_health(subject: Subject) -> CheckResult:
@@ -45,7 +44,7 @@ def _small_files(subject: Subject, result: CheckResult) -> None:
     over = [(day, count) for day, count in per_day.most_common() if count > limits.max_small_files_per_day]
     if over:
         day, count = over[0]
-        when = "no day" if day is None else _EPOCH + timedelta(days=day)
+        when = "no day" if day is None else EPOCH_DAY + timedelta(days=day)
         result.problems.append(
             f"{len(over)} days have more than {limits.max_small_files_per_day} small files, "
             f"{when} has {count}: compact them"

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import duckdb
 
-from pulse_pipelines.domain.windows import AHEAD_S, EPOCH, MINUTE_US, RETENTION_MINUTES
+from pulse_pipelines.domain.moments import EPOCH
+from pulse_pipelines.domain.windows import AHEAD_S, MINUTE_US, RETENTION_MINUTES
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.states.state_keys import KEY_BYTES
 from pulse_resources import postgres

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.domain.pipes import Definition, Mode
 from pulse_pipelines.pipes.postgres import publications, queries, sessions, shapes, slots, tables
 from pulse_pipelines.pipes.postgres.cursors import Cursor, Reached
@@ -180,7 +181,7 @@ def _changed(
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return utc_text(datetime.now(UTC), timespec="microseconds")
 
 
 def _stretches(

@@ -18,6 +18,7 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.curated.query_check import check_reads
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.entities import DELETED, ID
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import fence, progress
@@ -140,7 +141,7 @@ def _compute(
     session: SparkSession, pipe: Pipe, computation: Touched | All, moment: datetime, file: IO[bytes]
 ) -> None:
     fields = _columns(session, computation.pinned)
-    at = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    at = utc_text(moment, timespec="microseconds")
     without_row: list[str] = []
     with _view(session, computation) as numbers:
         frame: Any = session.sql(computation.sql(fields, numbers))
