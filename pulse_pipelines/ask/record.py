@@ -29,7 +29,7 @@ FROM questions ORDER BY asked_at DESC LIMIT %s
 TOKENS = "SELECT coalesce(sum(tokens), 0)::bigint FROM questions WHERE asked_at > now() - interval '1 day'"
 LANDED = """
 SELECT d.slug, (SELECT max(l.landed_at) FROM landings l
-    WHERE (l.tenant_id, l.dataset_id) = (%s, d.dataset_id))
+    WHERE (l.tenant_id, l.dataset_id) = (%s, d.dataset_id) AND l.rows > 0)
 FROM pdm_datasets d WHERE d.slug = ANY(%s)
 """
 

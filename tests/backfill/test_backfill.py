@@ -16,6 +16,7 @@ from support.lake import changed, harmed, location, table
 
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import registry
+from pulse_pipelines.ask.record import freshness
 from pulse_pipelines.backfill import Backfilled, run as runs
 from pulse_pipelines.backfill.plan import DayPlan, plan_day
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
@@ -53,11 +54,13 @@ def test_the_same_rows_come_out_and_again(owner: Owner) -> None:
     )
     ingest(owner)
     before, counts = owner.rows(), balanced(owner)
+    landed = freshness(owner.tenant, ["orders"])
     for _ in range(2):
         done = rebuilt(owner)
         assert (done.rows, done.dead_letters_landed, done.files_after > 0) == (21, 0, True)
         assert owner.rows() == before
         assert balanced(owner) == counts == (22, 10, 2)
+        assert freshness(owner.tenant, ["orders"]) == landed, "no event has landed since"
     assert rebuilt(owner, date(2026, 11, 18)).rows == 1, "a late event is of its own day"
     assert owner.rows() == before
 

@@ -93,7 +93,7 @@ async def _slow_heads(attacker: Attacker) -> None:
     async def send_head(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             writer.write(b"HTTP/1.1 200 OK\r\nX: ")
-            while True:
+            while attacker.remaining_s > 0:
                 writer.write(b"x")
                 await writer.drain()
                 await asyncio.sleep(1.0)
@@ -112,6 +112,7 @@ async def _slow_heads(attacker: Attacker) -> None:
     with stored_source(tenant, f"http://{wire.HOST}:{port}"):
         await asyncio.gather(*(create() for _ in range(AT_ONCE)))
     server.close()
+    await server.wait_closed()
 
 
 def _create_pipes(tenant: Tenant) -> None:
