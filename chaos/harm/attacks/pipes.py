@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from chaos.harm import hostile, wire
 from chaos.harm.attack import SOURCE as ADDRESS, Attack, Attacker, may
@@ -90,7 +91,12 @@ async def _slow_heads(attacker: Attacker) -> None:
     request = {"pipe": "slow", "source": SOURCE, "dataset": "slow", "feed": "/x"}
     creation = wire.request("POST", "/v1/pipes", attacker.key("manage"), request)
 
+    sending = set[asyncio.Task[Any]]()
+
     async def send_head(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        sending.add(task)
         try:
             writer.write(b"HTTP/1.1 200 OK\r\nX: ")
             while attacker.remaining_s > 0:
@@ -112,7 +118,8 @@ async def _slow_heads(attacker: Attacker) -> None:
     with stored_source(tenant, f"http://{wire.HOST}:{port}"):
         await asyncio.gather(*(create() for _ in range(AT_ONCE)))
     server.close()
-    await server.wait_closed()
+    if sending:
+        await asyncio.wait(sending)
 
 
 def _create_pipes(tenant: Tenant) -> None:
