@@ -71,7 +71,7 @@ def test_a_day_without_events_stays_one(owner: Owner) -> None:
     assert location(owner) == before
 
 
-def test_a_day_that_was_deleted_by_hand_comes_back_and_time_travel_reaches_behind_it(owner: Owner) -> None:
+def test_a_backfill_restores_a_deleted_day_and_keeps_earlier_snapshots(owner: Owner) -> None:
     owner.send(event("a"), event("b", count=2), event("c").replace(b"11-19T", b"11-18T"))
     ingest(owner)
     before, snapshot = owner.rows(), table(owner).metadata.current_snapshot_id
@@ -106,7 +106,7 @@ def test_dead_letters_that_pass_by_now_land_once(owner: Owner) -> None:
     assert balanced(owner) == (2, 1, 4)
 
 
-def test_a_version_is_chosen_and_what_it_refuses_keeps_its_own(owner: Owner) -> None:
+def test_a_backfill_with_a_version_keeps_the_version_of_rows_that_it_refuses(owner: Owner) -> None:
     owner.send(event("a", note="text"), event("b"))
     ingest(owner)
     move(owner, note={"type": "integer"}, count={"type": "number"})
@@ -138,7 +138,7 @@ def test_a_version_is_chosen_and_what_it_refuses_keeps_its_own(owner: Owner) -> 
         rebuilt(owner, version=3)
 
 
-def test_what_lands_between_plan_and_commit_stays(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_land_between_plan_and_commit_stay(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.send(event("a"))
     ingest(owner)
 

@@ -282,7 +282,7 @@ def test_scenarios_are_named_apart() -> None:
     assert [[other for other in names if name in other] for name in names] == [[name] for name in names]
 
 
-def test_progress_is_written_in_lines_where_there_is_no_terminal() -> None:
+def test_progress_is_written_in_lines_without_a_terminal() -> None:
     written = io.StringIO()
     with progress(Console(file=written), SCENARIO, 10, line_s=0.05) as advance:
         until_it_says("kill [everything]: 0 min\n", written)

@@ -61,7 +61,7 @@ def run_of(ids: int, days: int = 0) -> Run:
         (400_000, [300_000, 300_001, 300_002], []),
     ],
 )
-def test_what_a_new_run_takes_in(added: int, there: list[int], replaced: list[int]) -> None:
+def test_a_new_run_replaces_runs_of_similar_size(added: int, there: list[int], replaced: list[int]) -> None:
     assert [run.ids for run in claim_runs._replaced(added, map(run_of, there))] == replaced
 
 
@@ -73,7 +73,7 @@ def test_retention_finds_whole_runs() -> None:
         assert claim_runs._replaced(10, staying) == staying, "of a dataset that a pipe brings"
 
 
-def test_a_run_says_how_far_it_reaches(owner: Owner) -> None:
+def test_a_claim_run_records_its_end_offsets(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     ingest(owner)
     (run,) = runs(owner)

@@ -299,7 +299,7 @@ def test_web_sockets_go_through_the_same_door(room: Room) -> None:
     assert not opened(**known, Sec_Fetch_Site="cross-site")
 
 
-def test_who_may_look_changes_nothing(room: Room) -> None:
+def test_a_read_only_token_cannot_change_anything(room: Room) -> None:
     assert room.post(HARMLESS, LOOKING).status_code == 200
     for query in (STOP, f"query A {HARMLESS} {STOP.replace('mutation', 'mutation B')}"):
         refused = room.post(query, LOOKING)
@@ -326,7 +326,7 @@ def test_who_may_look_changes_nothing(room: Room) -> None:
     assert room.post(STOP).json()["data"]["stopSensor"]["__typename"] != "UnauthorizedError"
 
 
-def test_what_is_a_change() -> None:
+def test_mutations_are_recognized_as_changes() -> None:
     assert changes("query A { version } mutation { x }")
     assert changes("fragment F on Mutation { x } mutation($a: Int) { ...F }")
     assert not changes('{ runs(filter: "mutation") { id } }')
@@ -403,7 +403,7 @@ def test_a_proxy_is_believed_where_it_is_trusted() -> None:
 
 
 @pytest.mark.long
-def test_a_room_that_nobody_could_enter_does_not_open(tmp_path: Path) -> None:
+def test_the_control_room_does_not_start_without_a_token(tmp_path: Path) -> None:
     workspace = "dagster_home/workspace.yaml"
     server = [sys.executable, "-m", "pulse_pipelines.defs.control_room.server", "-w", workspace]
     done = subprocess.run(

@@ -49,7 +49,7 @@ def test_any_number_comes_back(number: Decimal | int | float) -> None:
     assert encoded(decoded(written)) == written
 
 
-def test_what_json_lacks_is_null() -> None:
+def test_numbers_that_json_lacks_are_null() -> None:
     actual = encoded([float("nan"), float("inf"), Decimal("NaN"), Decimal("-Infinity"), b"\0"])
     assert actual == b'[null,null,null,null,"AA=="]'
 

@@ -83,7 +83,7 @@ AGE = "UPDATE entity_syncs SET part_at = part_at - interval '25 hours' WHERE ten
 DE, FR, ES = ("DE", {"people": 83}), ("FR", {"people": 68}), ("ES", {"people": 48})
 
 
-def test_what_a_full_sync_did_not_bring_is_deleted_once(owner: Owner) -> None:
+def test_entities_absent_from_a_full_sync_are_deleted_once(owner: Owner) -> None:
     push(owner, DE, FR, ES)
     ingest(owner)
     bring(owner, [DE], [("FR", {"people": 69})], [])
@@ -175,7 +175,7 @@ def test_a_broken_chain_is_refused(owner: Owner) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
+def test_refused_entities_are_not_deleted_by_a_full_sync(owner: Owner) -> None:
     push(owner, DE, FR, ES)
     ingest(owner)
     bring(owner, [DE, ("FR", {"people": "many"})], refused=("ES",))
@@ -189,7 +189,7 @@ def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
 
 
 @pytest.mark.slow
-def test_what_came_since_a_full_sync_began_is_not_deleted(owner: Owner) -> None:
+def test_entities_sent_since_a_full_sync_began_are_not_deleted(owner: Owner) -> None:
     push(owner, DE, FR, ES)
     ingest(owner)
     bring(owner, [DE])
@@ -365,7 +365,7 @@ def settle_somehow(owner: Owner) -> None:
             return
 
 
-def test_what_a_run_of_a_pipe_sent_before_it_failed_is_counted_and_deletes_nothing(owner: Owner) -> None:
+def test_a_failed_pipe_run_counts_its_entities_and_deletes_none(owner: Owner) -> None:
     make_pipe(owner, SLUG)
     push(owner, ("a", {}), ("b", {}))
     ingest(owner)

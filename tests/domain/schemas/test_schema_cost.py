@@ -81,7 +81,7 @@ DEAR: dict[str, tuple[Schema, str]] = {
 
 
 @pytest.mark.parametrize("name", DEAR)
-def test_a_dear_schema_is_refused_and_says_why(name: str) -> None:
+def test_an_expensive_schema_is_refused_with_its_costliest_keyword(name: str) -> None:
     document, pointer = DEAR[name]
     with pytest.raises(UserError) as refused:
         check_document(json.dumps(document), Bound())

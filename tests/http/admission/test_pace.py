@@ -35,7 +35,7 @@ def test_another_address_goes_between() -> None:
     assert (begun.count("crowd"), begun.count("neighbour")) == (100, 1)
 
 
-def test_who_has_left_is_not_waited_for() -> None:
+def test_a_cancelled_request_does_not_delay_the_next() -> None:
     async def run() -> list[str]:
         pace, begun = Pace(), []
         tasks = [asyncio.create_task(one(pace, "a", begun)) for _ in range(5)]
