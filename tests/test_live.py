@@ -137,7 +137,7 @@ def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, many
     assert report.balanced, report.problems
 
 
-def test_days_are_computed_without_a_hand(many: Owner) -> None:
+def test_days_are_computed_automatically(many: Owner) -> None:
     """Of the events whose run was killed, too."""
     wait_until_settled(many, EVENTS + 1)
     deadline = time.monotonic() + PATIENCE_S

@@ -139,7 +139,7 @@ def test_a_row_of_a_deleted_dataset_that_is_gone_is_missed(owner: Owner) -> None
 # other writers -----------------------------------------------------------------------------------
 
 
-def test_only_what_landed_meanwhile_is_written_once_more(owner: Owner, at: AtPoint) -> None:
+def test_only_files_that_landed_meanwhile_are_rewritten_again(owner: Owner, at: AtPoint) -> None:
     def land_more() -> None:
         owner.send(sale("c", n=3))
         ingest(owner)

@@ -128,7 +128,7 @@ def test_another_move_meanwhile_is_a_conflict(owner: Owner) -> None:
     assert moves.ask(owner.tenant, "orders", further) == registry.find_dataset(owner.tenant, "orders")
 
 
-def test_two_who_ask_at_one_moment_get_one_move(owner: Owner, at: AtPoint) -> None:
+def test_two_requests_at_one_moment_make_one_move(owner: Owner, at: AtPoint) -> None:
     first: list[Move] = at("move.asked", lambda: ask(owner))
     with pytest.raises(Conflict, match="is moving to") as caught:
         ask(owner)
@@ -137,7 +137,7 @@ def test_two_who_ask_at_one_moment_get_one_move(owner: Owner, at: AtPoint) -> No
 
 
 @pytest.mark.slow
-def test_what_lands_meanwhile_is_moved_along(owner: Owner, at: AtPoint) -> None:
+def test_rows_that_land_during_a_move_are_moved_too(owner: Owner, at: AtPoint) -> None:
     def land_more() -> None:
         owner.send(sale("c", n=3), sale("a", n=9))
         ingest(owner)
@@ -227,7 +227,7 @@ def test_an_attempt_that_wakes_up_too_late_is_fenced(owner: Owner, at: AtPoint) 
     check_whole(owner)
 
 
-def test_an_attempt_is_one_processs(owner: Owner, at: AtPoint) -> None:
+def test_only_one_process_can_take_an_attempt(owner: Owner, at: AtPoint) -> None:
     move = ask(owner)
     refused: list[str] = []
 
@@ -294,7 +294,7 @@ def ask_again(owner: Owner, move: Move) -> Move:
     return again
 
 
-def test_what_fails_for_a_while_is_tried_again_and_not_for_ever(
+def test_a_failing_move_is_retried_a_limited_number_of_times(
     owner: Owner, at: AtPoint, instance: dg.DagsterInstance
 ) -> None:
     def fail() -> None:

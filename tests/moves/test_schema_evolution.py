@@ -266,7 +266,7 @@ def test_columns_are_there_as_soon_as_it_has_moved(moved: Moved, slug: str) -> N
 
 
 @pytest.mark.parametrize("slug", CASES)
-def test_a_snapshot_says_what_was_rewritten(moved: Moved, slug: str) -> None:
+def test_the_snapshot_summary_names_schema_and_replaced_columns(moved: Moved, slug: str) -> None:
     summaries = [snapshot.summary for snapshot in table(moved.owner, slug).snapshots()]
     overwritten = [s.additional_properties for s in summaries if s.operation.value == "overwrite"]
     tenant = moved.owner.tenant.slug

@@ -61,7 +61,7 @@ DAYS = ("2026-01-01", "2026-01-02", ("-infinity", "infinity"))
     ],
 )
 @pytest.mark.sample(5)
-def test_an_endless_cursor_is_no_position_and_its_row_is_always_read(
+def test_a_row_with_an_infinite_cursor_is_always_read(
     owner: Owner, source: Any, kind: str, low: str, high: str, endless: tuple[str, ...]
 ) -> None:
     source.execute("CREATE DOMAIN day AS date")

@@ -74,7 +74,7 @@ def position(sink: Any) -> int:
     return int(updated)
 
 
-def test_what_is_new_changed_and_gone_comes_to_the_table(owner: Owner, sink: Any) -> None:
+def test_new_changed_and_deleted_entities_reach_the_table(owner: Owner, sink: Any) -> None:
     pipe = pipes.create(owner.tenant, definition(PIPE))
     assert (pipe.position, pipe.behind, pipe.document["direction"]) == (None, 0, "out")
     push(
@@ -156,7 +156,7 @@ def test_a_reset_pipe_replaces_the_table_whatever_dies(owner: Owner, sink: Any, 
 
 
 @pytest.mark.slow
-def test_an_erased_log_and_another_form_of_the_table_bring_everything_anew(owner: Owner, sink: Any) -> None:
+def test_an_erasure_or_an_altered_table_makes_the_next_delivery_full(owner: Owner, sink: Any) -> None:
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, ("A", {"people": 1}), ("B", {"people": 2}))
     deliver(owner.tenant, "out")
@@ -301,7 +301,7 @@ def test_entities_that_take_each_other_s_values_are_written(owner: Owner, sink: 
     assert rows(sink, "number").items() >= {(key, numbers[key]) for key in "BCDE"}
 
 
-def test_what_is_in_the_way_across_batches_is_written_in_the_end(
+def test_rows_that_conflict_across_batches_are_written_in_the_end(
     owner: Owner, sink: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.execute("ALTER TABLE copied ADD UNIQUE (people)")
@@ -494,7 +494,7 @@ def test_values_are_written_by_their_column(value: Any, kind: str, expected: str
 @pytest.mark.parametrize(
     ("value", "kind"), [("a\0", "text"), ("a\0", "jsonb"), (["\0"], "array"), ("*", "bytea")]
 )
-def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
+def test_a_value_that_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
     with pytest.raises(ValueError, match=r"NUL|base64"):
         text(value, kind)
 
@@ -576,7 +576,7 @@ def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
         ({}, "money", "list"),
     ],
 )
-def test_what_postgres_would_take_for_another_value_is_an_error(value: Any, kind: str, why: str) -> None:
+def test_a_value_that_postgres_would_change_is_an_error(value: Any, kind: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         text(value, kind)
 

@@ -50,7 +50,7 @@ def test_its_sources_are_the_tables_that_it_names_once_each() -> None:
         ("SELECT " + "(" * 5_000 + "id" + ")" * 5_000 + " FROM planes", "nested too deeply|cannot be parsed"),
     ],
 )
-def test_what_is_no_select_over_datasets_is_refused(transform: str, why: str) -> None:
+def test_a_transform_that_is_not_a_select_over_datasets_is_refused(transform: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         query_of(make_definition(transform))
 

@@ -23,7 +23,7 @@ def slugs_since(version: int) -> dict[str, int]:
     return {outline.slug: outline.members for outline in registry.list_outlines(version)}
 
 
-def test_what_commits_later_has_the_higher_version(new_owner: Callable[[], Owner]) -> None:
+def test_a_later_commit_has_a_higher_version(new_owner: Callable[[], Owner]) -> None:
     one, other = new_owner(), new_owner()
     early, late = (f"d{uuid.uuid4().hex[:8]}" for _ in range(2))
     first = registry.version()

@@ -103,7 +103,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_could_not_be_loaded_is_loaded_later_and_runs_are_forked_from_it(folder: Path) -> None:
+def test_a_failed_load_is_repeated_and_runs_are_forked_from_the_loaded_code(folder: Path) -> None:
     """And runs whose process is gone count as failed, which a slow start does not: by two servers in all."""
     (folder / "away").touch()
     with serving(folder) as (server, place):

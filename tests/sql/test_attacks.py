@@ -209,7 +209,7 @@ def brief(request: pytest.FixtureRequest) -> Iterator[Processes]:
 @pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.sample(10)
-def test_what_takes_too_much_ends_and_says_so(brief: Processes, bomb: str) -> None:
+def test_a_query_beyond_its_limits_ends_with_an_error(brief: Processes, bomb: str) -> None:
     with pytest.raises((UserError, TimeUpError)) as ended:
         ask(brief, BOMBS[bomb], limits=less(seconds=1.0))
     if isinstance(ended.value, UserError):
@@ -250,7 +250,7 @@ def test_a_neighbour_does_not_notice(whole: Processes) -> None:
     threading.excepthook = threading.__excepthook__
 
 
-def test_whoever_cancels_ends_it_at_once(whole: Processes) -> None:
+def test_a_cancelled_query_ends_at_once(whole: Processes) -> None:
     with whole.take() as process:
         process.ask({"sql": BOMBS["a join"]}, time.monotonic() + PATIENCE_S, 2**16)
         job = {

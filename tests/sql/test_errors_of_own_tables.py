@@ -73,7 +73,7 @@ def test_of_a_value_that_a_query_fails_at_no_file_is_suspected(
     assert with_table_names(error, pinned("own.a")) is error
 
 
-def test_a_value_of_a_file_that_is_of_another_type_than_the_table_says_is_of_the_file(
+def test_a_type_error_of_a_file_is_blamed_on_its_own_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     field = pa.field("word", pa.string(), metadata={"PARQUET:field_id": "1"})

@@ -418,7 +418,9 @@ def test_metadata_that_would_become_much_in_memory_is_refused(catalog: Api, two:
     assert two.lake.client.get("/v1/namespaces/own/tables/heavy").status_code >= 400
 
 
-def test_a_damaged_list_of_manifests_is_no_empty_table(catalog: Api, two: Two, caller: Caller) -> None:
+def test_a_damaged_manifest_list_is_an_error_and_not_an_empty_table(
+    catalog: Api, two: Two, caller: Caller
+) -> None:
     """DuckDB takes what it cannot decode for the list's end, and unpacks a bomb for half a minute."""
     table = two.make(catalog, "listed", MINE)
     location = str(table.current_snapshot().manifest_list)  # type: ignore[union-attr]
@@ -440,7 +442,7 @@ def test_a_damaged_list_of_manifests_is_no_empty_table(catalog: Api, two: Two, c
     assert ask(caller, "FROM own.listed").json()["rows"] == [{"id": MINE}]
 
 
-def test_a_damaged_manifest_is_no_shorter_table(
+def test_a_damaged_manifest_is_an_error_and_not_a_shorter_table(
     catalog: Api, two: Two, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it has been whole, the next query does not read it again before DuckDB does."""
