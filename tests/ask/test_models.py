@@ -164,20 +164,20 @@ def test_a_lone_surrogate_from_a_model_is_replaced(caller: Caller, model: Record
     assert (status, body["rows"]) == (200, [{"a": "\ufffd", "b": "\U0001f600"}])
 
 
-def test_a_model_that_hangs_is_left(caller: Caller, model: Recorded) -> None:
+def test_a_model_that_hangs_is_abandoned_after_its_time(caller: Caller, model: Recorded) -> None:
     model.hangs = True
     status, problem = ask(caller, model, SECONDS=1)
     assert (status, problem["type"]) == (503, "urn:pulse:problem:unavailable")
     assert caller.http.post("/v1/sql", json={"sql": COUNTS}).status_code == 200
 
 
-def test_a_model_is_left_when_the_caller_leaves(api: Api, caller: Caller, model: Recorded) -> None:
+def test_a_model_is_abandoned_when_the_caller_disconnects(api: Api, caller: Caller, model: Recorded) -> None:
     """The model has not answered by then, and its own time is not over."""
     model.hangs = True
     given = {"PROVIDER": "openai", "URL": f"{model.url}/openai", "MODEL": "m-1", "SECONDS": 2 * PATIENCE_S}
     with with_settings(**{f"ASK__{name}": value for name, value in given.items()}):
         with closing(api.begin(caller.key.text, "/v1/ask", {"question": "orders by country?"})):
-            wait(lambda: bool(model.received), "nobody asks the model")
+            wait(lambda: bool(model.received), "the model gets no request")
         latest = partial(record.questions, caller.owner.tenant, 1)
         wait(lambda: latest()[0].state != "running", "the model is not left")
         (question,) = latest()
@@ -205,7 +205,7 @@ def test_a_key_that_is_revoked_while_the_model_thinks_gets_no_answer(
 
 
 @pytest.mark.parametrize("reply", ["raw: no JSON", "raw:" + "x" * 300_000])
-def test_a_model_that_lies_is_not_believed(caller: Caller, model: Recorded, reply: str) -> None:
+def test_an_invalid_reply_of_a_model_is_an_error(caller: Caller, model: Recorded, reply: str) -> None:
     model.answers = [reply]
     status, problem = ask(caller, model)
     assert (status, problem["type"]) == (500, "urn:pulse:problem:failed")

@@ -44,7 +44,7 @@ def commit(owner: Owner, change: Callable[[Table], object]) -> None:
         assert iceberg.swap(connection, name, before, after)
 
 
-def test_the_same_rows_come_out_and_again(owner: Owner) -> None:
+def test_a_repeated_backfill_gives_the_same_rows(owner: Owner) -> None:
     late = event("late").replace(b"2026-11-19T10", b"2026-11-18T23")
     owner.send(*(event(f"e{n}", count=n, extra=n, address={"zip": "1", "x": n}) for n in range(20)), late)
     ingest(owner)
@@ -62,7 +62,7 @@ def test_the_same_rows_come_out_and_again(owner: Owner) -> None:
     assert owner.rows() == before
 
 
-def test_a_day_without_events_stays_one(owner: Owner) -> None:
+def test_a_day_without_events_stays_empty(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     before = location(owner)
@@ -175,7 +175,7 @@ def test_a_compaction_between_plan_and_commit_makes_it_begin_again(
     assert balanced(owner) == (2, 0, 0)
 
 
-def test_two_at_once_take_turns(owner: Owner) -> None:
+def test_two_concurrent_backfills_take_turns(owner: Owner) -> None:
     owner.send(*(event(f"e{n}") for n in range(5)))
     ingest(owner)
     before = owner.rows()
@@ -205,7 +205,7 @@ def test_a_batch_in_flight_lands_on_top(owner: Owner) -> None:
     assert rebuilt(owner).rows == 2
 
 
-def test_raw_objects_that_are_gone_leave_the_day_as_it_is(owner: Owner) -> None:
+def test_a_backfill_without_its_raw_objects_leaves_the_day_unchanged(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     ingest(owner)
     before = location(owner)

@@ -212,7 +212,9 @@ def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_the_rest_of_the_shorter_part(stack: Settings, scenario: ModuleType, amount: int) -> None:
+def test_the_other_scenarios_of_the_shorter_part_pass(
+    stack: Settings, scenario: ModuleType, amount: int
+) -> None:
     """Runs that are overtaken are fenced; poison holds up nothing; a loss is never silent."""
     outcome = scenario.run(None, SEED, amount, lambda _: None)
     assert [*outcome.findings, *oracle.find_violations(outcome.sent, spark())] == []

@@ -317,7 +317,7 @@ def test_the_oracle_notices_erasures_without_a_request(world: World) -> None:
 
 
 @pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
-def test_the_oracle_is_content_once_all_harm_is_undone(world: World) -> None:
+def test_the_oracle_finds_nothing_once_all_harm_is_undone(world: World) -> None:
     assert kinds(replace(world, quotas=[4])) == set()
 
 
@@ -411,7 +411,7 @@ SHORT = Schedule(
 
 
 @pytest.mark.slow  # `make chaos` runs longer ones
-def test_a_short_episode(stack: Settings) -> None:
+def test_a_short_episode_of_operators_has_no_findings(stack: Settings) -> None:
     """Commands side by side, killed and repeated; all comes to its end, and is as it must be."""
     episode = operators.carried_out(SHORT)
     assert episode.findings == []

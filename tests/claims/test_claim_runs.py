@@ -108,7 +108,7 @@ def test_a_large_run_is_fetched_once(large: Owner, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("harm", ["short", "empty", "folder"])
-def test_a_file_that_is_not_the_run_is_not_believed(large: Owner, harm: str) -> None:
+def test_a_damaged_run_file_is_not_used(large: Owner, harm: str) -> None:
     assert known(large, "e1") == {"e1"}
     (run,) = runs(large)
     path = load_settings().home / "claims" / str(orders(large).dataset_id) / str(run.run)
@@ -121,7 +121,7 @@ def test_a_file_that_is_not_the_run_is_not_believed(large: Owner, harm: str) -> 
     assert known(large, "e1", "x") == {"e1"}
 
 
-def test_files_of_runs_that_are_gone_go(large: Owner) -> None:
+def test_files_of_removed_runs_are_deleted(large: Owner) -> None:
     assert known(large, "e1") == {"e1"}
     (before,) = runs(large)
     for n in range(3):

@@ -705,7 +705,7 @@ def test_collect_needs_a_key_of_the_tenant(
     assert "not a JSON array" in run("collect", one.slug, "--key", key, code=2, stdin="[nonsense").stderr
 
 
-def test_a_quota_that_is_used_up_ends_it_at_once(api_service: str, owner: Owner, key: str) -> None:
+def test_collect_ends_at_once_when_the_quota_is_used_up(api_service: str, owner: Owner, key: str) -> None:
     as_json("tenant", "limits", owner.tenant.slug, "--max-records-per-month", 600)
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(700)), code=2)
     assert "500 events were accepted before" in result.stderr
@@ -813,7 +813,7 @@ def test_a_long_command_in_a_script_prints_its_progress(
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
-def test_a_time_is_printed_as_options_take_it(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_printed_time_is_a_valid_option_value(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     assert output.cell(MOMENT) == "2026-11-19 10:00:00Z"
@@ -825,7 +825,7 @@ def test_a_time_is_printed_as_options_take_it(zone: str, monkeypatch: pytest.Mon
 TITLE = "query 0123456789abcdef of a tenant whose name makes the title wider than the table"
 
 
-def test_rows_are_lines_where_they_fit_and_columns_where_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_do_not_fit_the_terminal_are_printed_vertically(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[dict[str, object]] = [
         {"id": f"o-{n}", "timestamp": MOMENT, "amount": n, "tenant_id": "t", "none": None} for n in (1, 2)
     ]
@@ -907,7 +907,7 @@ def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.Cap
     assert json.loads(captured.out[captured.out.index("{\n") :]) == {"name": text, "plain": "é 😀"}
 
 
-def test_data_is_as_it_is_but_on_a_terminal(
+def test_control_characters_of_data_are_replaced_only_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output.write("a\x1b[1mb\r\n")
@@ -988,7 +988,7 @@ def test_a_setting_that_is_wrong_or_unknown_is_an_error(
 def test_an_unknown_setting_in_settings_json_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: Any, expected: str
 ) -> None:
-    """What was misspelt there said nothing, and the default held. What `pulse up` remembers is its own."""
+    """A misspelt setting was silent, and the default held. `pulse up` keeps its own state under `local`."""
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(content))

@@ -177,7 +177,7 @@ def test_an_error_that_cannot_be_written_keeps_its_code(stack: Settings) -> None
     assert shell("pulse preview nobody orders 2>/dev/full").returncode == 2
 
 
-def test_letters_that_an_encoding_has_not_are_written_as_their_numbers(owner: Owner) -> None:
+def test_characters_outside_the_output_encoding_are_escaped(owner: Owner) -> None:
     """It was a UnicodeEncodeError, with its traceback."""
     done = shell(f"pulse sql {owner.tenant.slug} \"select chr(233) || 'x' as u\"", PYTHONIOENCODING="ascii")
     assert (done.returncode, rb"\xe9x" in done.stdout) == (0, True), done.stderr

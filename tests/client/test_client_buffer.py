@@ -187,7 +187,7 @@ class Hostile(dict[str, Any]):
         raise RuntimeError("an event may be anything")
 
 
-def test_nothing_reaches_the_caller(new_buffer: New) -> None:
+def test_no_exception_reaches_the_caller(new_buffer: New) -> None:
     """Neither events that raise, nor a function of the caller that fails, nor events after the end."""
 
     def fail(loss: Loss) -> None:

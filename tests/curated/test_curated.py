@@ -120,7 +120,7 @@ def test_the_behaviour_rollup_equals_a_query_of_duckdb(filled: Zone) -> None:
     (row,) = served[D1]
     assert row.pop("events_without_actor") == 1
     assert row == pytest.approx(expected)
-    assert row["sessions"] == 4, "a pause of thirty minutes goes on, one of a microsecond more does not"
+    assert row["sessions"] == 4, "a pause of thirty minutes keeps a session, a microsecond more ends it"
     (nobody,) = served[D2]
     assert (nobody["actors"], nobody["events_without_actor"], nobody["first_seen"]) == (0, 1, None)
     assert "ann" not in json.dumps(plain([row])), "no row of any actor"
@@ -301,7 +301,7 @@ def test_a_tenant_sees_its_own_alone(filled: Zone) -> None:
         assert connection.execute("SELECT count(*) FROM summaries").fetchone() == (0,)
 
 
-def test_a_statement_that_reads_another_tenant_s_table_comes_to_nothing(zone: Zone, filled: Zone) -> None:
+def test_a_statement_that_reads_a_table_of_another_tenant_is_refused(zone: Zone, filled: Zone) -> None:
     """Whatever gets past the parser is stopped by the plan."""
     zone.write("theft", "SELECT 1 AS n FROM events", grain="")
     zone.owner.send(visit("2026-11-18T09:00:00"))
@@ -357,7 +357,7 @@ def curate_alone(zone: Zone) -> None:
 
 
 @pytest.mark.slow
-def test_killed_anywhere_it_is_old_or_new(zone: Zone) -> None:
+def test_a_killed_computation_leaves_the_old_or_the_new_rollup(zone: Zone) -> None:
     zone.write("by_kind", "SELECT kind, count(*) AS n FROM events GROUP BY kind")
 
     def everything() -> list[Any]:

@@ -339,7 +339,7 @@ def late(count: int) -> Owner:
     return owner
 
 
-def test_a_limit_and_a_cursor_go_through_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_with_limit_and_cursor_covers_all_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "PAGE", 2)
     owner = late(7)
     owner.send(b"no json")

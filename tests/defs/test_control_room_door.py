@@ -333,7 +333,7 @@ def test_mutations_are_recognized_as_changes() -> None:
     assert not changes("mutation {")
 
 
-def test_pages_may_do_little(room: Room) -> None:
+def test_pages_have_a_strict_content_security_policy(room: Room) -> None:
     known = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/html"}
     nonces = set()
     for path in ("/", "/login", "/logout", "/favicon.png", "/graphql"):
@@ -359,7 +359,7 @@ def role(known: Identity, address: str = "127.0.0.1", **headers: str) -> Role | 
     return known.of({"client": (address, 4711)}, Headers(given))
 
 
-def test_a_session_is_signed_ends_and_goes_with_its_token() -> None:
+def test_a_session_is_signed_and_expires_with_its_time_or_token() -> None:
     known = identity()
     session = known.session(Role.READ_ONLY)
 
@@ -383,7 +383,7 @@ def test_a_session_is_signed_ends_and_goes_with_its_token() -> None:
     assert of(identity(session_hours=1e-9).session(Role.OPERATOR)) is None
 
 
-def test_a_proxy_is_believed_where_it_is_trusted() -> None:
+def test_the_header_of_a_proxy_is_accepted_only_from_trusted_addresses() -> None:
     trusted = {
         "proxy_header": "X-User",
         "proxy_addresses": ["192.0.2.0/24", "::1"],

@@ -330,7 +330,7 @@ def test_the_default_draft_is_2020_12() -> None:
     assert check_document(document())["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
-def test_a_pattern_is_checked_as_json_schema_means_it() -> None:
+def test_a_pattern_is_checked_with_the_syntax_of_json_schema() -> None:
     checked = check_document(document(properties={"a": {"pattern": r"^\p{L}+$"}}))
     assert validator(checked).is_valid({"a": "Zoë"})
     assert not validator(checked).is_valid({"a": "R2"})

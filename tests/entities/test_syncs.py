@@ -133,7 +133,7 @@ def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner
     ]
 
 
-def test_one_whose_sender_has_gone_ends_and_keeps_nothing(owner: Owner) -> None:
+def test_a_sync_without_parts_for_a_day_fails_and_keeps_no_ids(owner: Owner) -> None:
     bring(owner, [], name="gone", last=False, refused=("ES",))
     assert sync_deletions.send_of(owner.tenant) == 0
     assert newest(owner).state == SyncState.OPEN
@@ -210,7 +210,7 @@ def test_entities_sent_since_a_full_sync_began_are_not_deleted(owner: Owner) -> 
 
 
 @pytest.mark.parametrize("commit", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) -> None:
+def test_a_sync_that_would_delete_too_much_is_held_for_a_decision(owner: Owner, commit: bool) -> None:
     syncs.allow(owner.tenant, SLUG, 0.4)
     push(owner, DE, FR, ES)
     ingest(owner)
@@ -252,7 +252,7 @@ def test_an_erased_entity_is_not_absent(owner: Owner) -> None:
     sound(owner)
 
 
-def test_an_empty_one_waits_whatever_it_may_delete(owner: Owner) -> None:
+def test_an_empty_full_sync_is_held(owner: Owner) -> None:
     push(owner, DE)
     ingest(owner)
     bring(owner, [])

@@ -191,7 +191,7 @@ def erased() -> Erased:
     return Erased(owner, other, before, history, erase(owner, f"country={ADA}"))
 
 
-def test_the_person_is_nowhere_and_everybody_else_is(erased: Erased) -> None:
+def test_an_erasure_removes_one_person_and_keeps_all_others(erased: Erased) -> None:
     undecodable = ["public.dead_letters"]  # which nobody can tell whose they are: the receipt names them
     left = where_is(erased.owner, ADA)
     rollup = "orders__people"  # it has a day from which nothing was erased
@@ -265,7 +265,7 @@ def test_rollups_of_the_days_are_gone_and_those_of_other_days_stay(erased: Erase
     assert parquet == [left]
 
 
-def test_time_does_not_go_back(erased: Erased) -> None:
+def test_snapshots_before_an_erasure_are_not_readable(erased: Erased) -> None:
     (left,) = snapshots.snapshots(erased.owner.tenant, "orders")
     assert left.snapshot_id not in erased.snapshots
     for snapshot in erased.snapshots:
@@ -488,7 +488,7 @@ def test_values_of_received_events_are_compared_without_conversion(anyone: Owner
     assert orders(anyone, "amount=1e400").kind is Kind.DOUBLE
 
 
-def test_text_that_cannot_say_the_value_is_not_decoded(anyone: Owner) -> None:
+def test_text_that_cannot_contain_the_value_is_not_decoded(anyone: Owner) -> None:
     assert not orders(anyone, "country=ada").may_be_in(b'{"a":"bob"}')
     assert orders(anyone, "country=ada").may_be_in(b'{"a":"\\u0061da"}')
     assert orders(anyone, "country=ada").may_be_in(b'{"a":"ada"}')
@@ -645,7 +645,9 @@ def test_an_erasure_begins_again_after_a_concurrent_commit(owner: Owner, at: AtP
     balanced(owner)
 
 
-def test_a_table_that_somebody_rewrites_is_left_alone(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_erasure_does_not_touch_a_table_under_rewrite(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pulse_pipelines.erasure.run.PATIENCE_S", 0.1)
     dataset = registry.find_dataset(owner.tenant, "orders")
     with leases.rewriting(dataset.dataset_id), pytest.raises(Transient):
@@ -859,7 +861,7 @@ def test_a_backfill_amid_a_killed_erasure_restores_no_erased_rows(
 def test_an_erasure_that_cannot_become_clean_names_the_remaining_files(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody brings a file back, however often it is removed."""
+    """Another program restores a file as often as it is removed."""
     owner.send(of("a", ADA), of("b", BOB))
     ingest(owner)
     location = live_table.current(owner.tenant, registry.find_dataset(owner.tenant, "orders")).location()
@@ -878,7 +880,7 @@ def test_an_erasure_that_cannot_become_clean_names_the_remaining_files(
     assert f"still there after 5 rounds: 1 events in {path}" in output
     assert ADA not in output
     receipt = erase(owner, f"country={ADA}")
-    assert receipt["erasure_id"] in output, "it goes on with the same"
+    assert receipt["erasure_id"] in output, "it continues the same erasure"
     assert receipt["removed"]["rows"] == 1
     assert where_is(owner, ADA) == []
     balanced(owner)
@@ -887,7 +889,7 @@ def test_an_erasure_that_cannot_become_clean_names_the_remaining_files(
 def test_an_erasure_clears_staging_tables_of_earlier_attempts(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, at: AtPoint
 ) -> None:
-    """Of an attempt that goes on for another tenant, and of one that died when its batch had settled."""
+    """Of an attempt that continues for another tenant, and of one that died when its batch had settled."""
     other = make_owner()
     first, second = sorted((owner, other), key=lambda party: party.tenant.tenant_id)
     for party in (first, second):

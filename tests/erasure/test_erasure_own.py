@@ -111,7 +111,7 @@ def where_is(table: Table, value: str = ADA) -> list[str]:
 
 
 @in_this_process
-def test_rows_go_with_all_history_where_the_table_asks(
+def test_rows_are_erased_with_history_only_from_tables_that_request_it(
     catalog: Api, own_engine: RestCatalog, writer: Guest
 ) -> None:
     asking, silent = make(own_engine), make(own_engine, **{"pulse.erasure": "false"})
@@ -249,7 +249,7 @@ def test_a_table_that_cannot_be_searched_is_named_with_the_reason(
 def test_removed_delete_files_do_not_hinder_an_erasure(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
-    """Whoever compacts delete files leaves a manifest that names them."""
+    """An engine that compacts delete files leaves a manifest that names them."""
     table = make(own_engine)
     table = own_engine.load_table(table.name()[-2:])
     forger, live = Forger(table), table.current_snapshot()

@@ -148,7 +148,7 @@ def test_the_decompressed_size_of_a_large_request_counts_as_held(caller: Caller)
     assert waiting(caller.owner) == 0
 
 
-def test_when_nothing_is_accepted_it_is_a_problem(caller: Caller) -> None:
+def test_a_request_without_accepted_events_is_answered_with_a_problem(caller: Caller) -> None:
     answer = caller.collect([{"dataset": "orders"}])
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
@@ -393,7 +393,7 @@ def test_an_event_that_is_too_deep_is_refused(caller: Caller, shape: str) -> Non
     assert waiting(caller.owner) == 0
 
 
-def test_of_a_key_that_comes_twice_the_last_one_counts(caller: Caller) -> None:
+def test_the_last_of_two_equal_keys_counts(caller: Caller) -> None:
     """At the door as in the table: both decode with the same rule."""
     assert caller.collect(with_data('{"country":7,"country":"FR"}')).status_code == 202
     assert caller.collect(with_data('{"country":"FR","country":7}')).status_code == 422

@@ -383,7 +383,7 @@ def test_zero_is_the_default_of_the_installation(owner: Owner, monkeypatch: pyte
         load_settings.cache_clear()
 
 
-def test_usage_tells_of_months(caller: Caller) -> None:
+def test_usage_lists_months(caller: Caller) -> None:
     assert caller.http.get("/v1/usage").json()["months"] == []
     quotas.set_limits(caller.owner.tenant, max_records_per_month=50)
     requests = [[b"%d" % n for n in range(count)] for count in (30, 30, 20)]

@@ -486,7 +486,9 @@ def test_no_key_is_issued_by_one_that_is_being_revoked(new_caller: Callable[...,
         assert all(key.revoked_at for key in descendants)
 
 
-def test_a_wrong_secret_goes_the_way_of_an_unknown_key(api: Api, new_caller: Callable[..., Caller]) -> None:
+def test_a_wrong_secret_costs_as_many_reads_as_an_unknown_key(
+    api: Api, new_caller: Callable[..., Caller]
+) -> None:
     """Both are looked up once more where keys are stored: time does not tell which ids there are."""
     caller = new_caller()
     announced()

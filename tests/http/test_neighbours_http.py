@@ -173,7 +173,7 @@ def test_events_that_are_refused_count_against_the_rate(caller: Caller) -> None:
 def test_an_address_that_guesses_keys_does_not_delay_others(
     api: Api, new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look for a tenant that nobody knows costs a transaction; one address has two at a time."""
+    """Each lookup of an unknown tenant costs a transaction; one address has two at a time."""
     known, new = new_caller(), new_caller()
     assert known.collect(sample()).status_code == 202
     keys.issue_key(known.owner.tenant, "another", [KeyScope.READ])  # its view is read again, but not its key

@@ -81,7 +81,9 @@ def test_a_tenant_whose_events_are_large_has_its_own_batches_from_then_on(
 
 
 @pytest.mark.slow  # gigabytes of dead letters
-def test_a_shared_job_that_dies_of_it_is_read_in_small_pieces_next(new_owner: Callable[[], Owner]) -> None:
+def test_a_shared_job_that_runs_out_of_memory_reads_smaller_pieces_next(
+    new_owner: Callable[[], Owner],
+) -> None:
     owner, neighbour = new_owner(), new_owner()
     send_compressed(owner, "zstd", [ZEROS] * 3_500)
     neighbour.send(event("a"))

@@ -88,7 +88,7 @@ def test_offsets_of_a_recreated_topic_continue_those_of_the_old_topic(owner: Own
     assert log(owner) == [(0, 3, None), (0, 4 + waiting, None)]
 
 
-def test_a_topic_that_is_gone_is_made_again(owner: Owner) -> None:
+def test_an_accepted_loss_recreates_a_deleted_topic(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     delete_topic(owner)
@@ -117,7 +117,7 @@ def test_a_topic_recreated_under_a_planned_batch_is_noticed_by_the_drain(
     assert_goes_on(owner, *(f"new {n}" for n in range(5)))
 
 
-def test_ids_that_were_lost_may_come_again(owner: Owner) -> None:
+def test_events_with_ids_of_lost_events_land(owner: Owner) -> None:
     """An attempt had them at the gate and died; then the topic was recreated."""
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])

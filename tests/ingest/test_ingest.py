@@ -165,7 +165,7 @@ TINY = [1e-300] * 150
 def test_expensive_events_beyond_the_budget_of_a_batch_land_by_a_replay(
     new_owner: Callable[[], Owner], at: AtPoint
 ) -> None:
-    """Which they are is decided anew by each attempt: what one that failed had decided is forgotten."""
+    """Each attempt selects these events again: the selection of a failed attempt is forgotten."""
 
     def fail() -> None:
         raise Transient("for the test")
@@ -200,7 +200,7 @@ def test_expensive_events_beyond_the_budget_of_a_batch_land_by_a_replay(
 def test_rows_are_staged_although_old_metadata_was_removed(
     owner: Owner,
 ) -> None:
-    """An erasure removes old metadata at once; whoever looked just before stages on what is there now."""
+    """An erasure removes old metadata at once; a writer that read it before stages on the current one."""
     owner.send(event("a"))
     ingest(owner)
     staged = with_file(owner, row(owner, id="b"), seen=f"{location(owner)}.removed")

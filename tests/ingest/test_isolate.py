@@ -76,7 +76,7 @@ def test_exactly_the_poison_is_set_aside(lengths: list[int], sound: bool, data: 
     assert total == len(everything)
 
 
-def test_the_probe_lands_by_itself() -> None:
+def test_the_event_of_the_probe_lands() -> None:
     (answer,) = probe_task(Probe(event_limits()))
     assert answer.rows == 1
 

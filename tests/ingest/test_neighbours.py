@@ -286,7 +286,7 @@ def test_a_table_damaged_between_land_and_settle_stops_only_its_own_tenant(
     assert [row["id"] for row in harmed.rows()] == ["a"]
 
 
-def test_a_topic_that_is_gone_keeps_no_other_dead_letters_from_theirs(
+def test_a_deleted_dead_letter_topic_does_not_stop_those_of_others(
     stack: object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -346,7 +346,7 @@ def test_a_damaged_manifest_is_a_finding_of_its_own_table(stack: object) -> None
 
 @pytest.mark.parametrize("zones", [2], indirect=True)
 def test_nothing_is_computed_from_a_truncated_manifest(zones: list[Zone]) -> None:
-    """Spark reads what it can of one that is cut off, and says nothing: the day would lack events."""
+    """Spark reads the rest of a truncated manifest without an error: the day would lack events."""
     (zone, healthy), owner = zones, zones[0].owner
     assert not zone.curate().failures
     served = zone.served("daily")

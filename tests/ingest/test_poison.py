@@ -26,7 +26,7 @@ def attempt(batch: str, number: int) -> bool:
 
 @pytest.mark.parametrize(("kind", "apart_from", "isolated_at"), [("segv", 3, 4), ("memory", 1, 3)])
 @pytest.mark.sample(1)
-def test_the_others_land_and_it_becomes_a_dead_letter(
+def test_poison_becomes_a_dead_letter_and_other_events_land(
     new_owner: Callable[[], Owner],
     kind: str,
     apart_from: int,

@@ -113,7 +113,7 @@ def test_events_over_the_quota_are_set_aside_and_released_in_order(owner: Owner)
     letter = owner.dead_letters()[0]
     assert letter["payload"] == event("d")
     assert f"{datetime.now(UTC):%Y-%m} has no place left" in letter["detail"]
-    assert letter["published_at"] is not None, "whoever follows the topic of dead letters sees it, too"
+    assert letter["published_at"] is not None, "consumers of the topic of dead letters see it, too"
     usage = quotas.find_usage(owner.tenant)
     assert (usage.accepted_this_month, usage.months[0].accepted, usage.over_quota) == (3, 3, 2)
     assert usage.over_quota_since is not None

@@ -190,7 +190,7 @@ def test_a_table_that_is_erased_from_while_it_is_read(
 def test_a_day_whose_snapshot_is_removed_while_it_is_computed_is_pinned_again(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an erasure, here; a team's rollup must not say for ever that Spark found no snapshot."""
+    """By an erasure, here; a team's rollup must not keep the error that Spark has no snapshot."""
     zone.write("by_kind", "SELECT kind, count(*) AS n FROM events GROUP BY kind")
     zone.owner.send(
         *(visit("2026-11-18T09:00:00", who=who, kind="view") for who in ("ann", "bob")),

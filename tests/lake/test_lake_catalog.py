@@ -287,7 +287,9 @@ def test_the_catalog_lists_its_endpoints(engine: httpx.Client, guest: Guest) -> 
     assert offered == {f"{m} {template(p)}" for m, p in ALL if p != CONFIG}
 
 
-def test_a_warehouse_of_others_is_like_none(engine: httpx.Client, guests: tuple[Guest, Guest]) -> None:
+def test_a_warehouse_of_another_tenant_is_answered_like_an_absent_one(
+    engine: httpx.Client, guests: tuple[Guest, Guest]
+) -> None:
     answers = []
     for name in (guests[1].tenant.slug, "nobody"):
         answer = engine.get(CONFIG, params={"warehouse": name})
@@ -404,7 +406,7 @@ def way_in(catalog: Api, guests: tuple[Guest, Guest]) -> Callable[[str], dict[st
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("method", "path"), [e for e in ENDPOINTS if "orders" in e[1]])
 @pytest.mark.sample(39)  # each pair of kind and name once
-def test_a_table_of_others_is_like_none(
+def test_a_table_of_another_tenant_is_answered_like_an_absent_one(
     catalog: Api,
     guests: tuple[Guest, Guest],
     way_in: Callable[[str], dict[str, str]],
@@ -413,7 +415,7 @@ def test_a_table_of_others_is_like_none(
     name: str,
     kind: str,
 ) -> None:
-    """In whatever way it is named, and whoever asks comes in; `metrics` looks at no table at all."""
+    """For each form of its name and each kind of client; `metrics` reads no table at all."""
     theirs = guests[1].tenant.namespace
     engine = catalog.client(**way_in(kind))
     assert engine.get(ORDERS).status_code == 200
@@ -434,7 +436,7 @@ def test_a_table_of_others_is_like_none(
 
 
 @pytest.mark.parametrize("name", ["absent", "..", "pulse", "a\x1fb", "events\x1fa", "EVENTS", "'"])
-def test_a_namespace_of_others_is_like_none(
+def test_a_namespace_of_another_tenant_is_answered_like_an_absent_one(
     engine: httpx.Client, guests: tuple[Guest, Guest], name: str
 ) -> None:
     for namespace in (name, guests[1].tenant.namespace, guests[0].tenant.namespace):

@@ -279,7 +279,7 @@ def test_etags_follow_commits(lake: Lake) -> None:
     assert answer.status_code == 304
 
 
-def test_a_dropped_table_can_be_entered_again_and_a_purged_one_is_gone(lake: Lake) -> None:
+def test_a_dropped_table_can_be_registered_again_and_a_purged_one_cannot(lake: Lake) -> None:
     table = lake.make()
     path = f"{OWN}/tables/{table.name}"
     body = {"name": table.name, "metadata-location": table.at}

@@ -257,7 +257,7 @@ def test_a_table_that_cannot_be_merged_is_skipped_with_a_reason(
 def test_removed_delete_files_do_not_hinder_a_merge(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
-    """Whoever compacts delete files leaves a manifest that says so."""
+    """An engine that compacts delete files leaves a manifest that names them as removed."""
     table = loaded(own_engine, make(own_engine))
     forger, live, before = Forger(table), table.current_snapshot(), rows(own_engine, table)
     assert live

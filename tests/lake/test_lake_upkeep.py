@@ -65,7 +65,9 @@ def keep(writer: Guest) -> UpkeepReport:
     return Keeper(writer.tenant).keep()
 
 
-def test_upkeep_is_where_it_is_asked_for(own_engine: RestCatalog, writer: Guest, no_age: None) -> None:
+def test_upkeep_runs_only_for_tables_that_request_it(
+    own_engine: RestCatalog, writer: Guest, no_age: None
+) -> None:
     """By the job, in a process of its own: one table has one snapshot and its files, the other keeps all."""
     asking = make(own_engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
     silent = make(own_engine)

@@ -114,7 +114,7 @@ OTHERS: dict[str, tuple[str, str, Any]] = {
 
 
 @pytest.mark.parametrize(("name", "values"), [("kinds", VALUES), ("others", OTHERS)])
-def test_columns_of_every_type_it_writes_are_read(
+def test_engines_read_columns_of_every_type_written_by_trino(
     catalog: Api, writer: Guest, own: Trino, name: str, values: dict[str, tuple[str, str, Any]]
 ) -> None:
     columns = ", ".join(f"{column} {kind}" for column, (kind, _, _) in values.items())
@@ -130,7 +130,7 @@ def test_columns_of_every_type_it_writes_are_read(
         assert rows == expected, reader
 
 
-def test_columns_of_every_type_it_reads(catalog: Api, writer: Guest, own: Trino) -> None:
+def test_trino_reads_columns_of_every_type(catalog: Api, writer: Guest, own: Trino) -> None:
     """As PyIceberg writes them, fixed bytes too."""
     fields = [
         ("yes", pa.bool_(), True),
@@ -204,7 +204,7 @@ def test_a_table_evolves(catalog: Api, writer: Guest, own: Trino) -> None:
     assert loaded(catalog, writer, "evolved").scan().to_arrow()["country"].to_pylist() == ["x"]
 
 
-def test_its_own_upkeep_leaves_the_rows(catalog: Api, writer: Guest, own: Trino) -> None:
+def test_upkeep_by_trino_keeps_the_rows(catalog: Api, writer: Guest, own: Trino) -> None:
     own.rows("CREATE TABLE own.kept (id bigint, name varchar)")
     for number in range(4):
         own.rows(f"INSERT INTO own.kept VALUES ({number}, 'n'), ({10 + number}, 'm')")

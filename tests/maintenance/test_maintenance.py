@@ -50,7 +50,7 @@ def test_many_small_files_of_a_day_become_one_while_batches_land(owner: Owner) -
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_a_sorted_day_is_sorted_and_right_for_everyone_also_where_the_schema_grew(owner: Owner) -> None:
+def test_a_sorted_day_keeps_its_rows_and_columns_after_a_schema_change(owner: Owner) -> None:
     commits(owner, 1)
     grown = SCHEMA | {"properties": SCHEMA["properties"] | {"colour": {"type": "string"}}}
     uri = registry.publish_schema(owner.tenant, "orders", json.dumps(grown)).schema_uri

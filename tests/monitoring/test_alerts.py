@@ -164,7 +164,7 @@ def test_an_alert_that_was_not_examined_is_not_resolved(receiver: Receiver) -> N
     assert [entry.alert.key for entry in alerts.remembered()] == ["topic/x"]
 
 
-def test_a_receiver_that_is_down_hears_of_everything_when_it_is_up_again(receiver: Receiver) -> None:
+def test_alerts_for_an_unavailable_receiver_are_delivered_later(receiver: Receiver) -> None:
     receiver.answers = [500, 503] * 3
     alerts.record(issues_of(finding("a"), finding("b")))
     assert [delivery.error for delivery in alerts.deliver()] == [
@@ -219,7 +219,7 @@ def test_a_notifier_that_fails_costs_the_others_nothing(
     assert len(receiver.got) == 1
 
 
-def test_a_process_that_dies_after_telling_tells_again(receiver: Receiver) -> None:
+def test_a_delivery_killed_before_its_mark_is_repeated(receiver: Receiver) -> None:
     alerts.record(issues_of(finding()))
     forked(alerts.deliver, PULSE_FAIL_POINT="alerts.before_mark").killed()
     deadline = time.monotonic() + PATIENCE_S  # until the server has seen that its client is gone
@@ -519,7 +519,7 @@ def test_tags_name_the_tenants_of_a_run_while_they_are_few() -> None:
     assert tenant_tags(many) == {"pulse/tenants": "4: t0, t1, t2, ..."}
 
 
-def test_the_sensor_raises_tells_and_resolves(owner: Owner, receiver: Receiver) -> None:
+def test_the_sensor_raises_delivers_and_resolves_an_alert(owner: Owner, receiver: Receiver) -> None:
     """A check that fails and then passes, through a real instance and the definitions that Dagster runs."""
     from pulse_pipelines.definitions import defs
 

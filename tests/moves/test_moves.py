@@ -198,7 +198,7 @@ def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance
 
 
 @pytest.mark.slow
-def test_a_move_that_hangs_ends_itself_and_is_followed_by_another(
+def test_a_move_that_hangs_ends_itself_and_is_attempted_again(
     owner: Owner, instance: dg.DagsterInstance
 ) -> None:
     move = ask(owner)
@@ -248,7 +248,7 @@ def test_only_one_process_can_take_an_attempt(owner: Owner, at: AtPoint) -> None
     ("point", "again"), [("move.owned", True), ("move.rewritten", True), ("move.staged", False)]
 )
 @pytest.mark.sample(1)
-def test_a_dataset_that_is_deleted_ends_it(
+def test_deleting_the_dataset_fails_the_move(
     owner: Owner, again: bool, point: str, at: AtPoint, instance: dg.DagsterInstance
 ) -> None:
     move, uri = ask(owner), registry.find_dataset(owner.tenant, "orders").schema_uri
@@ -273,7 +273,7 @@ def test_a_dataset_that_is_deleted_ends_it(
 
 @pytest.mark.parametrize("content", [None, b"not Parquet"], ids=["gone", "damaged"])
 @pytest.mark.sample(1)
-def test_a_file_that_cannot_be_read_ends_it(
+def test_an_unreadable_file_fails_the_move(
     owner: Owner, content: bytes | None, instance: dg.DagsterInstance
 ) -> None:
     move = ask(owner)

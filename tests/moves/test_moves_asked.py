@@ -78,7 +78,7 @@ def followed(owner: Owner, end: Callable[[Move], object], *command: str) -> tupl
     return result.exit_code, result
 
 
-def test_the_command_line_follows_it_to_its_end(owner: Owner) -> None:
+def test_the_command_line_follows_a_move_to_its_end(owner: Owner) -> None:
     slug, uri = owner.tenant.slug, widened(owner)
     code, result = followed(
         owner, lambda move: attempt(spark, owner.tenant, move.move_id, 1), "move", slug, "orders", uri

@@ -261,7 +261,7 @@ def test_an_old_snapshot_is_read_by_its_own_schema(moved: Moved, slug: str, read
 
 
 @pytest.mark.parametrize("slug", CASES)
-def test_columns_are_there_as_soon_as_it_has_moved(moved: Moved, slug: str) -> None:
+def test_columns_exist_as_soon_as_the_dataset_has_moved(moved: Moved, slug: str) -> None:
     assert declared(moved.at_once[slug]) == [CASES[slug].now[0]]
 
 

@@ -142,7 +142,7 @@ def test_a_run_that_failed_halfway_is_repeated_from_where_the_last_one_settled(
 
 
 @pytest.mark.slow
-def test_a_feed_is_another_one_after_its_address_changed(owner: Owner) -> None:
+def test_a_feed_with_a_changed_address_is_read_whole(owner: Owner) -> None:
     one, other = Service(), Service()
     one.add("A", x=1)
     other.add("B", x=1)

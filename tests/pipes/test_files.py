@@ -106,7 +106,7 @@ def test_a_listing_that_has_not_changed_sends_and_deletes_nothing(owner: Owner, 
 def test_a_run_with_missing_or_changed_files_deletes_nothing(
     owner: Owner, folder: Folder, at: AtPoint, lost: str
 ) -> None:
-    """All files before the run; or one file between the listing and the reading: removed, or written anew."""
+    """All files before the run; or one file between the listing and the reading: removed, or rewritten."""
     folder.write("1.ndjson", lines({"tail": "N1"}))
     folder.write("2.ndjson", lines({"tail": "N2"}))
     make(owner, "*.ndjson")

@@ -121,7 +121,7 @@ def changed(source: Any, kind: str, *keys: str) -> dict[str, Any]:
         ("scale", "numeric", "1.0", "1.00"),
     ],
 )
-def test_a_key_that_is_rewritten_as_an_equal_one_is_gone(
+def test_a_key_rewritten_in_another_notation_deletes_the_old_one(
     owner: Owner, source: Any, declared: str, kind: str, before: str, after: str
 ) -> None:
     source.execute("CREATE DOMAIN scale AS numeric")

@@ -185,7 +185,7 @@ def test_only_one_run_that_cannot_continue_later_exceeds_its_turn(owner: Owner) 
         assert latest(owner) == {"A"}
 
 
-def test_a_run_of_which_nothing_comes_ends_though_no_one_waits(owner: Owner) -> None:
+def test_a_run_without_progress_ends_even_without_waiting_runs(owner: Owner) -> None:
     hostile = Hostile(lambda *_: (200, {"ETag": '"1"'}, b'{"_id": "A"}\n'))
     with web(hostile) as address, stored_source(owner.tenant, address):
         make_entities(owner, "copies")

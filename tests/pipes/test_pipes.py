@@ -258,7 +258,7 @@ def test_a_source_that_a_pipe_cannot_read_is_refused(owner: Owner, source: Any) 
         addresses.url(owner.tenant, SOURCE)
 
 
-def test_a_tenant_may_have_so_many_pipes(owner: Owner, source: Any) -> None:
+def test_the_number_of_pipes_of_a_tenant_is_limited(owner: Owner, source: Any) -> None:
     source.execute(TABLE)
     pipes.create(owner.tenant, definition(PIPE))
     with with_settings(PIPES__MAX_PIPES=1), pytest.raises(QuotaExceeded, match="may have 1 pipes"):
@@ -355,9 +355,7 @@ def test_a_large_table_is_read_in_stretches_of_one_moment(
     assert set(latest(owner)) == {str(n) for n in range(1, 4001)}
 
 
-def test_a_request_stands_until_a_run_that_began_after_it_has_ended(
-    owner: Owner, source: Any, at: AtPoint
-) -> None:
+def test_a_requested_run_is_due_until_a_later_run_has_ended(owner: Owner, source: Any, at: AtPoint) -> None:
     """So one whose process is killed is begun again, though the pipe has no schedule."""
 
     def is_due() -> bool:

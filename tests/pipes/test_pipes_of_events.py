@@ -436,7 +436,7 @@ def test_rows_beyond_the_quota_are_set_aside_and_land_once(owner: Owner, source:
 
 
 def test_a_definition_without_a_timestamp_keeps_its_document() -> None:
-    """A digest of it is in the positions of files, by which a pipe that exists goes on."""
+    """A digest of it is in the positions of files, from which an existing pipe continues."""
     parsed = definition({"pipe": "p", "source": "s", "path": "a.csv", "key": ["tail"], "dataset": "d"})
     assert parsed.other_end.document == {
         "source": "s",

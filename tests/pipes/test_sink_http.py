@@ -297,7 +297,7 @@ def test_only_the_count_of_refused_entities_is_decoded_from_an_answer(body: byte
         b"taken " * 1_000_000,
     ],
 )
-def test_a_long_answer_that_may_count_at_its_end_confirms_none(body: bytes) -> None:
+def test_a_long_answer_with_a_count_only_at_its_end_is_an_error(body: bytes) -> None:
     with (
         service((200, {}, body)) as (place, _),
         Service(f"http://{place}/") as sink,
@@ -306,7 +306,7 @@ def test_a_long_answer_that_may_count_at_its_end_confirms_none(body: bytes) -> N
         sink.push({}, b"{}")
 
 
-def test_an_answer_that_trickles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slowly_trickling_answer_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte per second kept a place of all tenants' sinks for 18 hours: time was looked at every 64 KiB."""
     left = threading.Event()
 
@@ -392,7 +392,9 @@ def test_an_answer_is_not_asked_for_in_a_compressed_form() -> None:
         ((202, {"Content-Length": "99"}, b"s3cret"), Transient),
     ],
 )
-def test_no_error_tells_a_secret(answer: tuple[int, dict[str, str], bytes], kind: type[PulseError]) -> None:
+def test_no_error_contains_a_secret(
+    answer: tuple[int, dict[str, str], bytes], kind: type[PulseError]
+) -> None:
     with service(answer) as (place, _):
         with pytest.raises(kind) as raised, Service(f"http://:s3cret@{place}/", lambda _: None) as sink:
             sink.push({}, b"{}")

@@ -141,7 +141,9 @@ def test_a_run_continues_after_a_killed_run(owner: Owner, sink: Any, point: str)
 
 @pytest.mark.parametrize("point", often([*POINTS[1:], *SWEEPS], "sink.before_commit", "sink.after_swept"))
 @pytest.mark.sample(1)
-def test_a_reset_pipe_replaces_the_table_whatever_dies(owner: Owner, sink: Any, point: str) -> None:
+def test_a_reset_pipe_replaces_the_table_wherever_its_run_is_killed(
+    owner: Owner, sink: Any, point: str
+) -> None:
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, *((f"C{n}", {"people": n}) for n in range(4)), ("C0", {"_deleted": True}))
     deliver(owner.tenant, "out")
@@ -701,7 +703,7 @@ CHANGES = st.lists(
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CHANGES)
-def test_whatever_happens_the_table_is_the_latest_state(
+def test_the_table_is_the_latest_state_after_any_changes_resets_and_kills(
     owner: Owner, sink: Any, happened: list[tuple[str, int | None] | str]
 ) -> None:
     name = f"out{random.getrandbits(40)}"

@@ -278,7 +278,7 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
         "port=hunter2",
     ],
 )
-def test_no_error_tells_where_a_source_is_or_how_to_get_in(owner: Owner, address: str) -> None:
+def test_no_error_contains_the_address_or_password_of_a_source(owner: Owner, address: str) -> None:
     with stored_source(owner.tenant, address), pytest.raises((Transient, UserError)) as raised:
         pipes.create(owner.tenant, definition(PIPE))
     error = f"{raised.value}{raised.value.__cause__}"

@@ -204,9 +204,7 @@ def test_a_transform_with_unreadable_sources_is_refused_at_creation(owner: Owner
     assert pipes.list_pipes(owner.tenant) == []
 
 
-def test_while_an_earlier_run_still_sends_none_begins_and_one_overtaken_sends_nothing(
-    owner: Owner, at: AtPoint
-) -> None:
+def test_a_run_waits_for_an_earlier_one_and_an_overtaken_run_sends_nothing(owner: Owner, at: AtPoint) -> None:
     push(owner, plane("N1"))
     pipes.create(owner.tenant, definition(PIPE))
     dataset_id = pipes.find(owner.tenant, "fleet").dataset_id

@@ -292,7 +292,7 @@ def test_a_dataset_that_moved_to_a_newer_schema_is_read_by_each_snapshots_own(st
     assert then.schema.field("count").type == pa.int64()
 
 
-def test_deletes_that_another_engine_left_beside_the_files_hold(stack: Settings) -> None:
+def test_a_preview_applies_delete_files_of_another_engine(stack: Settings) -> None:
     owner = make_owner()
     owner.send(*(event(str(number), count=number) for number in range(20)))
     ingest(owner)

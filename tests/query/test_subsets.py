@@ -177,7 +177,7 @@ def test_an_unknown_index_or_subset_is_refused_with_a_reason(
         wrong(owner)
 
 
-def test_a_dataset_has_so_many_indexes_and_no_more_and_each_has_its_place_in_a_newer_schema(
+def test_the_number_of_indexes_is_limited_and_a_newer_schema_must_fit_them(
     owner: Owner,
 ) -> None:
     for number in range(indexes.MAX_INDEXES - 1):

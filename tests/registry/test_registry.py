@@ -571,7 +571,7 @@ def test_keys_that_open_nothing_are_not_read_for_a_request(new_owner: Callable[[
     assert {revoked.key_id, ended.key_id} <= {key.key_id for key in keys.list_keys(tenant)}
 
 
-def test_a_tenant_has_so_many_keys_in_force(new_owner: Callable[[], Owner]) -> None:
+def test_the_number_of_valid_keys_of_a_tenant_is_limited(new_owner: Callable[[], Owner]) -> None:
     tenant = new_owner().tenant
     there = len(keys.list_keys(tenant))
     with with_settings(API__MAX_KEYS=there + 2):

@@ -53,7 +53,7 @@ def test_a_transaction_has_one_version_and_one_that_fails_none(owner: Owner) -> 
     assert sorted(slugs_since(first)) == names
 
 
-def test_a_family_that_is_gone_has_no_members_and_comes_again_as_another(owner: Owner) -> None:
+def test_a_deleted_family_has_no_members_and_returns_as_a_new_one(owner: Owner) -> None:
     slug = f"d{uuid.uuid4().hex[:8]}"
     uri = f"pulse://{owner.tenant.slug}/orders/1"
     registry.create_dataset(owner.tenant, slug, uri)

@@ -337,7 +337,7 @@ def test_the_check_covers_every_tenant_scoped_table() -> None:
     assert {name.split(".")[1] for name in EXPECTED} == set(checks.RLS_TABLES)
 
 
-def test_no_role_is_above_the_law(pair: Pair) -> None:
+def test_no_role_bypasses_row_level_security(pair: Pair) -> None:
     query = """
         SELECT rolname, rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolreplication,
             (SELECT count(*) FROM pg_auth_members m WHERE m.member = r.oid OR m.roleid = r.oid)

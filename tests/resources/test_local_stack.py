@@ -268,7 +268,7 @@ def test_a_port_taken_after_its_choice_is_replaced(layout: Layout, at: AtPoint, 
 
 
 @pytest.mark.slow
-def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: Layout, at: AtPoint) -> None:
+def test_a_port_taken_only_during_the_start_is_replaced(layout: Layout, at: AtPoint) -> None:
     """As where two stacks start at once: the other one gave up, too, while this one stopped its services."""
     other = socket.socket()
 
@@ -290,7 +290,7 @@ def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: La
 
 @pytest.mark.slow
 def test_a_removed_home_is_created_again(layout: Layout) -> None:
-    """What an earlier home left elsewhere, with passwords that nobody has any more, is not taken up."""
+    """Data that an earlier home left elsewhere, with passwords that are lost, is not used."""
     run("up", "--only", "postgres")
     run("down")
     data = (layout.home / "postgres").resolve()
@@ -619,7 +619,7 @@ def supervised(layout: Layout) -> Iterator[Supervised]:
 
 
 def test_a_reused_process_id_is_not_a_member() -> None:
-    """On a busy machine that takes seconds, and the end of a service would kill whoever has it by then."""
+    """On a busy machine a stop takes seconds, and would kill a process that has the id by then."""
     mine = processes.ProcessId.of(os.getpid())
     assert mine
     assert processes.living([mine]) == {mine.pid}

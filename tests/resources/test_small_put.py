@@ -90,7 +90,7 @@ def test_a_put_that_the_store_refuses_is_an_error(path: str) -> None:
     object_store.file_system.cache_clear()
 
 
-def test_a_large_one_is_left_to_arrow(path: str) -> None:
+def test_a_large_object_is_written_by_arrow(path: str) -> None:
     large = bytes(small_put.MOST_BYTES + 1)
     assert not small_put.put(object_store.key(path), memoryview(large))
     object_store.put(path, large)

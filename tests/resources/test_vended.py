@@ -351,7 +351,7 @@ def test_more_locations_than_a_policy_holds_are_refused(stack: Settings) -> None
         vended.credentials(many, Mode.READ)
 
 
-def test_arrow_reads_with_them(mine: str, stack: Settings) -> None:
+def test_arrow_reads_with_vended_credentials(mine: str, stack: Settings) -> None:
     issued = vended.credentials([mine], Mode.READ)
     address = urlsplit(stack.object_store.endpoint)
     files = pafs.S3FileSystem(

@@ -100,7 +100,7 @@ def test_data_written_after_the_backup_is_rebuilt(owner: Owner, monkeypatch: pyt
         ),
     ],
 )
-def test_a_table_whose_metadata_is_gone_since_before_a_move(
+def test_a_table_that_lost_its_metadata_since_a_move_is_rebuilt(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, moved: dict[str, Any], newest: str, rebuilt_from: int
 ) -> None:
     """Rows of a column that was replaced are only in the raw zone."""

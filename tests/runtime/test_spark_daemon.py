@@ -89,7 +89,7 @@ def test_directories_of_archives_are_not_read_again_before_each_task(tmp_path: P
 
 
 def test_temporary_files_of_spark_are_in_the_home(stack: Settings) -> None:
-    """And not among the temporary files of the machine, where nobody clears it away."""
+    """And not among the temporary files of the machine, where they would stay."""
     recorded = state.read(Layout(stack.home))
     assert recorded
     server = recorded.services["spark"].process

@@ -92,7 +92,7 @@ def test_only_own_datasets_of_entities_have_a_latest_state(
     assert "events have no latest state" in answer.json()["detail"]
 
 
-def test_agents_can_list_and_query_it(caller: Caller) -> None:
+def test_agents_can_list_and_query_the_latest_state(caller: Caller) -> None:
     caller.owner.send(entity("DE", people=83))
     ingest(caller.owner)
 

@@ -320,7 +320,7 @@ def scan(at: str) -> str:
     ],
     ids=lambda off: "without " + " ".join(off) if off else "all layers",
 )
-def test_each_layer_holds_alone(
+def test_each_layer_of_the_sandbox_stops_the_traps_alone(
     two: Two, outside: Outside, forged: dict[str, tuple[str, str]], off: tuple[str, ...]
 ) -> None:
     """DuckDB's locks; the key and Landlock; and the key alone, for what is in the object store."""
@@ -338,7 +338,7 @@ def test_each_layer_holds_alone(
 
 
 @pytest.mark.slow
-def test_these_traps_work_where_nothing_stops_them(
+def test_the_traps_work_without_the_sandbox(
     two: Two, outside: Outside, forged: dict[str, tuple[str, str]]
 ) -> None:
     """With the store's root key, no locks and no Landlock: else the tests above would show nothing."""

@@ -289,14 +289,14 @@ def test_an_id_that_a_running_query_has_is_refused_at_once(lake: Lake, caller: C
 def test_the_watch_for_cancelled_queries_continues_after_an_error(
     lake: Lake, caller: Caller, api: Api, at: AtPoint
 ) -> None:
-    """Whatever the error is: else no query would be cancelled any more, and no key's end would end one."""
+    """After any error: else no query would be cancelled again, by request or by the end of its key."""
 
     def failing() -> None:
         raise RuntimeError("of a kind that nobody expects")
 
     failed = at("sql.look", failing)
     thread, answers = in_background(caller, api, "after-an-error")
-    wait(lambda: bool(failed), "nobody looked")
+    wait(lambda: bool(failed), "the watch did not run")
     audit.cancel(lake.owner.tenant, "after-an-error")
     thread.join(PATIENCE_S)
     assert answers[0].status_code == 409
@@ -314,7 +314,7 @@ def test_a_key_that_ends_ends_its_queries(lake: Lake, new_caller: Callable[..., 
 def test_a_caller_that_disconnects_ends_its_query(lake: Lake, caller: Caller, api: Api) -> None:
     with closing(api.begin(caller.key.text, "/v1/sql", {"sql": ENDLESS, "query_id": "left"})):
         begun(caller, "left")
-    wait(lambda: state_of(lake.owner, "left") != "running", "the query goes on")
+    wait(lambda: state_of(lake.owner, "left") != "running", "the query continues")
     assert state_of(lake.owner, "left") == "cancelled"
 
 
@@ -427,7 +427,7 @@ def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("off", [pytest.param((), marks=pytest.mark.slow), ("gate",)])
-def test_the_key_of_the_object_store_does_not_come_out(lake: Lake, off: tuple[str, ...]) -> None:
+def test_sql_does_not_reveal_the_key_of_the_object_store(lake: Lake, off: tuple[str, ...]) -> None:
     store, port = place()
     with processes(off, port=port) as made:
         for sql in (

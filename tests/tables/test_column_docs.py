@@ -117,7 +117,7 @@ def test_a_table_without_docs_keeps_its_types() -> None:
     assert fitted(columns(document), document, again.model_dump_json()) == declared
 
 
-def test_a_text_that_was_json_text_stays_it() -> None:
+def test_a_column_of_json_text_stays_json_text() -> None:
     """The table holds JSON text where this version of Pulse would hold text."""
     document = schema(a={"type": "string", "description": "A"})
     text = table_schema(columns(document)).model_dump_json().replace("text: A", "JSON text")

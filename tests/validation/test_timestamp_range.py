@@ -68,7 +68,7 @@ def test_timestamps_out_of_range_are_dead_letters_until_the_range_is_wider(owner
 
 
 def test_a_replay_is_judged_by_the_time_of_its_new_publication(owner: Owner) -> None:
-    """A sender's clock was ahead: by the time that somebody replays, the moment has come."""
+    """A sender's clock was ahead: by the time of the replay, the moment has passed."""
     with with_settings(INGEST__TIMESTAMP_AHEAD_SECONDS=0):
         owner.send(event("a", dataset="later"))
         ingest(owner)

@@ -89,7 +89,7 @@ def share(judged: Validator, *payloads: bytes) -> float:
 # the drain ---------------------------------------------------------------------------------------
 
 
-def test_in_a_chunk_the_neighbours_of_a_dear_event_land() -> None:
+def test_neighbours_of_an_expensive_event_in_a_chunk_land() -> None:
     scope = Scope(TENANT, (dataset(SCHEMA), dear()))
     payloads = [cheap("1"), event("2", "dear", a=TINY), cheap("3"), event("4", "dear", a=TINY[:9])]
     conformed = TopicConformer(scope, "batch", LIMITS).chunk(messages(payloads))
@@ -118,7 +118,7 @@ def test_aside_the_verdicts_are_the_same() -> None:
         assert aside.payload(payload) == inline.payload(payload)
 
 
-def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> None:
+def test_neighbours_of_an_event_that_takes_much_memory_in_a_chunk_land() -> None:
     """A million lists take some 100 MB while they are judged, whatever becomes of them."""
     limits = replace(UNLIMITED, validation_seconds=60, validation_memory_bytes=64 * MB)
     payloads = [cheap("1"), event("2", "dear", a=[[]] * 1_000_000), event("3", "dear", a=TINY[:2_000])]
@@ -133,7 +133,7 @@ def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> 
 
 
 @pytest.mark.parametrize("values", [100, 1_000], ids=["judged at once", "judged aside"])
-def test_many_dear_events_of_a_batch_take_a_bounded_time(values: int) -> None:
+def test_many_expensive_events_of_a_batch_take_a_bounded_time(values: int) -> None:
     """Each may be judged, all of them would take minutes; what is not dear lands, before and after."""
     limits = replace(LIMITS, validation_seconds=60, batch_validation_seconds=0.1)
     scope = Scope(TENANT, (dataset(SCHEMA), dear()))

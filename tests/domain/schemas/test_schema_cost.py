@@ -177,7 +177,7 @@ def test_guards_change_no_verdict(fragment: Schema, value: Any, draft: str) -> N
 
 
 @pytest.mark.long
-def test_guards_make_dear_checks_cheap() -> None:
+def test_guards_make_expensive_checks_cheap() -> None:
     """By the time that the same check takes without."""
     for fragment, event in (
         ({"enum": list(range(100))}, {"a": [1e-300] * 500}),

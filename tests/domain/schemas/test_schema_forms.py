@@ -582,7 +582,7 @@ def test_a_violation_of_a_pattern_that_is_not_replaced_keeps_its_message() -> No
 
 
 @pytest.mark.parametrize("pattern", NOT_REWRITTEN)
-def test_a_pattern_that_other_keywords_cannot_say_has_none(pattern: str) -> None:
+def test_a_pattern_without_equivalent_keywords_is_not_replaced(pattern: str) -> None:
     assert equivalent(pattern) is None
 
 

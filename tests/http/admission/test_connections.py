@@ -177,7 +177,7 @@ def test_a_body_in_small_chunks_is_whole() -> None:
 
 @pytest.mark.parametrize("path", [b"/v1/collect", b"/refused"], ids=["read", "refused"])
 def test_trailers_are_not_kept_as_headers(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads them: as headers they have thirty times their size, and say what nobody checked."""
+    """No code reads them: as headers they take thirty times their size, and are not checked."""
     kept = list[bytes]()
 
     def note(self: HttpToolsProtocol, name: bytes, value: bytes) -> None:

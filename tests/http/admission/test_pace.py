@@ -17,7 +17,7 @@ async def one(pace: Pace, address: str | None, begun: list[str]) -> None:
     begun.append(str(address))
 
 
-def test_another_address_goes_between() -> None:
+def test_a_request_of_another_address_is_served_between_those_of_a_crowd() -> None:
     async def run() -> list[str]:
         pace, begun = Pace(), []
         crowd = [asyncio.create_task(one(pace, "crowd", begun)) for _ in range(100)]
