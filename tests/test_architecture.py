@@ -121,7 +121,7 @@ def test_the_list_of_modules_is_complete() -> None:
     assert "pulse_pipelines.ingest.land" in imports("pulse_pipelines.ingest.settle"), "from package import"
 
 
-def test_a_module_imports_only_what_its_place_allows() -> None:
+def test_a_module_imports_only_permitted_packages() -> None:
     """A finding is a module with what it may not import."""
     wrong: dict[str, set[str]] = {}
     for module in MODULES:
@@ -203,7 +203,7 @@ def says_enough(node: Definition) -> bool:
     return "override" in decorators or (last.end_lineno or last.lineno) - first.lineno < PLAIN_LINES
 
 
-def test_public_code_says_what_it_is() -> None:
+def test_public_code_has_docstrings() -> None:
     assert [module for module in MODULES if not ast.get_docstring(parse(module))] == [], "no docstring"
     silent = {
         m: {f"{n.name}, line {n.lineno}" for n in public_definitions(m) if not says_enough(n)}

@@ -185,7 +185,7 @@ ENGINES = [by_spark, by_duckdb, by_pyiceberg]
 
 
 @pytest.mark.parametrize("read", ENGINES)
-def test_an_engine_reads_what_was_sent(landed: Landed, read: Callable[[Landed], pa.Table]) -> None:
+def test_an_engine_reads_the_sent_values(landed: Landed, read: Callable[[Landed], pa.Table]) -> None:
     landed_rows = rows(read(landed))
     assert [row["id"] for row in landed_rows] == ["a", "b", "c", "d", "e", "f", "g", "h"]
     a, b, c, d, e, f, g, h = landed_rows

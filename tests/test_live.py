@@ -127,7 +127,7 @@ def many(demo: dict[str, object]) -> Owner:
 
 
 @pytest.mark.parametrize("victim", ["run", pytest.param("spark", marks=pytest.mark.slow)])
-def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, many: Owner) -> None:
+def test_pulse_recovers_from_a_kill_in_the_middle_of_a_batch(victim: str, many: Owner) -> None:
     owner = many if victim == "run" else send_many()
     run = wait_for_run()
     os.kill(run if victim == "run" else spark_pid(), signal.SIGKILL)
@@ -137,12 +137,12 @@ def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, many
     assert report.balanced, report.problems
 
 
-def test_days_are_computed_without_a_hand(many: Owner) -> None:
+def test_days_are_computed_automatically(many: Owner) -> None:
     """Of the events whose run was killed, too."""
     wait_until_settled(many, EVENTS + 1)
     deadline = time.monotonic() + PATIENCE_S
     while not computed(many, "by_country"):
-        assert time.monotonic() < deadline, "nobody computed the day"
+        assert time.monotonic() < deadline, "the day was not computed"
         time.sleep(1)
     (day,) = summary(many.tenant, "orders", "by_country", DAY, DAY).days
     assert day.rows == [{"country": "DE", "events": EVENTS, "amount": None}]

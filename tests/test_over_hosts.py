@@ -50,7 +50,7 @@ def test_events_sent_to_one_host_are_rows_in_the_store_of_another_exactly_once(t
 
 
 @pytest.mark.slow
-def test_what_one_front_host_changes_is_so_at_the_other(tenant: Tenant) -> None:
+def test_a_change_at_one_front_host_is_seen_at_the_other(tenant: Tenant) -> None:
     first, second = tenant.clients
     made = first.post("/v1/keys", json={"name": "brief", "scopes": ["read"]}).raise_for_status().json()
     brief = {"Authorization": f"Bearer {made['key']}"}

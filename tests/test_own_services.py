@@ -453,7 +453,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_is_wrong_is_named_with_its_setting(
+def test_each_wrong_setting_is_named_with_a_fix(
     name: str, home: Path, settings: Settings, stranger: Certificates
 ) -> None:
     fault = FAULTS[name]

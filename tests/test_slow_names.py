@@ -45,5 +45,5 @@ def _module(name: str) -> types.ModuleType | None:
 
 
 @pytest.mark.parametrize("path", SLOW, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_slow_tests_name_is_there(path: Path) -> None:
+def test_names_used_by_slow_tests_exist(path: Path) -> None:
     assert list(missing(path)) == []

@@ -103,12 +103,14 @@ def test_a_mean_counts_the_days_without_rows(
         "average number of trips per day in 2027",
     ],
 )
-def test_what_no_number_of_days_fits_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
+def test_an_average_over_an_undefined_number_of_days_is_refused(
+    trips: duckdb.DuckDBPyConnection, question: str
+) -> None:
     with pytest.raises(NotUnderstood):
         answer_of(trips, question)
 
 
-def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> None:
+def test_a_ranking_explains_left_out_days_and_ties(trips: duckdb.DuckDBPyConnection) -> None:
     _, explanation = answer_of(trips, "which day had the fewest trips")
     assert "of each day that has any, of equal ones the first by day" in explanation
     _, explanation = answer_of(trips, "the 3 trips with the highest fare")
@@ -133,7 +135,7 @@ def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> 
         "the latest 0 trips",
     ],
 )
-def test_what_has_no_one_reading_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
+def test_an_ambiguous_question_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
     with pytest.raises(NotUnderstood):
         answer_of(trips, question)
 
@@ -151,7 +153,9 @@ def test_what_has_no_one_reading_is_refused(trips: duckdb.DuckDBPyConnection, qu
         ("how many trips with fare between 10 and 20", 2),
     ],
 )
-def test_what_says_which_is_answered(trips: duckdb.DuckDBPyConnection, question: str, number: int) -> None:
+def test_an_unambiguous_question_is_answered(
+    trips: duckdb.DuckDBPyConnection, question: str, number: int
+) -> None:
     assert answer_of(trips, question)[0] == number
 
 

@@ -57,7 +57,7 @@ def answer_of(caller: Caller, question: str) -> dict[str, Any]:
     return body
 
 
-def test_an_answer_says_how_it_came_about(caller: Caller) -> None:
+def test_an_answer_names_its_sql_provider_and_snapshots(caller: Caller) -> None:
     body = answer_of(caller, BY_COUNTRY)
     assert body["rows"] == [{"country": "DE", "number": 15}, {"country": "FR", "number": 5}]
     assert body["understood"] == "number of rows in orders; by country"
@@ -93,7 +93,7 @@ def test_the_grammar_reads_values_from_the_data(caller: Caller) -> None:
     assert refused.status_code == 422
 
 
-def test_what_is_not_understood_is_not_guessed(caller: Caller) -> None:
+def test_a_question_with_an_unknown_word_is_refused(caller: Caller) -> None:
     refused = ask(caller, "How many orders by country were cancelled?")
     problem = refused.json()
     assert (refused.status_code, problem["type"]) == (422, "urn:pulse:problem:not-understood")
@@ -106,7 +106,7 @@ def test_what_is_not_understood_is_not_guessed(caller: Caller) -> None:
     )
 
 
-def test_each_question_is_recorded_with_what_ran_for_it(caller: Caller) -> None:
+def test_each_question_is_recorded_with_its_queries(caller: Caller) -> None:
     body = answer_of(caller, BY_COUNTRY)
     (question, *_) = caller.http.get("/v1/ask").json()["questions"]
     assert question["question_id"] == body["question_id"]

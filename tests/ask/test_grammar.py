@@ -90,7 +90,7 @@ def test_no_answer_is_wrong_and_most_are_right(
         "",
     ],
 )
-def test_what_could_be_wrong_is_refused(
+def test_a_question_with_more_than_one_meaning_is_refused(
     flights: duckdb.DuckDBPyConnection, known: list[Meaning], question: str
 ) -> None:
     with pytest.raises(NotUnderstood) as refused:
@@ -170,7 +170,7 @@ TRIPS = {
         ("How many shared were there?", "not understood"),
     ],
 )
-def test_names_alone_say_what_they_say(question: str, explanation: str) -> None:
+def test_units_and_words_follow_from_column_names(question: str, explanation: str) -> None:
     """Units and usual words follow from names; two columns of one name are a question, not a guess."""
     document = {"type": "object", "properties": TRIPS}
     typed = [(column.field, column.name, column.type) for column in columns(document)]

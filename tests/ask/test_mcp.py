@@ -276,7 +276,7 @@ def test_each_check_is_explained() -> None:
     assert MEANINGS.keys() == set(CHECKS)
 
 
-def test_what_events_say_is_marked_as_data(
+def test_text_from_events_is_marked_as_untrusted_data(
     api: Api, owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]
 ) -> None:
     async def use() -> None:
@@ -313,7 +313,7 @@ def test_the_next_page_of_an_own_table(catalog: Api, api: Api, new_caller: Calla
 
 
 @pytest.mark.parametrize("request_id", [None, {}, [], 1.5, 1.0, True])
-def test_a_request_with_an_id_that_is_none_is_refused(
+def test_a_request_with_an_invalid_id_is_refused(
     api: Api, owners: tuple[Owner, Owner], new_caller: Callable[..., Caller], request_id: object
 ) -> None:
     caller = new_caller(owner=owners[0])
@@ -334,7 +334,7 @@ def test_an_id_comes_back_as_it_was_sent(
     assert (answer.status_code, answer.json()) == (200, {"jsonrpc": "2.0", "id": request_id, "result": {}})
 
 
-def test_what_has_no_id_is_a_notification(
+def test_a_message_without_an_id_is_a_notification(
     api: Api, owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]
 ) -> None:
     caller = new_caller(owner=owners[0])

@@ -50,25 +50,25 @@ def test_a_moment_keeps_its_fraction() -> None:
         ("country", "1.5", "'1.5'"),
     ],
 )
-def test_a_number_is_compared_as_its_column_has_it(column: str, value: Any, literal: str) -> None:
+def test_a_number_is_compared_with_the_type_of_its_column(column: str, value: Any, literal: str) -> None:
     """DuckDB would round the text of a number to an integer, and a decimal of 16 digits to another double."""
     filters = [{"column": column, "operator": ">", "values": [value]}]
     assert sql(filters=filters).endswith(f'WHERE "{column}" > {literal}')
 
 
 @pytest.mark.parametrize("value", ["abc", "", "NaN", "1,5", "0x10", "1e999999999"])
-def test_what_is_no_number_is_not_compared_with_one(value: str) -> None:
+def test_a_filter_with_text_on_a_number_column_is_refused(value: str) -> None:
     with pytest.raises(UserError, match="amount has numbers, and"):
         sql(filters=[{"column": "amount", "operator": "=", "values": [value]}])
 
 
-def test_what_is_no_text_is_not_compared_with_one() -> None:
+def test_a_filter_with_a_number_on_a_text_column_is_refused() -> None:
     """DuckDB would compare the texts as numbers: 5 with 05, and fail at all others."""
     with pytest.raises(UserError, match="country has texts, and 5 is none"):
         sql(filters=[{"column": "country", "operator": "=", "values": [5]}])
 
 
-def test_a_tool_says_what_http_says_in_headers() -> None:
+def test_a_tool_error_contains_retry_after_and_request_id() -> None:
     context: Any = SimpleNamespace(request=SimpleNamespace(state=SimpleNamespace(request_id="r-1")))
     fix, headers = "Repeat this request after Retry-After", {"Retry-After": "3"}
     slow = mcp._explained(context, ProblemError(429, "rate-exceeded", "too many", fix=fix, headers=headers))

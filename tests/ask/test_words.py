@@ -55,7 +55,7 @@ def understood(question: str) -> str:
         ("fare over 50?!", "fare > 50"),
     ],
 )
-def test_signs_mean_what_they_mean(question: str, explanation: str) -> None:
+def test_signs_and_symbols_are_understood(question: str, explanation: str) -> None:
     assert explanation in understood(f"how many trips where {question}")
 
 
@@ -98,7 +98,7 @@ def test_a_sign_without_a_meaning_is_named(question: str, sign: str) -> None:
         "from February 29 to March 5 2023",
     ],
 )
-def test_a_time_that_there_is_not_is_refused(time: str) -> None:
+def test_a_time_outside_the_calendar_is_refused(time: str) -> None:
     with pytest.raises(NotUnderstood):
         understood(f"how many trips {time}")
 

@@ -45,7 +45,7 @@ def commit(owner: Owner, change: Callable[[Table], object]) -> None:
         assert iceberg.swap(connection, name, before, after)
 
 
-def test_the_same_rows_come_out_and_again(owner: Owner) -> None:
+def test_a_repeated_backfill_gives_the_same_rows(owner: Owner) -> None:
     late = event("late").replace(b"2026-11-19T10", b"2026-11-18T23")
     owner.send(*(event(f"e{n}", count=n, extra=n, address={"zip": "1", "x": n}) for n in range(20)), late)
     ingest(owner)
@@ -65,7 +65,7 @@ def test_the_same_rows_come_out_and_again(owner: Owner) -> None:
     assert owner.rows() == before
 
 
-def test_a_day_without_events_stays_one(owner: Owner) -> None:
+def test_a_day_without_events_stays_empty(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     before = location(owner)
@@ -74,7 +74,7 @@ def test_a_day_without_events_stays_one(owner: Owner) -> None:
     assert location(owner) == before
 
 
-def test_a_day_that_was_deleted_by_hand_comes_back_and_time_travel_reaches_behind_it(owner: Owner) -> None:
+def test_a_backfill_restores_a_deleted_day_and_keeps_earlier_snapshots(owner: Owner) -> None:
     owner.send(event("a"), event("b", count=2), event("c").replace(b"11-19T", b"11-18T"))
     ingest(owner)
     before, snapshot = owner.rows(), table(owner).metadata.current_snapshot_id
@@ -109,7 +109,7 @@ def test_dead_letters_that_pass_by_now_land_once(owner: Owner) -> None:
     assert balanced(owner) == (2, 1, 4)
 
 
-def test_a_version_is_chosen_and_what_it_refuses_keeps_its_own(owner: Owner) -> None:
+def test_a_backfill_with_a_version_keeps_the_version_of_rows_that_it_refuses(owner: Owner) -> None:
     owner.send(event("a", note="text"), event("b"))
     ingest(owner)
     move(owner, note={"type": "integer"}, count={"type": "number"})
@@ -141,7 +141,7 @@ def test_a_version_is_chosen_and_what_it_refuses_keeps_its_own(owner: Owner) -> 
         rebuilt(owner, version=3)
 
 
-def test_what_lands_between_plan_and_commit_stays(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_land_between_plan_and_commit_stay(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.send(event("a"))
     ingest(owner)
 
@@ -178,7 +178,7 @@ def test_a_compaction_between_plan_and_commit_makes_it_begin_again(
     assert balanced(owner) == (2, 0, 0)
 
 
-def test_two_at_once_take_turns(owner: Owner) -> None:
+def test_two_concurrent_backfills_take_turns(owner: Owner) -> None:
     owner.send(*(event(f"e{n}") for n in range(5)))
     ingest(owner)
     before = owner.rows()
@@ -208,7 +208,7 @@ def test_a_batch_in_flight_lands_on_top(owner: Owner) -> None:
     assert rebuilt(owner).rows == 2
 
 
-def test_raw_objects_that_are_gone_leave_the_day_as_it_is(owner: Owner) -> None:
+def test_a_backfill_without_its_raw_objects_leaves_the_day_unchanged(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     ingest(owner)
     before = location(owner)

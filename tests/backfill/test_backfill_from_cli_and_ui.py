@@ -71,7 +71,7 @@ def test_the_command_line_rebuilds_a_range_of_days(owner: Owner) -> None:
     assert "There was nothing to rebuild" in shown
 
 
-def test_the_command_line_says_what_is_wrong(owner: Owner) -> None:
+def test_wrong_arguments_of_the_backfill_command_are_named(owner: Owner) -> None:
     slug = owner.tenant.slug
     wrong = {
         "no such dataset": ("backfill", slug, "nothing", "--from", "2026-11-17"),

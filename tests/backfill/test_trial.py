@@ -38,7 +38,7 @@ def settled(owner: Owner) -> Owner:
     return owner
 
 
-def test_what_a_schema_would_refuse_is_counted_and_shown(settled: Owner) -> None:
+def test_a_trial_counts_and_shows_the_events_that_a_schema_would_refuse(settled: Owner) -> None:
     before = settled.rows()
     trial = tried(settled, changed(country={"type": "string", "enum": ["c4"]}))
     assert (trial.refused, trial.complete) == (5, True)
@@ -89,13 +89,15 @@ def command(owner: Owner, file: Path, *more: str) -> Result:
     return CliRunner().invoke(cli.app, words)
 
 
-def test_what_both_schemas_refuse_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trial_counts_events_that_both_schemas_refuse_separately(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _show_trial(Trial(DAY, 2, 0, 1, (), complete=True, incompatibilities=()))
     shown = f"2 events of {DAY}: 0 would be refused, beside 1 that the current schema refuses, too\n"
     assert capsys.readouterr().out == shown
 
 
-def test_the_command_says_it_and_ends_with_1(settled: Owner, tmp_path: Path) -> None:
+def test_the_command_prints_the_refused_events_and_exits_with_1(settled: Owner, tmp_path: Path) -> None:
     file = tmp_path / "orders.json"
     file.write_text(changed(country={"type": "string", "enum": ["c4"]}))
     result = command(settled, file)

@@ -212,7 +212,9 @@ def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_the_rest_of_the_shorter_part(stack: Settings, scenario: ModuleType, amount: int) -> None:
+def test_the_other_scenarios_of_the_shorter_part_pass(
+    stack: Settings, scenario: ModuleType, amount: int
+) -> None:
     """Runs that are overtaken are fenced; poison holds up nothing; a loss is never silent."""
     outcome = scenario.run(None, SEED, amount, lambda _: None)
     assert [*outcome.findings, *oracle.find_violations(outcome.sent, spark())] == []
@@ -282,7 +284,7 @@ def test_scenarios_are_named_apart() -> None:
     assert [[other for other in names if name in other] for name in names] == [[name] for name in names]
 
 
-def test_progress_is_written_in_lines_where_there_is_no_terminal() -> None:
+def test_progress_is_written_in_lines_without_a_terminal() -> None:
     written = io.StringIO()
     with progress(Console(file=written), SCENARIO, 10, line_s=0.05) as advance:
         until_it_says("kill [everything]: 0 min\n", written)

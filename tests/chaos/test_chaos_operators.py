@@ -70,7 +70,7 @@ def test_a_schedule_is_kept_in_a_file(tmp_path: Path) -> None:
     assert Schedule.read(file) == schedule
 
 
-def test_a_schedule_is_shrunk_to_what_goes_wrong() -> None:
+def test_a_schedule_is_shrunk_to_the_failing_steps() -> None:
     """Two steps of two rounds together; without the blow, too; and it does not go wrong every time."""
     rounds = tuple(tuple(Step("send", n, {"at": at}, blow=Blow()) for at in range(4)) for n in range(5))
     draw, guilty = random.Random(SEED), {(1, 2), (4, 0)}  # noqa: S311 - no secret
@@ -296,7 +296,9 @@ def a_lost_file(world: World) -> Iterator[None]:
     ],
 )
 @pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
-def test_the_oracle_notices_what_a_defect_leaves(world: World, harms: list[Harm], expected: set[str]) -> None:
+def test_the_oracle_notices_the_traces_of_a_defect(
+    world: World, harms: list[Harm], expected: set[str]
+) -> None:
     with ExitStack() as done:
         for harm in harms:
             done.enter_context(harm(world))
@@ -315,12 +317,14 @@ def test_the_oracle_notices_erasures_without_a_request(world: World) -> None:
 
 
 @pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
-def test_the_oracle_is_content_once_all_harm_is_undone(world: World) -> None:
+def test_the_oracle_finds_nothing_once_all_harm_is_undone(world: World) -> None:
     assert kinds(replace(world, quotas=[4])) == set()
 
 
 @pytest.mark.slow  # an episode of operators takes half a minute, and `make chaos` has many
-def test_a_tenant_that_does_not_go_on_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_whose_events_do_not_settle_is_a_finding(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """7: a partition is gone for good; 2: its batches cannot be planned."""
     monkeypatch.setattr(closing, "DRAINS", 1)
     for harm in (mine("ingest_positions", UNKNOWN_PARTITION), mine("ingest_positions", TO_THE_FIRST)):
@@ -407,7 +411,7 @@ SHORT = Schedule(
 
 
 @pytest.mark.slow  # `make chaos` runs longer ones
-def test_a_short_episode(stack: Settings) -> None:
+def test_a_short_episode_of_operators_has_no_findings(stack: Settings) -> None:
     """Commands side by side, killed and repeated; all comes to its end, and is as it must be."""
     episode = operators.carried_out(SHORT)
     assert episode.findings == []

@@ -137,7 +137,7 @@ def test_a_broken_bound_is_a_finding(changed: dict[str, object], expected: str) 
         ({"500 failed": 1}, True),
     ],
 )
-def test_an_attacker_gets_what_is_clear(seen: dict[str, int], wrong: bool) -> None:
+def test_an_unclear_answer_to_an_attack_is_a_finding(seen: dict[str, int], wrong: bool) -> None:
     (bomb,) = (candidate for candidate in ATTACKS if candidate.name == "8 MB of `[[],[],…]`")
     assert bool(bomb.wrong(seen)) == wrong
 

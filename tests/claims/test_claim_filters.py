@@ -92,16 +92,14 @@ def fences(piece: Digests) -> int:
 @given(IDS, st.lists(HEADS, max_size=4), IDS)
 @example([(7, n) for n in range(100)], [7], [(7, 100), (6, 0), (8, 0)])
 @example([(0, 0), (LAST, LAST)], [1], [(0, 1), (LAST, 0)])
-def test_with_filters_as_without(
+def test_a_lookup_with_filters_equals_one_without(
     ids: list[tuple[int, int]], cuts: list[int], others: list[tuple[int, int]]
 ) -> None:
     compare(ids, cuts, others)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 20_000), st.lists(ANY, max_size=5))
-def test_with_filters_as_without_where_digests_are_as_they_come(
-    seed: int, size: int, cuts: list[int]
-) -> None:
+def test_filters_find_all_ids_of_random_digests(seed: int, size: int, cuts: list[int]) -> None:
     draw = np.random.default_rng(seed)
     drawn = Digests(*(draw.integers(0, LAST, 2 * size, np.uint64, endpoint=True) for _ in range(2))).run()
     there = draw.random(len(drawn)) < 0.5
@@ -122,7 +120,7 @@ def test_with_filters_as_without_where_digests_are_as_they_come(
     assert (actual == there).all()
 
 
-def test_a_filter_that_lacks_an_id_is_noticed_here() -> None:
+def test_the_comparison_notices_a_filter_that_lacks_an_id() -> None:
     """By the comparison above, that is."""
     ids = [(n * 2**56, n) for n in range(200)]
     compare(ids, [2**62], [])
@@ -131,7 +129,7 @@ def test_a_filter_that_lacks_an_id_is_noticed_here() -> None:
 
 
 @given(IDS, st.data())
-def test_a_filter_that_is_torn_is_not_believed(ids: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_a_torn_filter_is_refused(ids: list[tuple[int, int]], data: st.DataObject) -> None:
     packed = bytearray(claim_filters.make(digests(ids)))
     at = data.draw(st.integers(0, len(packed) - 1))
     for torn in (packed[:at], packed[:at] + bytes([packed[at] ^ 1]) + packed[at + 1 :]):
@@ -139,7 +137,7 @@ def test_a_filter_that_is_torn_is_not_believed(ids: list[tuple[int, int]], data:
             claim_filters.check(bytes(torn))
 
 
-def test_a_file_that_lost_its_content_is_not_believed() -> None:
+def test_a_filter_file_without_its_content_is_refused() -> None:
     run = digests([(n * 2**56, n) for n in range(200)])
     packed = claim_filters.make(run)
     header = packed[: claim_filters.HEAD.size]

@@ -93,7 +93,7 @@ def test_ranges_are_read_some_at_a_time(either: Owner, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("harm", ["short", "empty", "zeros", "other", "folder"])
 @pytest.mark.sample(5)  # each of them
-def test_a_file_that_is_not_the_filters_is_not_believed(either: Owner, harm: str) -> None:
+def test_a_damaged_filter_file_is_not_used(either: Owner, harm: str) -> None:
     assert_known(either)
     for path in list(folder(either).iterdir()):
         content = path.read_bytes()
@@ -124,7 +124,7 @@ def test_a_filter_that_is_torn_in_postgres_lets_nothing_through(either: Owner, t
         assert_known(either)
 
 
-def test_a_lookup_fails_for_now_if_runs_go_between_filter_and_ranges(either: Owner, at: AtPoint) -> None:
+def test_a_lookup_whose_runs_are_replaced_midway_fails_as_transient(either: Owner, at: AtPoint) -> None:
     def forget() -> None:
         with superuser() as connection:
             connection.execute(f"DELETE FROM {IDS} WHERE tenant_id = %s", [either.tenant.tenant_id])

@@ -61,7 +61,7 @@ def run_of(ids: int, days: int = 0) -> Run:
         (400_000, [300_000, 300_001, 300_002], []),
     ],
 )
-def test_what_a_new_run_takes_in(added: int, there: list[int], replaced: list[int]) -> None:
+def test_a_new_run_replaces_runs_of_similar_size(added: int, there: list[int], replaced: list[int]) -> None:
     assert [run.ids for run in claim_runs._replaced(added, map(run_of, there))] == replaced
 
 
@@ -73,7 +73,7 @@ def test_retention_finds_whole_runs() -> None:
         assert claim_runs._replaced(10, staying) == staying, "of a dataset that a pipe brings"
 
 
-def test_a_run_says_how_far_it_reaches(owner: Owner) -> None:
+def test_a_claim_run_records_its_end_offsets(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     ingest(owner)
     (run,) = runs(owner)
@@ -108,7 +108,7 @@ def test_a_large_run_is_fetched_once(large: Owner, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("harm", ["short", "empty", "folder"])
-def test_a_file_that_is_not_the_run_is_not_believed(large: Owner, harm: str) -> None:
+def test_a_damaged_run_file_is_not_used(large: Owner, harm: str) -> None:
     assert known(large, "e1") == {"e1"}
     (run,) = runs(large)
     path = load_settings().home / "claims" / str(orders(large).dataset_id) / str(run.run)
@@ -121,7 +121,7 @@ def test_a_file_that_is_not_the_run_is_not_believed(large: Owner, harm: str) -> 
     assert known(large, "e1", "x") == {"e1"}
 
 
-def test_files_of_runs_that_are_gone_go(large: Owner) -> None:
+def test_files_of_removed_runs_are_deleted(large: Owner) -> None:
     assert known(large, "e1") == {"e1"}
     (before,) = runs(large)
     for n in range(3):

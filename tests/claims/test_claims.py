@@ -63,7 +63,7 @@ def test_an_attempt_that_died_has_claimed_nothing(owner: Owner) -> None:
     assert (ids(owner), owner.claims()) == (["a"], 1)
 
 
-def test_a_valid_event_is_no_copy_of_one_that_became_a_dead_letter(owner: Owner) -> None:
+def test_a_valid_event_with_the_id_of_a_dead_letter_lands(owner: Owner) -> None:
     """The first was valid when an attempt met it; by the next, only the second is."""
     owner.send(event("x", coupon=5), event("x", coupon="SPRING"))
     batch = plan_batch([owner])
@@ -144,7 +144,7 @@ def test_the_gate_keeps_files_of_the_runs_that_there_are(
     assert ids(owner) == sent
 
 
-def test_what_a_crash_of_postgres_empties_is_drained_again(owner: Owner) -> None:
+def test_an_attempt_drains_again_after_postgres_emptied_its_staging_tables(owner: Owner) -> None:
     """Staging tables are unlogged: a crash leaves them without rows."""
     owner.send(event("a"), b"not JSON")
     batch = plan_batch([owner])

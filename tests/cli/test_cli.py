@@ -87,7 +87,7 @@ COMMANDS = commands(imported(cli.app))
 
 
 @pytest.mark.parametrize("name", cli.PARTS)
-def test_the_list_of_commands_says_what_their_own_help_says(name: str) -> None:
+def test_the_list_of_commands_repeats_the_help_of_each_command(name: str) -> None:
     module, line = cli.PARTS[name]
     command = Part(name, module, line).imported()
     own = command.help if (name,) in COMMANDS else import_module(f"pulse_api.cli.{module}").app.info.help
@@ -145,7 +145,7 @@ def test_help_and_mistakes_import_nothing_that_takes_long() -> None:
         assert not imported_by(*arguments) & set(HEAVY)
 
 
-def test_no_part_imports_what_takes_long_before_it_works() -> None:
+def test_no_part_of_the_cli_imports_slow_modules_before_use() -> None:
     code = (
         "import sys\nfrom pulse_api import cli\nfrom pulse_api.cli.parts import imported\n"
         f"imported(cli.app)\nprint({set(HEAVY)} & sys.modules.keys())"
@@ -337,7 +337,7 @@ def test_durations_are_read(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1.5h", "1y", "1h ", "99999999w"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         duration(text)
 
@@ -360,7 +360,7 @@ def complete(line: str, env: dict[str, str]) -> list[str]:
     return done.stdout.split()
 
 
-def test_completion_offers_what_there_is(owner: Owner) -> None:
+def test_completion_offers_existing_tenants_datasets_keys_and_schemas(owner: Owner) -> None:
     slug, env = owner.tenant.slug, os.environ | {"PULSE_COMPLETION_SECONDS": "300"}
     key = keys.issue_key(owner.tenant, "x", [KeyScope.READ])
     revoked = keys.issue_key(owner.tenant, "y", [KeyScope.READ])
@@ -372,7 +372,7 @@ def test_completion_offers_what_there_is(owner: Owner) -> None:
     assert complete(f"pulse dataset show {slug}x ", env) == []
 
 
-def test_completion_is_silent_where_there_is_no_stack(
+def test_completion_is_silent_without_a_stack(
     tmp_path: Path, subprocess_env: Callable[..., dict[str, str]]
 ) -> None:
     assert complete("pulse tenant show ", subprocess_env(tmp_path)) == []
@@ -500,7 +500,7 @@ def test_a_key_is_rotated_with_overlap_and_revoked(owner: Owner) -> None:
     run("key", "create", slug, "--expires-in", "soon", code=2)
 
 
-def test_a_key_of_another_tenant_is_no_such_key(new_owner: Callable[[], Owner]) -> None:
+def test_a_key_of_another_tenant_cannot_be_revoked(new_owner: Callable[[], Owner]) -> None:
     one, other = new_owner().tenant, new_owner().tenant
     key = keys.issue_key(one, "x", [KeyScope.READ]).stored.key_id
     assert "no such key" in fails("key", "revoke", other.slug, key, code=2)
@@ -675,7 +675,7 @@ def test_a_name_that_is_almost_right_is_answered_with_the_right_one(
         assert f"Did you mean {slug}?" in fails(*command, f"{slug[:-1]}x", code=2)
 
 
-def test_dead_lettered_events_are_no_failure(api_service: str, owner: Owner, key: str) -> None:
+def test_collect_succeeds_with_dead_lettered_events(api_service: str, owner: Owner, key: str) -> None:
     slug = owner.tenant.slug
     registry.create_dataset(
         owner.tenant, "lenient", f"pulse://{slug}/orders/1", on_invalid=OnInvalid.DEAD_LETTER
@@ -705,7 +705,7 @@ def test_collect_needs_a_key_of_the_tenant(
     assert "not a JSON array" in run("collect", one.slug, "--key", key, code=2, stdin="[nonsense").stderr
 
 
-def test_a_quota_that_is_used_up_ends_it_at_once(api_service: str, owner: Owner, key: str) -> None:
+def test_collect_ends_at_once_when_the_quota_is_used_up(api_service: str, owner: Owner, key: str) -> None:
     as_json("tenant", "limits", owner.tenant.slug, "--max-records-per-month", 600)
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(700)), code=2)
     assert "500 events were accepted before" in result.stderr
@@ -734,7 +734,7 @@ def test_an_api_that_is_down_is_reported_on_one_line(
     assert "the API does not answer" in result.stderr.splitlines()[-1]
 
 
-def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:
+def test_markup_in_events_and_errors_is_shown_as_text() -> None:
     written = io.StringIO()
     console = Console(file=written, width=200)
     print_rows(console, [{"country": "[/b] [red]DE", "city": "\x1b[2J", "[/i] [blue]x": 1}], "[/b] orders")
@@ -749,7 +749,7 @@ def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:
 MOMENT = datetime(2026, 11, 19, 10, tzinfo=UTC)
 
 
-def test_a_table_fits_a_terminal_and_says_what_it_leaves_out(
+def test_a_table_fits_a_terminal_and_names_the_omitted_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -768,7 +768,7 @@ def test_a_table_fits_a_terminal_and_says_what_it_leaves_out(
     assert "Columns left out to fit 80 characters: ended. --json" in stderr
 
 
-def test_a_piped_table_is_as_wide_as_columns_says(
+def test_a_piped_table_is_as_wide_as_the_variable_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
@@ -791,7 +791,7 @@ def test_a_piped_table_leaves_nothing_out(
     assert printed.err == ""
 
 
-def test_a_long_command_says_now_and_then_what_it_does_to_a_script(
+def test_a_long_command_in_a_script_prints_its_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An erasure run by one was silent for minutes."""
@@ -813,7 +813,7 @@ def test_a_long_command_says_now_and_then_what_it_does_to_a_script(
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
-def test_a_time_is_printed_as_options_take_it(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_printed_time_is_a_valid_option_value(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     assert output.cell(MOMENT) == "2026-11-19 10:00:00Z"
@@ -825,7 +825,7 @@ def test_a_time_is_printed_as_options_take_it(zone: str, monkeypatch: pytest.Mon
 TITLE = "query 0123456789abcdef of a tenant whose name makes the title wider than the table"
 
 
-def test_rows_are_lines_where_they_fit_and_columns_where_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_do_not_fit_the_terminal_are_printed_vertically(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[dict[str, object]] = [
         {"id": f"o-{n}", "timestamp": MOMENT, "amount": n, "tenant_id": "t", "none": None} for n in (1, 2)
     ]
@@ -907,7 +907,7 @@ def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.Cap
     assert json.loads(captured.out[captured.out.index("{\n") :]) == {"name": text, "plain": "é 😀"}
 
 
-def test_data_is_as_it_is_but_on_a_terminal(
+def test_control_characters_of_data_are_replaced_only_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output.write("a\x1b[1mb\r\n")
@@ -916,7 +916,7 @@ def test_data_is_as_it_is_but_on_a_terminal(
     assert capsys.readouterr().out == "a\x1b[1mb\r\na\N{REPLACEMENT CHARACTER}[1mb\n"
 
 
-def test_data_is_utf_8_in_a_pipe_whatever_the_locale_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_data_is_utf_8_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     piped = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(piped, "latin-1", "backslashreplace"))
     sys.stdout.write("1 ")
@@ -934,7 +934,7 @@ def test_a_list_or_an_object_is_shown_as_json(capsys: pytest.CaptureFixture[str]
     assert " false " in stdout
 
 
-def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:
+def test_an_error_of_grpc_is_shown_by_its_details() -> None:
     raw = '<_InactiveRpcError of RPC that terminated with:\n\tstatus = X\n\tdetails = "no \\"a\\" here."\n>'
     assert first_line(Exception(raw)) == 'no \\"a\\" here'
     assert first_line(Exception("<_InactiveRpcError of RPC>\nmore")) == "<_InactiveRpcError of RPC>"
@@ -985,10 +985,10 @@ def test_a_setting_that_is_wrong_or_unknown_is_an_error(
         (["hush"], "{} cannot be read: it is not a JSON object"),
     ],
 )
-def test_what_settings_json_says_and_is_no_setting_is_an_error(
+def test_an_unknown_setting_in_settings_json_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: Any, expected: str
 ) -> None:
-    """What was misspelt there said nothing, and the default held. What `pulse up` remembers is its own."""
+    """A misspelt setting was silent, and the default held. `pulse up` keeps its own state under `local`."""
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(content))
@@ -1006,7 +1006,7 @@ def test_what_settings_json_says_and_is_no_setting_is_an_error(
     [("PULSE_POSTGRES__ROLE_PASSWORDS__PULSE_API", "x"), ("PULSE_API_PORT", "tcp://10.0.0.1:8000")],
     ids=["a part of a mapping", "what Kubernetes sets"],
 )
-def test_a_variable_that_is_a_setting_s_or_of_somebody_else_is_no_error(
+def test_variables_of_mappings_and_of_kubernetes_are_accepted(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -1029,7 +1029,7 @@ def test_a_full_disk_under_the_output_is_reported_in_a_line(options: tuple[str, 
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["up", "status", "down", "demo"])
 @pytest.mark.sample(2)
-def test_a_home_that_is_no_folder_is_refused(command: str) -> None:
+def test_a_home_that_is_not_a_folder_is_refused(command: str) -> None:
     env_vars = {"PULSE_HOME": "/dev/null"}
     done = subprocess.run(
         [PULSE, command], env=os.environ | env_vars, capture_output=True, text=True, timeout=PATIENCE_S

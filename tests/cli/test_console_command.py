@@ -34,7 +34,7 @@ def test_the_address_has_a_key_of_one_hour(owner: Owner, options: list[str], sco
     assert text not in result.stderr
 
 
-def test_its_document_names_the_key(owner: Owner) -> None:
+def test_the_json_of_the_console_command_names_the_key(owner: Owner) -> None:
     words = ["console", owner.tenant.slug, "--expires-in", "5m", "--json"]
     document = json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
     (key,) = keys.list_keys(owner.tenant)

@@ -138,7 +138,7 @@ def test_a_check_that_fails_into_a_closed_pipe_ends_as_every_other(stack: Settin
         assert running.wait(timeout=PATIENCE_S) == 141
 
 
-def test_a_question_that_nobody_answers_is_a_wrong_request(owner: Owner) -> None:
+def test_a_confirmation_without_input_is_a_wrong_request(owner: Owner) -> None:
     """In a script it was `Aborted.`, with the code of a failure."""
     done = RUNNER.invoke(cli.app, ["dataset", "delete", owner.tenant.slug, "orders"], input="")
     assert done.exit_code == 2
@@ -165,7 +165,7 @@ def test_a_closed_standard_input_is_an_empty_one(owner: Owner) -> None:
     assert (done.returncode, done.stderr[:38]) == (2, b"error: erasing needs a confirmation. C")
 
 
-def test_an_argument_that_is_no_text_is_a_wrong_request(stack: Settings) -> None:
+def test_an_argument_that_is_not_text_is_a_wrong_request(stack: Settings) -> None:
     """It was a UnicodeEncodeError of the driver of Postgres, with its traceback."""
     done = shell('pulse preview "$1" orders', b"\xff")
     assert (done.returncode, done.stdout) == (2, b"")
@@ -177,13 +177,13 @@ def test_an_error_that_cannot_be_written_keeps_its_code(stack: Settings) -> None
     assert shell("pulse preview nobody orders 2>/dev/full").returncode == 2
 
 
-def test_letters_that_an_encoding_has_not_are_written_as_their_numbers(owner: Owner) -> None:
+def test_characters_outside_the_output_encoding_are_escaped(owner: Owner) -> None:
     """It was a UnicodeEncodeError, with its traceback."""
     done = shell(f"pulse sql {owner.tenant.slug} \"select chr(233) || 'x' as u\"", PYTHONIOENCODING="ascii")
     assert (done.returncode, rb"\xe9x" in done.stdout) == (0, True), done.stderr
 
 
-def test_what_cannot_be_a_tenant_is_not_to_be_created(stack: Settings) -> None:
+def test_the_error_for_an_invalid_tenant_name_does_not_suggest_to_create_it(stack: Settings) -> None:
     done = RUNNER.invoke(cli.app, ["sql", "select 1"])
     assert (done.exit_code, done.stderr) == (
         2,
@@ -191,7 +191,7 @@ def test_what_cannot_be_a_tenant_is_not_to_be_created(stack: Settings) -> None:
     )
 
 
-def test_a_closed_output_is_no_error() -> None:
+def test_a_closed_output_is_not_an_error() -> None:
     done = subprocess.run(f"'{PULSE}' config >&-", shell=True, capture_output=True, text=True)  # noqa: S602
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -273,7 +273,7 @@ def followed(owner: Owner, end: Callable[[], object], *options: str) -> Any:
         return running.result(timeout=PATIENCE_S)
 
 
-def test_a_run_of_a_pipe_that_is_held_says_so_by_its_code(owner: Owner) -> None:
+def test_a_held_pipe_run_has_its_own_exit_code(owner: Owner) -> None:
     make_entities(owner)
     make_pipe(owner, SLUG)
     done = followed(owner, lambda: full_sync(owner, "first", "DE", "FR", "ES"))

@@ -49,7 +49,7 @@ def collected(owner: Owner, file: Path, *options: str) -> tuple[int, Any]:
     return result.exit_code, json.loads(result.stdout)
 
 
-def test_it_ends_well_when_all_have_landed(owner: Owner, key: str, tmp_path: Path) -> None:
+def test_collect_wait_succeeds_when_all_events_have_landed(owner: Owner, key: str, tmp_path: Path) -> None:
     file = tmp_path / "events.ndjson"
     file.write_bytes(b"\n".join(event(f"e{number % 40}") for number in range(50)))
     code, summary = collected(owner, file)
@@ -57,7 +57,7 @@ def test_it_ends_well_when_all_have_landed(owner: Owner, key: str, tmp_path: Pat
     assert (summary["landed"], summary["not_landed"], summary["fates"]) == (40, 0, [])
 
 
-def test_it_names_what_became_of_the_rest(owner: Owner, key: str, tmp_path: Path) -> None:
+def test_collect_wait_names_the_events_that_did_not_land(owner: Owner, key: str, tmp_path: Path) -> None:
     uri = registry.find_dataset(owner.tenant, "orders").schema_uri
     registry.create_dataset(owner.tenant, "lenient", uri, on_invalid=OnInvalid.DEAD_LETTER)
     file = tmp_path / "events.ndjson"
@@ -70,7 +70,7 @@ def test_it_names_what_became_of_the_rest(owner: Owner, key: str, tmp_path: Path
     assert "schema_violation at /data/country" in fate["detail"]
 
 
-def test_it_waits_no_longer_than_its_limit(owner: Owner, key: str) -> None:
+def test_collect_wait_ends_at_its_timeout(owner: Owner, key: str) -> None:
     command = ["collect", owner.tenant.slug, "--wait", "--timeout", "1s"]
     result = CliRunner().invoke(cli.app, command, event("a"))
     assert result.exit_code == 1
@@ -130,7 +130,7 @@ def tailing(owner: Owner) -> "Iterator[tuple[subprocess.Popen[str], IO[str], IO[
             following.kill()
 
 
-def test_the_command_ends_once_nobody_reads_it(owner: Owner) -> None:
+def test_tail_ends_when_its_output_is_closed(owner: Owner) -> None:
     """As in `pulse tail ... | head -1`: it waited for another row, to find out."""
     with tailing(owner) as (following, printed, stderr):
         printed.close()

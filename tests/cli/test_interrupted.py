@@ -37,7 +37,7 @@ WITHIN = {
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("case", WITHIN)
-def test_work_of_the_command_itself_does_not_go_on(owner: Owner, case: str) -> None:
+def test_an_interrupt_ends_the_work_of_the_command_itself(owner: Owner, case: str) -> None:
     arguments, table, line = WITHIN[case]
     command_line = [owner.tenant.slug if argument == "{}" else argument for argument in arguments]
     with waiting_for(table, *command_line) as (running, _):
@@ -46,7 +46,7 @@ def test_work_of_the_command_itself_does_not_go_on(owner: Owner, case: str) -> N
     assert "Traceback" not in stderr
 
 
-def test_a_run_of_a_pipe_goes_on(owner: Owner) -> None:
+def test_a_pipe_run_continues_after_an_interrupt(owner: Owner) -> None:
     make_pipe(owner, "planes")
     slug = owner.tenant.slug
     with command("pipe", "run", slug, "planes", "--wait") as running:
@@ -56,7 +56,7 @@ def test_a_run_of_a_pipe_goes_on(owner: Owner) -> None:
     assert pipes.find(owner.tenant, "planes").asked_at is not None
 
 
-def test_what_was_sent_lands(
+def test_events_sent_before_an_interrupt_land(
     api_service: str, owner: Owner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PULSE_KEY", keys.issue_key(owner.tenant, "test", [KeyScope.COLLECT]).text)
@@ -71,7 +71,9 @@ def test_what_was_sent_lands(
     assert [row["id"] for row in owner.rows()] == ["a"]
 
 
-def test_what_was_taken_is_counted(api_service: str, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_collect_counts_the_accepted_events(
+    api_service: str, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PULSE_KEY", keys.issue_key(owner.tenant, "test", [KeyScope.COLLECT]).text)
     before = sent.marks(owner.tenant)
     with command("collect", owner.tenant.slug, "-") as running:
@@ -92,7 +94,7 @@ def test_a_question_is_interrupted(owner: Owner) -> None:
     assert stderr.endswith(f"{interrupted.NOTHING}\n")
 
 
-def test_an_interrupt_waits_until_what_is_imported_is_whole() -> None:
+def test_an_interrupt_waits_until_an_import_is_complete() -> None:
     loaded = False
 
     def load() -> None:
@@ -106,7 +108,7 @@ def test_an_interrupt_waits_until_what_is_imported_is_whole() -> None:
     assert loaded
 
 
-def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback() -> None:
+def test_an_interrupt_during_the_first_import_prints_no_traceback() -> None:
     interrupted_import = (
         "import sys\n"
         "class Interrupted:\n"

@@ -83,7 +83,7 @@ def test_a_schema_that_can_be_published_passes(schema: Path, capsys: pytest.Capt
         (httpx.ConnectError("refused"), "Pulse does not answer at http://pulse/: refused"),
     ],
 )
-def test_what_is_wrong_is_on_one_line_of_its_file(
+def test_each_error_is_one_line_with_the_file_name(
     answer: httpx.Response | Exception, text: str, schema: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert Pulse(answer).check(schema) == 1

@@ -87,7 +87,7 @@ def test_events_are_sent_when_they_fill_a_request(new_buffer: New, server: Serve
     assert server.sizes == [500]
 
 
-def test_flush_sends_what_waits(new_buffer: New, server: Server) -> None:
+def test_flush_sends_the_waiting_events(new_buffer: New, server: Server) -> None:
     buffer = new_buffer()
     assert buffer.flush(0)
     for n in range(3):
@@ -107,7 +107,7 @@ def test_flush_ends_in_time_when_the_server_hangs(new_buffer: New, server: Serve
 
 
 @pytest.mark.parametrize("bounds", [{"max_events": 2}, {"max_bytes": 200}], ids=str)
-def test_what_does_not_fit_is_dropped_and_reported(
+def test_events_that_do_not_fit_are_dropped_and_reported(
     bounds: dict[str, int], new_buffer: New, server: Server, losses: list[Loss]
 ) -> None:
     """Events of a running request take their room until it ends."""
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_dropped_and_reported(
     assert sum(loss.events for loss in losses) == 3
 
 
-def test_what_pulse_refuses_is_reported_with_its_verdicts(
+def test_events_that_pulse_refuses_are_reported_with_their_verdicts(
     new_buffer: New, server: Server, losses: list[Loss]
 ) -> None:
     server.answer = lambda events: accepted(events, refused=[0])
@@ -161,7 +161,7 @@ def test_a_long_retry_after_is_not_cut_short(
     assert server.sizes == [1]
 
 
-def test_a_wrong_key_loses_its_batch_and_says_why(
+def test_a_wrong_key_loses_its_batch_with_a_reported_reason(
     new_buffer: New, server: Server, losses: list[Loss]
 ) -> None:
     server.answer = lambda events: httpx.Response(401, json={"detail": "no key", "fix": "Use another"})
@@ -187,7 +187,7 @@ class Hostile(dict[str, Any]):
         raise RuntimeError("an event may be anything")
 
 
-def test_nothing_reaches_the_caller(new_buffer: New) -> None:
+def test_no_exception_reaches_the_caller(new_buffer: New) -> None:
     """Neither events that raise, nor a function of the caller that fails, nor events after the end."""
 
     def fail(loss: Loss) -> None:
@@ -237,6 +237,6 @@ buffer.send({"event_id": "e"})
 
 
 @pytest.mark.long
-def test_a_normal_exit_sends_what_waits() -> None:
+def test_a_normal_exit_sends_the_waiting_events() -> None:
     done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("sent\n", "")

@@ -228,7 +228,7 @@ def test_compression_is_gzip_with_and_without_isal(monkeypatch: pytest.MonkeyPat
     ],
     ids=str,
 )
-def test_what_may_get_better_is_sent_again(busy: Answer, send: Send) -> None:
+def test_a_request_is_repeated_after_a_temporary_error(busy: Answer, send: Send) -> None:
     server = Server(busy, busy)
     assert send(server, event()).accepted == 1
     assert len(server.requests) == 3
@@ -237,7 +237,7 @@ def test_what_may_get_better_is_sent_again(busy: Answer, send: Send) -> None:
     assert 1.0 <= second <= 1.5
 
 
-def test_it_waits_at_least_for_retry_after(send: Send) -> None:
+def test_the_client_waits_at_least_for_retry_after(send: Send) -> None:
     server = Server(problem(429, **{"Retry-After": "7"}), problem(503, **{"Retry-After": "2"}))
     send(server, event())
     assert 7 <= server.pauses[0] < 11
@@ -282,7 +282,7 @@ FINAL = [
 
 
 @pytest.mark.parametrize(("answer", "error"), FINAL, ids=str)
-def test_what_cannot_get_better_is_an_error_at_once(
+def test_a_permanent_error_is_raised_without_a_retry(
     answer: httpx.Response, error: type[pulse_client.PulseClientError], send: Send
 ) -> None:
     server = Server(accepted(1), answer)
@@ -296,7 +296,7 @@ def test_what_cannot_get_better_is_an_error_at_once(
     assert "the-key" not in repr(caught.value)
 
 
-def test_an_error_tells_what_the_server_does_and_survives_pickling() -> None:
+def test_an_error_has_the_problem_of_the_server_and_survives_pickling() -> None:
     with pytest.raises(pulse_client.Unauthorized) as caught:
         Server(problem(401)).client().send(event())
     error = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own
@@ -333,7 +333,7 @@ def test_text_of_others_is_cut_and_controls_nothing(send: Send) -> None:
         assert len(str(caught.value)) < 1_200
 
 
-def test_what_was_sent_before_the_events_fail_is_reported(send: Send) -> None:
+def test_events_sent_before_the_iterator_fails_are_reported(send: Send) -> None:
     def events() -> Iterator[dict[str, Any]]:
         yield from (event("0"), event("1"), event("2"))
         raise LookupError("the file has ended")
@@ -346,7 +346,7 @@ def test_what_was_sent_before_the_events_fail_is_reported(send: Send) -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "schlüssel", "key\nX-Other: 1"])
-def test_what_cannot_be_a_key_is_an_error_that_does_not_repeat_it(key: str) -> None:
+def test_an_invalid_key_is_an_error_that_does_not_contain_it(key: str) -> None:
     with pytest.raises(ValueError, match="the key is empty, or has") as caught:
         Client("http://pulse", key)
     assert not key.strip() or key not in str(caught.value)
@@ -387,7 +387,7 @@ class NoTime(datetime):
         ({"n": {(1, 2): 3}}, "/data/n", "the name of a member is a text, not tuple"),
     ],
 )
-def test_what_cannot_be_written_is_named_with_its_place(
+def test_a_value_that_is_not_json_is_named_with_its_pointer(
     data: dict[str, Any], pointer: str | None, words: str
 ) -> None:
     (refused,) = Server().client().send([event(**data)]).verdicts
@@ -459,7 +459,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 
 @pytest.mark.parametrize("url", ["pulse.example.com", "localhost:8000", "ftp://pulse", ""])
-def test_what_is_not_an_address_is_an_error_before_anything_is_sent(url: str) -> None:
+def test_an_invalid_address_is_an_error_before_the_first_request(url: str) -> None:
     with pytest.raises(ValueError, match="address"):
         Client(url, "key")
 

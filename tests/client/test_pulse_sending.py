@@ -92,7 +92,9 @@ def test_a_broken_connection_is_tried_again(serve: Serve, monkeypatch: pytest.Mo
         ((202, {}, ACCEPTED | {"accepted": 2}), Terminal),
     ],
 )
-def test_an_error_is_one_of_pulse(answer: Answer, error: type[PulseError], serve: Serve) -> None:
+def test_an_error_answer_becomes_an_error_class_of_pulse(
+    answer: Answer, error: type[PulseError], serve: Serve
+) -> None:
     url, requests = serve([answer])
     with pytest.raises(PulseError) as caught:
         collect(url)

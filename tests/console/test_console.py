@@ -116,7 +116,7 @@ def test_a_newcomer_learns_the_first_step(shop: Shop, tab: Tab) -> None:
         assert page.locator(".notice.error").all_text_contents() == [], path
 
 
-def test_what_is_wrong_comes_first(shop: Shop, tab: Tab) -> None:
+def test_the_overview_lists_issues_first(shop: Shop, tab: Tab) -> None:
     page = tab.open("", shop.key())
     first = page.locator(".issues li").first
     expect(first).to_contain_text("2 events of orders could not land:")

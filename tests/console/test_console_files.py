@@ -65,7 +65,7 @@ def test_no_module_makes_markup_of_text(path: Path) -> None:
     assert not MARKUP.search(path.read_text())
 
 
-def test_what_is_vendored_is_what_was_vendored() -> None:
+def test_vendored_scripts_have_their_recorded_hashes() -> None:
     lines = re.findall(r"^\| `([^`]+)`.*`(\w{64})` \|$", (VENDOR / "README.md").read_text(), re.MULTILINE)
     scripts = [path.name for path in VENDOR.iterdir() if path.suffix == ".js"]
     assert [name for name, _ in lines] == sorted(scripts)

@@ -97,7 +97,9 @@ def alert(page: Page) -> str:
         ("/trace?event=..", "An address cannot have the name “..”", "command line"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_to_do(path: str, words: str, way_on: str, visit: Visit) -> None:
+def test_an_absent_object_is_named_with_a_way_to_continue(
+    path: str, words: str, way_on: str, visit: Visit
+) -> None:
     invalid = {
         f"/v1/{kind}/{name}": (422, INVALID) for kind in ("datasets", "pipes") for name in ("__proto__",)
     }
@@ -195,7 +197,7 @@ def test_a_key_in_the_address_signs_in_and_leaves_it(fragment: str, visit: Visit
     assert page.evaluate("sessionStorage.getItem('pulse.key')") == KEY
 
 
-def test_a_dead_key_is_said_to_be_one(visit: Visit) -> None:
+def test_a_key_that_is_not_in_force_is_named_as_such(visit: Visit) -> None:
     refused = {"detail": "the key is not valid", "fix": "Send Authorization: Bearer <key>"}
     page = visit("/usage", {"/v1/keys/current": (401, refused)})
     text = alert(page)
@@ -389,7 +391,7 @@ LETTER = {
 }  # fmt: skip
 
 
-def test_a_letter_marks_what_is_wrong_and_leads_to_those_like_it(visit: Visit) -> None:
+def test_a_dead_letter_marks_its_fault_and_links_to_similar_ones(visit: Visit) -> None:
     """An object that lacks a member is marked as one box."""
     page = visit("/dead-letters/0-1", {"/v1/dead-letters/0-1": LETTER, "/v1/dead-letters/groups": OF_LETTERS})
     expect(page.get_by_text("What to do: Fix the sender.")).to_be_visible()
@@ -400,7 +402,7 @@ def test_a_letter_marks_what_is_wrong_and_leads_to_those_like_it(visit: Visit) -
     assert page.locator("mark").evaluate("mark => mark.getClientRects().length") == 1
 
 
-def test_where_no_event_would_land_there_is_nothing_to_replay(visit: Visit) -> None:
+def test_a_replay_without_landing_events_offers_only_to_close(visit: Visit) -> None:
     verdict = {
         "id": "0-1", "outcome": "rejected", "dataset": "orders", "event_id": None,
         "reason": "schema_violation", "pointer": "/data", "detail": "wrong",
@@ -486,7 +488,7 @@ def test_a_move_names_its_consequences_and_shows_its_progress(visit: Visit) -> N
     expect(dialog.get_by_role("button")).to_have_text(["Close"])
 
 
-def test_a_dataset_of_entities_shows_what_it_has(visit: Visit) -> None:
+def test_a_dataset_of_entities_shows_its_syncs_and_latest_state(visit: Visit) -> None:
     sync = {
         "sync_id": 9_001, "sequence_id": "5e0", "is_full": True, "state": "rolled_back", "parts": 77,
         "created": 5, "changed": 0, "unchanged": 0, "deleted": 0, "refused": 0, "reason": "too many",
@@ -566,7 +568,7 @@ def test_one_of_many_datasets_is_opened_by_its_name(visit: Visit) -> None:
     expect(page.get_by_role("heading", level=1, name="set_1999")).to_be_visible()
 
 
-def test_a_key_that_only_reads_learns_what_keys_need(visit: Visit) -> None:
+def test_a_read_only_key_sees_which_scope_is_missing_for_keys(visit: Visit) -> None:
     page = visit("/keys", {"/v1/keys/current": IDENTITY | {"scopes": ["read", "lake:read"]}})
     expect(page.get_by_text("need a key with the scope manage. Yours has: read, lake:read.")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)

@@ -74,7 +74,7 @@ FROM {table} GROUP BY 1 ORDER BY 1
 """
 
 
-def test_daily_is_what_duckdb_says(filled: Zone) -> None:
+def test_the_daily_rollup_equals_a_query_of_duckdb(filled: Zone) -> None:
     served = filled.served("daily")
     assert list(served) == [D1, D2]
     for expected in filled.ask(PER_DAY):
@@ -114,19 +114,19 @@ FROM actors a GROUP BY day
 """
 
 
-def test_behaviour_is_what_duckdb_says(filled: Zone) -> None:
+def test_the_behaviour_rollup_equals_a_query_of_duckdb(filled: Zone) -> None:
     (expected,) = plain(filled.ask(BEHAVIOUR))
     served = filled.served("behaviour")
     (row,) = served[D1]
     assert row.pop("events_without_actor") == 1
     assert row == pytest.approx(expected)
-    assert row["sessions"] == 4, "a pause of thirty minutes goes on, one of a microsecond more does not"
+    assert row["sessions"] == 4, "a pause of thirty minutes keeps a session, a microsecond more ends it"
     (nobody,) = served[D2]
     assert (nobody["actors"], nobody["events_without_actor"], nobody["first_seen"]) == (0, 1, None)
     assert "ann" not in json.dumps(plain([row])), "no row of any actor"
 
 
-def test_sums_keep_their_digits_and_a_text_in_a_team_s_rollup_is_no_setting_of_spark(
+def test_rollups_keep_digits_of_sums_and_never_expand_spark_settings(
     zone: Zone, new_caller: Callable[..., Caller], api: Api
 ) -> None:
     """Of its settings Spark hides only those whose names tell that they are secret."""
@@ -149,7 +149,7 @@ def test_sums_keep_their_digits_and_a_text_in_a_team_s_rollup_is_no_setting_of_s
     assert f'"kind":"a","total":12345678901234567890.10,"n":{2**62 + 1}' in text.replace(" ", "")
 
 
-def test_a_team_s_rollup_is_what_duckdb_says(filled: Zone) -> None:
+def test_the_rollup_of_a_team_equals_a_query_of_duckdb(filled: Zone) -> None:
     query = "SELECT CAST(timestamp AS DATE) AS day, kind, count(*) AS n, sum(amount) AS amount, "
     rows_by_day: dict[date, list[Any]] = {}
     for row in plain(filled.ask(query + "max(timestamp) AS last FROM {table} GROUP BY ALL")):
@@ -161,7 +161,7 @@ def test_a_team_s_rollup_is_what_duckdb_says(filled: Zone) -> None:
 
 
 @pytest.mark.parametrize("rollup", ["daily", "behaviour", "by_kind"])
-def test_the_table_has_what_is_served(filled: Zone, rollup: str) -> None:
+def test_the_curated_table_has_the_served_rows(filled: Zone, rollup: str) -> None:
     rows, served = filled.table(rollup), filled.served(rollup)
     for day in (D1, D2):
         assert sorted(plain(rows[day]), key=str) == sorted(served[day], key=str)
@@ -196,7 +196,7 @@ def test_only_the_tenant_can_query_the_table_of_its_rollup(
     assert daily["table"] == "", "nothing of it has been computed"
 
 
-def test_it_was_computed_from_the_snapshot_that_is_named(filled: Zone) -> None:
+def test_a_rollup_is_computed_from_its_recorded_snapshot(filled: Zone) -> None:
     table = registry.current_table(filled.owner.tenant, "visits")
     snapshot = iceberg.load_table(("n", "t"), table.metadata_location).current_snapshot()
     assert snapshot is not None
@@ -211,7 +211,7 @@ def test_without_roles_the_type_is_the_version(filled: Zone) -> None:
     assert [n["null_share"] for n in row["numbers"]] == [1.0, 1.0], "columns without a value"
 
 
-def test_reconcile_knows_that_its_rows_are_no_events(filled: Zone) -> None:
+def test_reconcile_does_not_count_curated_rows_as_events(filled: Zone) -> None:
     assert reconcile_tenant(filled.owner.tenant).problems == []
 
 
@@ -301,7 +301,7 @@ def test_a_tenant_sees_its_own_alone(filled: Zone) -> None:
         assert connection.execute("SELECT count(*) FROM summaries").fetchone() == (0,)
 
 
-def test_a_statement_that_reads_another_tenant_s_table_comes_to_nothing(zone: Zone, filled: Zone) -> None:
+def test_a_statement_that_reads_a_table_of_another_tenant_is_refused(zone: Zone, filled: Zone) -> None:
     """Whatever gets past the parser is stopped by the plan."""
     zone.write("theft", "SELECT 1 AS n FROM events", grain="")
     zone.owner.send(visit("2026-11-18T09:00:00"))
@@ -357,7 +357,7 @@ def curate_alone(zone: Zone) -> None:
 
 
 @pytest.mark.slow
-def test_killed_anywhere_it_is_old_or_new(zone: Zone) -> None:
+def test_a_killed_computation_leaves_the_old_or_the_new_rollup(zone: Zone) -> None:
     zone.write("by_kind", "SELECT kind, count(*) AS n FROM events GROUP BY kind")
 
     def everything() -> list[Any]:
@@ -449,7 +449,7 @@ VALUES ('erasure', %s, %s, 'visits', %s, -1, 0, 0, 0)
 """
 
 
-def test_what_was_read_before_an_erasure_is_not_served_after_it(zone: Zone) -> None:
+def test_results_read_before_an_erasure_are_not_served_after_it(zone: Zone) -> None:
     zone.owner.send(visit("2026-11-18T09:00:00", who="ann"), visit("2026-11-19T09:00:00", who="ann"))
     ingest(zone.owner)
     zone.curate()
@@ -589,7 +589,7 @@ def test_the_sensor_and_the_job(eager: Zone) -> None:
     assert eager.due() == []
 
 
-def test_a_partition_by_hand(eager: Zone) -> None:
+def test_a_partition_is_computed_on_request(eager: Zone) -> None:
     from pulse_pipelines.definitions import defs
 
     eager.owner.send(visit("2026-11-18T09:00:00", kind="a"), visit("2026-11-19T09:00:00", kind="a"))

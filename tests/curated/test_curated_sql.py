@@ -47,7 +47,7 @@ def test_a_declared_property_can_play_a_role(roles: str) -> None:
         ('"x-pulse-type": "n"', "/x-pulse-type names 'n', whose column is of type long"),
     ],
 )
-def test_what_cannot_play_a_role_is_refused(roles: str, reason: str) -> None:
+def test_an_invalid_role_is_refused(roles: str, reason: str) -> None:
     with pytest.raises(UserError) as caught:
         check_document(schema(roles))
     assert reason in caught.value.message
@@ -132,12 +132,12 @@ def test_a_query_over_events_is_taken(sql: str) -> None:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_anything_else_is_refused(what: str) -> None:
+def test_other_queries_are_refused(what: str) -> None:
     with pytest.raises(UserError):
         checked_query(REFUSED[what])
 
 
-def test_what_runs_is_written_anew() -> None:
+def test_a_checked_query_is_rewritten_without_comments() -> None:
     """A remark, which Spark may read otherwise than the parser, never reaches it."""
     assert checked_query("SELECT kind /* FROM secrets */ FROM events -- x") == "SELECT kind FROM events"
 
@@ -178,7 +178,7 @@ def test_a_plan_that_reads_something_else_is_refused(line: str) -> None:
 # files -------------------------------------------------------------------------------------------
 
 
-def test_a_file_says_what_it_is(tmp_path: Path) -> None:
+def test_the_header_of_a_file_describes_its_rollup(tmp_path: Path) -> None:
     header = "-- dataset: orders\n-- grain: country, kind\n-- description: Why.\n"
     (tmp_path / "orders_by_country.sql").write_text(header + "SELECT country, kind, 1 AS n FROM events")
     (rollup,) = team_rollups(tmp_path)
@@ -210,7 +210,9 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
         ("a", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM x", "the query reads x"),
     ],
 )
-def test_a_broken_file_says_why(tmp_path: Path, name: str, text: str, reason: str) -> None:
+def test_a_broken_file_has_a_problem_with_the_reason(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
     (tmp_path / f"{name}.sql").write_text(text)
     (rollup,) = team_rollups(tmp_path)
     assert reason in str(rollup.problem)
@@ -220,7 +222,7 @@ GOOD = "-- dataset: orders\n-- grain: kind\nSELECT kind, 1 AS n FROM events"
 
 
 @pytest.mark.parametrize("name", ["daily", "a b", "a'b", "A", "a.b", "x" * 61])
-def test_a_file_whose_name_is_no_rollup_s_has_no_asset(tmp_path: Path, name: str) -> None:
+def test_a_file_with_an_invalid_rollup_name_has_no_asset(tmp_path: Path, name: str) -> None:
     """Dagster takes no two assets of a key, and not every name: it would load none of anybody's."""
     (tmp_path / f"{name}.sql").write_text(GOOD)
     (rollup,) = team_rollups(tmp_path)
@@ -228,7 +230,7 @@ def test_a_file_whose_name_is_no_rollup_s_has_no_asset(tmp_path: Path, name: str
     assert f"{name!r} is not a name for a rollup" in str(rollup.problem)
 
 
-def test_what_cannot_be_read_or_parsed_at_all_stops_no_other_file(tmp_path: Path) -> None:
+def test_an_unreadable_file_does_not_stop_other_files(tmp_path: Path) -> None:
     (tmp_path / "folder.sql").mkdir()
     deep = f"{'(' * 5_000}1{')' * 5_000} AS n"
     (tmp_path / "deep.sql").write_text(GOOD.replace("1 AS n", deep))

@@ -185,7 +185,7 @@ def test_wrong_queries(http: httpx.Client, read_only: Owner, query: dict[str, An
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
 
 
-def test_a_cursor_that_nobody_gave_out(http: httpx.Client, read_only: Owner) -> None:
+def test_an_unknown_cursor_is_answered_with_404(http: httpx.Client, read_only: Owner) -> None:
     mine = key(read_only)
     assert http.get(URL, headers=mine, params={"cursor": "x"}).status_code == 404
     for what in ("replay", "discard"):
@@ -240,7 +240,9 @@ def test_wrong_bodies(http: httpx.Client, read_only: Owner, what: str, body: Any
     assert len(dead_letters.list_dead_letters(read_only.tenant).letters) == 2
 
 
-def test_who_may(http: httpx.Client, read_only: Owner) -> None:
+def test_reads_and_changes_of_dead_letters_need_a_scope_of_the_tenant(
+    http: httpx.Client, read_only: Owner
+) -> None:
     other = make_owner()
     reads = [("GET", URL), ("GET", f"{URL}/summary"), ("GET", f"{URL}/0-0")]
     changes = [("POST", f"{URL}/replay"), ("POST", f"{URL}/discard")]

@@ -194,7 +194,7 @@ def test_another_tenant_sees_and_changes_nothing(letters: Owner) -> None:
 # replay ----------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_says_what_would_happen_and_does_nothing() -> None:
+def test_a_dry_run_reports_outcomes_and_publishes_nothing() -> None:
     owner = make_owner()
     owner.send(event("a", dataset="late"), event("a", dataset="late"), b"{", event("b", dataset="never"))
     ingest(owner)
@@ -238,7 +238,7 @@ def test_a_replay_after_the_fix_lands_exactly_once() -> None:
     assert len(messages(owner)) == 3
 
 
-def test_what_landed_meanwhile_is_a_duplicate_and_not_published() -> None:
+def test_a_replayed_event_that_landed_meanwhile_is_a_duplicate() -> None:
     owner = late(1)
     owner.send(event("e0", dataset="late", count=1))
     ingest(owner)
@@ -262,7 +262,7 @@ def without_table(owner: Owner) -> Iterator[None]:
         connection.execute(f"INSERT INTO {table} SELECT * FROM kept")
 
 
-def test_what_failed_to_land_lands_once_its_table_is_back() -> None:
+def test_events_that_failed_to_land_land_once_their_table_is_restored() -> None:
     owner = make_owner()
     with without_table(owner):
         owner.send(event("a"), event("b"))
@@ -339,7 +339,7 @@ def late(count: int) -> Owner:
     return owner
 
 
-def test_a_limit_and_a_cursor_go_through_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_with_limit_and_cursor_covers_all_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "PAGE", 2)
     owner = late(7)
     owner.send(b"no json")
@@ -415,7 +415,9 @@ def test_a_replay_killed_and_ingested_is_repeated_as_duplicates() -> None:
     assert balanced(owner) == (2, 0, 2)
 
 
-def test_what_the_broker_does_not_acknowledge_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_letter_without_an_acknowledgement_of_the_broker_stays_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     owner = late(2)
 
     class Deaf:

@@ -43,7 +43,7 @@ def family(slug: str, *tenants: str) -> Family:
     return Family(slug, tuple(member(slug, tenant) for tenant in tenants))
 
 
-def test_what_ops_hand_over_stays_in_memory(owner: Owner) -> None:
+def test_outputs_of_ops_stay_in_memory(owner: Owner) -> None:
     """Bounds of columns are in it, which no erasure would find on Dagster's disk."""
     jobs = defs().get_repository_def().get_all_jobs()
     assert {"ingest", "upkeep", "curate"} <= {job.name for job in jobs}
@@ -61,7 +61,7 @@ def test_no_run_s_config_reads_the_environment(owner: Owner) -> None:
     assert takes == set()
 
 
-def test_what_is_scheduled_runs_without_a_hand(owner: Owner) -> None:
+def test_schedules_run_by_default(owner: Owner) -> None:
     schedules = defs().get_repository_def().schedule_defs
     assert {schedule.default_status for schedule in schedules} == {dg.DefaultScheduleStatus.RUNNING}
     assert {schedule.job_name for schedule in schedules} == {"check_lake", "upkeep", "remove_old_logs"}
@@ -128,7 +128,7 @@ def test_the_config_that_the_page_shows_is_the_asset_s() -> None:
         dg.validate_run_config(job, yaml.safe_load(shown.replace("schema_version", "version")))
 
 
-def test_every_column_of_a_rollup_and_every_resource_says_what_it_is() -> None:
+def test_each_rollup_column_and_each_resource_has_a_description() -> None:
     for rollup in (DAILY, behaviour(30.0)):
         assert rollup.schema is not None
         assert {column.name for column in rollup.schema.fields} == rollup.columns.keys()
@@ -144,7 +144,7 @@ def test_a_damaged_schema_hides_no_other_tenant_s_columns(damaged: str) -> None:
     assert [column.name for column in found.columns] == ["id"]
 
 
-def test_an_asset_says_whose_it_is_and_where_it_lies(owner: Owner) -> None:
+def test_an_asset_names_its_tenant_and_its_location(owner: Owner) -> None:
     slug = f"d{uuid.uuid4().hex[:10]}"
     registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1", "All orders")
     (mine,) = (known for known in registry.list_families() if known.slug == slug)

@@ -299,7 +299,7 @@ def test_web_sockets_go_through_the_same_door(room: Room) -> None:
     assert not opened(**known, Sec_Fetch_Site="cross-site")
 
 
-def test_who_may_look_changes_nothing(room: Room) -> None:
+def test_a_read_only_token_cannot_change_anything(room: Room) -> None:
     assert room.post(HARMLESS, LOOKING).status_code == 200
     for query in (STOP, f"query A {HARMLESS} {STOP.replace('mutation', 'mutation B')}"):
         refused = room.post(query, LOOKING)
@@ -326,14 +326,14 @@ def test_who_may_look_changes_nothing(room: Room) -> None:
     assert room.post(STOP).json()["data"]["stopSensor"]["__typename"] != "UnauthorizedError"
 
 
-def test_what_is_a_change() -> None:
+def test_mutations_are_recognized_as_changes() -> None:
     assert changes("query A { version } mutation { x }")
     assert changes("fragment F on Mutation { x } mutation($a: Int) { ...F }")
     assert not changes('{ runs(filter: "mutation") { id } }')
     assert not changes("mutation {")
 
 
-def test_pages_may_do_little(room: Room) -> None:
+def test_pages_have_a_strict_content_security_policy(room: Room) -> None:
     known = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/html"}
     nonces = set()
     for path in ("/", "/login", "/logout", "/favicon.png", "/graphql"):
@@ -359,7 +359,7 @@ def role(known: Identity, address: str = "127.0.0.1", **headers: str) -> Role | 
     return known.of({"client": (address, 4711)}, Headers(given))
 
 
-def test_a_session_is_signed_ends_and_goes_with_its_token() -> None:
+def test_a_session_is_signed_and_expires_with_its_time_or_token() -> None:
     known = identity()
     session = known.session(Role.READ_ONLY)
 
@@ -383,7 +383,7 @@ def test_a_session_is_signed_ends_and_goes_with_its_token() -> None:
     assert of(identity(session_hours=1e-9).session(Role.OPERATOR)) is None
 
 
-def test_a_proxy_is_believed_where_it_is_trusted() -> None:
+def test_the_header_of_a_proxy_is_accepted_only_from_trusted_addresses() -> None:
     trusted = {
         "proxy_header": "X-User",
         "proxy_addresses": ["192.0.2.0/24", "::1"],
@@ -403,7 +403,7 @@ def test_a_proxy_is_believed_where_it_is_trusted() -> None:
 
 
 @pytest.mark.long
-def test_a_room_that_nobody_could_enter_does_not_open(tmp_path: Path) -> None:
+def test_the_control_room_does_not_start_without_a_token(tmp_path: Path) -> None:
     workspace = "dagster_home/workspace.yaml"
     server = [sys.executable, "-m", "pulse_pipelines.defs.control_room.server", "-w", workspace]
     done = subprocess.run(

@@ -29,13 +29,13 @@ def dagster(home: Path, *words: str, **environment: str) -> "subprocess.Complete
 
 
 @pytest.mark.long
-def test_without_a_stack_a_command_says_that_one_is_missing(tmp_path: Path) -> None:
+def test_a_command_without_a_stack_names_the_missing_stack(tmp_path: Path) -> None:
     done = dagster(tmp_path, "definitions", "validate")
     assert done.returncode == 1
     assert f"Pulse has never run in {tmp_path}. Start it there with `pulse up`" in done.stdout + done.stderr
 
 
-def test_a_stack_that_is_stopped_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_stack_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent() -> str:
         raise PoolTimeout("couldn't get a connection after 10.00 sec")
 

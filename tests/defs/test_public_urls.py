@@ -14,7 +14,7 @@ def test_links_lead_to_the_public_addresses(monkeypatch: pytest.MonkeyPatch) -> 
     assert runs._address("r1") == "https://dagster.example.com/pulse/runs/r1"
 
 
-def test_without_one_they_lead_to_this_machine() -> None:
+def test_without_a_public_url_links_lead_to_this_machine() -> None:
     assert ApiSettings(host="0.0.0.0", port=8001).linked_url == "http://127.0.0.1:8001"  # noqa: S104
     assert DagsterSettings(host="10.0.0.7").linked_url == "http://10.0.0.7:3000"
 

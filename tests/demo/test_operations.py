@@ -15,7 +15,7 @@ SECOND = replace(FIRST, sync_id=2, created=1, changed=2, unchanged=4, deleted=3)
 LINE = TableLine("planes", 7, (FIRST, SECOND), {"written": 3, "deleted": 3}, 0)
 
 
-def test_a_table_is_balanced_when_all_was_found() -> None:
+def test_a_table_is_balanced_when_all_runs_have_the_expected_counts() -> None:
     assert LINE.balanced
     again = replace(SECOND, created=0, changed=3)
     assert replace(LINE, runs=(FIRST, again)).balanced, "a row that comes back is a change of its entity"
@@ -34,9 +34,9 @@ def test_a_table_is_balanced_when_all_was_found() -> None:
     "wrong",
     [{"changed": 1}, {"deleted": 2}, {"refused": 1}, {"state": SyncState.HELD}, {"state": SyncState.FAILED}],
 )
-def test_it_is_not_when_a_run_found_something_else(wrong: dict[str, object]) -> None:
+def test_a_table_is_not_balanced_when_a_run_has_other_counts(wrong: dict[str, object]) -> None:
     assert not replace(LINE, runs=(FIRST, replace(SECOND, **wrong))).balanced
 
 
-def test_it_is_not_when_rows_differ() -> None:
+def test_a_table_is_not_balanced_when_rows_differ() -> None:
     assert not replace(LINE, differing=1).balanced

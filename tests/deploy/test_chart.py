@@ -63,7 +63,7 @@ def test_variables_are_those_of_compose(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_the_code_takes_what_the_chart_gives(
+def test_the_code_accepts_the_variables_of_the_chart(
     service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     given = variables(TABLE, MINIMAL, service)
@@ -162,7 +162,7 @@ def test_each_value_is_in_the_schema_and_each_setting_in_the_code() -> None:
     assert not SCHEMA.is_valid(MINIMAL | {"replicas": 2})
 
 
-def test_who_speaks_to_whom_is_as_the_page_has_it() -> None:
+def test_connections_of_the_pods_are_those_of_the_page() -> None:
     topology = PAGE.partition("Who speaks to whom:")[0]
     hosts = dict(re.findall(r"^\| (data|control|spark|front) \| (`.*?`) \|", topology, re.MULTILINE))
     rows = dict(re.findall(r"^\| (control, front|spark) \| (Postgres.*?) \|$", PAGE, re.MULTILINE))

@@ -87,7 +87,7 @@ def test_helm_finds_nothing_wrong(example: Path) -> None:
         ("services.api.replica=2", "replica"),
     ],
 )
-def test_helm_refuses_what_the_schema_does(option: str, message: str) -> None:
+def test_helm_refuses_values_that_the_schema_refuses(option: str, message: str) -> None:
     done = run_helm("template", "pulse", str(CHART), "--values", str(EXAMPLES[1]), "--set-string", option)
     assert done.returncode
     assert message in done.stderr
@@ -133,7 +133,7 @@ def test_containers_have_the_variables_of_the_table(example: Path) -> None:
 
 
 @examples
-def test_names_lead_to_what_is_there(example: Path) -> None:
+def test_names_in_manifests_refer_to_existing_objects(example: Path) -> None:
     manifests = render(example)
     templates = list(pods(manifests).values())
     labels = [template["metadata"]["labels"] for template in templates]
@@ -245,7 +245,7 @@ def test_releases_stand_beside_each_other() -> None:
 
 
 @examples
-def test_notes_name_what_is_there(example: Path, tmp_path: Path) -> None:
+def test_the_notes_name_existing_objects(example: Path, tmp_path: Path) -> None:
     """helm shows notes only beside a cluster: here they are a template of a copy."""
     copy = Path(shutil.copytree(CHART, tmp_path / "pulse"))
     notes_file = copy / "templates" / "NOTES.txt"

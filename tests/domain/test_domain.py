@@ -106,7 +106,7 @@ def test_a_plan_takes_everything_that_fits() -> None:
     assert sorted(plan(backlogs, 15)) == sorted(r for b in backlogs for r in b.ranges if r.length)
 
 
-def test_a_plan_shares_fairly_and_gives_what_the_small_leave_to_the_large() -> None:
+def test_a_plan_shares_fairly_and_gives_unused_room_to_large_backlogs() -> None:
     assert taken(plan([backlog(1, 10_000), backlog(2, 10), backlog(3, 400)], 1_000)) == {
         2: 10,
         3: 400,
@@ -330,7 +330,7 @@ def test_the_default_draft_is_2020_12() -> None:
     assert check_document(document())["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
-def test_a_pattern_is_checked_as_json_schema_means_it() -> None:
+def test_a_pattern_is_checked_with_the_syntax_of_json_schema() -> None:
     checked = check_document(document(properties={"a": {"pattern": r"^\p{L}+$"}}))
     assert validator(checked).is_valid({"a": "Zoë"})
     assert not validator(checked).is_valid({"a": "R2"})
@@ -412,7 +412,7 @@ def test_the_type_of_a_column(fragment: Any, expected: FieldType) -> None:
     assert (column.field, column.name, column.type) == ("x", "x", expected)
 
 
-def test_what_is_too_deep_for_a_type_is_json() -> None:
+def test_a_column_that_is_too_deep_for_a_type_is_json() -> None:
     (column,) = columns(check_document(chained(200, 1)))
     assert column.type == JSON
 
@@ -468,7 +468,7 @@ def test_a_schema_address_is_read_and_written_alike() -> None:
         " pulse://acme/orders/1",
     ],
 )
-def test_what_is_no_schema_address(text: str) -> None:
+def test_an_invalid_schema_address_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="not a schema address"):
         SchemaUri.parse(text)
 
@@ -481,7 +481,7 @@ def test_a_slug(slug: str) -> None:
 @pytest.mark.parametrize(
     "slug", ["", "x" * 64, "1a", "_a", "Acme", "a-b", "a.b", "a|b", "a/b", "a b", "a\n", "é", ".."]
 )
-def test_what_is_no_slug(slug: str) -> None:
+def test_an_invalid_slug_is_refused(slug: str) -> None:
     with pytest.raises(UserError, match="not a valid tenant slug"):
         check_slug("tenant", slug)
 

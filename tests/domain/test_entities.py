@@ -30,21 +30,21 @@ def test_the_canonical_form(sent: bytes, canonical: bytes) -> None:
     assert entities.canonical(orjson.loads(sent)) == canonical
 
 
-def test_the_hash_is_what_the_page_says() -> None:
+def test_the_content_hash_is_the_documented_one() -> None:
     """As anybody can compute it: b2sum -l 128 of the canonical form."""
     canonical = entities.canonical({"name": "Germany"})
     assert entities.content_hash(canonical) == "ea4d9b1f1d7693a24bdda19a6dae16b3"
 
 
 @given(st.dictionaries(st.text(), VALUES), st.randoms())
-def test_order_and_white_space_are_no_change(content: dict[str, Any], random: Any) -> None:
+def test_order_and_white_space_do_not_change_the_canonical_form(content: dict[str, Any], random: Any) -> None:
     names = list(content)
     random.shuffle(names)
     other = orjson.loads(orjson.dumps({name: content[name] for name in names}, option=orjson.OPT_INDENT_2))
     assert entities.canonical(other) == entities.canonical(orjson.loads(orjson.dumps(content)))
 
 
-def test_what_is_about_an_entity_is_not_of_it() -> None:
+def test_members_with_an_underscore_are_not_part_of_the_entity() -> None:
     sent = {"_id": "a", "_deleted": False, "_updated": 7, "name": "x", "inner": {"_kept": 1}}
     assert entities.event(sent, "things", "now") == {
         "event_id": "a",

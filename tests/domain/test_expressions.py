@@ -145,7 +145,7 @@ def engine() -> duckdb.DuckDBPyConnection:
         ("name; DROP TABLE rows", "an end was expected"),
     ],
 )
-def test_what_is_no_expression_is_refused_with_words(text: str, reason: str) -> None:
+def test_an_invalid_expression_is_refused_with_a_reason(text: str, reason: str) -> None:
     with pytest.raises(UserError) as refused:
         expression(text, COLUMNS)
     assert reason in str(refused.value)

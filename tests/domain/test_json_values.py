@@ -44,12 +44,12 @@ def test_a_number_keeps_its_digits(digits: str) -> None:
 @given(
     st.one_of(st.decimals(allow_nan=False, allow_infinity=False), st.integers(), st.floats(allow_nan=False))
 )
-def test_any_number_comes_back(number: Decimal | int | float) -> None:
+def test_any_number_survives_decoding_and_encoding(number: Decimal | int | float) -> None:
     written = encoded([number]) if isinstance(number, Decimal | float) else f"[{number}]".encode()
     assert encoded(decoded(written)) == written
 
 
-def test_what_json_lacks_is_null() -> None:
+def test_numbers_that_json_lacks_are_null() -> None:
     actual = encoded([float("nan"), float("inf"), Decimal("NaN"), Decimal("-Infinity"), b"\0"])
     assert actual == b'[null,null,null,null,"AA=="]'
 

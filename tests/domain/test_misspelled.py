@@ -30,7 +30,7 @@ def test_the_nearest_name(name: str, nearest: str | None) -> None:
     assert SPELLINGS.nearest(name) == nearest
 
 
-def test_what_a_lookup_costs_does_not_grow_with_the_names() -> None:
+def test_a_lookup_finds_the_nearest_of_a_thousand_names() -> None:
     names = [f"dataset_{number:05}" for number in range(1_000)]
     assert Spellings(names).nearest("dataset_0x500") == "dataset_00500"
 

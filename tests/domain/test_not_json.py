@@ -40,7 +40,7 @@ def _error_of(decode: Callable[[Any], Any], text: Any) -> ValueError:
 
 
 @pytest.mark.parametrize(("text", "words"), TEXTS.items(), ids=range(len(TEXTS)))
-def test_what_is_wrong_has_its_place(text: bytes | str, words: str) -> None:
+def test_an_error_of_json_names_its_place(text: bytes | str, words: str) -> None:
     decode = json.loads if LONG in str(text) else orjson.loads
     assert str(clearer(text, _error_of(decode, text))) == words
 
@@ -61,7 +61,7 @@ DOORS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_each_door_says_so(door: str) -> None:
+def test_each_entry_point_explains_invalid_json(door: str) -> None:
     open_door, words = DOORS[door]
     with pytest.raises(UserError, match=words) as refused:
         open_door()

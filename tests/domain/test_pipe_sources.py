@@ -76,7 +76,7 @@ def test_the_name_tells_the_format(path: str, form: Format) -> None:
         ({"feed": "/x", "source": "https://elsewhere"}, "a source is a name"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], reason: str) -> None:
+def test_invalid_options_of_a_pipe_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         definition(PIPE | options)
 
@@ -95,7 +95,7 @@ def test_a_name_that_almost_matches_many_stars_is_compared_at_once() -> None:
     assert not files.matches("a" * 1_000 + ".csv")
 
 
-def test_a_feed_is_what_was_given() -> None:
+def test_a_feed_keeps_its_given_path() -> None:
     pipe = definition(PIPE | {"feed": "/v1/datasets/planes/entities"})
     assert pipe.other_end == Feed("shop", "/v1/datasets/planes/entities")
     assert definition(pipe.document) == pipe

@@ -20,7 +20,9 @@ def versions(of: list[tuple[int, int]], before: int) -> Heads:
 
 
 @given(KNOWN)
-def test_a_log_knows_the_newest_of_each_however_it_merges(appends: list[list[tuple[int, int]]]) -> None:
+def test_a_log_has_the_newest_state_of_each_entity_after_any_merges(
+    appends: list[list[tuple[int, int]]],
+) -> None:
     log, expected = Log(1, 0, []), {}
     for number, of in enumerate(appends):
         appended = versions(of, log.updated)

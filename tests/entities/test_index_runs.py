@@ -32,7 +32,7 @@ def session(stack: Settings) -> Iterator[tuple[postgres.Connection, int]]:
 
 
 @pytest.mark.parametrize(("longest", "sparse"), [(4, 1), (4, 64), (65_536, 64)])
-def test_runs_are_what_was_written(
+def test_merged_index_runs_equal_the_written_values(
     session: tuple[postgres.Connection, int], monkeypatch: pytest.MonkeyPatch, longest: int, sparse: int
 ) -> None:
     connection, index_id = session

@@ -83,7 +83,7 @@ AGE = "UPDATE entity_syncs SET part_at = part_at - interval '25 hours' WHERE ten
 DE, FR, ES = ("DE", {"people": 83}), ("FR", {"people": 68}), ("ES", {"people": 48})
 
 
-def test_what_a_full_sync_did_not_bring_is_deleted_once(owner: Owner) -> None:
+def test_entities_absent_from_a_full_sync_are_deleted_once(owner: Owner) -> None:
     push(owner, DE, FR, ES)
     ingest(owner)
     bring(owner, [DE], [("FR", {"people": 69})], [])
@@ -133,7 +133,7 @@ def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner
     ]
 
 
-def test_one_whose_sender_has_gone_ends_and_keeps_nothing(owner: Owner) -> None:
+def test_a_sync_without_parts_for_a_day_fails_and_keeps_no_ids(owner: Owner) -> None:
     bring(owner, [], name="gone", last=False, refused=("ES",))
     assert sync_deletions.send_of(owner.tenant) == 0
     assert newest(owner).state == SyncState.OPEN
@@ -175,7 +175,7 @@ def test_a_broken_chain_is_refused(owner: Owner) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
+def test_refused_entities_are_not_deleted_by_a_full_sync(owner: Owner) -> None:
     push(owner, DE, FR, ES)
     ingest(owner)
     bring(owner, [DE, ("FR", {"people": "many"})], refused=("ES",))
@@ -189,7 +189,7 @@ def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
 
 
 @pytest.mark.slow
-def test_what_came_since_a_full_sync_began_is_not_deleted(owner: Owner) -> None:
+def test_entities_sent_since_a_full_sync_began_are_not_deleted(owner: Owner) -> None:
     push(owner, DE, FR, ES)
     ingest(owner)
     bring(owner, [DE])
@@ -210,7 +210,7 @@ def test_what_came_since_a_full_sync_began_is_not_deleted(owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("commit", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) -> None:
+def test_a_sync_that_would_delete_too_much_is_held_for_a_decision(owner: Owner, commit: bool) -> None:
     syncs.allow(owner.tenant, SLUG, 0.4)
     push(owner, DE, FR, ES)
     ingest(owner)
@@ -252,7 +252,7 @@ def test_an_erased_entity_is_not_absent(owner: Owner) -> None:
     sound(owner)
 
 
-def test_an_empty_one_waits_whatever_it_may_delete(owner: Owner) -> None:
+def test_an_empty_full_sync_is_held(owner: Owner) -> None:
     push(owner, DE)
     ingest(owner)
     bring(owner, [])
@@ -365,7 +365,7 @@ def settle_somehow(owner: Owner) -> None:
             return
 
 
-def test_what_a_run_of_a_pipe_sent_before_it_failed_is_counted_and_deletes_nothing(owner: Owner) -> None:
+def test_a_failed_pipe_run_counts_its_entities_and_deletes_none(owner: Owner) -> None:
     make_pipe(owner, SLUG)
     push(owner, ("a", {}), ("b", {}))
     ingest(owner)

@@ -191,7 +191,7 @@ def erased() -> Erased:
     return Erased(owner, other, before, history, erase(owner, f"country={ADA}"))
 
 
-def test_the_person_is_nowhere_and_everybody_else_is(erased: Erased) -> None:
+def test_an_erasure_removes_one_person_and_keeps_all_others(erased: Erased) -> None:
     undecodable = ["public.dead_letters"]  # which nobody can tell whose they are: the receipt names them
     left = where_is(erased.owner, ADA)
     rollup = "orders__people"  # it has a day from which nothing was erased
@@ -211,7 +211,7 @@ def test_another_tenant_with_the_same_value_is_as_it_was(erased: Erased) -> None
     assert len([row for row in erased.other.rows() if row["country"] == ADA]) == 6
 
 
-def test_the_receipt_says_what_was_removed_and_what_remains(erased: Erased) -> None:
+def test_the_receipt_lists_removed_and_remaining_rows(erased: Erased) -> None:
     receipt = erased.receipt
     assert ADA not in json.dumps(receipt)
     assert receipt["removed"] == {
@@ -265,7 +265,7 @@ def test_rollups_of_the_days_are_gone_and_those_of_other_days_stay(erased: Erase
     assert parquet == [left]
 
 
-def test_time_does_not_go_back(erased: Erased) -> None:
+def test_snapshots_before_an_erasure_are_not_readable(erased: Erased) -> None:
     (left,) = snapshots.snapshots(erased.owner.tenant, "orders")
     assert left.snapshot_id not in erased.snapshots
     for snapshot in erased.snapshots:
@@ -288,14 +288,14 @@ def test_a_redelivery_does_not_bring_the_event_back(erased: Erased) -> None:
     balanced(erased.owner)
 
 
-def test_verify_says_clean(erased: Erased) -> None:
+def test_verify_reports_a_complete_erasure_as_clean(erased: Erased) -> None:
     code, report = verify(erased.owner, erased.receipt, f"country={ADA}")
     assert (code, report["clean"], report["leftovers"]) == (0, True, [])
     assert report["looked_at"]["data files"] >= 2
     assert report["looked_at"]["raw objects"] >= 4
 
 
-def test_verify_wants_the_value_that_it_was_made_with(erased: Erased) -> None:
+def test_verify_refuses_a_value_other_than_the_erased_one(erased: Erased) -> None:
     for where in (f"country={BOB}", f"event_id={ADA}"):
         assert verify(erased.owner, erased.receipt, where)[0] == 2
     assert run(erased.owner.tenant.slug, "--where", f"country={ADA}", "--verify", "none")[0] == 2
@@ -468,7 +468,7 @@ def test_an_unknown_dataset_or_none_is_an_error(anyone: Owner) -> None:
         orders(anyone, "absent=1")
 
 
-def test_what_a_received_event_says_is_compared_as_it_is(anyone: Owner) -> None:
+def test_values_of_received_events_are_compared_without_conversion(anyone: Owner) -> None:
     def matches(where: str, value: object) -> bool:
         return orders(anyone, where).is_of({"dataset": "orders", "data": {"country": value, "count": value}})
 
@@ -488,7 +488,7 @@ def test_what_a_received_event_says_is_compared_as_it_is(anyone: Owner) -> None:
     assert orders(anyone, "amount=1e400").kind is Kind.DOUBLE
 
 
-def test_text_that_cannot_say_the_value_is_not_decoded(anyone: Owner) -> None:
+def test_text_that_cannot_contain_the_value_is_not_decoded(anyone: Owner) -> None:
     assert not orders(anyone, "country=ada").may_be_in(b'{"a":"bob"}')
     assert orders(anyone, "country=ada").may_be_in(b'{"a":"\\u0061da"}')
     assert orders(anyone, "country=ada").may_be_in(b'{"a":"ada"}')
@@ -566,7 +566,7 @@ def test_nested_and_undeclared_values_match(sales: Owner, name: str) -> None:
     assert looked_for.is_of({"dataset": "sales", "data": data})
 
 
-def test_a_person_is_erased_from_all_datasets_at_once_as_the_page_says(owner: Owner) -> None:
+def test_the_documented_commands_erase_a_person_from_all_datasets(owner: Owner) -> None:
     add_dataset(owner)
     page = blocks("erasure.md")[0].replace("acme", owner.tenant.slug).splitlines()
     commands = [line.split()[2:] for line in page]
@@ -599,7 +599,7 @@ def test_a_person_is_erased_from_all_datasets_at_once_as_the_page_says(owner: Ow
     assert (code, survey["rows"]) == (0, 0)
 
 
-def test_what_an_erasure_from_all_datasets_leaves_out_is_named(owner: Owner) -> None:
+def test_an_erasure_from_all_datasets_names_the_files_that_it_leaves_out(owner: Owner) -> None:
     slug = owner.tenant.slug
     add_dataset(owner, "gone")
     registry.delete_dataset(owner.tenant, "gone")
@@ -628,7 +628,7 @@ def test_events_that_are_not_settled_are_for_the_next_erasure(owner: Owner) -> N
     balanced(owner)
 
 
-def test_whoever_commits_first_is_waited_for(owner: Owner, at: AtPoint) -> None:
+def test_an_erasure_begins_again_after_a_concurrent_commit(owner: Owner, at: AtPoint) -> None:
     """A batch lands between the staging and the commit: the erasure begins again, the batch stays."""
     pairs = zip(events(ADA, "a"), events(BOB, "b"), strict=True)
     owner.send(*(event for pair in pairs for event in pair))  # each file has both
@@ -645,7 +645,9 @@ def test_whoever_commits_first_is_waited_for(owner: Owner, at: AtPoint) -> None:
     balanced(owner)
 
 
-def test_a_table_that_somebody_rewrites_is_left_alone(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_erasure_does_not_touch_a_table_under_rewrite(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pulse_pipelines.erasure.run.PATIENCE_S", 0.1)
     dataset = registry.find_dataset(owner.tenant, "orders")
     with leases.rewriting(dataset.dataset_id), pytest.raises(Transient):
@@ -790,7 +792,7 @@ def test_an_erasure_that_was_killed_is_completed_by_the_same_command(crowd: Owne
 
 
 @pytest.mark.slow
-def test_what_spark_may_still_do_for_a_dead_erasure_is_waited_for(owner: Owner) -> None:
+def test_an_erasure_waits_for_spark_jobs_of_a_killed_erasure(owner: Owner) -> None:
     owner.send(of("a", ADA), of("b", BOB), of("c", ADA), of("d", BOB))  # each file has both
     ingest(owner)
     forked(erase, owner, f"country={ADA}", PULSE_FAIL_POINT="rewrite.file").killed()
@@ -838,7 +840,7 @@ def test_a_letter_landed_during_a_dead_erasure_is_erased(
     balanced(owner)
 
 
-def test_a_backfill_amid_a_dead_erasure_brings_nobody_back(
+def test_a_backfill_amid_a_killed_erasure_restores_no_erased_rows(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even where the counts agree: as many raw events are gone by retention as rows are erased."""
@@ -856,10 +858,10 @@ def test_a_backfill_amid_a_dead_erasure_brings_nobody_back(
     balanced(owner)
 
 
-def test_an_erasure_that_cannot_become_clean_says_what_is_left(
+def test_an_erasure_that_cannot_become_clean_names_the_remaining_files(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody brings a file back, however often it is removed."""
+    """Another program restores a file as often as it is removed."""
     owner.send(of("a", ADA), of("b", BOB))
     ingest(owner)
     location = live_table.current(owner.tenant, registry.find_dataset(owner.tenant, "orders")).location()
@@ -878,16 +880,16 @@ def test_an_erasure_that_cannot_become_clean_says_what_is_left(
     assert f"still there after 5 rounds: 1 events in {path}" in output
     assert ADA not in output
     receipt = erase(owner, f"country={ADA}")
-    assert receipt["erasure_id"] in output, "it goes on with the same"
+    assert receipt["erasure_id"] in output, "it continues the same erasure"
     assert receipt["removed"]["rows"] == 1
     assert where_is(owner, ADA) == []
     balanced(owner)
 
 
-def test_what_attempts_left_in_staging_tables_goes(
+def test_an_erasure_clears_staging_tables_of_earlier_attempts(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, at: AtPoint
 ) -> None:
-    """Of an attempt that goes on for another tenant, and of one that died when its batch had settled."""
+    """Of an attempt that continues for another tenant, and of one that died when its batch had settled."""
     other = make_owner()
     first, second = sorted((owner, other), key=lambda party: party.tenant.tenant_id)
     for party in (first, second):
@@ -938,7 +940,7 @@ SELECT tenant_id, 'died', dataset_id, slug, 'merge', '' FROM pdm_datasets WHERE 
 LONG_AGO = "UPDATE upkeep_log SET ended_at = ended_at - interval '1 hour' WHERE upkeep_id = 'died'"
 
 
-def test_what_spark_may_still_do_for_a_dead_compaction_is_waited_for(owner: Owner) -> None:
+def test_an_erasure_waits_for_spark_jobs_of_a_killed_compaction(owner: Owner) -> None:
     """Its files may appear, and be committed, behind the look for files that nothing reaches."""
     owner.send(of("a", ADA))
     ingest(owner)
@@ -974,7 +976,7 @@ def test_a_move_under_way_is_waited_for(owner: Owner, at: AtPoint) -> None:
     balanced(owner)
 
 
-def test_a_topic_that_is_lost_keeps_nobody_from_being_erased(owner: Owner) -> None:
+def test_an_erasure_succeeds_although_the_topic_is_lost(owner: Owner) -> None:
     """Nothing remains in it; whether its loss is accepted is another question."""
     owner.send(of("a", ADA))
     ingest(owner)

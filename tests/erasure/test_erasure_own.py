@@ -111,7 +111,7 @@ def where_is(table: Table, value: str = ADA) -> list[str]:
 
 
 @in_this_process
-def test_rows_go_with_all_history_where_the_table_asks(
+def test_rows_are_erased_with_history_only_from_tables_that_request_it(
     catalog: Api, own_engine: RestCatalog, writer: Guest
 ) -> None:
     asking, silent = make(own_engine), make(own_engine, **{"pulse.erasure": "false"})
@@ -207,7 +207,7 @@ def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer:
 
 
 @in_this_process
-def test_what_cannot_be_searched_is_named_with_the_reason(
+def test_a_table_that_cannot_be_searched_is_named_with_the_reason(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
     made = {
@@ -246,10 +246,10 @@ def test_what_cannot_be_searched_is_named_with_the_reason(
 
 
 @in_this_process
-def test_delete_files_that_were_removed_are_in_nobody_s_way(
+def test_removed_delete_files_do_not_hinder_an_erasure(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
-    """Whoever compacts delete files leaves a manifest that names them."""
+    """An engine that compacts delete files leaves a manifest that names them."""
     table = make(own_engine)
     table = own_engine.load_table(table.name()[-2:])
     forger, live = Forger(table), table.current_snapshot()
@@ -279,7 +279,7 @@ def test_a_killed_erasure_is_resumed(
     assert where_is(table) == []
 
 
-def test_what_takes_too_long_is_an_error_that_says_what_to_do(
+def test_an_erasure_that_takes_too_long_is_an_error_with_a_fix(
     own_engine: RestCatalog, writer: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make(own_engine)
@@ -292,7 +292,7 @@ def test_what_takes_too_long_is_an_error_that_says_what_to_do(
     assert len(ids(own_engine, table)) == 5
 
 
-def test_what_engines_commit_before_is_covered_and_after_it_is_not(
+def test_an_erasure_covers_only_commits_of_engines_before_its_own(
     own_engine: RestCatalog, writer: Guest, at: AtPoint
 ) -> None:
     table = make(own_engine)

@@ -51,7 +51,7 @@ def test_each_value_that_goes_in_is_exact_or_refused_or_changed_as_documented(
 @pytest.mark.parametrize(
     "door", [pytest.param(door, marks=[pytest.mark.slow] * (door in SLOW)) for door in doors_out.DOORS]
 )
-def test_each_value_comes_out_as_the_table_has_it(
+def test_each_reader_returns_the_values_of_the_table(
     lake: values.Lake, changed: Mapping[str, record.Changes], catalog: Api, door: str
 ) -> None:
     came = read(lake, catalog, door)

@@ -5,7 +5,7 @@ from fidelity.known import KNOWN
 from fidelity.page import DOORS_IN, DOORS_OUT, written
 
 
-def test_the_page_is_what_was_measured() -> None:
+def test_the_page_equals_the_measured_values() -> None:
     assert record.PAGE.read_text() == written(record.kept()), "write it with FIDELITY_PAGE=1"
 
 

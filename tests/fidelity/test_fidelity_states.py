@@ -78,7 +78,7 @@ def keys(changes: dict[str, record.Changes]) -> set[tuple[str, str]]:
     }
 
 
-def test_a_state_has_each_value_as_the_table_has_it_or_as_it_was_sent(
+def test_a_state_has_the_values_of_the_table_or_of_the_sender(
     lake: values.Lake, table: dict[str, Any]
 ) -> None:
     came, after = {}, None

@@ -125,7 +125,7 @@ MANY = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", MANY)
 @pytest.mark.sample(4)
-def test_what_would_be_many_objects_is_refused_before_it_is_any(name: str) -> None:
+def test_a_body_of_too_many_objects_is_refused_before_decoding(name: str) -> None:
     body, media_type = MANY[name]
     gc.collect()
     tracemalloc.start()
@@ -140,7 +140,7 @@ def test_what_would_be_many_objects_is_refused_before_it_is_any(name: str) -> No
     assert peak < 16 * BODY, "the decoder alone reserves 13 bytes for one"
 
 
-def test_what_is_in_strings_is_no_value() -> None:
+def test_marks_inside_strings_are_not_counted_as_values() -> None:
     """Commas, brackets, quotes and backslashes, also where one block of bytes ends and the next begins."""
     text = r",[{\"\\" * 5
     events = [{"event_id": str(n), "text": text * 30} for n in range(9_000)]
@@ -174,7 +174,7 @@ def test_elements_of_an_array_are_those_that_a_decoder_finds(
 
 
 @given(st.text(alphabet='[]{},:"\\1 ', max_size=12))
-def test_what_is_no_array_has_no_elements(text: str) -> None:
+def test_only_an_array_has_elements(text: str) -> None:
     try:
         expected = json.loads(text)
     except ValueError:
@@ -216,7 +216,7 @@ def test_a_large_array_is_read_element_by_element() -> None:
 
 
 @pytest.mark.parametrize("digits", ["0.12345678901234567890", "1.10", "1E5"])
-def test_numbers_keep_their_text_in_what_is_serialized_anew(digits: str) -> None:
+def test_numbers_keep_their_text_when_events_are_serialized_again(digits: str) -> None:
     one = f'{{"event_id":"a","data":{{"n":[{digits}]}}}}'
     cloud = '{"specversion":"1.0","id":"a","source":"s","type":"t"'
     hidden = base64.b64encode(f'{{"n":{digits}}}'.encode()).decode()
@@ -239,7 +239,7 @@ def test_a_string_without_an_end_is_for_the_decoder_to_refuse(rest: bytes) -> No
     assert refused.value.status == 400
 
 
-def test_members_of_a_gzip_body_are_bounded_and_cost_what_they_hold() -> None:
+def test_the_number_of_members_of_a_gzip_body_is_bounded() -> None:
     empty = gzip.compress(b"")
     with pytest.raises(ProblemError) as refused:
         bodies.decompress(empty * (4 * 1024 * 1024 // len(empty)), "gzip", LIMITS)
@@ -251,7 +251,7 @@ def test_members_of_a_gzip_body_are_bounded_and_cost_what_they_hold() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_body_is_not_inflated_beyond_what_events_are(encoding: str) -> None:
+def test_a_body_is_not_decompressed_beyond_a_plausible_ratio(encoding: str) -> None:
     compress = gzip.compress if encoding == "gzip" else zstandard.compress
     with pytest.raises(ProblemError) as refused:
         bodies.decompress(compress(b" " * (BODY - 1)), encoding, LIMITS)
@@ -261,5 +261,5 @@ def test_a_body_is_not_inflated_beyond_what_events_are(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("media_type", [JSON, "application/x-ndjson"])
-def test_a_byte_order_mark_is_none_of_the_first_event(media_type: str) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_event(media_type: str) -> None:
     assert [item.payload for item in events_of(codecs.BOM_UTF8 + b'{"a": 1}', media_type)] == [b'{"a": 1}']

@@ -138,7 +138,7 @@ def test_a_large_request_is_refused_as_a_small_one(caller: Caller) -> None:
     assert (answer.status_code, answer.json()["type"]) == (429, "urn:pulse:problem:rate-exceeded")
 
 
-def test_what_a_large_request_is_decompressed_to_counts_as_held(caller: Caller) -> None:
+def test_the_decompressed_size_of_a_large_request_counts_as_held(caller: Caller) -> None:
     array = orjson.dumps(many())
     body = gzip.compress(array)
     assert SHORT_BYTES / 8 < len(body) < 100_000 < len(array)
@@ -148,7 +148,7 @@ def test_what_a_large_request_is_decompressed_to_counts_as_held(caller: Caller) 
     assert waiting(caller.owner) == 0
 
 
-def test_when_nothing_is_accepted_it_is_a_problem(caller: Caller) -> None:
+def test_a_request_without_accepted_events_is_answered_with_a_problem(caller: Caller) -> None:
     answer = caller.collect([{"dataset": "orders"}])
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
@@ -195,7 +195,7 @@ DEAR = {"type": "object", "properties": {"a": {"items": {"not": {"enum": [n + 0.
 """Numbers with large exponents are compared with its floats for microseconds each."""
 
 
-def test_an_event_that_costs_too_much_is_taken_or_refused_as_its_dataset_says(caller: Caller) -> None:
+def test_on_invalid_of_the_dataset_decides_on_an_event_that_costs_too_much(caller: Caller) -> None:
     tenant = caller.owner.tenant
     uri = registry.publish_schema(tenant, "dear", json.dumps(DEAR)).schema_uri
     registry.create_dataset(tenant, "dear", uri)
@@ -343,7 +343,7 @@ def test_an_event_with_a_trap_is_refused_in_every_shape(caller: Caller, shape: s
 
 
 @pytest.mark.parametrize("shape", MIXED)
-def test_an_event_that_is_no_json_is_refused_alone(caller: Caller, shape: str) -> None:
+def test_only_the_event_that_is_not_json_is_refused(caller: Caller, shape: str) -> None:
     if "entities" in shape:
         make_entities(caller.owner)
     for name, data in NOT_JSON.items():
@@ -355,7 +355,7 @@ def test_an_event_that_is_no_json_is_refused_alone(caller: Caller, shape: str) -
     assert waiting(caller.owner) == 2 * len(NOT_JSON)
 
 
-def test_what_is_no_cloudevent_is_refused_alone(caller: Caller) -> None:
+def test_only_invalid_cloudevents_of_a_batch_are_refused(caller: Caller) -> None:
     hidden = {
         "no base64": "\xe9",
         "no JSON": base64.b64encode(b"{").decode(),
@@ -377,7 +377,7 @@ def test_what_is_no_cloudevent_is_refused_alone(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("shape", ["array", "cloudevent", "base64"])
-def test_deeper_than_anybody_writes(caller: Caller, shape: str) -> None:
+def test_an_event_that_is_too_deep_is_refused(caller: Caller, shape: str) -> None:
     body, headers = b"[" + with_data(nested(1_010)) + b"]", {}
     if shape != "array":
         body = json.dumps(cloud()).encode().replace(b'{"country": "DE"}', nested(1_010).encode())
@@ -393,7 +393,7 @@ def test_deeper_than_anybody_writes(caller: Caller, shape: str) -> None:
     assert waiting(caller.owner) == 0
 
 
-def test_of_a_key_that_comes_twice_the_last_one_counts(caller: Caller) -> None:
+def test_the_last_of_two_equal_keys_counts(caller: Caller) -> None:
     """At the door as in the table: both decode with the same rule."""
     assert caller.collect(with_data('{"country":7,"country":"FR"}')).status_code == 202
     assert caller.collect(with_data('{"country":"FR","country":7}')).status_code == 422
@@ -549,7 +549,7 @@ def test_the_media_type_decides_over_headers_that_proxies_add(caller: Caller) ->
     assert caller.http.post("/v1/collect", content=b"{}", headers=other).status_code == 415
 
 
-def test_a_header_is_read_as_the_binding_says(caller: Caller) -> None:
+def test_a_header_is_read_according_to_the_http_binding(caller: Caller) -> None:
     same = ["q-1", '"q-1"', '"q\\-1"', "q%2D1", '"q%2D1"']
     for value in same:
         assert binary(caller, id=value, type='"com.example.orders"').status_code == 202, value
@@ -569,7 +569,7 @@ def test_a_header_is_read_as_the_binding_says(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("value", [b"caf%E9", b"caf\xe9", b"%ED%A0%80", b'"open', b'"a"b"', b'"a\\"'])
-def test_a_header_that_is_no_text_is_refused(caller: Caller, value: bytes) -> None:
+def test_a_header_that_is_not_text_is_refused(caller: Caller, value: bytes) -> None:
     for name in ("id", "source", "subject"):
         answer = binary(caller, **{name: value})
         assert (answer.status_code, f"ce-{name}" in answer.json()["detail"]) == (400, True), answer.text
@@ -684,7 +684,7 @@ def test_a_rate_is_answered_with_when_to_come_back(caller: Caller) -> None:
 # the broker ---------------------------------------------------------------------------------------
 
 
-def test_without_an_acknowledgement_there_is_no_202(
+def test_an_event_without_an_acknowledgement_is_answered_with_503(
     new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that is paused: 503 after the time-out, and what was acknowledged before is there."""
@@ -710,7 +710,7 @@ def test_without_an_acknowledgement_there_is_no_202(
     assert reconcile_tenant(caller.owner.tenant).balanced
 
 
-def test_a_quota_holds_whatever_the_broker_says_of_the_events(
+def test_a_quota_holds_while_the_broker_does_not_acknowledge(
     new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What may have been written stays reserved, and the same events are not reserved twice."""

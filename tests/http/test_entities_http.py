@@ -29,7 +29,7 @@ def lines(answer: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-def test_what_is_pushed_is_read(caller: Caller) -> None:
+def test_pushed_entities_are_read_page_by_page(caller: Caller) -> None:
     pushed = [{"_id": str(n), "name": "x" * n, "area": n / 2, "_ts": "not kept"} for n in range(5)]
     assert caller.http.post(PATH, json=pushed).json()["accepted"] == 5
     more = b"\n".join(json.dumps(entity).encode() for entity in (pushed[4], {"_id": "0", "_deleted": True}))
@@ -61,7 +61,7 @@ def test_what_is_pushed_is_read(caller: Caller) -> None:
     assert {row["_updated"]: row["ingested_at"] for row in answer["rows"]} == accepted
 
 
-def test_what_is_no_entity_is_refused_with_words(caller: Caller) -> None:
+def test_an_invalid_entity_is_refused_with_a_reason(caller: Caller) -> None:
     sent = [{"name": "nobody"}, {"_id": "a", "name": 5}, {"_id": "b", "_deleted": 1}, "c", {"_id": "good"}]
     answer = caller.http.post(PATH, json=sent)
     assert answer.status_code == 207
@@ -103,7 +103,7 @@ def test_events_and_entities_keep_to_their_datasets(
     assert (foreign.status_code, verdict["detail"]) == (422, f"the tenant has no dataset {SLUG!r}")
 
 
-def test_a_log_that_begins_anew_says_so(caller: Caller) -> None:
+def test_a_restarted_log_answers_old_cursors_with_a_conflict(caller: Caller) -> None:
     before = caller.http.get(PATH)
     assert (before.text, before.headers["pulse-since"].endswith("-0")) == ("", True)
     assert caller.http.delete(f"/v1/datasets/{SLUG}").status_code == 200

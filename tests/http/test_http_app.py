@@ -37,7 +37,7 @@ from pulse_resources.settings.service_settings import Role
 @pytest.mark.parametrize(
     "path", ["/v1/events/caf%E9", "/v1/datasets/orders/state?after=%ff", "/v1/%ED%A0%80"]
 )
-def test_an_address_that_is_no_text_is_refused(caller: Caller, path: str) -> None:
+def test_an_address_that_is_not_utf_8_is_refused(caller: Caller, path: str) -> None:
     answer = caller.http.get(path)
     assert (answer.status_code, answer.json()["detail"]) == (400, "the address is not UTF-8")
     assert answer.headers["x-request-id"] == answer.json()["request_id"]
@@ -103,7 +103,7 @@ CLASSES = re.compile(
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_a_problem_says_what_to_do_in_words_of_http(caller: Caller, name: str) -> None:
+def test_the_fix_of_a_problem_uses_terms_of_http(caller: Caller, name: str) -> None:
     method, path, more, status, fix = PROBLEMS[name]
     headers = {"Content-Type": "application/json"} if "content" in more else {}
     answer = caller.http.request(method, path, headers=headers, **more)
@@ -209,7 +209,7 @@ def test_a_wrong_choice_of_dead_letters_is_explained_by_the_sender_s_fields(
     assert "By" not in detail
 
 
-def test_commands_are_not_what_to_do_over_http() -> None:
+def test_the_fix_of_a_problem_contains_no_shell_command() -> None:
     command = problems.of(NotFound("no such schema", fix="Publish it with: pulse schema publish"))
     assert b"GET /openapi.json" in problems.document(command, "id")
     problem = problems.of(NotFound("no such dataset", fix="Did you mean orders?"))
@@ -231,7 +231,7 @@ def test_a_key_of_the_wrong_kind_is_refused(api: Api, caller: Caller) -> None:
     )
 
 
-def test_what_nobody_foresaw_has_its_id_too(
+def test_an_unexpected_error_has_a_request_id(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, log_line: LogLine
 ) -> None:
     def broken(_: object) -> None:
@@ -280,7 +280,9 @@ def test_a_request_is_one_line_of_log_without_payload_or_key(
         assert secret not in text
 
 
-def test_no_page_may_call_unless_a_setting_says_so(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_origins_may_call_only_if_a_setting_permits_them(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asks = {
         "Origin": "https://shop.example",
         "Access-Control-Request-Method": "POST",
@@ -381,7 +383,7 @@ def test_zero_is_the_default_of_the_installation(owner: Owner, monkeypatch: pyte
         load_settings.cache_clear()
 
 
-def test_usage_tells_of_months(caller: Caller) -> None:
+def test_usage_lists_months(caller: Caller) -> None:
     assert caller.http.get("/v1/usage").json()["months"] == []
     quotas.set_limits(caller.owner.tenant, max_records_per_month=50)
     requests = [[b"%d" % n for n in range(count)] for count in (30, 30, 20)]

@@ -295,7 +295,7 @@ def test_a_key_that_is_not_in_force_opens_nothing(api: Api, world: World, endpoi
 
 @pytest.mark.parametrize("scope", list(KeyScope))
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=" ".join)
-def test_a_key_opens_what_its_scope_says(
+def test_a_key_opens_only_endpoints_of_its_scope(
     api: Api, world: World, endpoint: tuple[str, str], scope: KeyScope
 ) -> None:
     if endpoint[0] == "DELETE" and NEEDS[endpoint] == scope:
@@ -310,7 +310,7 @@ def test_a_key_opens_what_its_scope_says(
 
 
 @pytest.mark.parametrize("endpoint", [e for e in TENANTS if "{" in e[1]], ids=" ".join)
-def test_what_another_tenant_has_is_like_what_nobody_has(
+def test_an_object_of_another_tenant_is_answered_like_an_absent_one(
     api: Api, world: World, endpoint: tuple[str, str]
 ) -> None:
     key = world.keys_a[str(NEEDS[endpoint])]
@@ -405,7 +405,9 @@ def test_rotation_overlaps(new_caller: Callable[..., Caller], api: Api) -> None:
     assert sorted(answer.json()["scopes"]) == sorted(scope.value for scope in KeyScope)
 
 
-def test_nobody_grants_what_he_has_not(new_caller: Callable[..., Caller], api: Api) -> None:
+def test_a_key_cannot_issue_keys_with_more_rights_than_its_own(
+    new_caller: Callable[..., Caller], api: Api
+) -> None:
     ends = datetime.now(UTC) + timedelta(days=2)
     manager = new_caller([M])
     for scopes in (["collect"], ["manage", "read"]):
@@ -431,7 +433,7 @@ def test_nobody_grants_what_he_has_not(new_caller: Callable[..., Caller], api: A
     assert sooner.stored.expires_at < datetime.now(UTC) + timedelta(hours=2)
 
 
-def test_a_key_takes_along_what_came_of_it(new_caller: Callable[..., Caller], api: Api) -> None:
+def test_revoking_a_key_revokes_the_keys_that_it_issued(new_caller: Callable[..., Caller], api: Api) -> None:
     caller = new_caller()
     bystander = keys.issue_key(caller.owner.tenant, "other", [R]).text
 
@@ -484,7 +486,9 @@ def test_no_key_is_issued_by_one_that_is_being_revoked(new_caller: Callable[...,
         assert all(key.revoked_at for key in descendants)
 
 
-def test_a_wrong_secret_goes_the_way_of_an_unknown_key(api: Api, new_caller: Callable[..., Caller]) -> None:
+def test_a_wrong_secret_costs_as_many_reads_as_an_unknown_key(
+    api: Api, new_caller: Callable[..., Caller]
+) -> None:
     """Both are looked up once more where keys are stored: time does not tell which ids there are."""
     caller = new_caller()
     announced()

@@ -72,7 +72,7 @@ def test_a_tenant_with_many_leaves_a_process_to_another(
     asyncio.run(asyncio.wait_for(pin_all(), PATIENCE_S))
 
 
-def test_a_turn_that_does_not_come_is_a_reason_of_the_query(
+def test_a_query_without_a_turn_in_time_is_a_transient_error(
     queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = Turns("queries", running=0, running_of_one=1, waiting_of_one=1, seconds=0)

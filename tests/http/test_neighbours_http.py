@@ -108,7 +108,7 @@ def test_repeated_changes_are_refused_with_a_time_to_retry(new_caller: Callable[
 
 
 @pytest.mark.parametrize("path", [PREVIEW, SUMMARY])
-def test_who_asks_sixty_times_at_once_holds_up_himself(
+def test_sixty_requests_at_once_delay_only_their_own_tenant(
     api: Api,
     new_caller: Callable[..., Caller],
     monkeypatch: pytest.MonkeyPatch,
@@ -170,10 +170,10 @@ def test_events_that_are_refused_count_against_the_rate(caller: Caller) -> None:
     assert int(answer.headers["retry-after"]) > 10
 
 
-def test_who_tries_keys_waits_for_himself(
+def test_an_address_that_guesses_keys_does_not_delay_others(
     api: Api, new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look for a tenant that nobody knows costs a transaction; one address has two at a time."""
+    """Each lookup of an unknown tenant costs a transaction; one address has two at a time."""
     known, new = new_caller(), new_caller()
     assert known.collect(sample()).status_code == 202
     keys.issue_key(known.owner.tenant, "another", [KeyScope.READ])  # its view is read again, but not its key
@@ -264,7 +264,9 @@ def test_a_body_is_read_up_to_its_limit(caller: Caller, path: str, most: int) ->
     assert len(read) < 1_000, "the server has closed long before"
 
 
-def test_nobody_waits_for_the_document_to_be_made(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_openapi_document_is_built_before_the_first_request(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes a second of the event loop, and needs no key: it is there before the first request."""
     with served() as fresh:
         monkeypatch.setattr(openapi, "get_openapi", None)

@@ -115,7 +115,7 @@ def closed_objects(part: object, place: str) -> Iterator[str]:
             yield from closed_objects(member, f"{place}/{index}")
 
 
-def test_what_takes_a_body_says_what_becomes_of_a_wrong_one() -> None:
+def test_each_operation_with_a_body_documents_errors_of_the_body() -> None:
     for path, operations in create_app().openapi()["paths"].items():
         for method, operation in operations.items():
             if "requestBody" in operation:

@@ -42,7 +42,7 @@ def outgoing(body: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_dead_letter_is_what_was_sent(form: str) -> None:
+def test_a_dead_letter_has_the_sent_bytes(form: str) -> None:
     payloads = outgoing(FORMS[form])
     assert WRONG.encode() in payloads
     assert len(payloads) == FORMS[form].count('"event_id"')

@@ -61,7 +61,7 @@ def test_a_pipe_is_created_run_paused_reset_and_deleted(owned: Caller) -> None:
     assert http.delete("/v1/datasets/planes").status_code == 200
 
 
-def test_what_a_pipe_reads_is_shown_whatever_it_is(
+def test_a_pipe_over_files_shows_its_path_and_format(
     new_caller: Callable[..., Caller], stack: Settings
 ) -> None:
     caller = new_caller()

@@ -87,7 +87,7 @@ def test_the_header_accept_chooses(caller: Caller, accept: str, media_type: str)
 @pytest.mark.parametrize(
     "accept", ["text/html", "application/xml, image/*", "*/*;q=0", "nonsense", "a/b;q=x"]
 )
-def test_what_cannot_be_given_is_a_406(caller: Caller, accept: str) -> None:
+def test_an_unsupported_media_type_is_answered_with_406(caller: Caller, accept: str) -> None:
     answer = get(caller, accept)
     assert (answer.status_code, answer.json()["type"]) == (406, "urn:pulse:problem:not-acceptable")
     assert "text/csv" in answer.json()["detail"]

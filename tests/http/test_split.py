@@ -78,5 +78,5 @@ def test_quotes_that_are_missing_twice_swallow_no_event() -> None:
         (b'{"a": "' + b"x, " * 5_000 + b'", "b": "c"d"}', False),
     ],
 )
-def test_an_element_surely_ends_where_it_seems_to(element: bytes, clear: bool) -> None:
+def test_the_end_of_an_element_is_certain_or_not(element: bytes, clear: bool) -> None:
     assert values.is_delimited(element) == clear

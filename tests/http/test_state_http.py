@@ -33,7 +33,7 @@ def keys(answer: httpx.Response) -> list[str]:
     return [row["key"] for row in answer.json()["state"]]
 
 
-def test_what_was_sent_last_is_read_by_its_key(caller: Caller) -> None:
+def test_the_latest_event_is_read_by_its_key(caller: Caller) -> None:
     late = sample("late", country="DE", count=1) | {"timestamp": "2026-11-18T10:00:00Z"}
     events = [sample("a", country="DE", count=2), sample("b", country="a/b c", count=3), late]
     assert caller.collect(events).json()["accepted"] == 3
@@ -92,7 +92,7 @@ def test_a_newline_belongs_to_the_key(caller: Caller) -> None:
     assert [caller.http.get(f"{PATH}/{key}").status_code for key in ("DE%0A", "D%0AE")] == [404, 404]
 
 
-def test_another_tenants_key_is_as_one_that_there_is_not(
+def test_a_state_key_of_another_tenant_is_answered_like_an_absent_one(
     caller: Caller, new_caller: Callable[..., Caller]
 ) -> None:
     caller.collect(sample("a", country="secret"))

@@ -35,7 +35,7 @@ def test_a_tenant_without_an_account_has_one_after_the_start(stack: Settings) ->
         wait(has_one, "the tenant got no account")
 
 
-def test_a_start_without_the_object_store_is_no_failure(stack: Settings) -> None:
+def test_the_api_starts_without_the_object_store(stack: Settings) -> None:
     make_owner()
     with (
         with_settings(OBJECT_STORE__ENDPOINT="http://127.0.0.1:1"),

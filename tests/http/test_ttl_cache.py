@@ -28,7 +28,7 @@ class Source:
             await asyncio.sleep(0.001)
 
 
-def test_all_who_wait_share_one_read_and_others_get_what_is_kept() -> None:
+def test_waiting_callers_share_one_read_and_later_ones_get_the_cached_value() -> None:
     source = Source()
 
     async def ask() -> None:
@@ -68,7 +68,7 @@ def test_afresh_does_not_share_a_read_that_began_before() -> None:
     asyncio.run(ask())
 
 
-def test_what_is_being_read_when_it_is_forgotten_is_neither_kept_nor_shared() -> None:
+def test_a_read_under_way_at_a_forget_is_neither_cached_nor_shared() -> None:
     source = Source()
 
     async def ask() -> None:

@@ -78,7 +78,7 @@ def highest_mib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def test_what_needs_more_memory_than_it_may_have_ends_alone() -> None:
+def test_a_task_beyond_its_memory_limit_ends_alone() -> None:
     """A Parquet file of 18 MB whose footer would take four gigabytes."""
     with running(memory_bytes=256 * 2**20) as do:
         before, started_with = do(os.getpid), cast(int, do(highest_mib))
@@ -182,7 +182,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_of_its_request() -> None:
         assert do(os.getpid) == before
 
 
-def test_an_error_that_nobody_foresaw_says_where_it_was() -> None:
+def test_an_unexpected_error_of_a_worker_keeps_its_traceback() -> None:
     with running() as do:
         with pytest.raises(json.JSONDecodeError) as caught:
             do(json.loads, "{")

@@ -81,7 +81,9 @@ def test_a_tenant_whose_events_are_large_has_its_own_batches_from_then_on(
 
 
 @pytest.mark.slow  # gigabytes of dead letters
-def test_a_shared_job_that_dies_of_it_is_read_in_small_pieces_next(new_owner: Callable[[], Owner]) -> None:
+def test_a_shared_job_that_runs_out_of_memory_reads_smaller_pieces_next(
+    new_owner: Callable[[], Owner],
+) -> None:
     owner, neighbour = new_owner(), new_owner()
     send_compressed(owner, "zstd", [ZEROS] * 3_500)
     neighbour.send(event("a"))
@@ -93,7 +95,7 @@ def test_a_shared_job_that_dies_of_it_is_read_in_small_pieces_next(new_owner: Ca
     assert balanced(owner) == (0, 0, 3_500)
 
 
-def test_what_cannot_be_unpacked_becomes_dead_letters_without_bytes(owner: Owner) -> None:
+def test_messages_that_cannot_be_decompressed_become_empty_dead_letters(owner: Owner) -> None:
     """zstd unpacks to at most 100 MB per batch."""
     owner.send(event("before"))
     send_compressed(owner, "zstd", [bytes(40 * MIB)] * 3, together=True)

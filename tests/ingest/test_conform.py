@@ -376,7 +376,7 @@ def test_a_timestamp_means_the_same_alone_and_beside_one_that_takes_the_slow_way
         ),
     ],
 )
-def test_a_text_that_is_no_time_is_refused_for_senders_and_queries(
+def test_an_invalid_time_is_refused_for_senders_and_queries(
     text: object, of_event: str, of_query: str
 ) -> None:
     rejected = parse_timestamp(text)
@@ -555,7 +555,7 @@ def test_json_columns_hold_the_value_as_text() -> None:
         assert json.loads(accept(with_data(either=value))["either"]) == value
 
 
-def test_what_is_not_declared_is_kept() -> None:
+def test_undeclared_members_are_kept_in_the_extra_column() -> None:
     data = {
         "new": {"deep": [1, {"x": None}]},
         "address": {"zip": "1", "street": "s", "geo": {"lat": 1, "alt": 2}},
@@ -765,7 +765,7 @@ LATER = {
 }
 
 
-def test_what_was_declared_later_never_changes_a_value() -> None:
+def test_a_column_declared_later_never_changes_a_value() -> None:
     """An event may name a version without a property: its column takes the value as it is, or not at all."""
     follows = replace(dataset(LATER), earlier=((1, '{"type": "object"}'),))
     wrong = [(name, value) for name, values in MISFITS.items() for value in values]
@@ -904,7 +904,7 @@ def test_the_page_has_examples_of_formats() -> None:
 
 
 @pytest.mark.parametrize(("declared", "sent", "reason"), FORMATS)
-def test_a_format_is_what_the_page_says(declared: str, sent: str, reason: str) -> None:
+def test_formats_are_checked_as_documented(declared: str, sent: str, reason: str) -> None:
     schema = json.loads(f'{{"type": "object", {declared}}}')
     payload = envelope(data=json.loads(sent))
     if reason:
@@ -921,7 +921,7 @@ def test_a_format_is_what_the_page_says(declared: str, sent: str, reason: str) -
         ("a", "01234567-89ab-cdef-0123-456789abcdef"),
     ],
 )
-def test_a_pattern_asserts_what_the_page_says(at_fault: str, fits: str) -> None:
+def test_the_documented_patterns_assert_formats(at_fault: str, fits: str) -> None:
     patterns = re.findall(r'^\| `"format": .* \| `("pattern": ".*")` \|$', PAGE.read_text(), re.MULTILINE)
     texts = {"2": patterns[0], "h": patterns[1], "0": patterns[2]}
     pattern = json.loads("{" + texts[fits[0]].replace("\\|", "|") + "}")

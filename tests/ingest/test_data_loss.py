@@ -54,7 +54,7 @@ def test_nothing_is_accepted_where_nothing_is_lost(owner: Owner) -> None:
     assert_goes_on(owner, "a")
 
 
-def test_what_retention_removed(owner: Owner) -> None:
+def test_events_that_retention_removed_are_accepted_as_lost(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     owner.send(event("b"), event("c"), event("d"))
@@ -70,7 +70,7 @@ def test_what_retention_removed(owner: Owner) -> None:
 
 @pytest.mark.parametrize("waiting", [1, 4], ids=["shorter", "longer"])
 @pytest.mark.sample(1)
-def test_a_recreated_topic_goes_on_where_the_one_before_it_ended(owner: Owner, waiting: int) -> None:
+def test_offsets_of_a_recreated_topic_continue_those_of_the_old_topic(owner: Owner, waiting: int) -> None:
     owner.send(event("a"), event("b"), b"not JSON")
     ingest(owner)
     recreate(owner)
@@ -88,7 +88,7 @@ def test_a_recreated_topic_goes_on_where_the_one_before_it_ended(owner: Owner, w
     assert log(owner) == [(0, 3, None), (0, 4 + waiting, None)]
 
 
-def test_a_topic_that_is_gone_is_made_again(owner: Owner) -> None:
+def test_an_accepted_loss_recreates_a_deleted_topic(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     delete_topic(owner)
@@ -117,7 +117,7 @@ def test_a_topic_recreated_under_a_planned_batch_is_noticed_by_the_drain(
     assert_goes_on(owner, *(f"new {n}" for n in range(5)))
 
 
-def test_ids_that_were_lost_may_come_again(owner: Owner) -> None:
+def test_events_with_ids_of_lost_events_land(owner: Owner) -> None:
     """An attempt had them at the gate and died; then the topic was recreated."""
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])
@@ -139,7 +139,7 @@ def test_a_batch_that_a_run_owns_is_left_alone(owner: Owner) -> None:
     assert_goes_on(owner, "b")
 
 
-def test_the_command_asks_and_says_what_is_lost(owner: Owner) -> None:
+def test_the_command_asks_for_confirmation_and_names_the_lost_offsets(owner: Owner) -> None:
     runner, words = CliRunner(), ["tenant", "accept-loss", owner.tenant.slug]
     assert "Nothing is lost" in runner.invoke(app, words).output
     owner.send(event("a"), event("b"))
@@ -207,7 +207,7 @@ def test_the_same_ranges_are_planned_again_after_a_loss_beside_them(owner: Owner
     assert reconcile_tenant(owner.tenant).problems == []
 
 
-def test_what_a_client_of_kafka_says_comes_without_its_code() -> None:
+def test_an_error_of_the_kafka_client_is_shown_without_its_code() -> None:
     error = KafkaError(KafkaError._NOENT, "No leaders found")
     assert kafka.error_text(KafkaException(error)) == kafka.error_text(error) == "No leaders found"
     assert kafka.error_text("time-out") == "time-out"

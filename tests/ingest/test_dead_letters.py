@@ -164,7 +164,7 @@ def test_the_identity_of_a_dead_letter_travels_with_it(sent: Sent) -> None:
     assert not any("\0" in event_id for event_id in ids)
 
 
-def test_the_good_events_around_them_landed(sent: Sent) -> None:
+def test_valid_events_around_the_dead_letters_landed(sent: Sent) -> None:
     rows = sent.owner.rows()
     good = [offset for offset in range(len(sent.payloads) - 1) if offset not in sent.bad]
     assert [row["_offset"] for row in rows] == good
@@ -181,7 +181,7 @@ def test_every_event_is_accounted_for(sent: Sent) -> None:
     assert sent.owner.claims() == len(GOOD)
 
 
-def test_one_that_is_too_large_for_the_topic_goes_without_its_bytes(owner: Owner) -> None:
+def test_a_letter_that_is_too_large_for_the_topic_is_published_without_bytes(owner: Owner) -> None:
     """Too large for the broker, and for the client; what comes after them is published, too."""
     largest = MAX_MESSAGE_BYTES - 200  # of an event: its headers make it too large as a dead letter
     payloads = [os.urandom(300_000), b"y" * largest, b"not JSON", event("a")]  # lz4 makes nothing of y

@@ -35,7 +35,7 @@ def test_a_valid_event_becomes_one_typed_row(owner: Owner) -> None:
     assert (row["_batch"], row["_kafka_partition"], row["_offset"]) == (batch, 0, 0)
 
 
-def test_headers_whose_names_are_no_text_stop_nobody(owner: Owner) -> None:
+def test_header_names_that_are_not_text_do_not_stop_ingestion(owner: Owner) -> None:
     """So many that the code which reads them is hot: there Python does not check what its calls return."""
     names = [b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf0\x9f"] * 50
     send_named(owner, *((event(f"a-{n}"), name) for n, name in enumerate(names)))
@@ -71,7 +71,7 @@ def test_a_batch_of_nothing_but_copies_leaves_the_table_as_it_is(owner: Owner) -
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_the_same_event_of_two_tenants_is_no_duplicate(new_owner: Callable[[], Owner]) -> None:
+def test_the_same_event_of_two_tenants_lands_for_each(new_owner: Callable[[], Owner]) -> None:
     one, two = new_owner(), new_owner()
     one.send(event("a"))
     two.send(event("a"))
@@ -118,7 +118,7 @@ def test_transactions_leave_offsets_without_messages_which_are_accounted_for(own
     assert report.balanced, report.problems
 
 
-def test_a_dataset_whose_table_is_gone_becomes_dead_letters_and_others_go_on(
+def test_events_of_a_dataset_without_a_table_become_dead_letters(
     new_owner: Callable[[], Owner],
 ) -> None:
     broken, healthy = new_owner(), new_owner()
@@ -162,10 +162,10 @@ TINY = [1e-300] * 150
 """Compared with each of the enum: some 30 ms."""
 
 
-def test_dear_events_beyond_the_budget_of_a_batch_hold_nobody_up_and_land_when_they_are_replayed(
+def test_expensive_events_beyond_the_budget_of_a_batch_land_by_a_replay(
     new_owner: Callable[[], Owner], at: AtPoint
 ) -> None:
-    """Which they are is decided anew by each attempt: what one that failed had decided is forgotten."""
+    """Each attempt selects these events again: the selection of a failed attempt is forgotten."""
 
     def fail() -> None:
         raise Transient("for the test")
@@ -197,10 +197,10 @@ def test_dear_events_beyond_the_budget_of_a_batch_hold_nobody_up_and_land_when_t
         assert report.balanced, report.problems
 
 
-def test_metadata_that_was_removed_since_the_table_was_read_is_no_reason_to_refuse_rows(
+def test_rows_are_staged_although_old_metadata_was_removed(
     owner: Owner,
 ) -> None:
-    """An erasure removes old metadata at once; whoever looked just before stages on what is there now."""
+    """An erasure removes old metadata at once; a writer that read it before stages on the current one."""
     owner.send(event("a"))
     ingest(owner)
     staged = with_file(owner, row(owner, id="b"), seen=f"{location(owner)}.removed")

@@ -76,7 +76,7 @@ def test_exactly_the_poison_is_set_aside(lengths: list[int], sound: bool, data: 
     assert total == len(everything)
 
 
-def test_the_probe_lands_by_itself() -> None:
+def test_the_event_of_the_probe_lands() -> None:
     (answer,) = probe_task(Probe(event_limits()))
     assert answer.rows == 1
 
@@ -95,7 +95,7 @@ def test_an_outage_blames_nobody() -> None:
     assert not isolate.needed(outcomes)
 
 
-def test_what_there_is_no_time_for_is_set_aside_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_left_when_the_time_is_over_are_set_aside_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([0.0, 1.0, 2.0, *[99.0] * 99])
     monkeypatch.setattr("pulse_pipelines.ingest.isolate.time.monotonic", lambda: next(moments))
     topic = Topic({(0, 6)})
@@ -116,7 +116,7 @@ def test_what_there_is_no_time_for_is_set_aside_as_a_whole(monkeypatch: pytest.M
         (b"", (None, None)),
     ],
 )
-def test_what_is_set_aside_keeps_its_bytes_and_the_names_that_can_be_stored(
+def test_an_event_set_aside_keeps_its_bytes_and_storable_names(
     payload: bytes, names: tuple[str | None, str | None]
 ) -> None:
     conformed = isolate.dead_letters("why", [Message(0, 7, 1, payload)])

@@ -85,7 +85,7 @@ def zones(
         yield made
 
 
-def test_what_fails_again_waits_twice_as_long_and_is_an_error(owner: Owner) -> None:
+def test_repeated_failures_double_the_wait_and_raise_an_alert(owner: Owner) -> None:
     dataset = registry.find_dataset(owner.tenant, "orders")
     work = Work("curate", owner.tenant, "rollups", dataset.dataset_id, "orders", DAY)
     waits = []
@@ -165,7 +165,9 @@ def test_damaged_tables_cost_no_neighbour_its_rollups(zones: list[Zone]) -> None
 
 
 @pytest.mark.slow
-def test_who_ends_spark_is_asked_alone_and_last(zones: list[Zone], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_whose_rows_end_spark_is_computed_alone_and_last(
+    zones: list[Zone], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A day whose rows end Spark: what was asked with it is suspected, and computed by the next run."""
     culprit, *others = zones
     ask = compute._ask
@@ -261,7 +263,7 @@ def test_a_damaged_table_costs_no_neighbour_its_upkeep(stack: object) -> None:
 # ingest ------------------------------------------------------------------------------------------
 
 
-def test_a_table_that_is_damaged_between_land_and_settle_keeps_nobody_else_from_settling(
+def test_a_table_damaged_between_land_and_settle_stops_only_its_own_tenant(
     stack: object,
 ) -> None:
     harmed, healthy = make_owner(), make_owner()
@@ -284,7 +286,7 @@ def test_a_table_that_is_damaged_between_land_and_settle_keeps_nobody_else_from_
     assert [row["id"] for row in harmed.rows()] == ["a"]
 
 
-def test_a_topic_that_is_gone_keeps_no_other_dead_letters_from_theirs(
+def test_a_deleted_dead_letter_topic_does_not_stop_those_of_others(
     stack: object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -343,8 +345,8 @@ def test_a_damaged_manifest_is_a_finding_of_its_own_table(stack: object) -> None
 
 
 @pytest.mark.parametrize("zones", [2], indirect=True)
-def test_nothing_is_computed_from_what_is_left_of_a_manifest(zones: list[Zone]) -> None:
-    """Spark reads what it can of one that is cut off, and says nothing: the day would lack events."""
+def test_nothing_is_computed_from_a_truncated_manifest(zones: list[Zone]) -> None:
+    """Spark reads the rest of a truncated manifest without an error: the day would lack events."""
     (zone, healthy), owner = zones, zones[0].owner
     assert not zone.curate().failures
     served = zone.served("daily")
@@ -373,7 +375,7 @@ def test_nothing_is_computed_from_what_is_left_of_a_manifest(zones: list[Zone]) 
             assert "damaged" in done.output, command
 
 
-def test_an_outage_is_nobody_s_failure(owner: Owner) -> None:
+def test_an_outage_is_not_recorded_as_a_failure_of_a_tenant(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
     with with_settings(OBJECT_STORE__ENDPOINT="http://127.0.0.1:1"):

@@ -28,7 +28,7 @@ def backlog_of(owner: Owner) -> int:
     return sum(b.weight for b in planning.ingest_status().backlogs if b.tenant_id == owner.tenant.tenant_id)
 
 
-def test_the_backlog_is_what_no_batch_has_taken(owner: Owner) -> None:
+def test_the_backlog_is_empty_while_a_tenant_has_an_open_batch(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     assert backlog_of(owner) == 2
     plan_batch([owner])

@@ -26,7 +26,7 @@ def attempt(batch: str, number: int) -> bool:
 
 @pytest.mark.parametrize(("kind", "apart_from", "isolated_at"), [("segv", 3, 4), ("memory", 1, 3)])
 @pytest.mark.sample(1)
-def test_the_others_land_and_it_becomes_a_dead_letter(
+def test_poison_becomes_a_dead_letter_and_other_events_land(
     new_owner: Callable[[], Owner],
     kind: str,
     apart_from: int,
@@ -60,7 +60,7 @@ def test_the_others_land_and_it_becomes_a_dead_letter(
     assert balanced(neighbour) == (2, 0, 0)
 
 
-def test_a_tenant_all_of_whose_events_are_poison_goes_on_without_them(
+def test_a_batch_of_nothing_but_poison_settles_as_dead_letters(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is alone, so they are isolated as soon as it has a job of its own."""
@@ -85,7 +85,7 @@ def test_where_nothing_can_be_processed_no_event_is_blamed(
     assert balanced(owner) == (2, 0, 0)
 
 
-def test_it_ends_neither_a_replay_nor_a_backfill(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poison_ends_neither_a_replay_nor_a_backfill(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both run in a process that others need, too; what Pulse can process by then lands by a replay."""
     monkeypatch.setenv(faults.POISON, f"segv:{POISON}")
     owner.send(event("a"), event("bad", country=POISON))

@@ -224,7 +224,7 @@ def niceness_after_standing_aside() -> int:
 
 
 @pytest.mark.long
-def test_a_run_of_its_own_stands_aside_for_good_and_its_parent_does_not() -> None:
+def test_a_run_process_lowers_its_own_priority_and_not_that_of_its_parent() -> None:
     before = os.nice(0)
     with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as runs:
         assert runs.submit(niceness_after_standing_aside).result() == before + priority.NICENESS

@@ -103,7 +103,7 @@ def held(owner: Owner) -> list[tuple[str, int]]:
 # what exceeds ------------------------------------------------------------------------------------
 
 
-def test_what_exceeds_is_set_aside_in_order_and_released_once_there_is_room(owner: Owner) -> None:
+def test_events_over_the_quota_are_set_aside_and_released_in_order(owner: Owner) -> None:
     limit(owner, 3)
     send(owner, "abcaded")
     ingest(owner)
@@ -113,7 +113,7 @@ def test_what_exceeds_is_set_aside_in_order_and_released_once_there_is_room(owne
     letter = owner.dead_letters()[0]
     assert letter["payload"] == event("d")
     assert f"{datetime.now(UTC):%Y-%m} has no place left" in letter["detail"]
-    assert letter["published_at"] is not None, "whoever follows the topic of dead letters sees it, too"
+    assert letter["published_at"] is not None, "consumers of the topic of dead letters see it, too"
     usage = quotas.find_usage(owner.tenant)
     assert (usage.accepted_this_month, usage.months[0].accepted, usage.over_quota) == (3, 3, 2)
     assert usage.over_quota_since is not None
@@ -134,7 +134,7 @@ def test_what_exceeds_is_set_aside_in_order_and_released_once_there_is_room(owne
     assert balanced(owner) == (5, 2, 2)
 
 
-def test_the_installation_s_default_holds_and_knows_what_has_landed(owner: Owner) -> None:
+def test_the_default_quota_of_the_installation_counts_landed_events(owner: Owner) -> None:
     send(owner, "abc")
     ingest(owner)
     with with_settings(LIMITS__MAX_RECORDS_PER_MONTH=4):
@@ -143,7 +143,7 @@ def test_the_installation_s_default_holds_and_knows_what_has_landed(owner: Owner
     assert (landed(owner), aside(owner)) == ("abcd", ["e", "f"])
 
 
-def test_large_files_lose_what_is_over_the_quota_and_nothing_else(owner: Owner) -> None:
+def test_only_events_over_the_quota_are_removed_from_large_files(owner: Owner) -> None:
     limit(owner, 280)
     owner.send(*(event(f"e{n % 290}", count=n) for n in range(300)))
     neighbour = make_owner()
@@ -217,7 +217,7 @@ def test_direct_events_take_no_place_of_one_that_the_door_accepted(owner: Owner)
     balanced(owner)
 
 
-def test_who_says_that_the_door_counted_an_event_gets_no_place_by_it(owner: Owner) -> None:
+def test_a_forged_header_of_the_door_reserves_no_place_in_the_quota(owner: Owner) -> None:
     limit(owner, 5)
     send_counted(owner, *map(event, "abcdefg"))
     ingest(owner)
@@ -241,7 +241,7 @@ def test_a_dead_letter_that_was_counted_at_the_door_is_not_counted_again(owner: 
     assert (used(owner), aside(owner)) == (2, [])
 
 
-def test_what_the_door_accepted_lands_though_the_quota_is_lowered(owner: Owner) -> None:
+def test_events_accepted_at_the_door_land_despite_a_lowered_quota(owner: Owner) -> None:
     assert reserve(owner, "abc", 10)
     limit(owner, 1)
     send(owner, "d")
@@ -414,7 +414,7 @@ def test_an_event_counts_in_the_month_in_which_the_broker_got_it(owner: Owner) -
     assert balanced(owner) == (4, 0, 3)
 
 
-def test_once_the_month_turned_what_was_set_aside_is_released(owner: Owner) -> None:
+def test_events_set_aside_are_released_in_the_next_month(owner: Owner) -> None:
     set_aside(owner, 2, "abcd")
     back = "UPDATE {} SET month = (month - interval '1 month')::date"
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:

@@ -115,7 +115,7 @@ def test_a_dataset_that_is_deleted_while_it_is_erased_from(
     assert reconcile_tenant(letters.tenant).balanced
 
 
-def test_a_filter_waits_at_the_end_for_what_others_hold(letters: Owner) -> None:
+def test_a_discard_by_filter_waits_for_letters_locked_by_others(letters: Owner) -> None:
     """The publisher of dead letters, say: who was asked to discard them all must not leave some out."""
     with ThreadPoolExecutor(1) as pool, superuser() as connection, connection.transaction():
         query = "SELECT 1 FROM dead_letters WHERE tenant_id = %s AND event_offset = 1 FOR UPDATE"
@@ -187,10 +187,10 @@ def test_a_table_that_is_erased_from_while_it_is_read(
         assert not due, reader
 
 
-def test_a_day_whose_snapshot_goes_while_it_is_computed_is_pinned_anew(
+def test_a_day_whose_snapshot_is_removed_while_it_is_computed_is_pinned_again(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an erasure, here; a team's rollup must not say for ever that Spark found no snapshot."""
+    """By an erasure, here; a team's rollup must not keep the error that Spark has no snapshot."""
     zone.write("by_kind", "SELECT kind, count(*) AS n FROM events GROUP BY kind")
     zone.owner.send(
         *(visit("2026-11-18T09:00:00", who=who, kind="view") for who in ("ann", "bob")),

@@ -84,7 +84,7 @@ def test_a_trace_goes_from_the_sender_to_the_batch_that_settled_its_events(
     assert not any(span.trace_id == TRACE[::-1] for span in collector.spans), "its sender did not sample it"
 
 
-def test_a_stage_that_a_tenant_fails_in_says_so_and_nothing_of_it_settled(
+def test_the_span_of_a_failed_stage_names_failed_tenants_and_none_settles(
     owner: Owner, collector: Collector, at: AtPoint
 ) -> None:
     send_traced(owner, "a")
@@ -116,9 +116,7 @@ JUNK = (
 )
 
 
-def test_what_producers_write_into_headers_does_no_harm_and_links_are_bounded(
-    owner: Owner, collector: Collector
-) -> None:
+def test_junk_in_headers_is_ignored_and_span_links_are_bounded(owner: Owner, collector: Collector) -> None:
     producer = kafka.shared_producer()
     for number, value in enumerate(JUNK):
         headers = [("traceparent", value), ("other", b"\xff")]
@@ -134,7 +132,7 @@ def test_what_producers_write_into_headers_does_no_harm_and_links_are_bounded(
     assert set(stage.links) < sent
 
 
-def test_messages_beyond_the_ranges_are_no_origins(owner: Owner) -> None:
+def test_messages_beyond_the_ranges_are_not_origins(owner: Owner) -> None:
     send_traced(owner, "a", "b", "c")
     collector, of = Origins(owner.tenant.tenant_id), [OffsetRange(owner.tenant.tenant_id, 0, 0, 2)]
     (read,) = messages.read(Scope(owner.tenant, ()), of, {0: PartitionCount()}, 10, collector)

@@ -72,7 +72,7 @@ def owner(stack: Settings) -> Owner:
     return owner
 
 
-def test_a_version_for_each_change_and_none_for_what_is_unchanged(owner: Owner) -> None:
+def test_each_change_adds_a_version_and_an_unchanged_entity_adds_none(owner: Owner) -> None:
     first: Sent = [
         ("DE", {"name": "Germany", "people": 83}),
         ("FR", {"name": "France"}),
@@ -154,7 +154,7 @@ def test_a_head_from_before_states_had_columns_is_not_a_problem(owner: Owner) ->
         assert [v["_updated"] for v in pages(owner)] == [1, 2]
 
 
-def test_what_the_schema_refuses_is_a_dead_letter_and_no_version(owner: Owner) -> None:
+def test_an_entity_that_the_schema_refuses_becomes_a_dead_letter(owner: Owner) -> None:
     send(owner, [("DE", {"name": 5}), ("DE", {"name": "Germany", "_deleted": "yes"}), ("DE", {"extra": 1})])
     ingest(owner)
     assert [letter["reason"] for letter in owner.dead_letters()] == ["schema_violation", "invalid_envelope"]
@@ -215,7 +215,7 @@ def test_a_day_of_a_log_is_not_rebuilt(owner: Owner) -> None:
         backfill(spark(), owner.tenant, SLUG, date(2026, 11, 19), parallelism=1)
 
 
-def test_an_entity_is_erased_whole_and_readers_begin_anew(owner: Owner) -> None:
+def test_an_entity_is_erased_as_a_whole_and_readers_start_again(owner: Owner) -> None:
     sent: Sent = [("DE", {"name": "Germany"}), ("FR", {"name": "France"}), ("FR", {"name": "La France"})]
     declare(owner, "name")
     send(owner, [*sent, sent[2]])

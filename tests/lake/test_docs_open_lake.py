@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def test_what_the_page_asks_in_sql_has_an_answer(catalog: Api, guest: Guest) -> None:
+def test_the_sql_of_the_page_has_the_expected_answers(catalog: Api, guest: Guest) -> None:
     snapshots = rest(catalog, guest).load_table("events.orders").metadata.snapshots
     first = min(snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     block = blocks("sql")[0]
@@ -32,9 +32,7 @@ def test_what_the_page_asks_in_sql_has_an_answer(catalog: Api, guest: Guest) -> 
     assert answers == [[("DE", 6)], [(3,)]]
 
 
-def test_what_the_page_does_in_python_works(
-    catalog: Api, guest: Guest, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_python_of_the_page_works(catalog: Api, guest: Guest, capsys: pytest.CaptureFixture[str]) -> None:
     known: dict[str, Any] = {"catalog": rest(catalog, guest)}
     exec(blocks("python")[0], known)  # noqa: S102
     assert "mine-1-0" in capsys.readouterr().out
@@ -61,7 +59,7 @@ def test_the_page_s_commands_work(catalog: Api, guest: Guest) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
-def test_what_the_page_writes_is_there(
+def test_the_writes_of_the_page_are_readable(
     catalog: Api, guest: Guest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with duck(catalog, guest) as connection:

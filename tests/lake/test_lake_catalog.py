@@ -149,7 +149,7 @@ def headers_of_nobody(guests: tuple[Guest, Guest], stack: Settings) -> Iterator[
 
 
 @pytest.mark.parametrize(("method", "path"), ALL, ids=IDS)
-def test_who_has_no_key_in_force_learns_nothing(
+def test_a_client_without_a_valid_key_learns_nothing(
     catalog: Api, of_nobody: list[tuple[str, str | None]], method: str, path: str
 ) -> None:
     answers = set()
@@ -260,7 +260,7 @@ def test_a_token_does_not_outlive_an_expiry(catalog: Api, guest: Guest) -> None:
         ({f"field{number}": "x" for number in range(30)}, "invalid_request", 400),
     ],
 )
-def test_a_wrong_request_for_a_token_says_so(
+def test_a_wrong_token_request_has_the_error_of_the_specification(
     catalog: Api, form: dict[str, str], error: str, status: int
 ) -> None:
     with catalog.client() as client:
@@ -278,7 +278,7 @@ def test_a_body_of_a_stranger_is_not_read(catalog: Api) -> None:
 # what there is -------------------------------------------------------------------------------
 
 
-def test_the_catalog_says_what_it_offers(engine: httpx.Client, guest: Guest) -> None:
+def test_the_catalog_lists_its_endpoints(engine: httpx.Client, guest: Guest) -> None:
     document = engine.get(CONFIG, params={"warehouse": guest.tenant.slug}).json()
     assert document["defaults"] == document["overrides"] == {}
     assert document["idempotency-key-lifetime"] == "PT1H"
@@ -287,7 +287,9 @@ def test_the_catalog_says_what_it_offers(engine: httpx.Client, guest: Guest) -> 
     assert offered == {f"{m} {template(p)}" for m, p in ALL if p != CONFIG}
 
 
-def test_a_warehouse_of_others_is_like_none(engine: httpx.Client, guests: tuple[Guest, Guest]) -> None:
+def test_a_warehouse_of_another_tenant_is_answered_like_an_absent_one(
+    engine: httpx.Client, guests: tuple[Guest, Guest]
+) -> None:
     answers = []
     for name in (guests[1].tenant.slug, "nobody"):
         answer = engine.get(CONFIG, params={"warehouse": name})
@@ -305,7 +307,7 @@ def test_a_tenant_sees_its_datasets_by_their_slugs(engine: httpx.Client) -> None
     assert engine.get(TABLES).json() == {"identifiers": named, "next-page-token": None}
 
 
-def test_names_come_in_pages_for_who_asks_for_them(catalog: Api, guests: tuple[Guest, Guest]) -> None:
+def test_names_come_in_pages_on_request(catalog: Api, guests: tuple[Guest, Guest]) -> None:
     with catalog.client(guests[1].key.text) as client:
         names, page = [], ""
         while page is not None:
@@ -404,7 +406,7 @@ def way_in(catalog: Api, guests: tuple[Guest, Guest]) -> Callable[[str], dict[st
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("method", "path"), [e for e in ENDPOINTS if "orders" in e[1]])
 @pytest.mark.sample(39)  # each pair of kind and name once
-def test_a_table_of_others_is_like_none(
+def test_a_table_of_another_tenant_is_answered_like_an_absent_one(
     catalog: Api,
     guests: tuple[Guest, Guest],
     way_in: Callable[[str], dict[str, str]],
@@ -413,7 +415,7 @@ def test_a_table_of_others_is_like_none(
     name: str,
     kind: str,
 ) -> None:
-    """In whatever way it is named, and whoever asks comes in; `metrics` looks at no table at all."""
+    """For each form of its name and each kind of client; `metrics` reads no table at all."""
     theirs = guests[1].tenant.namespace
     engine = catalog.client(**way_in(kind))
     assert engine.get(ORDERS).status_code == 200
@@ -434,7 +436,7 @@ def test_a_table_of_others_is_like_none(
 
 
 @pytest.mark.parametrize("name", ["absent", "..", "pulse", "a\x1fb", "events\x1fa", "EVENTS", "'"])
-def test_a_namespace_of_others_is_like_none(
+def test_a_namespace_of_another_tenant_is_answered_like_an_absent_one(
     engine: httpx.Client, guests: tuple[Guest, Guest], name: str
 ) -> None:
     for namespace in (name, guests[1].tenant.namespace, guests[0].tenant.namespace):
@@ -545,7 +547,7 @@ def test_nothing_is_logged_that_opens_anything(engine: httpx.Client, guest: Gues
         assert secret not in logged
 
 
-def test_the_service_says_how_it_is(catalog: Api) -> None:
+def test_the_service_reports_its_health_and_readiness(catalog: Api) -> None:
     with catalog.client() as client:
         assert client.get("/healthz").json() == {"status": "ok"}
         assert client.get("/readyz").json() == {"status": "ready"}

@@ -84,7 +84,7 @@ def test_a_lost_race_is_judged_again_and_leaves_no_file(lake: Lake) -> None:
     assert "last assigned field id changed" in refused.json()["error"]["message"]
 
 
-def test_two_who_make_a_table_of_one_name_make_one(lake: Lake) -> None:
+def test_two_creations_of_one_table_name_create_one_table(lake: Lake) -> None:
     name, other = f"t{uuid.uuid4().hex[:8]}", []
 
     def overtake() -> None:
@@ -138,7 +138,7 @@ def test_a_refused_request_is_judged_again(lake: Lake) -> None:
     assert again(lake, "POST", f"{OWN}/tables/{name}", body, key).status_code == 200
 
 
-def test_changes_that_are_no_changes_are_refused(lake: Lake) -> None:
+def test_invalid_changes_are_refused(lake: Lake) -> None:
     table = lake.make()
     path = f"{OWN}/tables/{table.name}"
     assert lake.commit(table.name, snapshot(f"{table.location}/metadata/none.avro")).status_code == 200
@@ -157,7 +157,7 @@ def test_changes_that_are_no_changes_are_refused(lake: Lake) -> None:
     assert lake.commit(table.name, tag | {"ref-name": "Ünlü/branch"}).status_code == 200
 
 
-def test_what_is_gone_with_its_snapshot_may_be_removed_again(lake: Lake) -> None:
+def test_statistics_removed_with_their_snapshot_may_be_removed_again(lake: Lake) -> None:
     """As Iceberg's Java library expires a snapshot that has statistics."""
     table = lake.make()
     folder = f"{table.location}/metadata"
@@ -279,7 +279,7 @@ def test_etags_follow_commits(lake: Lake) -> None:
     assert answer.status_code == 304
 
 
-def test_a_dropped_table_can_be_entered_again_and_a_purged_one_is_gone(lake: Lake) -> None:
+def test_a_dropped_table_can_be_registered_again_and_a_purged_one_cannot(lake: Lake) -> None:
     table = lake.make()
     path = f"{OWN}/tables/{table.name}"
     body = {"name": table.name, "metadata-location": table.at}

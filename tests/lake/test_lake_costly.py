@@ -64,7 +64,7 @@ def test_each_column_has_an_id_of_its_own(kind: str) -> None:
             outline.check(of_schema(wrong), checked)
 
 
-def test_one_column_is_no_identifier_a_thousand_times() -> None:
+def test_a_repeated_identifier_column_is_refused() -> None:
     repeated = schema(column(1), identifiers=[1] * 1_000)
     with pytest.raises(ValueError, match="more columns than there are"):
         parsing.table(table() | {"schemas": [repeated]})

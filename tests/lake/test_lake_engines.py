@@ -84,7 +84,7 @@ def test_all_engines_read_equal_columns(catalog: Api, guest: Guest) -> None:
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_engines_list_what_there_is(catalog: Api, guests: tuple[Guest, Guest]) -> None:
+def test_engines_list_the_existing_tables(catalog: Api, guests: tuple[Guest, Guest]) -> None:
     client = rest(catalog, guests[1])
     assert client.list_namespaces() == [("events",)]
     assert client.list_tables("events") == [("events", "orders"), ("events", "secrets")]
@@ -103,7 +103,7 @@ def test_a_key_is_taken_as_a_bearer_token_too(catalog: Api, guest: Guest) -> Non
     assert rest(catalog, guest, token=guest.key.text).list_tables("events") == [("events", "orders")]
 
 
-def test_what_is_in_events_no_engine_changes(catalog: Api, guest: Guest) -> None:
+def test_no_engine_can_change_tables_of_events(catalog: Api, guest: Guest) -> None:
     before = rest(catalog, guest).load_table("events.orders")
     refused: tuple[type[Exception], ...] = (Exception,)
     with pytest.raises(refused, match=r"(?i)forbidden|unsupported|not supported|denied|405|403"):

@@ -37,7 +37,7 @@ def large(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Made:
     return enlarge(own_lake, made)
 
 
-def test_it_is_parsed_in_another_process(own_lake: Lake, large: Made) -> None:
+def test_a_large_table_is_parsed_in_another_process(own_lake: Lake, large: Made) -> None:
     committed = own_lake.commit(large.name, properties(a="b"))
     assert committed.status_code == 200, committed.text
     metadata.forget()
@@ -50,7 +50,9 @@ def test_it_is_parsed_in_another_process(own_lake: Lake, large: Made) -> None:
     assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "BadRequestException")
 
 
-def test_so_is_a_large_request(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_request_is_parsed_in_another_process(
+    own_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = own_lake.make()
     monkeypatch.setattr(parsing, "table", refuse)
     assert own_lake.commit(made.name, properties(mark=MARK)).status_code == 200

@@ -71,7 +71,7 @@ def keep(tenant: Tenant) -> UpkeepReport:
     return Keeper(tenant).keep()
 
 
-def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
+def test_merges_keep_rows_and_columns_of_an_evolving_table(
     catalog: Api, own_engine: RestCatalog, writer: Guest
 ) -> None:
     """By the job: columns were renamed, widened, added and dropped; for PyIceberg and DuckDB."""
@@ -130,7 +130,7 @@ def rows_where(table: Table, condition: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_what_spark_wrote_spark_reads(catalog: Api, own_engine: RestCatalog, writer: Guest) -> None:
+def test_spark_reads_its_own_rows_after_a_merge(catalog: Api, own_engine: RestCatalog, writer: Guest) -> None:
     """Types that Parquet can have in more than one way, nested ones, nulls; the options of the table."""
     session, lake = spark(catalog, writer)
     name = f"{lake}.own.t{uuid.uuid4().hex[:8]}"
@@ -206,7 +206,7 @@ def test_a_merge_that_is_killed_is_done_or_not(own_engine: RestCatalog, writer: 
     assert data == {file.file_path for file in files(own_engine, table)}, "what it left behind is removed"
 
 
-def test_what_cannot_be_kept_is_left_with_a_reason(
+def test_a_table_that_cannot_be_merged_is_skipped_with_a_reason(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
     made = {
@@ -254,10 +254,10 @@ def test_what_cannot_be_kept_is_left_with_a_reason(
     assert upkeep.numbers["merged"] == 0
 
 
-def test_delete_files_that_were_removed_are_in_nobody_s_way(
+def test_removed_delete_files_do_not_hinder_a_merge(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
-    """Whoever compacts delete files leaves a manifest that says so."""
+    """An engine that compacts delete files leaves a manifest that names them as removed."""
     table = loaded(own_engine, make(own_engine))
     forger, live, before = Forger(table), table.current_snapshot(), rows(own_engine, table)
     assert live

@@ -104,13 +104,13 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_what_would_become_much_is_not_parsed(name: str) -> None:
+def test_a_document_that_would_take_much_memory_is_not_parsed(name: str) -> None:
     with memory(MIB), pytest.raises(TooLarge, match="metadata file is too large"):
         parsing.loads(BOMBS[name])
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'"x"', b'{"a": ' + b"[" * 2_000, b"\xff"])
-def test_what_is_no_object_is_no_document(content: bytes) -> None:
+def test_a_document_that_is_not_an_object_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parsing.loads(content)
 
@@ -125,7 +125,7 @@ def test_a_large_table_is_read_and_written() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_parsed_in_parts_a_table_is_what_it_is_as_a_whole(version: int) -> None:
+def test_a_table_parsed_in_parts_equals_one_parsed_as_a_whole(version: int) -> None:
     document = (
         table(3, schemas=2) | {"format-version": version} | ({"next-row-id": 0} if version == 3 else {})
     )
@@ -190,7 +190,7 @@ def test_a_document_of_many_errors_is_left_at_the_first(fault: str) -> None:
         {"schemas": [{"fields": [{}] * MANY}]},
     ],
 )
-def test_views_too(fault: dict[str, Any]) -> None:
+def test_a_view_of_many_errors_is_left_at_the_first(fault: dict[str, Any]) -> None:
     view = {
         "view-uuid": "x",
         "format-version": 1,
@@ -217,7 +217,7 @@ def test_views_too(fault: dict[str, Any]) -> None:
         {"updates": 1},
     ],
 )
-def test_commits_too(body: dict[str, Any]) -> None:
+def test_a_commit_of_many_errors_is_left_at_the_first(body: dict[str, Any]) -> None:
     updates.parsed({"updates": [snapshot(f"{AT}/x"), {"action": "add-schema", "schema": SCHEMA}]})
     with memory(4 * MIB), pytest.raises(updates.Malformed):
         updates.parsed(body)

@@ -150,7 +150,9 @@ def test_no_path_leads_out_of_a_table_s_folder(lake: Lake, mine: Made, theirs: M
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_no_wish_for_a_place_is_heard(lakes: tuple[Lake, Lake], mine: Made, theirs: Made, trick: str) -> None:
+def test_a_requested_location_is_ignored(
+    lakes: tuple[Lake, Lake], mine: Made, theirs: Made, trick: str
+) -> None:
     """A requested `location` is no error, as engines send one as a matter of course: the catalog chooses."""
     lake = lakes[0]
     path = TRICKS[trick](mine.location, theirs.location)
@@ -264,7 +266,7 @@ def test_a_key_to_a_table_opens_that_table_alone(lakes: tuple[Lake, Lake], their
             sink.write(b"x")
 
 
-def test_who_may_only_write_reads_nothing(catalog: Api, writer: Guest, mine: Made, lake: Lake) -> None:
+def test_a_write_only_key_cannot_read(catalog: Api, writer: Guest, mine: Made, lake: Lake) -> None:
     """Neither by a write that changes nothing, nor by one that is sent again."""
     view = f"v{uuid.uuid4().hex[:8]}"
     made = lake.client.post(f"{OWN}/views", json={"name": view, "schema": SCHEMA, "view-version": VIEW})
@@ -296,7 +298,7 @@ def test_who_may_only_write_reads_nothing(catalog: Api, writer: Guest, mine: Mad
         assert (changed.status_code, changed.content) == (204, b"")
 
 
-def test_who_may_only_read_gets_a_key_that_only_reads(catalog: Api, writer: Guest, mine: Made) -> None:
+def test_a_read_only_key_gets_read_only_credentials(catalog: Api, writer: Guest, mine: Made) -> None:
     with catalog.client(keys.issue_key(writer.tenant, "reader", READ).text) as client:
         config = client.get(f"{OWN}/tables/{mine.name}").json()["config"]
     store = object_store.file_system_of(

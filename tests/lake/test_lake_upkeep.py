@@ -65,7 +65,9 @@ def keep(writer: Guest) -> UpkeepReport:
     return Keeper(writer.tenant).keep()
 
 
-def test_upkeep_is_where_it_is_asked_for(own_engine: RestCatalog, writer: Guest, no_age: None) -> None:
+def test_upkeep_runs_only_for_tables_that_request_it(
+    own_engine: RestCatalog, writer: Guest, no_age: None
+) -> None:
     """By the job, in a process of its own: one table has one snapshot and its files, the other keeps all."""
     asking = make(own_engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
     silent = make(own_engine)
@@ -87,7 +89,7 @@ def test_upkeep_is_where_it_is_asked_for(own_engine: RestCatalog, writer: Guest,
     own_engine.drop_table(asking.name()[-2:])
 
 
-def test_young_files_are_somebody_s_who_may_commit_them(own_engine: RestCatalog, writer: Guest) -> None:
+def test_upkeep_keeps_young_uncommitted_files(own_engine: RestCatalog, writer: Guest) -> None:
     table = make(own_engine, **ASKS)
     uncommitted = f"{table.location()}/data/in-flight.parquet"
     put(uncommitted, b"x")
@@ -117,7 +119,7 @@ def test_a_commit_in_between_is_kept(
     own_engine.drop_table(table.name()[-2:])
 
 
-def test_a_name_of_another_scheme_is_no_orphan(
+def test_a_file_named_with_another_scheme_is_not_an_orphan(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake, no_age: None
 ) -> None:
     """Hadoop's engines write s3a://; a name that cannot be compared leaves the table as it is."""
@@ -218,7 +220,7 @@ def test_a_bomb_is_named_and_hides_nothing(own_engine: RestCatalog, writer: Gues
         assert re.search(f"{table.name()[-1]}: [^;]*{why}", str(upkeep.detail)), upkeep
 
 
-def test_what_is_too_large_for_the_catalog_can_still_expire(
+def test_a_table_too_large_for_the_catalog_can_still_expire_snapshots(
     own_engine: RestCatalog, own_lake: Lake, writer: Guest, no_age: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Upkeep parses in a process of its own, whose memory is limited."""
@@ -292,7 +294,7 @@ def test_a_drop_waits_for_some_files_and_upkeep_removes_the_others(
     assert not objects(table.location())
 
 
-def test_what_never_was_a_table_goes_and_what_was_one_stays(
+def test_folders_of_unfinished_tables_are_removed_and_dropped_tables_stay(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
     dropped = make(own_engine)
@@ -343,7 +345,7 @@ def test_upkeep_opens_nothing_but_the_table_s_folder(
     own_engine.drop_table(table.name()[-2:])
 
 
-def test_a_snapshot_that_is_its_own_ancestor_expires_nothing_for_ever(
+def test_upkeep_ends_at_a_snapshot_that_is_its_own_ancestor(
     own_engine: RestCatalog, own_lake: Lake, writer: Guest
 ) -> None:
     """The current snapshot's parent is itself, and all history is young: upkeep would go round."""

@@ -7,7 +7,7 @@ from support.http import Api
 
 
 @pytest.mark.parametrize("engine", WRITERS)
-def test_what_an_engine_writes_all_of_them_read(catalog: Api, writer: Guest, engine: str) -> None:
+def test_all_engines_read_a_table_written_by_one_engine(catalog: Api, writer: Guest, engine: str) -> None:
     name = f"by_{engine}"
     WRITERS[engine](catalog, writer, name)
     for reader, rows in read(catalog, writer, name).items():

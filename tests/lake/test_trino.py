@@ -63,7 +63,7 @@ def test_rows_are_those_of_the_tenant(readers: tuple[Trino, Trino]) -> None:
     assert count == (3,)
 
 
-def test_it_goes_back_in_time(catalog: Api, guest: Guest, reader: Trino) -> None:
+def test_trino_reads_earlier_snapshots(catalog: Api, guest: Guest, reader: Trino) -> None:
     known = rest(catalog, guest).load_table("events.orders").metadata.snapshots
     query = 'SELECT snapshot_id, committed_at FROM events."orders$snapshots" ORDER BY committed_at'
     snapshots = reader.rows(query)
@@ -76,7 +76,7 @@ def test_it_goes_back_in_time(catalog: Api, guest: Guest, reader: Trino) -> None
         assert reader.rows(f"SELECT id FROM events.orders FOR {at} ORDER BY id") == earlier
 
 
-def test_it_finds_nothing_of_others(guests: tuple[Guest, Guest], reader: Trino) -> None:
+def test_trino_finds_no_tables_of_other_tenants(guests: tuple[Guest, Guest], reader: Trino) -> None:
     foreign = guests[1].tenant.namespace
     for name in (
         "events.secrets",
@@ -89,7 +89,7 @@ def test_it_finds_nothing_of_others(guests: tuple[Guest, Guest], reader: Trino) 
         assert caught.value.name in ("TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND")
 
 
-def test_it_lists_what_there_is(readers: tuple[Trino, Trino]) -> None:
+def test_trino_lists_the_existing_schemas_and_tables(readers: tuple[Trino, Trino]) -> None:
     reader = readers[1]
     assert {name for (name,) in reader.rows("SHOW SCHEMAS")} == {"events", *SYSTEM}
     assert reader.rows("SHOW TABLES FROM events") == [("orders",), ("secrets",)]
@@ -207,7 +207,7 @@ CHANGES = (
 )
 
 
-def test_what_is_in_events_it_cannot_change(catalog: Api, guest: Guest, trino: Trino) -> None:
+def test_trino_cannot_change_tables_of_events(catalog: Api, guest: Guest, trino: Trino) -> None:
     """Though the key may write tables of the tenant's own, and Trino is set to spare nothing."""
     hostile = trino.connect(catalog, guest, "hostile", HOSTILE)
     before = rest(catalog, guest).load_table("events.orders")
@@ -222,7 +222,7 @@ def test_what_is_in_events_it_cannot_change(catalog: Api, guest: Guest, trino: T
     assert hostile.rows("SHOW TABLES FROM events") == [("orders",)]
 
 
-def test_a_key_that_is_revoked_ends_what_runs_by_it(catalog: Api, guest: Guest, trino: Trino) -> None:
+def test_trino_cannot_query_with_a_revoked_key(catalog: Api, guest: Guest, trino: Trino) -> None:
     key = keys.issue_key(guest.tenant, "short", READ)
     reader = trino.connect(catalog, Guest(guest.owner, key), "revoked")
     assert reader.rows("SELECT count(*) FROM events.orders") == [(6,)]
@@ -232,14 +232,14 @@ def test_a_key_that_is_revoked_ends_what_runs_by_it(catalog: Api, guest: Guest, 
             reader.rows(query)
 
 
-def test_it_has_no_keys_to_files_but_vended_ones(catalog: Api, guest: Guest, trino: Trino) -> None:
+def test_trino_opens_files_only_with_vended_credentials(catalog: Api, guest: Guest, trino: Trino) -> None:
     vended = "iceberg.rest-catalog.vended-credentials-enabled"
     reader = trino.connect(catalog, guest, "bare", {vended: "false"})
     with pytest.raises(TrinoError, match="Unable to load credentials"):
         reader.rows("SELECT count(*) FROM events.orders")
 
 
-def test_who_may_only_read_does_not_write(catalog: Api, writer: Guest, trino: Trino) -> None:
+def test_a_read_only_key_cannot_write(catalog: Api, writer: Guest, trino: Trino) -> None:
     owner = trino.connect(catalog, Guest(writer.owner, keys.issue_key(writer.tenant, "w", LAKE)), "owner")
     owner.rows("CREATE SCHEMA shared")
     owner.rows("CREATE TABLE shared.t AS SELECT 1 AS id")
@@ -262,7 +262,9 @@ def test_who_may_only_read_does_not_write(catalog: Api, writer: Guest, trino: Tr
     owner.rows("DROP SCHEMA shared CASCADE")
 
 
-def test_it_opens_no_files_of_others(catalog: Api, writers: tuple[Guest, Guest], trino: Trino) -> None:
+def test_trino_opens_no_files_of_other_tenants(
+    catalog: Api, writers: tuple[Guest, Guest], trino: Trino
+) -> None:
     """Whatever location a statement names."""
     other = trino.connect(catalog, writers[1])
     other.rows("CREATE SCHEMA own")

@@ -45,7 +45,7 @@ def loaded(catalog: Api, writer: Guest, name: str) -> Table:
     return rest(catalog, writer).load_table(f"own.{name}")
 
 
-def test_what_it_writes_all_engines_read(catalog: Api, writer: Guest, own: Trino) -> None:
+def test_all_engines_read_a_table_written_by_trino(catalog: Api, writer: Guest, own: Trino) -> None:
     own.rows("CREATE TABLE own.by_trino (id bigint, name varchar)")
     own.rows("INSERT INTO own.by_trino VALUES (1, 'x'), (2, 'y'), (4, 'z')")
     own.rows("UPDATE own.by_trino SET name = 'a' WHERE id = 1")
@@ -62,7 +62,9 @@ def test_what_it_writes_all_engines_read(catalog: Api, writer: Guest, own: Trino
 
 
 @pytest.mark.parametrize("engine", WRITERS)
-def test_what_others_write_it_reads_and_changes(catalog: Api, writer: Guest, own: Trino, engine: str) -> None:
+def test_trino_reads_and_changes_tables_of_other_engines(
+    catalog: Api, writer: Guest, own: Trino, engine: str
+) -> None:
     name = f"of_{engine}"
     WRITERS[engine](catalog, writer, name)
     assert own.dicts(f"SELECT * FROM own.{name} ORDER BY id") == ROWS.to_pylist()
@@ -112,7 +114,7 @@ OTHERS: dict[str, tuple[str, str, Any]] = {
 
 
 @pytest.mark.parametrize(("name", "values"), [("kinds", VALUES), ("others", OTHERS)])
-def test_columns_of_every_type_it_writes_are_read(
+def test_engines_read_columns_of_every_type_written_by_trino(
     catalog: Api, writer: Guest, own: Trino, name: str, values: dict[str, tuple[str, str, Any]]
 ) -> None:
     columns = ", ".join(f"{column} {kind}" for column, (kind, _, _) in values.items())
@@ -128,7 +130,7 @@ def test_columns_of_every_type_it_writes_are_read(
         assert rows == expected, reader
 
 
-def test_columns_of_every_type_it_reads(catalog: Api, writer: Guest, own: Trino) -> None:
+def test_trino_reads_columns_of_every_type(catalog: Api, writer: Guest, own: Trino) -> None:
     """As PyIceberg writes them, fixed bytes too."""
     fields = [
         ("yes", pa.bool_(), True),
@@ -202,7 +204,7 @@ def test_a_table_evolves(catalog: Api, writer: Guest, own: Trino) -> None:
     assert loaded(catalog, writer, "evolved").scan().to_arrow()["country"].to_pylist() == ["x"]
 
 
-def test_its_own_upkeep_leaves_the_rows(catalog: Api, writer: Guest, own: Trino) -> None:
+def test_upkeep_by_trino_keeps_the_rows(catalog: Api, writer: Guest, own: Trino) -> None:
     own.rows("CREATE TABLE own.kept (id bigint, name varchar)")
     for number in range(4):
         own.rows(f"INSERT INTO own.kept VALUES ({number}, 'n'), ({10 + number}, 'm')")
@@ -237,7 +239,7 @@ def test_views_are_made_and_changed(catalog: Api, writer: Guest, own: Trino) -> 
     assert ("own", "shown") not in rest(catalog, writer).list_views("own")
 
 
-def test_those_who_write_at_once_lose_nothing(catalog: Api, writer: Guest, own: Trino) -> None:
+def test_concurrent_writes_lose_no_rows(catalog: Api, writer: Guest, own: Trino) -> None:
     own.rows("CREATE TABLE own.busy (id integer)")
 
     def write(number: int) -> None:
@@ -264,7 +266,7 @@ def test_those_who_write_at_once_lose_nothing(catalog: Api, writer: Guest, own: 
     ],
     ids=lambda text: None if " " not in text else text.partition(" (")[0][:30],
 )
-def test_what_the_page_says_it_cannot_do(
+def test_statements_that_the_page_excludes_fail(
     catalog: Api, writer: Guest, own: Trino, statement: str, message: str
 ) -> None:
     """A newer Trino may: then the page is to be changed."""
@@ -280,7 +282,7 @@ def test_what_the_page_says_it_cannot_do(
     assert own.rows("SELECT * FROM own.plain") == [(1, "x")]
 
 
-def test_a_table_is_made_again_by_what_it_shows(own: Trino) -> None:
+def test_show_create_table_recreates_the_table(own: Trino) -> None:
     own.rows("CREATE TABLE own.first (id bigint, at date) WITH (partitioning = ARRAY['month(at)'])")
     ((shown,),) = own.rows("SHOW CREATE TABLE own.first")
     again = re.sub(r"\n *data_location = .*", "", shown).replace(".first", ".second")
@@ -332,7 +334,7 @@ def asking(own: Trino, columns: str, **properties: str) -> str:
     return name
 
 
-def test_upkeep_merges_what_it_wrote(catalog: Api, writer: Guest, own: Trino) -> None:
+def test_upkeep_merges_files_written_by_trino(catalog: Api, writer: Guest, own: Trino) -> None:
     name = asking(own, "id bigint, land varchar, price decimal(12, 2)", **{"pulse.upkeep": "true"})
     for number in range(6):
         own.rows(f"INSERT INTO own.{name} VALUES ({number}, 'de', 0.25), ({10 + number}, NULL, NULL)")
@@ -352,7 +354,7 @@ def test_upkeep_merges_what_it_wrote(catalog: Api, writer: Guest, own: Trino) ->
     assert loaded(catalog, writer, name).properties["pulse.upkeep"] == "false"
 
 
-def test_a_person_is_erased_from_what_it_wrote(writer: Guest, own: Trino) -> None:
+def test_a_person_is_erased_from_a_table_written_by_trino(writer: Guest, own: Trino) -> None:
     ada = "ada-lovelace@example.org"
     name = asking(own, "id bigint, email varchar", **{"pulse.erasure": "true"})
     own.rows(f"INSERT INTO own.{name} VALUES (1, 'b@x'), (2, '{ada}')")
@@ -370,7 +372,7 @@ def test_a_person_is_erased_from_what_it_wrote(writer: Guest, own: Trino) -> Non
     assert own.rows(f'SELECT count(*) FROM own."{name}$snapshots"') == [(1,)]
 
 
-def test_what_the_page_shows_runs(catalog: Api, guest: Guest, trino: Trino) -> None:
+def test_the_sql_of_the_page_runs(catalog: Api, guest: Guest, trino: Trino) -> None:
     block = re.findall(r"^```sql\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[2]
     snapshots = rest(catalog, guest).load_table("events.orders").metadata.snapshots
     first = min(snapshots, key=lambda snapshot: snapshot.sequence_number or 0)

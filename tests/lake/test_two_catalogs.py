@@ -61,7 +61,7 @@ def test_appends_by_both_all_land_once(
         assert sorted(engine.load_table(name).scan().to_arrow()["id"].to_pylist()) == [*range(2 * TIMES)]
 
 
-def test_what_one_made_changed_or_dropped_is_so_at_the_other(own_lake: Lake, other_lake: Lake) -> None:
+def test_a_change_of_one_catalog_process_is_seen_by_the_other(own_lake: Lake, other_lake: Lake) -> None:
     for here, there in ((own_lake, other_lake), (other_lake, own_lake)) * TIMES:
         made = here.make()
         assert there.load(made.name)["metadata-location"] == made.at

@@ -50,7 +50,7 @@ def test_many_small_files_of_a_day_become_one_while_batches_land(owner: Owner) -
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_a_sorted_day_is_sorted_and_right_for_everyone_also_where_the_schema_grew(owner: Owner) -> None:
+def test_a_sorted_day_keeps_its_rows_and_columns_after_a_schema_change(owner: Owner) -> None:
     commits(owner, 1)
     grown = SCHEMA | {"properties": SCHEMA["properties"] | {"colour": {"type": "string"}}}
     uri = registry.publish_schema(owner.tenant, "orders", json.dumps(grown)).schema_uri
@@ -92,7 +92,7 @@ def test_a_table_that_another_rewrite_works_on_is_left_alone(owner: Owner) -> No
     assert log(owner) == []
 
 
-def test_what_an_erasure_writes_for_no_dataset_is_left_alone(owner: Owner) -> None:
+def test_raw_objects_of_a_running_erasure_are_kept(owner: Owner) -> None:
     """It is in the raw zone before any ledger knows it."""
     owner.send(at("a", 9).replace(b"orders", b"absent"))
     ingest(owner)
@@ -124,7 +124,7 @@ def test_an_interrupted_task_is_waited_for_from_its_interrupt_on(owner: Owner) -
     history.check_none_died(owner.tenant, dataset)
 
 
-def test_a_killed_compaction_is_noticed_and_goes_on_next_time(owner: Owner) -> None:
+def test_a_killed_compaction_is_recorded_and_repeated_by_the_next_run(owner: Owner) -> None:
     commits(owner, 1)
     dying = start(owner, Task.MERGE, PULSE_FAIL_POINT="upkeep.after_spark")
     dying.killed()
@@ -186,7 +186,9 @@ def test_a_sweep_waits_for_no_move_to_another_schema(owner: Owner) -> None:
     assert "being moved to another schema" in str(refused.detail)
 
 
-def test_who_is_overtaken_leaves_it_to_the_next_run(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overtaken_rewrite_is_skipped_without_a_failure(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two rewrite the same files, which the lease prevents: one comes too late, and that is no failure."""
     monkeypatch.setattr(leases, "rewriting", lambda _: nullcontext())
     outcomes: list[str] = []

@@ -90,7 +90,7 @@ def compacted(level: int, files: int, since: int, size: int = 1_000) -> DayState
         (compacted(2, 3, 7, 400 * MB), Task.SORT),
     ],
 )
-def test_a_day_wants(state: DayState, task: Task | None) -> None:
+def test_a_day_needs_the_task_of_its_state(state: DayState, task: Task | None) -> None:
     need = of_day(state, SETTINGS)
     assert (need and need.task) is task, need
 
@@ -137,7 +137,7 @@ def table(**more: object) -> TableState:
         (table(cleaned_at=None, last_at=None, recorded_at=None, oldest_at=None), []),
     ],
 )
-def test_a_table_wants(state: TableState, tasks: list[Task]) -> None:
+def test_a_table_needs_the_tasks_of_its_state(state: TableState, tasks: list[Task]) -> None:
     assert [need.task for need in of_table(state, SETTINGS)] == tasks
 
 
@@ -169,9 +169,7 @@ def test_done_tasks_are_needed_again_when_more_lands(owner: Owner, eager: None) 
     assert needed_tasks(owner) == set(), "two more files are not worth it"
 
 
-def test_dagster_launches_what_is_needed_shows_what_it_did_and_fails_at_a_table_rolled_back(
-    owner: Owner, eager: None
-) -> None:
+def test_dagster_launches_needed_upkeep_and_fails_at_a_rolled_back_table(owner: Owner, eager: None) -> None:
     for number in range(2):
         owner.send(event(f"a{number}"), event(f"b{number}"))
         ingest(owner)

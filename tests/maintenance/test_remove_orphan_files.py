@@ -59,7 +59,7 @@ def test_a_batch_in_flight_keeps_all_of_its_files(point: str, owner: Owner) -> N
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_what_a_dead_attempt_left_is_removed_once_its_batch_settled(owner: Owner) -> None:
+def test_files_of_a_killed_attempt_are_removed_once_its_batch_settled(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])
     dying = start_attempt(batch, PULSE_FAIL_POINT="after.land")
@@ -92,7 +92,7 @@ def test_a_deleted_dataset_keeps_its_files_also_when_its_slug_is_used_again(owne
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_history_is_kept_as_promised_and_what_only_it_reached_is_removed(owner: Owner) -> None:
+def test_history_is_kept_as_set_and_files_of_expired_snapshots_are_removed(owner: Owner) -> None:
     moments = []
     for name in "abcd":
         owner.send(event(name))
@@ -119,7 +119,7 @@ def test_history_is_kept_as_promised_and_what_only_it_reached_is_removed(owner: 
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_forgetting_history_leaves_nothing_but_what_the_current_snapshot_reaches(owner: Owner) -> None:
+def test_forgetting_history_leaves_only_files_of_the_current_snapshot(owner: Owner) -> None:
     for name in "ab":
         owner.send(event(name))
         ingest(owner)
@@ -170,7 +170,7 @@ def test_an_age_is_a_difference_of_the_stores_own_clock(owner: Owner) -> None:
     assert timedelta(0) <= store.store_time() - entry.modified < timedelta(minutes=1)
 
 
-def test_retention_says_so_before_it_deletes_and_spares_claims_in_flight(owner: Owner) -> None:
+def test_retention_is_recorded_before_it_deletes_and_spares_claims_in_flight(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     ingest(owner)
     before = objects(raw_prefix(owner))

@@ -40,7 +40,7 @@ def never_end() -> None:
             continue
 
 
-def test_what_never_ends_leaves_the_others_their_turn() -> None:
+def test_an_endless_table_leaves_the_other_tables_their_turn() -> None:
     done = list[str]()
 
     def work(table: OwnTable) -> None:
@@ -54,7 +54,7 @@ def test_what_never_ends_leaves_the_others_their_turn() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_what_is_large_gets_longer_turns_after_all_others() -> None:
+def test_a_large_table_gets_longer_turns_after_all_others() -> None:
     begun = list[str]()
 
     def work(table: OwnTable) -> None:
@@ -67,7 +67,7 @@ def test_what_is_large_gets_longer_turns_after_all_others() -> None:
     assert begun[3:] == ["large", "large"]
 
 
-def test_a_driver_that_fails_for_being_interrupted_is_no_failure_of_the_table() -> None:
+def test_an_error_of_an_interrupted_driver_is_not_a_failure_of_the_table() -> None:
     def work(table: OwnTable) -> None:
         try:
             never_end()
@@ -93,7 +93,7 @@ def test_the_tenant_that_waits_longest_goes_first() -> None:
     assert weight(None) > weight(NOW - timedelta(days=3)) > weight(NOW - timedelta(days=2)) > 0
 
 
-def test_tenants_share_what_is_left_of_a_run(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenants_share_the_remaining_time_of_a_run(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant that is done soon leaves its time to the others."""
     shares = list[float]()
 

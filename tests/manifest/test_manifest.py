@@ -104,7 +104,7 @@ def test_a_later_version_of_a_schema_moves_its_dataset(manifest: dict[str, Any],
         ("keys", {"shop": {"scopes": ["read"]}}, "its scopes are collect, not read"),
     ],
 )
-def test_what_cannot_change_is_a_conflict_and_nothing_is_done(
+def test_an_impossible_change_is_a_conflict_and_nothing_is_applied(
     manifest: dict[str, Any], tmp_path: Path, member: str, changed: object, words: str
 ) -> None:
     apply(tmp_path, manifest)
@@ -116,7 +116,9 @@ def test_what_cannot_change_is_a_conflict_and_nothing_is_done(
     assert registry.quotas.find_tenant_limits(tenant).max_datasets == 5
 
 
-def test_pruning_removes_what_the_manifest_does_not_name(manifest: dict[str, Any], tmp_path: Path) -> None:
+def test_pruning_removes_objects_that_the_manifest_does_not_name(
+    manifest: dict[str, Any], tmp_path: Path
+) -> None:
     query = "SELECT country AS id, count(*) AS n FROM orders GROUP BY country"
     pipe = {"pipe": "totals", "dataset": "totals", "transform": query}
     manifest["pipes"] = [pipe]
@@ -170,7 +172,7 @@ def test_a_key_is_printed_even_if_a_later_step_fails(manifest: dict[str, Any], t
     assert [step["key"].split("_")[2] for step in listed if "key" in step] == [key.key_id]
 
 
-def test_what_is_added_during_the_question_is_asked_for_again(
+def test_an_object_added_during_the_confirmation_needs_another_one(
     manifest: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply(tmp_path, manifest)
@@ -269,7 +271,7 @@ def test_the_commands_of_the_page_work(stack: Settings, tmp_path: Path) -> None:
         ({"keys": {"\x1b[31mx": {"scopes": ["read"]}}}, "not a valid name"),
     ],
 )
-def test_a_plan_refuses_what_could_not_be_applied(
+def test_a_plan_refuses_a_manifest_that_cannot_be_applied(
     manifest: dict[str, Any], tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with (tmp_path / "large.json").open("wb") as large:
@@ -288,7 +290,7 @@ def test_a_value_that_versions_of_yaml_do_not_take_alike_is_refused(text: str) -
     assert document.load(f"a: ['{text}', \"{text}\"]".encode(), "the file") == {"a": [text, text]}
 
 
-def test_a_value_of_yaml_is_as_json_has_it_and_a_date_a_text() -> None:
+def test_a_value_of_yaml_is_read_like_json_and_a_date_is_a_text() -> None:
     content = (
         "[true, False, 0, -7, 0x1F, 1.10, 1.0e+3, ~, null, 2026-01-01, 2026-01-01T00:00:00Z, y, 08:x, a b]"
     )

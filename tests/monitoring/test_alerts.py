@@ -164,7 +164,7 @@ def test_an_alert_that_was_not_examined_is_not_resolved(receiver: Receiver) -> N
     assert [entry.alert.key for entry in alerts.remembered()] == ["topic/x"]
 
 
-def test_a_receiver_that_is_down_hears_of_everything_when_it_is_up_again(receiver: Receiver) -> None:
+def test_alerts_for_an_unavailable_receiver_are_delivered_later(receiver: Receiver) -> None:
     receiver.answers = [500, 503] * 3
     alerts.record(issues_of(finding("a"), finding("b")))
     assert [delivery.error for delivery in alerts.deliver()] == [
@@ -190,7 +190,7 @@ def test_a_second_try_is_enough(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("status", [302, 404])
-def test_what_will_not_help_is_not_tried_again(receiver: Receiver, status: int) -> None:
+def test_a_permanent_error_of_the_receiver_is_not_retried(receiver: Receiver, status: int) -> None:
     receiver.answers = [status]
     with pytest.raises(Transient, match=f"it answered {status} "):
         WebhookNotifier().notify([])
@@ -219,7 +219,7 @@ def test_a_notifier_that_fails_costs_the_others_nothing(
     assert len(receiver.got) == 1
 
 
-def test_a_process_that_dies_after_telling_tells_again(receiver: Receiver) -> None:
+def test_a_delivery_killed_before_its_mark_is_repeated(receiver: Receiver) -> None:
     alerts.record(issues_of(finding()))
     forked(alerts.deliver, PULSE_FAIL_POINT="alerts.before_mark").killed()
     deadline = time.monotonic() + PATIENCE_S  # until the server has seen that its client is gone
@@ -259,7 +259,7 @@ def test_the_address_of_the_webhook_is_nowhere(
     assert not [line for line in output if SECRET in line or SECRET.lower() in line]
 
 
-def test_the_log_names_what_where_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_kind_tenant_and_fix_of_an_alert(caplog: pytest.LogCaptureFixture) -> None:
     alert = Alert("k", "topic", "error", {"tenant": "acme"}, "it is wrong", "Repair it", *2 * (_now(),))
     notify.LogNotifier().notify([alert, Alert(**{**vars(alert), "resolved_at": _now()})])
     assert [(record.levelname, record.message) for record in caplog.records] == [
@@ -410,7 +410,7 @@ def test_a_failed_run_is_an_alert_until_the_same_work_succeeds(stack: Settings) 
         assert list(failed_runs(instance, [], _now() + timedelta(hours=24, minutes=1))) == []
 
 
-def test_failed_runs_of_what_was_deleted_are_no_alert(owner: Owner) -> None:
+def test_failed_runs_of_deleted_pipes_and_datasets_raise_no_alert(owner: Owner) -> None:
     of_tenant, days = dg.DynamicPartitionsDefinition(name="of"), dg.StaticPartitionsDefinition(["2026-11-19"])
 
     def fails() -> None:
@@ -462,7 +462,7 @@ def test_a_pipe_that_needs_no_watch_takes_no_lock(owner: Owner, monkeypatch: pyt
     assert looked_at == []
 
 
-def test_a_failing_check_is_no_alert_of_those_who_deleted_the_dataset(
+def test_a_failing_check_raises_no_alert_once_the_dataset_is_deleted(
     new_owner: Callable[[], Owner],
 ) -> None:
     mine, other = new_owner(), new_owner()
@@ -519,7 +519,7 @@ def test_tags_name_the_tenants_of_a_run_while_they_are_few() -> None:
     assert tenant_tags(many) == {"pulse/tenants": "4: t0, t1, t2, ..."}
 
 
-def test_the_sensor_raises_tells_and_resolves(owner: Owner, receiver: Receiver) -> None:
+def test_the_sensor_raises_delivers_and_resolves_an_alert(owner: Owner, receiver: Receiver) -> None:
     """A check that fails and then passes, through a real instance and the definitions that Dagster runs."""
     from pulse_pipelines.definitions import defs
 
@@ -586,7 +586,7 @@ def test_checks_that_pass_are_not_read(stack: Settings, monkeypatch: pytest.Monk
         assert read == keys[:1]
 
 
-def test_a_failing_check_goes_on_failing_while_it_runs_again(stack: Settings) -> None:
+def test_a_failing_check_is_still_failing_while_it_runs_again(stack: Settings) -> None:
     asset = dg.AssetSpec("orders")
     seen: list[list[str]] = []
 
@@ -618,7 +618,7 @@ def run(*arguments: str) -> tuple[int, Any]:
     return result.exit_code, result.stdout
 
 
-def test_the_command_line_lists_what_goes_on_and_what_was(receiver: Receiver) -> None:
+def test_the_command_line_lists_open_and_resolved_alerts(receiver: Receiver) -> None:
     alerts.record(issues_of(finding("old")))
     alerts.record(issues_of(finding("new")))
     alerts.deliver()
@@ -631,7 +631,9 @@ def test_the_command_line_lists_what_goes_on_and_what_was(receiver: Receiver) ->
     assert "new is wrong" in run()[1]
 
 
-def test_a_test_alert_says_what_happened(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_alert_reports_the_result_of_each_notifier(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run("test")[0] == 0
     assert [alert["kind"] for alert in receiver.alerts()] == ["test"]
     configure(monkeypatch, notifiers=json.dumps(["webhook", NOBODY]))

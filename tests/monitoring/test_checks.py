@@ -319,7 +319,7 @@ def test_checks_on_demand(stack: Settings) -> None:
     assert all(seen.passed for seen in on_demand(slug).values())
 
 
-def test_a_batch_reports_what_it_touched(stack: Settings) -> None:
+def test_a_batch_reports_the_days_and_checks_of_its_datasets(stack: Settings) -> None:
     owner, other = make_owner(), make_owner()
     late = event("late").replace(b"2026-11-19T10", b"2026-11-17T10")
     owner.send(event("a"), event("b"), event("a"), late, b"not json")

@@ -86,7 +86,9 @@ def test_a_service_that_is_away_is_reported_with_its_setting(nobody: int, settin
     assert f"PULSE_{setting.split('__')[0]}__" in (result.fix or "")
 
 
-def test_what_is_not_spark_connect_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_spark_connect_is_reported_without_retries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its client tries again for ten minutes."""
     monkeypatch.setattr(spark_service, "PATIENCE_S", 0.5)
     with (
@@ -315,12 +317,12 @@ def test_a_wrong_clock_is_reported(seconds: int, ok: bool) -> None:
     assert ("ahead of" in result.found) == (seconds > 0) or ok
 
 
-def test_a_home_that_nobody_can_write_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_home_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSE_HOME", "/dev/null/pulse")
     assert list(wrong("machine")) == ["home"]
 
 
-def test_the_command_ends_with_1_and_says_what_to_do(nobody: int) -> None:
+def test_the_command_exits_with_1_and_a_fix_for_each_finding(nobody: int) -> None:
     settings = {setting: value.format(port=nobody) for setting, (_, value) in AWAY.items()}
     with with_settings(**settings, API__PORT=nobody, LAKE__PORT=nobody):
         result = CliRunner().invoke(cli.app, ["doctor", "--json"])

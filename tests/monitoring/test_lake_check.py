@@ -82,7 +82,7 @@ RECONCILED: dict[str, tuple[Harm, str]] = {
 
 
 @pytest.mark.parametrize("harm", RECONCILED)
-def test_what_is_not_reconciled_is_reported(healthy: Owner, harm: str) -> None:
+def test_a_table_that_is_not_reconciled_is_reported(healthy: Owner, harm: str) -> None:
     how, says = RECONCILED[harm]
     with how(healthy):
         assert checks.run("reconciled", healthy.tenant, "orders").problems == [says]
@@ -90,7 +90,7 @@ def test_what_is_not_reconciled_is_reported(healthy: Owner, harm: str) -> None:
     assert (fine.problems, fine.numbers) == ([], {"rows_in_tables": 4, "rows_by_ledger": 4})
 
 
-def test_the_proof_finds_what_counts_hide(healthy: Owner) -> None:
+def test_a_proof_finds_an_error_that_counts_hide(healthy: Owner) -> None:
     forged = with_file(healthy, row(healthy, id="new", _offset=77))
     more = """UPDATE landings SET rows = rows + 1
         WHERE {mine} AND batch_id = (SELECT min(batch_id) FROM landings WHERE {mine})"""
@@ -225,7 +225,7 @@ def evaluations_of(result: dg.ExecuteInProcessResult, slug: str) -> dict[str, dg
     return {e.check_name: e for e in data if e.asset_key == asset_key(slug)}
 
 
-def test_what_is_wrong_remains_while_others_are_ingested(stack: Settings) -> None:
+def test_a_failed_check_stays_failed_while_others_are_ingested(stack: Settings) -> None:
     slug, broken, fine = f"d{uuid.uuid4().hex[:10]}", make_owner(), make_owner()
     for owner in (broken, fine):
         own_dataset(owner, slug)
@@ -262,7 +262,7 @@ def families(*slugs: str) -> list[registry.Family]:
     return [family for family in registry.list_families() if family.slug in slugs]
 
 
-def test_the_scheduled_check_begins_with_what_waited_longest_and_ends_in_time(owner: Owner) -> None:
+def test_the_scheduled_check_begins_with_the_oldest_and_ends_in_time(owner: Owner) -> None:
     first, second = sorted(f"d{uuid.uuid4().hex[:10]}" for _ in range(2))
     for slug in (first, second):
         own_dataset(owner, slug)

@@ -362,7 +362,7 @@ def test_a_filter_of_another_run_is_reported(owner: Owner, harm: str) -> None:
         assert actual(owner) == (set() if harm == "none" else {("wrong_filter", where, 1, ())})
 
 
-def test_what_no_command_repairs_says_what_to_do(owner: Owner) -> None:
+def test_a_problem_without_a_repair_command_has_advice(owner: Owner) -> None:
     with harmed(owner, IDS, changed_claims(owner, lost=[D], got=["other"])):
         printed = " ".join(CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug]).output.split())
         checked = " ".join(proven("orders", reconcile_tenant(owner.tenant)).problems)
@@ -371,7 +371,7 @@ def test_what_no_command_repairs_says_what_to_do(owner: Owner) -> None:
         assert "one that has to land is sent again under another event id" in text
 
 
-def test_what_was_erased_stays_claimed(new_owner: Callable[[], Owner]) -> None:
+def test_ids_of_erased_events_stay_claimed(new_owner: Callable[[], Owner]) -> None:
     owner = new_owner()
     owner.send(event("x", country="ADA"), event("y"))
     ingest(owner)
@@ -401,7 +401,7 @@ def test_an_id_that_was_forgotten_may_land_again(new_owner: Callable[[], Owner])
         assert DOUBLED_A in actual(owner)
 
 
-def test_copies_of_what_was_erased_are_not_lost_when_the_dataset_is_deleted(
+def test_duplicates_of_erased_events_are_not_lost_with_the_dataset(
     new_owner: Callable[[], Owner],
 ) -> None:
     owner = new_owner()
@@ -448,7 +448,7 @@ def by_offset(problems: Found) -> Found:
     return {(kind, where, count, tuple(sorted(offsets))) for kind, where, count, offsets in problems}
 
 
-def test_a_person_reads_what_and_where(owner: Owner) -> None:
+def test_the_command_prints_kind_and_place_of_each_problem(owner: Owner) -> None:
     with harmed(owner, "dead_letters", "DELETE FROM dead_letters WHERE {mine} AND event_offset = 4"):
         result = CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug])
         assert ("missing", ZERO, 1, (4,)) in reported(owner)

@@ -44,7 +44,7 @@ def test_both_implementations_judge_alike(draw: st.DataObject) -> None:
         ({"properties": {"a": {"format": "date"}}}, {"a": "no date"}, None),
     ],
 )
-def test_what_is_judged_otherwise_than_the_package_does(
+def test_numbers_patterns_and_formats_are_judged_as_ingestion_does(
     draft: str, schema: dict[str, Any], data: Any, pointer: str | None
 ) -> None:
     schema = {"$schema": draft} | schema
@@ -81,7 +81,7 @@ def test_patterns_do_not_backtrack() -> None:
         "large data",
     ],
 )
-def test_what_the_package_cannot_judge_is_left_to_ingestion_s_validator(
+def test_schemas_that_the_package_cannot_judge_are_left_to_ingestion(
     schema: dict[str, Any], data: Any
 ) -> None:
     with pytest.raises(NotJudgedError):

@@ -73,7 +73,7 @@ def test_a_search_for_issues_reads_the_pipes_once(owner: Owner, monkeypatch: pyt
     assert len(read) == 1
 
 
-def test_lag_is_what_is_not_settled_whether_or_not_it_is_planned(owner: Owner) -> None:
+def test_lag_counts_unsettled_events_planned_or_not(owner: Owner) -> None:
     owner.send(event("a"), event("b"), event("c"))
     assert (of(owner).lag_events, of(owner).waiting_seconds) == (3, None)
     before, waiting = gather().batches["planned"], ingestion().waiting_events
@@ -288,7 +288,7 @@ def test_metrics_name_all_tenants_so_they_need_an_operators_key(
         load_settings.cache_clear()
 
 
-def test_scrapes_share_what_was_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_scrapes_share_one_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(http_metrics, "gather", lambda: calls.append(1) or Status())
     gatherer = http_metrics.Gatherer()

@@ -94,7 +94,7 @@ def test_a_dead_letter_is_open_replayed_and_discarded(owner: Owner) -> None:
     assert [fate.state for fate in of_id(owner, "late").fates] == [FateState.LANDED, FateState.REPLAYED]
 
 
-def test_a_day_that_was_rebuilt_says_so_and_by_what(owner: Owner) -> None:
+def test_the_trace_of_a_rebuilt_day_names_the_backfill(owner: Owner) -> None:
     owner.send(event("a"), event("late", count="3"))
     ingest(owner)
     before = of_place(owner, 0)
@@ -130,7 +130,7 @@ def test_an_id_in_several_datasets_has_a_fate_in_each(owner: Owner) -> None:
     assert [fate.dataset for fate in of_id(owner, "a", dataset="visits").fates] == ["visits"]
 
 
-def test_a_trace_names_what_it_leaves_out(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_names_the_limits_of_its_search(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds are settings of the look: here they are small."""
     for number in range(
         4

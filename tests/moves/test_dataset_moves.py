@@ -123,7 +123,7 @@ def test_rows_of_a_deleted_dataset_are_dead_letters(
         check_whole(owner)
 
 
-def test_a_row_of_a_deleted_dataset_that_is_gone_is_missed(owner: Owner) -> None:
+def test_reconcile_reports_a_missing_row_of_a_deleted_dataset(owner: Owner) -> None:
     first = registry.current_table(owner.tenant, "orders").metadata_location
     owner.send(sale("c"))
     ingest(owner)
@@ -139,7 +139,7 @@ def test_a_row_of_a_deleted_dataset_that_is_gone_is_missed(owner: Owner) -> None
 # other writers -----------------------------------------------------------------------------------
 
 
-def test_only_what_landed_meanwhile_is_written_once_more(owner: Owner, at: AtPoint) -> None:
+def test_only_files_that_landed_meanwhile_are_rewritten_again(owner: Owner, at: AtPoint) -> None:
     def land_more() -> None:
         owner.send(sale("c", n=3))
         ingest(owner)

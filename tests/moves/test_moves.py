@@ -128,7 +128,7 @@ def test_another_move_meanwhile_is_a_conflict(owner: Owner) -> None:
     assert moves.ask(owner.tenant, "orders", further) == registry.find_dataset(owner.tenant, "orders")
 
 
-def test_two_who_ask_at_one_moment_get_one_move(owner: Owner, at: AtPoint) -> None:
+def test_two_requests_at_one_moment_make_one_move(owner: Owner, at: AtPoint) -> None:
     first: list[Move] = at("move.asked", lambda: ask(owner))
     with pytest.raises(Conflict, match="is moving to") as caught:
         ask(owner)
@@ -137,7 +137,7 @@ def test_two_who_ask_at_one_moment_get_one_move(owner: Owner, at: AtPoint) -> No
 
 
 @pytest.mark.slow
-def test_what_lands_meanwhile_is_moved_along(owner: Owner, at: AtPoint) -> None:
+def test_rows_that_land_during_a_move_are_moved_too(owner: Owner, at: AtPoint) -> None:
     def land_more() -> None:
         owner.send(sale("c", n=3), sale("a", n=9))
         ingest(owner)
@@ -198,7 +198,7 @@ def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance
 
 
 @pytest.mark.slow
-def test_a_move_that_hangs_ends_itself_and_is_followed_by_another(
+def test_a_move_that_hangs_ends_itself_and_is_attempted_again(
     owner: Owner, instance: dg.DagsterInstance
 ) -> None:
     move = ask(owner)
@@ -227,7 +227,7 @@ def test_an_attempt_that_wakes_up_too_late_is_fenced(owner: Owner, at: AtPoint) 
     check_whole(owner)
 
 
-def test_an_attempt_is_one_processs(owner: Owner, at: AtPoint) -> None:
+def test_only_one_process_can_take_an_attempt(owner: Owner, at: AtPoint) -> None:
     move = ask(owner)
     refused: list[str] = []
 
@@ -248,7 +248,7 @@ def test_an_attempt_is_one_processs(owner: Owner, at: AtPoint) -> None:
     ("point", "again"), [("move.owned", True), ("move.rewritten", True), ("move.staged", False)]
 )
 @pytest.mark.sample(1)
-def test_a_dataset_that_is_deleted_ends_it(
+def test_deleting_the_dataset_fails_the_move(
     owner: Owner, again: bool, point: str, at: AtPoint, instance: dg.DagsterInstance
 ) -> None:
     move, uri = ask(owner), registry.find_dataset(owner.tenant, "orders").schema_uri
@@ -273,7 +273,7 @@ def test_a_dataset_that_is_deleted_ends_it(
 
 @pytest.mark.parametrize("content", [None, b"not Parquet"], ids=["gone", "damaged"])
 @pytest.mark.sample(1)
-def test_a_file_that_cannot_be_read_ends_it(
+def test_an_unreadable_file_fails_the_move(
     owner: Owner, content: bytes | None, instance: dg.DagsterInstance
 ) -> None:
     move = ask(owner)
@@ -294,7 +294,7 @@ def ask_again(owner: Owner, move: Move) -> Move:
     return again
 
 
-def test_what_fails_for_a_while_is_tried_again_and_not_for_ever(
+def test_a_failing_move_is_retried_a_limited_number_of_times(
     owner: Owner, at: AtPoint, instance: dg.DagsterInstance
 ) -> None:
     def fail() -> None:

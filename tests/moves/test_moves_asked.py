@@ -78,7 +78,7 @@ def followed(owner: Owner, end: Callable[[Move], object], *command: str) -> tupl
     return result.exit_code, result
 
 
-def test_the_command_line_follows_it_to_its_end(owner: Owner) -> None:
+def test_the_command_line_follows_a_move_to_its_end(owner: Owner) -> None:
     slug, uri = owner.tenant.slug, widened(owner)
     code, result = followed(
         owner, lambda move: attempt(spark, owner.tenant, move.move_id, 1), "move", slug, "orders", uri
@@ -104,7 +104,7 @@ def test_a_move_that_fails_ends_the_command_with_its_cause(owner: Owner) -> None
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
 
 
-def test_an_interrupt_leaves_it_going(owner: Owner) -> None:
+def test_a_move_continues_after_an_interrupt_of_the_command(owner: Owner) -> None:
     slug, uri = owner.tenant.slug, widened(owner)
     command = [PULSE, "dataset", "move", slug, "orders", uri]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:

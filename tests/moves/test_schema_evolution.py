@@ -261,12 +261,12 @@ def test_an_old_snapshot_is_read_by_its_own_schema(moved: Moved, slug: str, read
 
 
 @pytest.mark.parametrize("slug", CASES)
-def test_columns_are_there_as_soon_as_it_has_moved(moved: Moved, slug: str) -> None:
+def test_columns_exist_as_soon_as_the_dataset_has_moved(moved: Moved, slug: str) -> None:
     assert declared(moved.at_once[slug]) == [CASES[slug].now[0]]
 
 
 @pytest.mark.parametrize("slug", CASES)
-def test_a_snapshot_says_what_was_rewritten(moved: Moved, slug: str) -> None:
+def test_the_snapshot_summary_names_schema_and_replaced_columns(moved: Moved, slug: str) -> None:
     summaries = [snapshot.summary for snapshot in table(moved.owner, slug).snapshots()]
     overwritten = [s.additional_properties for s in summaries if s.operation.value == "overwrite"]
     tenant = moved.owner.tenant.slug

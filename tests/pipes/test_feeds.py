@@ -96,7 +96,7 @@ def test_one_pulse_follows_another(owner: Owner, api: Api) -> None:
         assert pipe.document["feed"] == FEED
 
 
-def test_a_feed_whose_log_begins_anew_is_read_whole_and_what_is_gone_is_deleted(owner: Owner) -> None:
+def test_a_feed_with_a_restarted_log_is_read_whole_and_deletes_absent_entities(owner: Owner) -> None:
     service = Service()
     for name in ("A", "B", "C"):
         service.add(name, x=1)
@@ -142,7 +142,7 @@ def test_a_run_that_failed_halfway_is_repeated_from_where_the_last_one_settled(
 
 
 @pytest.mark.slow
-def test_a_feed_is_another_one_after_its_address_changed(owner: Owner) -> None:
+def test_a_feed_with_a_changed_address_is_read_whole(owner: Owner) -> None:
     one, other = Service(), Service()
     one.add("A", x=1)
     other.add("B", x=1)
@@ -157,7 +157,7 @@ def test_a_feed_is_another_one_after_its_address_changed(owner: Owner) -> None:
 
 
 @pytest.mark.slow
-def test_a_line_that_is_no_entity_is_a_dead_letter(owner: Owner) -> None:
+def test_an_invalid_line_of_a_feed_is_a_dead_letter(owner: Owner) -> None:
     service = Service()
     service.add("A", x=1)
     with web(service) as address, stored_source(owner.tenant, address):
@@ -192,7 +192,7 @@ LINE = b'{"_id": "A", "x": 1}\n'
         ((200, {"Pulse-Since": "1-1"}, b"x" * (65 * 2**20)), UserError, "a page of the feed has more"),
     ],
 )
-def test_what_is_no_feed_makes_no_pipe(
+def test_a_pipe_from_an_invalid_feed_is_refused(
     owner: Owner, answer: tuple[int, dict[str, str], bytes], kind: type[Exception], why: str
 ) -> None:
     with (
@@ -265,7 +265,7 @@ def test_a_feed_without_an_end_has_one() -> None:
         assert [page.following for page in read] == ["1-8", "1-9", "1-10"], "the next run goes on there"
 
 
-def test_a_feed_that_says_versions_and_does_not_go_on_fails(owner: Owner) -> None:
+def test_a_feed_whose_versions_do_not_advance_fails(owner: Owner) -> None:
     with web(stuck) as address, stored_source(owner.tenant, address):
         pipes.create(owner.tenant, definition(PIPE))
         with pytest.raises(Exception, match="does not continue"):

@@ -55,7 +55,7 @@ def test_a_number_stays_as_it_was_written() -> None:
     assert b'"data":{"tail":"N1","n":12345678901234567890123,"f":1.10}' in payload
 
 
-def test_a_value_that_is_no_scalar_is_not_made() -> None:
+def test_a_nested_value_is_not_decoded() -> None:
     """Neither to see its type, nor as a key or a time: its objects would take thirty times its bytes."""
     line = b'{"tail": [' + b"{}," * 1_000_000 + b"{}]}"
     values = rows.members(line)
@@ -235,7 +235,7 @@ EXTENSIONS: dict[str, tuple[pa.DataType, pa.Array, Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_value_of_an_extension_of_arrow_is_what_it_is_stored_as(name: str, nested: bool) -> None:
+def test_a_value_of_an_arrow_extension_type_is_its_storage_value(name: str, nested: bool) -> None:
     kind, stored, expected, declared = EXTENSIONS[name]
     column: Any = pa.ExtensionArray.from_storage(kind, stored)
     if nested:
@@ -356,7 +356,7 @@ def test_the_first_moment_of_nanoseconds_is_not_a_value(zone: str | None) -> Non
     assert row.why == "v has an invalid value: a moment out of range"
 
 
-def test_what_is_too_large_keeps_its_id() -> None:
+def test_a_row_that_is_too_large_keeps_its_id() -> None:
     key, payload = MAKER.event({"tail": "N1", "x": "y" * rows.LONGEST}, "f", 3)
     event = json.loads(payload)
     assert (key, event["event_id"], event["context"]["line"]) == (b"N1", "N1", 3)
@@ -371,7 +371,7 @@ def test_each_line_of_ndjson_is_a_row_or_an_error() -> None:
         (1, True), (3, False), (4, False), (5, False), (6, False), (7, True)]  # fmt: skip
 
 
-def test_csv_goes_on_after_a_line_that_is_none() -> None:
+def test_csv_continues_after_an_invalid_line() -> None:
     read_rows = read(b'tail,x\r\nN1,"a\nb"\r\nN2,"a"b\r\nN3\r\nN4,\xff\r\nN5,c\r\n', Format.CSV)
     assert [row.line for row in read_rows] == [2, 4, 5, 6, 7]
     assert [row.values is not None for row in read_rows] == [True, False, False, True, True]
@@ -435,7 +435,7 @@ def test_a_header_that_cannot_be_used_is_refused(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("form", [Format.CSV, Format.NDJSON])
-def test_what_is_not_gzip_is_refused(form: Format) -> None:
+def test_a_file_that_is_not_gzip_is_refused(form: Format) -> None:
     files = Files("shop", "x.gz", form, ("tail",))
     with pytest.raises(UserError, match="damaged"):
         list(formats.rows(io.BytesIO(b"tail,x\nN1,2\n"), files, {}, "x.gz"))
@@ -460,7 +460,7 @@ MALFORMED: dict[str, tuple[bytes, Format, str]] = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_the_place_of_what_is_malformed_is_named_when_a_pipe_is_created(name: str) -> None:
+def test_creating_a_pipe_names_the_place_of_a_malformed_row(name: str) -> None:
     content, form, words = MALFORMED[name]
     with pytest.raises(UserError, match=words) as refused:
         schema_of(content, form)
@@ -480,7 +480,7 @@ def test_the_place_of_a_damage_of_gzip_is_named() -> None:
             formats.schema(io.BytesIO(content), files, "x.gz")
 
 
-def test_what_is_not_parquet_is_refused() -> None:
+def test_a_file_that_is_not_parquet_is_refused() -> None:
     with pytest.raises(UserError, match="damaged"):
         read(b"tail,x\nN1,2\n", Format.PARQUET)
 
@@ -503,7 +503,7 @@ def test_a_bomb_is_refused_and_a_sample_has_an_end() -> None:
         formats.schema(Zeros(), Files("shop", "x", Format.PARQUET, ("tail",)), "x")  # type: ignore[arg-type]
 
 
-def test_what_gzip_holds_is_read() -> None:
+def test_all_members_of_a_gzip_file_are_read() -> None:
     files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
     packed = gzip.compress(b'{"tail": "N1"}\n') + gzip.compress(b'{"tail": "N2"}\n')
     assert len(list(formats.rows(io.BytesIO(packed), files, {}, "x.gz"))) == 2
@@ -635,11 +635,13 @@ def test_a_value_of_ndjson_that_is_not_utf_8_is_seen_and_refused() -> None:
         ("PreconditionFailed", 412, Conflict),
     ],
 )
-def test_only_what_may_pass_is_called_passing(code: str, status: int, error: type[Exception]) -> None:
+def test_only_temporary_errors_of_a_store_are_transient(
+    code: str, status: int, error: type[Exception]
+) -> None:
     assert type(refused(code, status)) is error
 
 
-def test_a_sample_says_what_all_its_values_are() -> None:
+def test_the_schema_of_a_sample_fits_all_its_values() -> None:
     schema = schema_of(
         b'{"a": 1, "b": 1, "c": "x", "_id": "1", "e": 1e400}\n{"a": null, "b": 1.5, "c": 2, "d": [1]}\n[]'
     )

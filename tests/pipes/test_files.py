@@ -67,7 +67,7 @@ def make_dataset(owner: Owner, **properties: Any) -> None:
     registry.create_dataset(owner.tenant, "planes", uri, kind=DatasetKind.ENTITIES)
 
 
-def test_rows_of_files_are_entities_and_stay_what_the_files_are(owner: Owner, folder: Folder) -> None:
+def test_rows_of_files_are_entities_that_follow_the_files(owner: Owner, folder: Folder) -> None:
     folder.write("a/planes-1.ndjson", lines({"tail": "N1", "seats": 180}, {"tail": "N2", "seats": 4}))
     folder.write("a/planes-2.ndjson", lines({"tail": "N3", "seats": 320}))
     folder.write("a/other.ndjson", lines({"tail": "N9", "seats": 1}))
@@ -103,10 +103,10 @@ def test_a_listing_that_has_not_changed_sends_and_deletes_nothing(owner: Owner, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["all", "half", "other"])
-def test_what_is_missing_halfway_deletes_nothing(
+def test_a_run_with_missing_or_changed_files_deletes_nothing(
     owner: Owner, folder: Folder, at: AtPoint, lost: str
 ) -> None:
-    """All files before the run; or one file between the listing and the reading: removed, or written anew."""
+    """All files before the run; or one file between the listing and the reading: removed, or rewritten."""
     folder.write("1.ndjson", lines({"tail": "N1"}))
     folder.write("2.ndjson", lines({"tail": "N2"}))
     make(owner, "*.ndjson")
@@ -147,9 +147,7 @@ def test_a_damaged_file_deletes_nothing(owner: Owner, folder: Folder) -> None:
     assert len(latest(owner)) == 2_000
 
 
-def test_what_is_no_row_is_a_dead_letter_and_nothing_is_deleted_meanwhile(
-    owner: Owner, folder: Folder
-) -> None:
+def test_an_invalid_row_is_a_dead_letter_and_holds_deletions(owner: Owner, folder: Folder) -> None:
     folder.write("planes.ndjson", lines({"tail": "N1"}, {"tail": "N2"}))
     make(owner, "planes.ndjson")
     bring(owner)

@@ -176,7 +176,7 @@ def test_a_change_of_a_joined_entity_computes_those_that_it_left_and_those_that_
 
 
 @pytest.mark.slow
-def test_what_only_a_run_that_died_has_sent_is_deleted_again(owner: Owner, at: AtPoint) -> None:
+def test_a_row_sent_only_by_a_killed_run_is_deleted_again(owner: Owner, at: AtPoint) -> None:
     create(owner, "alone")
     push(owner, "planes", "p1", {"people": 1})
     ingest(owner)

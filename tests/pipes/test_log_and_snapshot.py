@@ -101,7 +101,7 @@ def same_with(owner: Owner, key: str) -> bool:
     return dict(as_model(pages(owner, slug="planes"))).get(key) is not None
 
 
-def test_the_first_run_sees_what_was_written_before_its_slot_could_tell(
+def test_the_first_run_sees_rows_that_commit_after_its_slot_was_made(
     owner: Owner, source: Any, at: AtPoint
 ) -> None:
     source.execute(TABLE)
@@ -285,7 +285,7 @@ def test_columns_that_are_computed_do_not_keep_the_application_from_changing_row
     ],
 )
 @pytest.mark.sample(1)
-def test_what_changes_texts_without_a_message_makes_the_next_run_read_all(
+def test_a_type_change_without_a_log_message_makes_the_next_run_read_all(
     owner: Owner, source: Any, change: str
 ) -> None:
     source.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN feeling AS mood")

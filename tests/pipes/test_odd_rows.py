@@ -61,7 +61,7 @@ DAYS = ("2026-01-01", "2026-01-02", ("-infinity", "infinity"))
     ],
 )
 @pytest.mark.sample(5)
-def test_an_endless_cursor_is_no_position_and_its_row_is_always_read(
+def test_a_row_with_an_infinite_cursor_is_always_read(
     owner: Owner, source: Any, kind: str, low: str, high: str, endless: tuple[str, ...]
 ) -> None:
     source.execute("CREATE DOMAIN day AS date")
@@ -121,7 +121,7 @@ def changed(source: Any, kind: str, *keys: str) -> dict[str, Any]:
         ("scale", "numeric", "1.0", "1.00"),
     ],
 )
-def test_a_key_that_is_rewritten_as_an_equal_one_is_gone(
+def test_a_key_rewritten_in_another_notation_deletes_the_old_one(
     owner: Owner, source: Any, declared: str, kind: str, before: str, after: str
 ) -> None:
     source.execute("CREATE DOMAIN scale AS numeric")

@@ -57,7 +57,7 @@ def test_an_overlap_begins_at_the_least_integer_of_a_type(source: Any, kind: str
         assert source.execute(sql.SQL("SELECT {}").format(earlier)).fetchone() == (begin,)
 
 
-def test_columns_that_a_key_only_includes_are_none_of_it(owner: Owner, source: Any) -> None:
+def test_included_columns_of_a_key_are_not_part_of_it(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (id int, seats int, PRIMARY KEY (id) INCLUDE (seats))")
     source.execute("INSERT INTO planes VALUES (1, 180), (2, 4)")
     pipes.create(owner.tenant, definition(PIPE | {"mode": "changes"}))
@@ -102,7 +102,7 @@ def test_a_row_whose_key_is_a_composite_with_a_null_is_there(owner: Owner, sourc
     assert sorted(row["note"] for row in latest(owner).values()) == ["A", "B"]
 
 
-def test_a_named_key_is_compared_with_what_an_index_has_for_its_key(owner: Owner, source: Any) -> None:
+def test_a_named_key_must_equal_the_key_columns_of_a_unique_index(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (id int NOT NULL, seats int NOT NULL)")
     source.execute("CREATE UNIQUE INDEX ON planes (id) INCLUDE (seats)")
     refused(owner, "no unique index", PIPE | {"key": ["id", "seats"]})
@@ -192,7 +192,7 @@ def test_a_cursor_without_an_order_is_refused(owner: Owner, source: Any, kind: s
     ],
 )
 @pytest.mark.sample(1)
-def test_a_cursor_of_any_order_brings_what_is_beyond(
+def test_a_cursor_of_any_ordered_type_brings_later_rows(
     owner: Owner, source: Any, kind: str, values: tuple[str, ...]
 ) -> None:
     source.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad')")
@@ -205,7 +205,7 @@ def test_a_cursor_of_any_order_brings_what_is_beyond(
 
 
 @pytest.mark.slow
-def test_what_a_cursor_was_may_have_another_name_now(owner: Owner, source: Any) -> None:
+def test_a_renamed_enum_value_of_the_cursor_makes_the_run_full(owner: Owner, source: Any) -> None:
     source.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad')")
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at mood)")
     source.execute("INSERT INTO planes VALUES ('N1', 'ok')")
@@ -330,7 +330,7 @@ INSERT INTO planes VALUES (
 
 @pytest.mark.parametrize("mode", ["full", "changes", "incremental"])
 @pytest.mark.sample(1)
-def test_values_do_not_depend_on_what_the_role_has_set(owner: Owner, source: Any, mode: str) -> None:
+def test_values_do_not_depend_on_settings_of_the_role(owner: Owner, source: Any, mode: str) -> None:
     source.execute(ZOO)
     source.execute(ROW)
     source.execute("CREATE SCHEMA odd; CREATE FUNCTION odd.encode(bytea, text) RETURNS text RETURN 'odd'")

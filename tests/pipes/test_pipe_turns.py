@@ -159,7 +159,7 @@ def test_a_feed_gives_way_after_its_last_whole_page_and_without_one_it_fails(own
 
 
 @pytest.mark.slow  # the turns of other runs are tried above and below
-def test_one_run_alone_goes_beyond_its_turn_that_cannot_go_on_later(owner: Owner) -> None:
+def test_only_one_run_that_cannot_continue_later_exceeds_its_turn(owner: Owner) -> None:
     body = json.dumps({"_id": "A", "x": 1}).encode() + b"\n"
     hostile = Hostile(lambda *_: (200, {"ETag": '"1"'}, body))
     with web(hostile) as address, stored_source(owner.tenant, address):
@@ -185,7 +185,7 @@ def test_one_run_alone_goes_beyond_its_turn_that_cannot_go_on_later(owner: Owner
         assert latest(owner) == {"A"}
 
 
-def test_a_run_of_which_nothing_comes_ends_though_no_one_waits(owner: Owner) -> None:
+def test_a_run_without_progress_ends_even_without_waiting_runs(owner: Owner) -> None:
     hostile = Hostile(lambda *_: (200, {"ETag": '"1"'}, b'{"_id": "A"}\n'))
     with web(hostile) as address, stored_source(owner.tenant, address):
         make_entities(owner, "copies")

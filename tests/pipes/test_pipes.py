@@ -60,7 +60,7 @@ def counts(owner: Owner, slug: str = "planes") -> tuple[str, int, int, int, int]
     return sync.state, sync.created, sync.changed, sync.unchanged, sync.deleted
 
 
-def test_a_table_becomes_entities_and_stays_what_the_source_is(owner: Owner, source: Any) -> None:
+def test_a_table_becomes_entities_that_follow_the_source(owner: Owner, source: Any) -> None:
     source.execute(TABLE)
     source.execute("INSERT INTO planes SELECT 'N' || n, n, n / 4.0 FROM generate_series(1, 50) n")
     pipe = pipes.create(owner.tenant, definition(PIPE))
@@ -123,7 +123,7 @@ def test_a_run_and_the_deletions_that_it_leads_to_have_spans(
     assert (deleted.attributes["pulse.deletions"], deleted.parent_id) == (1, "")
 
 
-def test_what_a_run_has_sent_to_its_end_is_due_at_once(owner: Owner, source: Any) -> None:
+def test_rows_of_a_completed_run_are_due_at_once(owner: Owner, source: Any) -> None:
     """Rows, and deletions after them; events that came before are of the same batch, later ones wait."""
 
     def planned() -> list[str]:
@@ -153,7 +153,7 @@ def test_what_a_run_has_sent_to_its_end_is_due_at_once(owner: Owner, source: Any
 
 
 @pytest.mark.slow
-def test_an_incremental_pipe_goes_on_from_what_has_settled(owner: Owner, source: Any) -> None:
+def test_an_incremental_pipe_continues_from_the_settled_position(owner: Owner, source: Any) -> None:
     source.execute(TABLE)
     source.execute("INSERT INTO planes SELECT 'N' || n, n, 1, '2026-01-01' FROM generate_series(1, 9) n")
     incremental = PIPE | {"mode": "incremental", "cursor": "changed", "overlap": "1 hour"}
@@ -182,7 +182,7 @@ def test_an_incremental_pipe_goes_on_from_what_has_settled(owner: Owner, source:
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
+def test_a_failed_run_deletes_nothing_and_the_next_one_reads_all(
     owner: Owner, source: Any, at: AtPoint
 ) -> None:
     source.execute(TABLE)
@@ -258,7 +258,7 @@ def test_a_source_that_a_pipe_cannot_read_is_refused(owner: Owner, source: Any) 
         addresses.url(owner.tenant, SOURCE)
 
 
-def test_a_tenant_may_have_so_many_pipes(owner: Owner, source: Any) -> None:
+def test_the_number_of_pipes_of_a_tenant_is_limited(owner: Owner, source: Any) -> None:
     source.execute(TABLE)
     pipes.create(owner.tenant, definition(PIPE))
     with with_settings(PIPES__MAX_PIPES=1), pytest.raises(QuotaExceeded, match="may have 1 pipes"):
@@ -355,9 +355,7 @@ def test_a_large_table_is_read_in_stretches_of_one_moment(
     assert set(latest(owner)) == {str(n) for n in range(1, 4001)}
 
 
-def test_a_request_stands_until_a_run_that_began_after_it_has_ended(
-    owner: Owner, source: Any, at: AtPoint
-) -> None:
+def test_a_requested_run_is_due_until_a_later_run_has_ended(owner: Owner, source: Any, at: AtPoint) -> None:
     """So one whose process is killed is begun again, though the pipe has no schedule."""
 
     def is_due() -> bool:
@@ -378,7 +376,7 @@ def test_a_request_stands_until_a_run_that_began_after_it_has_ended(
 
 
 @pytest.mark.slow
-def test_the_sensor_launches_what_is_due_as_an_asset_of_the_tenant(owner: Owner, source: Any) -> None:
+def test_the_sensor_launches_a_due_pipe_as_an_asset_of_the_tenant(owner: Owner, source: Any) -> None:
     source.execute(TABLE)
     source.execute("INSERT INTO planes VALUES ('N1')")
     pipes.create(owner.tenant, definition(PIPE))

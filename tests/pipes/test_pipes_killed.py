@@ -17,7 +17,7 @@ SEED = 214
         pytest.param(8, list(pipes.PIPES), marks=pytest.mark.slow),
     ],
 )
-def test_each_row_is_the_sources_and_nothing_was_deleted_that_had_not_gone(
+def test_killed_pipes_have_the_rows_of_the_source_and_no_wrong_deletions(
     stack: Settings, kills: int, names: list[str]
 ) -> None:
     done = pipes.run(None, SEED, kills, lambda _: None, names)

@@ -112,7 +112,7 @@ def test_rows_that_are_appended_become_events_each_once(owner: Owner, source: An
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_what_is_deleted_or_changed_in_the_source_stays_as_it_came(owner: Owner, source: Any) -> None:
+def test_events_stay_unchanged_when_the_source_deletes_or_changes_rows(owner: Owner, source: Any) -> None:
     sell(source, 1, 20)
     pipes.create(owner.tenant, definition(PIPE))
     bring(owner, "sales")
@@ -148,7 +148,7 @@ def test_late_rows_come_within_the_overlap_and_by_a_reset(owner: Owner, source: 
     assert (counts(owner), ids(owner)) == ((SyncState.DONE, 1, 9, 0), numbers(1, 10))
 
 
-def test_a_row_without_a_time_is_a_dead_letter_that_says_why(owner: Owner, source: Any) -> None:
+def test_a_row_without_a_valid_time_is_a_dead_letter_with_a_reason(owner: Owner, source: Any) -> None:
     sell(source, 1, 2)
     source.execute(
         "INSERT INTO sales VALUES (3, NULL), (4, 'infinity'), (5, '-infinity'), (6, '0044-03-15 12:00Z BC'),"
@@ -192,7 +192,7 @@ def test_an_infinite_cursor_does_not_end_the_pipe(owner: Owner, source: Any) -> 
     ],
 )
 @pytest.mark.sample(1)
-def test_what_has_no_zone_is_read_in_utc(
+def test_a_time_without_a_zone_is_read_as_utc(
     owner: Owner, source: Any, kind: str, value: str, moment: datetime
 ) -> None:
     source.execute("CREATE DOMAIN moments AS timestamptz; SET timezone = 'Asia/Tokyo'")
@@ -263,7 +263,7 @@ def test_the_position_settles_with_the_rows(owner: Owner, source: Any, point: st
 
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.sample(1)
-def test_claims_of_what_a_pipe_brings_never_expire(owner: Owner, source: Any, deleted: bool) -> None:
+def test_claims_of_events_from_a_pipe_never_expire(owner: Owner, source: Any, deleted: bool) -> None:
     """Else all rows that are read again would be there twice, also by a pipe that follows another one."""
     sell(source, 1, 10)
     pipes.create(owner.tenant, definition(PIPE))
@@ -425,7 +425,7 @@ def test_a_dataset_of_a_pipe_of_events_is_deleted_after_it(owner: Owner, source:
 
 
 @pytest.mark.slow
-def test_what_is_beyond_the_quota_is_set_aside_and_comes_once(owner: Owner, source: Any) -> None:
+def test_rows_beyond_the_quota_are_set_aside_and_land_once(owner: Owner, source: Any) -> None:
     sell(source, 1, 10)
     pipes.create(owner.tenant, definition(PIPE))
     with with_settings(LIMITS__MAX_RECORDS_PER_MONTH=4):
@@ -435,8 +435,8 @@ def test_what_is_beyond_the_quota_is_set_aside_and_comes_once(owner: Owner, sour
     assert (counts(owner), ids(owner)) == ((SyncState.DONE, 6, 4, 0), numbers(1, 10))
 
 
-def test_a_definition_without_a_timestamp_is_what_it_was() -> None:
-    """A digest of it is in the positions of files, by which a pipe that exists goes on."""
+def test_a_definition_without_a_timestamp_keeps_its_document() -> None:
+    """A digest of it is in the positions of files, from which an existing pipe continues."""
     parsed = definition({"pipe": "p", "source": "s", "path": "a.csv", "key": ["tail"], "dataset": "d"})
     assert parsed.other_end.document == {
         "source": "s",
@@ -468,7 +468,7 @@ def test_the_time_of_a_value(text: Any, time: str | None) -> None:
 
 
 @pytest.mark.parametrize("timestamp", [None, "sold_at"])
-def test_a_value_whose_bytes_are_no_text_is_no_key_and_no_time(timestamp: str | None) -> None:
+def test_a_value_that_is_not_text_cannot_be_a_key_or_a_time(timestamp: str | None) -> None:
     """A row with one is refused, and does not end the run."""
     row = rows.members(b'{"number": "\xff", "sold_at": "\xff", "n": 1}')
     maker = rows.Maker("sales", "2026-03-01T00:00:00Z", ("number",), timestamp)

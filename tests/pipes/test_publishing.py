@@ -12,7 +12,7 @@ from pulse_resources import kafka
 from pulse_resources.errors import Transient
 
 
-def test_what_the_broker_refuses_is_noticed(owner: Owner) -> None:
+def test_rows_that_the_broker_refuses_fail_the_run(owner: Owner) -> None:
     small, large = (b"k", b"row"), (b"k", os.urandom(2_000))
     assert publish(owner.tenant.topic, [small] * (POLLED + 1)).rows == POLLED + 1
     set_limit(owner.tenant.topic, 1_000)

@@ -29,7 +29,7 @@ def delivered(owner: Owner, source: "psycopg.Connection[Any]") -> list[tuple[Any
     return source.execute("SELECT id, seats, price, cost, engines, old FROM copied ORDER BY id").fetchall()
 
 
-def test_a_renamed_column_is_another_one_which_a_newer_schema_may_have(owner: Owner) -> None:
+def test_a_renamed_column_is_a_new_column_that_a_newer_schema_can_declare(owner: Owner) -> None:
     with database(owner.tenant) as source:
         source.execute(
             "CREATE TABLE planes (tail text PRIMARY KEY, seats int, price numeric(12, 2), old text)"

@@ -84,7 +84,7 @@ def states(other: Owner) -> list[tuple[bool, str, int]]:
     return [(sync.is_full, sync.state, sync.parts) for sync in reversed(listed)]
 
 
-def test_what_is_there_and_what_changes_comes_to_the_service(owner: Owner, other: Owner) -> None:
+def test_existing_and_changed_entities_reach_the_service(owner: Owner, other: Owner) -> None:
     write(other, ("old", {"name": "it goes"}))
     write(
         owner, ("A", {"name": "é", "tags": ["x"]}), ("B", {"people": 1}), ("B", {"_deleted": True}), ("C", {})
@@ -159,7 +159,9 @@ def test_a_delivery_gives_way_between_requests_and_continues(
 
 
 @pytest.mark.slow
-def test_a_chain_that_somebody_breaks_begins_anew(owner: Owner, other: Owner, at: AtPoint, api: Api) -> None:
+def test_a_chain_broken_by_another_sender_starts_again(
+    owner: Owner, other: Owner, at: AtPoint, api: Api
+) -> None:
     write(owner, ("A", {"people": 1}), ("B", {"people": 2}))
     deliver(owner.tenant, "out")
     settle(other)
@@ -189,9 +191,7 @@ def test_a_chain_that_somebody_breaks_begins_anew(owner: Owner, other: Owner, at
 
 
 @pytest.mark.slow
-def test_what_the_service_refuses_is_counted_and_a_page_of_nothing_else_stops_the_pipe(
-    owner: Owner, other: Owner
-) -> None:
+def test_refused_entities_are_counted_and_a_page_of_them_stops_the_pipe(owner: Owner, other: Owner) -> None:
     strict = json.dumps({"type": "object", "properties": {"people": {"type": "integer", "maximum": 5}}})
     uri = registry.publish_schema(other.tenant, "strict", strict).schema_uri
     registry.create_dataset(other.tenant, "strict", uri, kind=DatasetKind.ENTITIES)
@@ -278,9 +278,7 @@ def test_a_service_that_is_busy_is_asked_again_and_no_other_place_ever() -> None
         (b'{"refused": 2, "x": [' + b"{}," * 1_000_000 + b"{}]}", 2),
     ],
 )
-def test_an_answer_says_how_many_were_refused_and_nothing_else_of_it_is_made(
-    body: bytes, refused: int
-) -> None:
+def test_only_the_count_of_refused_entities_is_decoded_from_an_answer(body: bytes, refused: int) -> None:
     with service((200, {}, body)) as (place, _), Service(f"http://{place}/") as sink:
         tracemalloc.start()
         try:
@@ -299,7 +297,7 @@ def test_an_answer_says_how_many_were_refused_and_nothing_else_of_it_is_made(
         b"taken " * 1_000_000,
     ],
 )
-def test_a_long_answer_that_may_count_at_its_end_confirms_none(body: bytes) -> None:
+def test_a_long_answer_with_a_count_only_at_its_end_is_an_error(body: bytes) -> None:
     with (
         service((200, {}, body)) as (place, _),
         Service(f"http://{place}/") as sink,
@@ -308,7 +306,7 @@ def test_a_long_answer_that_may_count_at_its_end_confirms_none(body: bytes) -> N
         sink.push({}, b"{}")
 
 
-def test_an_answer_that_trickles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slowly_trickling_answer_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte per second kept a place of all tenants' sinks for 18 hours: time was looked at every 64 KiB."""
     left = threading.Event()
 
@@ -359,9 +357,7 @@ def test_an_answer_that_does_not_say_how_many_were_refused_confirms_none(number:
         ({}, 0.5),
     ],
 )
-def test_an_answer_says_in_either_form_how_long_to_wait(
-    headers: dict[str, str], seconds: float | None
-) -> None:
+def test_retry_after_is_read_in_both_forms(headers: dict[str, str], seconds: float | None) -> None:
     waited: list[float] = []
     answers = [httpx.Response(429, headers=httpx.Headers(headers, encoding="utf-8"))]
 
@@ -396,7 +392,9 @@ def test_an_answer_is_not_asked_for_in_a_compressed_form() -> None:
         ((202, {"Content-Length": "99"}, b"s3cret"), Transient),
     ],
 )
-def test_no_error_tells_a_secret(answer: tuple[int, dict[str, str], bytes], kind: type[PulseError]) -> None:
+def test_no_error_contains_a_secret(
+    answer: tuple[int, dict[str, str], bytes], kind: type[PulseError]
+) -> None:
     with service(answer) as (place, _):
         with pytest.raises(kind) as raised, Service(f"http://:s3cret@{place}/", lambda _: None) as sink:
             sink.push({}, b"{}")

@@ -74,7 +74,7 @@ def position(sink: Any) -> int:
     return int(updated)
 
 
-def test_what_is_new_changed_and_gone_comes_to_the_table(owner: Owner, sink: Any) -> None:
+def test_new_changed_and_deleted_entities_reach_the_table(owner: Owner, sink: Any) -> None:
     pipe = pipes.create(owner.tenant, definition(PIPE))
     assert (pipe.position, pipe.behind, pipe.document["direction"]) == (None, 0, "out")
     push(
@@ -141,7 +141,9 @@ def test_a_run_continues_after_a_killed_run(owner: Owner, sink: Any, point: str)
 
 @pytest.mark.parametrize("point", often([*POINTS[1:], *SWEEPS], "sink.before_commit", "sink.after_swept"))
 @pytest.mark.sample(1)
-def test_a_reset_pipe_replaces_the_table_whatever_dies(owner: Owner, sink: Any, point: str) -> None:
+def test_a_reset_pipe_replaces_the_table_wherever_its_run_is_killed(
+    owner: Owner, sink: Any, point: str
+) -> None:
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, *((f"C{n}", {"people": n}) for n in range(4)), ("C0", {"_deleted": True}))
     deliver(owner.tenant, "out")
@@ -156,7 +158,7 @@ def test_a_reset_pipe_replaces_the_table_whatever_dies(owner: Owner, sink: Any, 
 
 
 @pytest.mark.slow
-def test_an_erased_log_and_another_form_of_the_table_bring_everything_anew(owner: Owner, sink: Any) -> None:
+def test_an_erasure_or_an_altered_table_makes_the_next_delivery_full(owner: Owner, sink: Any) -> None:
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, ("A", {"people": 1}), ("B", {"people": 2}))
     deliver(owner.tenant, "out")
@@ -301,7 +303,7 @@ def test_entities_that_take_each_other_s_values_are_written(owner: Owner, sink: 
     assert rows(sink, "number").items() >= {(key, numbers[key]) for key in "BCDE"}
 
 
-def test_what_is_in_the_way_across_batches_is_written_in_the_end(
+def test_rows_that_conflict_across_batches_are_written_in_the_end(
     owner: Owner, sink: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.execute("ALTER TABLE copied ADD UNIQUE (people)")
@@ -494,7 +496,7 @@ def test_values_are_written_by_their_column(value: Any, kind: str, expected: str
 @pytest.mark.parametrize(
     ("value", "kind"), [("a\0", "text"), ("a\0", "jsonb"), (["\0"], "array"), ("*", "bytea")]
 )
-def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
+def test_a_value_that_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
     with pytest.raises(ValueError, match=r"NUL|base64"):
         text(value, kind)
 
@@ -576,7 +578,7 @@ def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
         ({}, "money", "list"),
     ],
 )
-def test_what_postgres_would_take_for_another_value_is_an_error(value: Any, kind: str, why: str) -> None:
+def test_a_value_that_postgres_would_change_is_an_error(value: Any, kind: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         text(value, kind)
 
@@ -701,7 +703,7 @@ CHANGES = st.lists(
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CHANGES)
-def test_whatever_happens_the_table_is_the_latest_state(
+def test_the_table_is_the_latest_state_after_any_changes_resets_and_kills(
     owner: Owner, sink: Any, happened: list[tuple[str, int | None] | str]
 ) -> None:
     name = f"out{random.getrandbits(40)}"

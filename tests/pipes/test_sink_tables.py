@@ -299,7 +299,7 @@ HELD = {
 """Values as Postgres writes them, with a place for the time."""
 
 
-def test_types_of_a_sink_s_own_take_what_those_inside_take(owner: Owner, sink: Any) -> None:
+def test_user_types_of_a_sink_take_the_values_of_their_base_types(owner: Owner, sink: Any) -> None:
     sink.execute(TYPES)
     for number, kind in enumerate(HELD):
         sink.execute(f"CREATE TABLE copied{number} (id text PRIMARY KEY, name {kind})")

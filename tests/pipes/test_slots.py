@@ -174,7 +174,7 @@ BREAKING = {
 
 
 @pytest.mark.slow
-def test_what_could_skip_a_change_stops_the_pipe(owner: Owner, source: Any) -> None:
+def test_a_slot_that_could_skip_a_change_stops_the_pipe(owner: Owner, source: Any) -> None:
     for why, harm in BREAKING.items():
         harm(source)
         stops(owner, why)
@@ -222,7 +222,7 @@ def test_a_server_that_takes_the_place_of_the_source_stops_the_pipe(owner: Owner
         "ALTER TABLE planes RENAME seats TO places",
     ],
 )
-def test_what_changes_rows_without_a_message_makes_the_next_run_read_all(
+def test_a_table_change_without_a_log_message_makes_the_next_run_read_all(
     owner: Owner, source: Any, change: str
 ) -> None:
     source.execute("UPDATE planes SET seats = -1 WHERE tail = 'N1'")
@@ -278,14 +278,14 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
         "port=hunter2",
     ],
 )
-def test_no_error_tells_where_a_source_is_or_how_to_get_in(owner: Owner, address: str) -> None:
+def test_no_error_contains_the_address_or_password_of_a_source(owner: Owner, address: str) -> None:
     with stored_source(owner.tenant, address), pytest.raises((Transient, UserError)) as raised:
         pipes.create(owner.tenant, definition(PIPE))
     error = f"{raised.value}{raised.value.__cause__}"
     assert not [secret for secret in ("hunter2", "ter2", "127.0.0.1") if secret in error], error
 
 
-def test_a_column_of_the_key_that_had_another_name_is_no_change_that_is_skipped() -> None:
+def test_a_change_under_a_renamed_key_column_needs_a_whole_read() -> None:
     relation = b"R" + (7).to_bytes(4) + b"public\0planes\0d" + (1).to_bytes(2) + b"\1old\0" + bytes(8)
     change = b"I" + (7).to_bytes(4) + b"N" + (1).to_bytes(2) + b"t" + (2).to_bytes(4) + b"N1"
     assert decoded([relation, change], ("old",)).keys == {("N1",)}

@@ -74,7 +74,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @SLOW
 @pytest.mark.timeout(20)
-def test_a_source_that_trickles_is_left(pieces: Pieces) -> None:
+def test_a_slowly_trickling_source_is_abandoned(pieces: Pieces) -> None:
     with (
         server(pieces) as address,
         web.client(web.site(address)) as client,
@@ -86,7 +86,7 @@ def test_a_source_that_trickles_is_left(pieces: Pieces) -> None:
 
 @SLOW
 @pytest.mark.timeout(20)
-def test_a_sink_that_trickles_is_left(pieces: Pieces) -> None:
+def test_a_slowly_trickling_sink_is_abandoned(pieces: Pieces) -> None:
     with server(pieces) as address, Service(address) as sink, pytest.raises(Transient, match="ReadTimeout"):
         sink.push({}, b"{}\n")
 

@@ -61,7 +61,7 @@ def test_a_source_from_its_address_to_its_end(owner: Owner) -> None:
     assert "the tenant has no such source" in run("remove", slug, "fleet").output
 
 
-def test_what_does_not_answer_is_not_stored_unless_asked(owner: Owner) -> None:
+def test_an_address_that_does_not_answer_is_stored_only_untested(owner: Owner) -> None:
     slug, nowhere = owner.tenant.slug, "postgresql://me:secret@127.0.0.1:1/shop"
     refused = run("set", slug, "fleet", given=nowhere)
     assert (refused.exit_code, "does not answer" in refused.output) == (guard.FAILED, True)
@@ -79,7 +79,7 @@ def test_what_does_not_answer_is_not_stored_unless_asked(owner: Owner) -> None:
     ("name", "given"),
     [("fleet", ""), ("fleet", "a\nb"), ("../fleet", "host=x"), ("fleet", "x" * 9_000), ("fleet", "host=x\0")],
 )
-def test_what_is_no_source_is_refused(owner: Owner, name: str, given: str) -> None:
+def test_an_invalid_source_is_refused(owner: Owner, name: str, given: str) -> None:
     assert run("set", owner.tenant.slug, name, "--untested", given=given).exit_code == guard.WRONG
 
 
@@ -99,7 +99,9 @@ def test_a_bucket_and_a_web_server_are_tried(owner: Owner) -> None:
         assert addresses.url(owner.tenant, "feed") == good
 
 
-def test_what_the_environment_has_comes_first(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_in_the_environment_takes_precedence(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     variable = addresses.variable(owner.tenant, "fleet")
     monkeypatch.setenv(variable, "s3://key:secret@bucket")
     assert document("list", owner.tenant.slug) == [

@@ -17,7 +17,7 @@ def make_definition(transform: Any, dataset: str = "fleet") -> Definition:
     return definition({"pipe": f"to_{dataset}", "transform": transform, "dataset": dataset})
 
 
-def test_its_sources_are_the_tables_that_it_names_once_each() -> None:
+def test_sources_of_a_transform_are_its_tables_once_each() -> None:
     query = query_of(
         make_definition("""
         WITH big AS (SELECT * FROM planes WHERE seats > 9)
@@ -50,7 +50,7 @@ def test_its_sources_are_the_tables_that_it_names_once_each() -> None:
         ("SELECT " + "(" * 5_000 + "id" + ")" * 5_000 + " FROM planes", "nested too deeply|cannot be parsed"),
     ],
 )
-def test_what_is_no_select_over_datasets_is_refused(transform: str, why: str) -> None:
+def test_a_transform_that_is_not_a_select_over_datasets_is_refused(transform: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         query_of(make_definition(transform))
 
@@ -61,7 +61,7 @@ def test_a_transform_is_a_text_of_limited_length(transform: object) -> None:
         make_definition(transform)
 
 
-def test_a_transform_has_no_table_beside_it() -> None:
+def test_a_transform_with_a_table_is_refused() -> None:
     with pytest.raises(UserError, match="a pipe has no transform"):
         definition({"pipe": "p", "transform": "SELECT", "table": "t", "source": "shop", "dataset": "fleet"})
 
@@ -121,7 +121,7 @@ def test_each_type_has_its_schema_or_is_refused() -> None:
             columns.schema([t.StructField("m", kind)])
 
 
-def test_its_asset_depends_on_the_assets_of_its_sources() -> None:
+def test_the_asset_of_a_transform_depends_on_its_sources() -> None:
     (assets,) = pipe_assets({"fleet": "acme", "stock": "acme"}, {"fleet": {"planes"}})
     assert assets.asset_deps == {
         pipe_key("fleet"): {dg.AssetKey(["lake", "planes"])},
@@ -129,6 +129,6 @@ def test_its_asset_depends_on_the_assets_of_its_sources() -> None:
     }
 
 
-def test_its_asset_is_in_the_group_of_its_tenant_or_in_the_shared_one() -> None:
+def test_the_asset_of_a_pipe_is_in_the_group_of_its_tenant_or_the_shared_one() -> None:
     (assets,) = pipe_assets({"fleet": "acme", "stock": None}, {})
     assert assets.group_names_by_key == {pipe_key("fleet"): "tenant_acme", pipe_key("stock"): "shared"}

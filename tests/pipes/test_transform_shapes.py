@@ -128,7 +128,7 @@ def test_a_query_needs_these_indexes(query: str, indexes: list[str]) -> None:
          "something else|within it"),
     ],
 )  # fmt: skip
-def test_what_is_computed_whole_and_why(query: str, why: str) -> None:
+def test_a_query_without_a_shape_is_computed_whole_with_a_reason(query: str, why: str) -> None:
     with pytest.raises(Whole, match=why):
         shape(query)
 

@@ -171,7 +171,7 @@ def test_a_row_without_an_id_or_with_that_of_another_sends_nothing(owner: Owner)
     assert "secret" not in str(pipes.find(owner.tenant, "fleet").error)
 
 
-def test_bytes_that_are_no_text_are_named_and_not_replaced(owner: Owner) -> None:
+def test_a_result_that_is_not_utf_8_is_an_error_and_never_replaced(owner: Owner) -> None:
     push(owner, plane("N1", name="one"), plane("N2", name="\ufffd"))
     first = (
         "SELECT id, name, array(named_struct('first', CAST(substr(CAST(name AS BINARY), 1, {}) AS STRING)))"
@@ -189,7 +189,7 @@ def test_bytes_that_are_no_text_are_named_and_not_replaced(owner: Owner) -> None
         bring(owner, "fleet")
 
 
-def test_what_it_cannot_read_is_refused_when_it_is_created(owner: Owner) -> None:
+def test_a_transform_with_unreadable_sources_is_refused_at_creation(owner: Owner) -> None:
     other = make_owner()
     make_entities(other, "theirs")
     for transform, why in (
@@ -204,9 +204,7 @@ def test_what_it_cannot_read_is_refused_when_it_is_created(owner: Owner) -> None
     assert pipes.list_pipes(owner.tenant) == []
 
 
-def test_while_an_earlier_run_still_sends_none_begins_and_one_overtaken_sends_nothing(
-    owner: Owner, at: AtPoint
-) -> None:
+def test_a_run_waits_for_an_earlier_one_and_an_overtaken_run_sends_nothing(owner: Owner, at: AtPoint) -> None:
     push(owner, plane("N1"))
     pipes.create(owner.tenant, definition(PIPE))
     dataset_id = pipes.find(owner.tenant, "fleet").dataset_id

@@ -121,7 +121,7 @@ def test_values_are_their_texts(owner: Owner, source: Any) -> None:
         }
 
 
-def test_what_changes_the_texts_of_a_column_changes_the_shape_of_its_table(owner: Owner, source: Any) -> None:
+def test_a_change_of_column_texts_changes_the_shape_of_the_table(owner: Owner, source: Any) -> None:
     source.execute(TYPES)
     names = ("plain", "moodses", "money")
     for name, column in zip(names, ("text", "moodses", "money[]"), strict=True):

@@ -99,7 +99,7 @@ def test_a_late_interrupt_does_not_reach_the_next_user(limits: Limits) -> None:
             assert connection.execute("SELECT sum(i) FROM range(1000) t(i)").fetchall() == [(499500,)]
 
 
-def test_who_finds_all_busy_waits_and_then_hears_so(limits: Limits) -> None:
+def test_a_caller_of_a_busy_pool_waits_and_gets_an_error(limits: Limits) -> None:
     with connect(limits):
         began = time.monotonic()
         with pytest.raises(Transient, match="are busy: all 1 instances"), connect(limits, began + 0.3):
@@ -109,7 +109,7 @@ def test_who_finds_all_busy_waits_and_then_hears_so(limits: Limits) -> None:
         assert connection.execute("SELECT 1").fetchall() == [(1,)]
 
 
-def test_who_waits_gets_the_instance_that_comes_back(limits: Limits) -> None:
+def test_a_waiting_caller_gets_the_returned_instance(limits: Limits) -> None:
     results: list[bool] = []
     mark(limits)
     waiter = threading.Thread(target=lambda: results.append(marked(limits)))
@@ -139,7 +139,7 @@ def test_two_users_have_two_instances(limits: Limits) -> None:
             other.execute("SELECT * FROM mine")
 
 
-def test_without_a_number_there_is_always_one_more(limits: Limits) -> None:
+def test_a_pool_without_a_limit_always_makes_another_instance(limits: Limits) -> None:
     any_number = replace(limits, instances=None, seconds=None)
     with connect(any_number) as a, connect(any_number) as b, connect(any_number) as c:
         assert len({id(a), id(b), id(c)}) == 3

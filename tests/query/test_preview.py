@@ -97,7 +97,9 @@ def expected(
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.sample(6)
-def test_a_preview_is_what_pyiceberg_finds(lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_has_the_rows_that_pyiceberg_finds(
+    lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(seed)  # noqa: S311
     monkeypatch.setattr("pulse_pipelines.query.file_pruning.MANY_ROWS", chance.choice([0, 50_000]))
     names = lake.table.schema().column_names
@@ -175,7 +177,7 @@ def test_snapshots_tell_the_history(lake: Lake) -> None:
     assert snapshots(lake.owner.tenant, "orders", 2) == history[:2]
 
 
-def test_as_of_finds_what_was_current_then(lake: Lake) -> None:
+def test_as_of_reads_the_snapshot_that_was_current_then(lake: Lake) -> None:
     tenant = lake.owner.tenant
     history = snapshots(tenant, "orders")
     for newer, older in pairwise(history):
@@ -290,7 +292,7 @@ def test_a_dataset_that_moved_to_a_newer_schema_is_read_by_each_snapshots_own(st
     assert then.schema.field("count").type == pa.int64()
 
 
-def test_deletes_that_another_engine_left_beside_the_files_hold(stack: Settings) -> None:
+def test_a_preview_applies_delete_files_of_another_engine(stack: Settings) -> None:
     owner = make_owner()
     owner.send(*(event(str(number), count=number) for number in range(20)))
     ingest(owner)
@@ -343,7 +345,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "says"), WRONG)
-def test_a_wrong_request_says_what_is_wrong(lake: Lake, options: dict[str, Any], says: str) -> None:
+def test_a_wrong_request_has_a_specific_error(lake: Lake, options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         preview(lake.owner.tenant, "orders", **({"limit": 5} | options))
 
@@ -379,13 +381,13 @@ def limited(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
     monkeypatch.setattr("pulse_pipelines.query.preview.load_settings", lambda: changed_)
 
 
-def test_a_preview_that_needs_too_much_memory_says_so(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_beyond_the_memory_limit_is_an_error(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, preview_memory="1MB")
     with pytest.raises(UserError, match="more than the 1MB of memory"):
         preview(lake.owner.tenant, "orders", MAX_ROWS)
 
 
-def test_a_preview_that_takes_too_long_says_so(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_beyond_the_time_limit_is_an_error(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, preview_seconds=0.001)
     with pytest.raises(Transient, match=r"longer than the 0\.001 s|are busy"):
         preview(lake.owner.tenant, "orders", 5)
@@ -410,7 +412,7 @@ def test_a_file_that_is_gone_or_damaged_is_named(stack: Settings) -> None:
         preview(other.tenant, "orders", 5)
 
 
-def test_what_changes_is_seen_at_once_though_views_are_kept(stack: Settings) -> None:
+def test_a_change_of_the_table_is_seen_at_once_despite_cached_views(stack: Settings) -> None:
     """A batch, an erasure that leaves a file of the same rows, and a deletion beside the files."""
     owner = make_owner()
 

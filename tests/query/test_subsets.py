@@ -40,7 +40,7 @@ def problems(owner: Owner) -> list[str]:
     return checks.run("index_equals_log", owner.tenant, SLUG).problems
 
 
-def test_what_enters_is_new_and_what_leaves_is_gone_once(owner: Owner) -> None:
+def test_entities_entering_a_subset_are_new_and_leaving_ones_deleted_once(owner: Owner) -> None:
     send(owner, [("a", {"name": "x"}), ("b", {"name": "y"}), ("c", {"name": "x"})])
     declare(owner, "name")
     start = versions.page(owner.tenant, SLUG, None, 10, False, "name=x")
@@ -79,7 +79,7 @@ def test_what_enters_is_new_and_what_leaves_is_gone_once(owner: Owner) -> None:
     assert problems(owner) == []
 
 
-def test_the_check_sees_what_an_index_lacks_and_what_it_has_too_much(owner: Owner) -> None:
+def test_the_check_sees_missing_and_surplus_values_of_an_index(owner: Owner) -> None:
     declare(owner, "name")
     send(owner, [("a", {"name": "x"}), ("a", {"name": "y"}), ("b", {"name": "y"})])
     assert problems(owner) == []
@@ -170,14 +170,14 @@ def test_a_reader_updates_an_index_that_is_behind(owner: Owner) -> None:
         (lambda owner: preview(owner.tenant, SLUG, 1, subset="people=x"), UserError, "not a value of people"),
     ],
 )
-def test_what_is_not_there_is_refused_with_words(
+def test_an_unknown_index_or_subset_is_refused_with_a_reason(
     owner: Owner, wrong: Callable[[Owner], object], error: type[UserError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         wrong(owner)
 
 
-def test_a_dataset_has_so_many_indexes_and_no_more_and_each_has_its_place_in_a_newer_schema(
+def test_the_number_of_indexes_is_limited_and_a_newer_schema_must_fit_them(
     owner: Owner,
 ) -> None:
     for number in range(indexes.MAX_INDEXES - 1):

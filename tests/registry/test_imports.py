@@ -19,7 +19,7 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_supervisor_and_what_needs_no_table_import_no_client_of_tables() -> None:
+def test_the_supervisor_and_the_registry_import_no_table_clients() -> None:
     code = "import pulse_resources.local.supervisor; from pulse_pipelines import registry"
     assert not modules_after(f"{code}; registry.list_tenants") & CLIENTS
 

@@ -35,7 +35,7 @@ def accepted(owner: Owner) -> list[int | None]:
     return [month.accepted for month in quotas.find_usage(owner.tenant).months]
 
 
-def test_what_may_have_been_written_stays_and_the_rest_is_given_back(owner: Owner) -> None:
+def test_possibly_written_places_stay_reserved_and_others_are_released(owner: Owner) -> None:
     reserved = reserve(owner, "abcd")
     intake.release(owner.tenant, reserved, sent=2)
     assert accepted(owner) == [2]
@@ -61,7 +61,7 @@ def test_a_place_is_given_back_to_the_month_that_it_was_made_in(owner: Owner) ->
 
 
 @pytest.mark.parametrize("early", [10, 4, 0])
-def test_what_lands_after_midnight_has_its_place_in_the_month_before(owner: Owner, early: int) -> None:
+def test_events_landing_after_midnight_count_in_the_earlier_month(owner: Owner, early: int) -> None:
     reserve(owner, "a")
     execute(owner, "pulse_api", EARLIER)
     execute(owner, "pulse_pipeline", LANDED, [owner.tenant.tenant_id, 10, early])
@@ -70,7 +70,7 @@ def test_what_lands_after_midnight_has_its_place_in_the_month_before(owner: Owne
     assert (reserve(owner, "b") is not None) == (early > 0)
 
 
-def test_a_quota_that_was_lifted_meanwhile_knows_what_landed_without_it(owner: Owner) -> None:
+def test_a_quota_counts_events_that_landed_while_it_was_lifted(owner: Owner) -> None:
     quotas.set_limits(owner.tenant, max_records_per_month=10)
     reserve(owner, "a")
     quotas.set_limits(owner.tenant, max_records_per_month=-1)
@@ -79,7 +79,7 @@ def test_a_quota_that_was_lifted_meanwhile_knows_what_landed_without_it(owner: O
     assert reserve(owner, "b") is None
 
 
-def test_who_waits_in_line_is_held_to_the_latest_quota(owner: Owner) -> None:
+def test_a_queued_reservation_is_checked_against_the_latest_quota(owner: Owner) -> None:
     async def reserve_two() -> list[bool]:
         line = Reservations()
         events = [Outgoing("orders", str(n), b"{}") for n in range(5)]

@@ -131,7 +131,7 @@ def test_a_tenant_without_topics_or_an_account_is_not_registered(
 # schemas -----------------------------------------------------------------------------------------
 
 
-def test_publishing_counts_versions_and_knows_what_it_has(tenant: Tenant) -> None:
+def test_publishing_counts_versions_and_reuses_equal_schemas(tenant: Tenant) -> None:
     one, two = json.dumps(SCHEMA), json.dumps(SCHEMA | {"title": "other"})
     name = slug()
     addresses = [registry.publish_schema(tenant, name, text).schema_uri for text in (one, two, one, two)]
@@ -327,7 +327,7 @@ def test_of_two_creations_at_once_one_wins(tenant: Tenant, uri: str) -> None:
 @pytest.mark.parametrize(
     "wrong", ["orders", "pulse://a/b", "pulse://a/b/0", "pulse://a/b/1/2", "http://a/b/1"]
 )
-def test_what_is_no_schema_address_is_refused(tenant: Tenant, wrong: str) -> None:
+def test_an_invalid_schema_address_is_refused(tenant: Tenant, wrong: str) -> None:
     with pytest.raises(UserError, match="schema address"):
         registry.create_dataset(tenant, "wrong", wrong)
 
@@ -376,7 +376,7 @@ def test_a_tenant_s_first_steps(stack: Settings, command: Command, tmp_path: Pat
     assert (code, name in out, "yes" in out) == (0, True, True)
 
 
-def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Command) -> None:
+def test_preview_and_reconcile_show_the_landed_events(stack: Settings, command: Command) -> None:
     owner = make_owner()
     owner.send(*(event(f"event-{n}", count=n) for n in range(3)), event("event-0"), b"not json")
     ingest(owner)
@@ -434,7 +434,7 @@ def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Comman
         ("nonsense", "nonsense"),
     ],
 )
-def test_a_wrong_request_says_what_is_wrong_and_exits_2(
+def test_a_wrong_request_has_a_specific_error_and_exits_with_2(
     tenant: Tenant, uri: str, command: Command, tmp_path: Path, arguments: str, says: str
 ) -> None:
     (tmp_path / "good.json").write_text(json.dumps(SCHEMA))
@@ -446,7 +446,7 @@ def test_a_wrong_request_says_what_is_wrong_and_exits_2(
     assert says.format(tenant=tenant.slug) in errors
 
 
-def test_what_cannot_be_read_says_so_and_exits_1(stack: Settings, command: Command) -> None:
+def test_an_unreadable_table_is_named_and_exits_with_1(stack: Settings, command: Command) -> None:
     owner = make_owner()
     name, missing = (owner.tenant.namespace, "orders"), "s3://pulse/gone.metadata.json"
     location = registry.current_table(owner.tenant, "orders").metadata_location
@@ -571,7 +571,7 @@ def test_keys_that_open_nothing_are_not_read_for_a_request(new_owner: Callable[[
     assert {revoked.key_id, ended.key_id} <= {key.key_id for key in keys.list_keys(tenant)}
 
 
-def test_a_tenant_has_so_many_keys_in_force(new_owner: Callable[[], Owner]) -> None:
+def test_the_number_of_valid_keys_of_a_tenant_is_limited(new_owner: Callable[[], Owner]) -> None:
     tenant = new_owner().tenant
     there = len(keys.list_keys(tenant))
     with with_settings(API__MAX_KEYS=there + 2):

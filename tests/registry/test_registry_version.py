@@ -23,7 +23,7 @@ def slugs_since(version: int) -> dict[str, int]:
     return {outline.slug: outline.members for outline in registry.list_outlines(version)}
 
 
-def test_what_commits_later_has_the_higher_version(new_owner: Callable[[], Owner]) -> None:
+def test_a_later_commit_has_a_higher_version(new_owner: Callable[[], Owner]) -> None:
     one, other = new_owner(), new_owner()
     early, late = (f"d{uuid.uuid4().hex[:8]}" for _ in range(2))
     first = registry.version()
@@ -53,7 +53,7 @@ def test_a_transaction_has_one_version_and_one_that_fails_none(owner: Owner) -> 
     assert sorted(slugs_since(first)) == names
 
 
-def test_a_family_that_is_gone_has_no_members_and_comes_again_as_another(owner: Owner) -> None:
+def test_a_deleted_family_has_no_members_and_returns_as_a_new_one(owner: Owner) -> None:
     slug = f"d{uuid.uuid4().hex[:8]}"
     uri = f"pulse://{owner.tenant.slug}/orders/1"
     registry.create_dataset(owner.tenant, slug, uri)

@@ -75,7 +75,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("codec", PACK)
-def test_what_engines_pack_is_unpacked(codec: str) -> None:
+def test_blocks_compressed_by_engines_are_decompressed(codec: str) -> None:
     row = b"".join([text(b"s3://pulse/x.avro"), bytes(50)])
     (manifest,) = read(avro(codec, PACK[codec](row)))
     assert manifest.manifest_path == "s3://pulse/x.avro"
@@ -122,7 +122,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_what_a_tenant_wrote_is_a_table_that_cannot_be_read(case: str) -> None:
+def test_a_hostile_avro_file_is_an_unreadable_table(case: str) -> None:
     """Not one that ends the process which reads the tenant's other tables, or an object store that failed."""
     with pytest.raises(table_state.UNREADABLE) as raised:
         read(HOSTILE[case])
@@ -175,7 +175,7 @@ def test_values_of_all_types_are_skipped() -> None:
         b"Obj\x01",
     ],
 )
-def test_what_cannot_be_counted_is_damaged(content: bytes) -> None:
+def test_a_file_whose_rows_cannot_be_counted_is_damaged(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         avro_files.count_rows(content)
 

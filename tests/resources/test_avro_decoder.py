@@ -82,7 +82,7 @@ READS = {
 
 
 @pytest.mark.parametrize("case", READS)
-def test_what_is_not_within_the_content_is_an_error(case: str) -> None:
+def test_a_value_beyond_the_content_is_an_error(case: str) -> None:
     content, read = READS[case]
     with pytest.raises(ValueError, match=r"byte|there are"):
         read(CheckedDecoder(content))
@@ -113,14 +113,14 @@ def test_a_manifest_reads_as_with_the_decoder_of_pyiceberg(
     assert len(checked) == 3
 
 
-def test_counts_of_more_than_there_is_end_with_it() -> None:
+def test_counts_beyond_the_content_are_an_error() -> None:
     with pytest.raises(EOFError):
         CheckedDecoder(b"\x02").read_ints(2**60)
     with pytest.raises(EOFError):
         CheckedDecoder(b"\x02\x02a").read_int_bytes_dict(2**60, {})
 
 
-def test_a_manifest_that_is_cut_off_is_no_shorter_one(manifest: ManifestFile, tmp_path: Path) -> None:
+def test_a_truncated_manifest_is_an_error(manifest: ManifestFile, tmp_path: Path) -> None:
     whole = Path(manifest.manifest_path).read_bytes()
     begins = whole.index(whole[-16:]) + 16  # of the one block: behind the header's sync marker
     for length in (*range(begins + 1, begins + 5), *range(begins + 5, len(whole), 61), len(whole) - 1):

@@ -23,7 +23,7 @@ os._exit(0)
 """
 
 
-def test_sending_ends_when_it_should(owner: Owner) -> None:
+def test_a_producer_ends_in_time_despite_clock_changes(owner: Owner) -> None:
     clock = Clock.made()
     command = [sys.executable, "-c", SEND, owner.tenant.topic]
     process = subprocess.Popen(command, env=os.environ | clock.environment)

@@ -49,7 +49,7 @@ def test_kafka_lists_nothing_to_a_stranger(stack: Settings, stranger: dict[str, 
 
 @pytest.mark.parametrize("require_auth", ["scram-sha-256", PostgresSettings().require_auth, ""])
 @pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect])
-def test_who_takes_the_port_of_postgres_gets_no_password(
+def test_a_stranger_on_the_port_of_postgres_gets_no_password(
     connect: Callable[[str], object], require_auth: str
 ) -> None:
     """A stranger who bound it while Postgres was away asked for passwords in clear text, and got them."""
@@ -141,7 +141,7 @@ def test_servers_run_under_users_of_their_own_that_read_nothing_else(stack: Sett
         assert accounts.run(account, "test", "-w", str(base)).returncode == 1, "its programs are there"
 
 
-def test_a_server_whose_data_its_account_cannot_reach_goes_on_as_it_did(tmp_path: Path) -> None:
+def test_a_server_whose_data_is_out_of_reach_gets_no_account(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     layout = Layout(tmp_path)
     layout.folder("minio")
@@ -206,7 +206,7 @@ def test_a_program_of_a_new_version_takes_the_place_of_the_old_one(tmp_path: Pat
     assert len(list((base / accounts.PROGRAMS).iterdir())) == 1
 
 
-def test_a_home_of_an_earlier_version_gets_what_it_has_not(
+def test_a_home_of_an_earlier_version_gets_the_missing_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))

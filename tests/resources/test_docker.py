@@ -138,7 +138,7 @@ def test_python_is_the_one_that_the_lock_was_made_for() -> None:
     assert f"FROM python:{lowest[1]}-" in DOCKERFILE
 
 
-def test_what_the_image_copies_exists_and_is_let_through() -> None:
+def test_files_copied_into_the_image_exist_and_are_not_ignored() -> None:
     ignore = (DOCKER / "Dockerfile.dockerignore").read_text()
     for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE):
         for source in line.split()[:-1]:

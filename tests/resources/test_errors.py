@@ -22,7 +22,7 @@ JVM stacktrace:
 """
 
 
-def test_an_error_of_a_task_is_what_the_task_raised() -> None:
+def test_an_error_of_a_task_is_the_exception_of_the_task() -> None:
     error = "FileNotFoundError: [Errno 2] Path does not exist 'bucket/raw/a.gz'. Detail: no such file"
     assert first_line(RuntimeError(RAISED)) == error
 

@@ -66,7 +66,7 @@ def test_a_list_of_others_is_read_as_it_is(tmp_path: Path) -> None:
         foreign(tmp_path).new_input("s3://b/none.avro").open()
 
 
-def test_what_others_wrote_is_weighed_before_it_is_decoded(
+def test_a_foreign_manifest_list_is_weighed_before_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """280 kB of a million entries would take half a gigabyte and twenty seconds."""

@@ -78,7 +78,7 @@ EVERYTHING = st.builds(
 
 
 @given(st.lists(EVERYTHING | INNER, max_size=4))
-def test_what_comes_out_is_what_went_in(rows: list[Any]) -> None:
+def test_values_of_a_frame_equal_its_rows(rows: list[Any]) -> None:
     kinds = [Everything, Inner]
     frame = frames.frame(rows, kinds)
     assert frame.schema == frames.schema(kinds)

@@ -327,7 +327,7 @@ def test_every_table_has_a_decision(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("table", WITHOUT_TENANT)
-def test_what_has_no_policy_names_no_tenant(pair: Pair, table: str) -> None:
+def test_a_table_without_a_policy_has_no_tenant_column(pair: Pair, table: str) -> None:
     with superuser(pair.settings) as connection:
         columns = [c.name for c in connection.execute(f"SELECT * FROM {table} LIMIT 0").description]
     assert not [name for name in columns if "tenant" in name or "namespace" in name]
@@ -337,7 +337,7 @@ def test_the_check_covers_every_tenant_scoped_table() -> None:
     assert {name.split(".")[1] for name in EXPECTED} == set(checks.RLS_TABLES)
 
 
-def test_no_role_is_above_the_law(pair: Pair) -> None:
+def test_no_role_bypasses_row_level_security(pair: Pair) -> None:
     query = """
         SELECT rolname, rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolreplication,
             (SELECT count(*) FROM pg_auth_members m WHERE m.member = r.oid OR m.roleid = r.oid)
@@ -419,7 +419,7 @@ SESSIONS = [
 
 
 @pytest.mark.parametrize(("table", "role", "kind"), SESSIONS)
-def test_a_role_sees_and_touches_what_it_may(pair: Pair, table: str, role: Role, kind: str) -> None:
+def test_a_role_reads_and_changes_only_permitted_rows(pair: Pair, table: str, role: Role, kind: str) -> None:
     sees, letters = EXPECTED[table][ROLES.index(role)].split()
     may_write_all = sees == "all!"
     scope = pair.scope(table)

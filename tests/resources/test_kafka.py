@@ -38,7 +38,7 @@ def code(answer: int | KafkaException) -> int:
     return int(answer.args[0].code())
 
 
-def test_what_the_broker_cannot_answer_for_hides_no_other(owner: Owner) -> None:
+def test_an_unknown_partition_does_not_hide_other_offsets(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     here, beyond, nowhere = (owner.tenant.topic, 0), (owner.tenant.topic, 77), ("nowhere", 0)
     for which, expected in (("earliest", 0), ("latest", 2)):

@@ -46,7 +46,7 @@ os.write(1, "".join(map(tried, [
 
 
 @pytest.mark.parametrize(("how", "can"), [("confined", "11000000000"), ("free", "11111111111")])
-def test_only_what_is_named_can_be_had(how: str, can: str, tmp_path: Path) -> None:
+def test_a_confined_process_reaches_only_permitted_resources(how: str, can: str, tmp_path: Path) -> None:
     for name in ("readable", "other", "other.old"):
         (tmp_path / name).write_text("x")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:

@@ -93,7 +93,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
     forget_connections()
 
 
-def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
+def test_a_stack_survives_restarts_crashes_and_partial_starts(layout: Layout) -> None:
     """One stack, one story: each step needs the state that the one before left."""
     layout.home.mkdir()
     choose_ports(layout.home)  # or another stack could take the API's before the API starts
@@ -166,7 +166,7 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
 
 
 @pytest.mark.slow
-def test_the_api_stops_before_what_it_needs(layout: Layout) -> None:
+def test_the_api_stops_before_the_services_that_it_needs(layout: Layout) -> None:
     run("up", "--only", "postgres,kafka,minio,api")
     api = rows(layout)["api"].pid
     assert api
@@ -211,7 +211,7 @@ def test_a_service_given_by_address_is_used_and_left_alone(
     assert rows(layout)["minio"].up
 
 
-def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(layout: Layout) -> None:
+def test_a_stack_that_cannot_start_names_the_cause_and_leaves_nothing(layout: Layout) -> None:
     layout.make()
     layout.folder("kafka").joinpath("data").write_text("in the way of Kafka's folder")
     output = run("up", "--only", "kafka,minio", code=1)
@@ -246,9 +246,7 @@ def test_a_setting_that_is_wrong_is_named_before_anything_is_made(
 
 
 @pytest.mark.parametrize("option", [socket.SO_REUSEADDR, socket.SO_REUSEPORT])
-def test_a_port_that_is_taken_after_it_was_chosen_is_chosen_anew(
-    layout: Layout, at: AtPoint, option: int
-) -> None:
+def test_a_port_taken_after_its_choice_is_replaced(layout: Layout, at: AtPoint, option: int) -> None:
     """Another program was faster: the stack gave up, and said that MinIO had ended three times.
 
     Or it was MinIO, too, which shares its port: requests went to either, and signatures did not match.
@@ -270,7 +268,7 @@ def test_a_port_that_is_taken_after_it_was_chosen_is_chosen_anew(
 
 
 @pytest.mark.slow
-def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: Layout, at: AtPoint) -> None:
+def test_a_port_taken_only_during_the_start_is_replaced(layout: Layout, at: AtPoint) -> None:
     """As where two stacks start at once: the other one gave up, too, while this one stopped its services."""
     other = socket.socket()
 
@@ -291,8 +289,8 @@ def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: La
 
 
 @pytest.mark.slow
-def test_a_home_that_was_removed_is_made_anew(layout: Layout) -> None:
-    """What an earlier home left elsewhere, with passwords that nobody has any more, is not taken up."""
+def test_a_removed_home_is_created_again(layout: Layout) -> None:
+    """Data that an earlier home left elsewhere, with passwords that are lost, is not used."""
     run("up", "--only", "postgres")
     run("down")
     data = (layout.home / "postgres").resolve()
@@ -328,7 +326,7 @@ def test_a_stack_whose_home_was_removed_stops_and_leaves_its_successor_alone(lay
     assert {row.restarts for row in second.services.values()} == {0}
 
 
-def test_control_c_stops_what_was_started(layout: Layout) -> None:
+def test_control_c_stops_the_started_services(layout: Layout) -> None:
     command = [sys.executable, "-c", "from pulse_api.cli.stack import app; app()"]
     for _ in range(3):  # on a busy machine it may be up before this process sees that it has begun
         with subprocess.Popen([*command, "up", "--only", FAST], stderr=subprocess.PIPE) as process:
@@ -478,7 +476,7 @@ def test_the_cache_has_few_environments(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_what_is_missing_is_fetched_side_by_side(
+def test_missing_downloads_are_fetched_in_parallel(
     broken: bool, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(layout.home))
@@ -532,7 +530,7 @@ def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("requested", [niceness.BACKGROUND, niceness.FOREGROUND])
-def test_services_are_given_processors_by_who_waits_for_them(requested: int) -> None:
+def test_services_get_their_requested_niceness(requested: int) -> None:
     with subprocess.Popen(["sleep", "3600"], start_new_session=True) as process:  # noqa: S607
         try:
             niceness.renice(process.pid, requested)
@@ -620,8 +618,8 @@ def supervised(layout: Layout) -> Iterator[Supervised]:
         layout.stack_file.unlink()  # which says that this process is the supervisor
 
 
-def test_a_number_that_was_given_anew_is_no_member() -> None:
-    """On a busy machine that takes seconds, and the end of a service would kill whoever has it by then."""
+def test_a_reused_process_id_is_not_a_member() -> None:
+    """On a busy machine a stop takes seconds, and would kill a process that has the id by then."""
     mine = processes.ProcessId.of(os.getpid())
     assert mine
     assert processes.living([mine]) == {mine.pid}
@@ -644,7 +642,7 @@ def test_a_number_that_was_given_anew_is_no_member() -> None:
         thread.join()
 
 
-def test_the_end_of_a_service_spares_who_has_the_number_of_a_former_member(
+def test_stopping_a_service_spares_a_process_with_a_reused_id(
     supervised: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main, of, ended = supervised.now().process, processes.ProcessId.of, threading.Event()

@@ -31,7 +31,7 @@ def test_a_lock_is_free_before_its_connection_is_closed(
     assert free == [True]
 
 
-def test_a_lock_that_another_holds_stays_with_it(stack: Settings) -> None:
+def test_a_held_lock_is_not_given_to_another_session(stack: Settings) -> None:
     of = uuid.uuid4()
     with locks.session(Lock.PIPE, of) as held:
         assert held is not None

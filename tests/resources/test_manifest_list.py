@@ -112,7 +112,7 @@ def test_an_append_after_a_removal_leaves_the_removals_out(owner: Owner, extende
     assert {row["id"] for row in owner.rows()} == {"more 1", "more 2", "more 3"}
 
 
-def test_a_list_that_another_writer_wrote_is_written_anew(owner: Owner, extended: list[bytes]) -> None:
+def test_a_manifest_list_of_another_writer_is_rewritten(owner: Owner, extended: list[bytes]) -> None:
     name = f"pulse.{owner.tenant.namespace}.orders"
     spark().sql(f"INSERT INTO {name} SELECT * FROM {name}").collect()
     append(owner, 1)

@@ -90,7 +90,7 @@ def missing(settings: Settings) -> list[str]:
 
 
 @pytest.mark.usefixtures("another")
-def test_a_migration_leaves_turns_to_those_who_use_its_tables(
+def test_a_waiting_migration_lets_readers_of_its_tables_pass(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "LOCK_S", 1)
@@ -110,7 +110,7 @@ def test_a_migration_leaves_turns_to_those_who_use_its_tables(
 
 
 @pytest.mark.usefixtures("another")
-def test_a_migration_that_never_gets_its_table_says_so(
+def test_a_migration_that_never_locks_its_table_is_an_error(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "LOCK_S", 1)

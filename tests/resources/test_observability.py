@@ -75,7 +75,7 @@ def test_every_label_is_one_of_its_metrics(caller: Caller) -> None:
         assert grouped | matched <= has, query
 
 
-def test_every_alert_says_what_to_do_and_is_tested() -> None:
+def test_each_alert_has_a_fix_and_a_test() -> None:
     tested = {
         case["alertname"]
         for test in yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]

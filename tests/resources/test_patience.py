@@ -28,12 +28,12 @@ def test_a_start_that_gets_a_fiftieth_of_a_processor_lasts() -> None:
     assert given_up_at(0.02, until=900) is None
 
 
-def test_what_an_idle_process_uses_is_no_progress() -> None:
+def test_the_processor_time_of_an_idle_process_is_not_progress() -> None:
     assert given_up_at(0.003) == 91
 
 
 @pytest.mark.parametrize(("attempt", "longest"), [(1, 900), (3, 3600)])
-def test_a_start_that_computes_for_ever_is_given_up(attempt: int, longest: int) -> None:
+def test_a_start_that_computes_without_end_is_given_up(attempt: int, longest: int) -> None:
     at = given_up_at(1, attempt=attempt)
     assert at
     assert longest < at < 1.1 * longest + 20
@@ -46,7 +46,7 @@ def test_a_start_that_stops_computing_is_given_up() -> None:
     assert not patience.lasts(182, lambda: 5.0)
 
 
-def test_time_that_went_with_a_process_is_no_progress_and_hides_none() -> None:
+def test_processor_time_of_an_ended_process_hides_no_progress() -> None:
     patience = Patience(90, 1, now=0)
     assert patience.lasts(91, lambda: 50.0)
     assert patience.lasts(182, lambda: 2.0), "a member ended, the others computed"

@@ -62,7 +62,7 @@ def test_users_databases_and_addresses_are_quoted_alike() -> None:
         ({"sslmode": "require"}, "require"),
     ],
 )
-def test_who_names_an_authority_has_it_verified(given: dict[str, object], mode: str | None) -> None:
+def test_a_given_certificate_authority_is_verified(given: dict[str, object], mode: str | None) -> None:
     assert PostgresSettings.model_validate(given).tls.get("sslmode") == mode
 
 
@@ -164,7 +164,7 @@ def test_an_idle_connection_is_probed(stack: Settings, connect: Any) -> None:
     assert values == [10, 5, 30_000]
 
 
-def test_the_address_of_a_source_is_no_misspelt_setting(
+def test_the_address_of_a_source_is_not_reported_as_an_unknown_setting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))

@@ -39,7 +39,9 @@ def broken(*_: object) -> pafs.S3FileSystem:
 @pytest.mark.parametrize(
     "given", [b"", b"a" * 1_000_000, pa.py_buffer(b"\0\xff")], ids=["no", "much", "arrow"]
 )
-def test_one_request_writes_it(path: str, given: bytes | pa.Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_request_writes_a_small_object(
+    path: str, given: bytes | pa.Buffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(object_store, "file_system", broken)
@@ -79,7 +81,7 @@ def test_a_child_has_connections_of_its_own(path: str) -> None:
     assert content(path) == b"of the parent again"
 
 
-def test_what_the_store_refuses_is_an_error(path: str) -> None:
+def test_a_put_that_the_store_refuses_is_an_error(path: str) -> None:
     with with_settings(OBJECT_STORE__SECRET_KEY="wrong"):
         assert not small_put.put(object_store.key(path), memoryview(b"a"))
         object_store.file_system.cache_clear()
@@ -88,7 +90,7 @@ def test_what_the_store_refuses_is_an_error(path: str) -> None:
     object_store.file_system.cache_clear()
 
 
-def test_a_large_one_is_left_to_arrow(path: str) -> None:
+def test_a_large_object_is_written_by_arrow(path: str) -> None:
     large = bytes(small_put.MOST_BYTES + 1)
     assert not small_put.put(object_store.key(path), memoryview(large))
     object_store.put(path, large)

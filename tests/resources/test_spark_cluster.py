@@ -146,7 +146,7 @@ def secrets(settings: Settings) -> dict[str, bytes]:
     }
 
 
-def test_no_secret_is_in_what_spark_shows_or_writes(own: Cluster) -> None:
+def test_spark_shows_and_writes_no_secret(own: Cluster) -> None:
     """After everything that the tests before did through it."""
     contents = [*own.pages(), *own.written()]
     assert any("/environment/" in place for place, _ in contents)

@@ -71,7 +71,7 @@ def test_clients_stay_until_the_settings_change(process: None, tmp_path: Path) -
     assert load_settings() != first
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     settings = of_a_run(tmp_path)
     (tmp_path / "key.pem").unlink()
     with pytest.raises(UserError, match=r"key\.pem cannot be read"):

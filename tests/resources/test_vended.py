@@ -91,7 +91,7 @@ def test_a_writer_writes_and_deletes_below_its_prefix(mine: str) -> None:
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_nobody_crosses_to_another_prefix(mine: str, mode: Mode) -> None:
+def test_credentials_do_not_open_another_prefix(mine: str, mode: Mode) -> None:
     s3 = client(vended.credentials([mine], mode))
     bucket, own = split(mine).values()
     for other in ("theirs", "mine2", "mine/../theirs", "mine/./../theirs", "mine%2f..%2ftheirs"):
@@ -169,7 +169,7 @@ def test_the_account_that_vends_reaches_tables_alone(mine: str, stack: Settings)
         assert URLLib3Session(timeout=PATIENCE_S).send(request.prepare()).status_code == 403
 
 
-def test_one_key_serves_who_asks_for_the_same_until_it_grows_old(
+def test_credentials_are_cached_per_prefix_and_mode_until_they_are_old(
     mine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = f"{mine.rpartition('/')[0]}/mine2"
@@ -295,7 +295,7 @@ def test_secrets_are_not_shown(mine: str) -> None:
     assert issued.session_token not in f"{issued}{issued!r}"
 
 
-def test_an_account_that_is_refused_is_named_with_what_to_do(
+def test_a_refused_vending_account_is_an_error_until_it_is_renewed(
     stack: Settings, mine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSE_OBJECT_STORE__VENDING_SECRET_KEY", "another-secret")
@@ -332,7 +332,7 @@ def test_an_account_that_is_refused_is_named_with_what_to_do(
         "/a/é",
     ],
 )
-def test_a_location_that_is_no_plain_folder_gets_none(path: str) -> None:
+def test_a_location_that_is_not_a_plain_folder_gets_no_credentials(path: str) -> None:
     with pytest.raises(UserError, match="no credentials"):
         vended.prefix_of(f"s3://{load_settings().object_store.bucket}{path}")
 
@@ -351,7 +351,7 @@ def test_more_locations_than_a_policy_holds_are_refused(stack: Settings) -> None
         vended.credentials(many, Mode.READ)
 
 
-def test_arrow_reads_with_them(mine: str, stack: Settings) -> None:
+def test_arrow_reads_with_vended_credentials(mine: str, stack: Settings) -> None:
     issued = vended.credentials([mine], Mode.READ)
     address = urlsplit(stack.object_store.endpoint)
     files = pafs.S3FileSystem(

@@ -131,7 +131,9 @@ def test_events_land_again_and_commits_of_engines_come_back(
 
 
 @pytest.mark.parametrize("point", ["store_mark.written", "files.before_put"])
-def test_a_renewal_that_dies_is_no_restore(stack: Settings, marked: None, at: AtPoint, point: str) -> None:
+def test_an_interrupted_renewal_of_the_mark_is_not_a_restore(
+    stack: Settings, marked: None, at: AtPoint, point: str
+) -> None:
     def die() -> None:
         raise RuntimeError("killed")
 

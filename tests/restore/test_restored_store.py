@@ -60,7 +60,7 @@ def repaired(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> list[Repaired]:
     return list(repair.repair(spark.shared(), owner.tenant, parallelism=2))
 
 
-def test_what_was_written_after_the_backup_comes_back(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_written_after_the_backup_is_rebuilt(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.send(of_day(17, "a"), of_day(18, "b"), of_day(19, "c"))
     ingest(owner)
     backup = objects(owner)
@@ -100,7 +100,7 @@ def test_what_was_written_after_the_backup_comes_back(owner: Owner, monkeypatch:
         ),
     ],
 )
-def test_a_table_whose_metadata_is_gone_since_before_a_move(
+def test_a_table_that_lost_its_metadata_since_a_move_is_rebuilt(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, moved: dict[str, Any], newest: str, rebuilt_from: int
 ) -> None:
     """Rows of a column that was replaced are only in the raw zone."""
@@ -221,7 +221,7 @@ def test_a_table_of_the_tenants_own_whose_metadata_is_gone_is_named(
     own_engine.purge_table("own.mail")
 
 
-def test_a_table_that_was_dropped_is_no_difference(writer: Guest, own_engine: RestCatalog) -> None:
+def test_a_dropped_table_is_not_a_difference(writer: Guest, own_engine: RestCatalog) -> None:
     """A drop leaves the files, as a restored catalog does not know those of a table that is younger."""
     rows = pa.table({"id": pa.array([1], pa.int64())})
     table = own_engine.create_table("own.mail", rows.schema)
@@ -232,7 +232,7 @@ def test_a_table_that_was_dropped_is_no_difference(writer: Guest, own_engine: Re
     own_engine.purge_table("own.mail")
 
 
-def test_what_kafka_no_longer_holds_is_named(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_kafka_no_longer_holds_are_named(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     owner.send(of_day(17, "a"), of_day(17, "b"))
     batch = ingest(owner)
     backup = objects(owner)

@@ -103,7 +103,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_could_not_be_loaded_is_loaded_later_and_runs_are_forked_from_it(folder: Path) -> None:
+def test_a_failed_load_is_repeated_and_runs_are_forked_from_the_loaded_code(folder: Path) -> None:
     """And runs whose process is gone count as failed, which a slow start does not: by two servers in all."""
     (folder / "away").touch()
     with serving(folder) as (server, place):
@@ -121,7 +121,7 @@ def test_what_could_not_be_loaded_is_loaded_later_and_runs_are_forked_from_it(fo
         frozen, imported_by, parent, pid = map(int, (folder / "look").read_text().split())
         assert imported_by == parent != server.pid
         assert pid != parent
-        assert frozen > 100_000, "`forked` was not imported to its end, which nobody would be told"
+        assert frozen > 100_000, "`forked` was not imported to its end, which no message reports"
         (folder / "stay").touch()
         running = _launch(folder, place)
         assert _status(folder, running) == DagsterRunStatus.STARTED
@@ -132,7 +132,7 @@ def test_what_could_not_be_loaded_is_loaded_later_and_runs_are_forked_from_it(fo
         server.kill()
         os.kill(run, signal.SIGKILL)
     assert less == BACKGROUND, "the server evaluates the sensors while runs compute"
-    assert _status(folder, running) == DagsterRunStatus.STARTED, "nobody was there to report it"
+    assert _status(folder, running) == DagsterRunStatus.STARTED, "no process was left to report it"
     before = _starting(folder)
     (folder / "slow").touch()
     with serving(folder, "-c", HASTY) as (server, place):

@@ -19,7 +19,7 @@ from pulse_resources.settings import IngestSettings
 
 
 @pytest.mark.parametrize(("ago", "due"), [(-3600, True), (60, False)])
-def test_a_tick_in_the_future_is_none(ago: float, due: bool) -> None:
+def test_a_tick_in_the_future_is_ignored(ago: float, due: bool) -> None:
     state: Any = SimpleNamespace(
         instigator_data=SensorInstigatorData(last_tick_start_timestamp=time.time() - ago)
     )
@@ -51,7 +51,7 @@ def test_sensors_tick_more_often_the_less_events_may_wait(flush: float, interval
 
 
 @pytest.mark.stack
-def test_it_ends_when_the_clock_is_set_back(tmp_path: Path) -> None:
+def test_the_daemon_ends_when_the_clock_is_set_back(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
     (tmp_path / "workspace.yaml").write_text("load_from: []\n")
     clock, log = Clock.made(), tmp_path / "log"

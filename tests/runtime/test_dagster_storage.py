@@ -28,7 +28,7 @@ from pulse_resources.settings import Settings
 CONFIGURATION = Path(__file__).parents[2] / "dagster_home"
 
 
-def test_an_instance_keeps_it_where_pulse_s_settings_say(
+def test_an_instance_uses_the_database_of_the_settings(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in local_dagster.environment(stack).items():

@@ -53,7 +53,7 @@ def age(instance: dg.DagsterInstance, key: Sequence[str], days_ago: float) -> No
         os.utime(path, (at, at))
 
 
-def test_logs_go_when_they_are_old(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+def test_old_logs_are_removed(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     """Those that are written to stay, and so does the record of the run."""
     days = Settings().dagster.log_days
     old, young, written = ran(instance, days + 1), ran(instance, days - 1), ran(instance, days + 1)
@@ -76,5 +76,5 @@ def test_logs_go_when_they_are_old(instance: dg.DagsterInstance, tmp_path: Path)
     shown = {key: logs(instance).get_log_data(key) for key in map(tuple, (old, young, written, *ticks))}
     assert [bool(data.stdout or data.stderr) for data in shown.values()] == [False, True, True, False, True]
     assert not (tmp_path / "storage" / old[0]).exists(), "no empty folder for each run that ever was"
-    assert beside.exists(), "what is no log is nobody's to remove"
+    assert beside.exists(), "a file that is not a log stays"
     assert instance.get_run_by_id(old[0])

@@ -97,7 +97,7 @@ def keys(snapshot: RepositorySnap) -> set[str]:
     return {node.asset_key.to_user_string() for node in snapshot.asset_nodes}
 
 
-def test_the_services_load_what_dagster_makes_of_all(
+def test_the_loaded_parts_equal_the_whole_repository_of_dagster(
     slug: str, rest: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     whole = defs().get_repository_def()
@@ -248,7 +248,7 @@ def test_a_server_with_other_code_shows_the_parts_of_before_until_it_has_built_t
     assert slug in parts.made
 
 
-def test_a_damaged_file_is_begun_anew(slug: str, rest: dg.RepositoryDefinition, tmp_path: Path) -> None:
+def test_a_damaged_file_is_replaced(slug: str, rest: dg.RepositoryDefinition, tmp_path: Path) -> None:
     file = PartsFile(tmp_path / "parts.sqlite")
     PartedSnapshot(PARTS, file).refresh(rest)
     (database,) = tmp_path.iterdir()
@@ -271,7 +271,7 @@ def test_alerts_include_the_checks_of_parts(
         assert not shows_check(rest, dg.AssetCheckKey(dg.AssetKey(["lake", "gone"]), known.name))
 
 
-def test_a_part_costs_no_building_if_there_is_one_like_it(
+def test_a_part_like_an_existing_one_is_not_built(
     owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     parts = Counted()

@@ -138,7 +138,7 @@ def test_private_symbols_stand_in_one_room_and_have_canaries() -> None:
 
 
 @pytest.mark.parametrize("symbol", CANARIES)
-def test_a_private_symbol_is_what_it_is_used_as(symbol: str) -> None:
+def test_a_private_symbol_passes_its_canary(symbol: str) -> None:
     assert CANARIES[symbol](pkgutil.resolve_name(symbol)), symbol
 
 

@@ -81,7 +81,7 @@ def test_a_run_whose_assets_follow_from_its_job_builds_all(slug: str, scoped: Sc
 @pytest.mark.parametrize(
     "selection", [{}, {"asset_selection": {AssetKey(["lake", "orders"])}}], ids=["batch", "asset"]
 )
-def test_what_a_run_builds_does_not_grow_with_the_slugs_that_there_are(
+def test_the_definitions_that_a_run_builds_do_not_grow_with_the_datasets(
     selection: dict[str, set[object]], owner: Owner, scoped: Scoped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ASSET_JOB if selection else "ingest"

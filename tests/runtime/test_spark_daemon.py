@@ -52,7 +52,7 @@ def test_workers_are_forked_from_our_daemon(stack: Settings) -> None:
     assert spark_daemon.__name__.encode() in words
 
 
-def test_workers_do_not_visit_what_their_daemon_imported(stack: Settings) -> None:
+def test_workers_do_not_collect_objects_that_their_daemon_imported(stack: Settings) -> None:
     def frozen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield pa.record_batch([pa.array([gc.get_freeze_count()])], names=["objects"])
@@ -88,8 +88,8 @@ def test_directories_of_archives_are_not_read_again_before_each_task(tmp_path: P
     assert done.stdout.split() == ["0", str(archive / "inside" / "second.py")]
 
 
-def test_what_spark_leaves_behind_is_in_the_home(stack: Settings) -> None:
-    """And not among the temporary files of the machine, where nobody clears it away."""
+def test_temporary_files_of_spark_are_in_the_home(stack: Settings) -> None:
+    """And not among the temporary files of the machine, where they would stay."""
     recorded = state.read(Layout(stack.home))
     assert recorded
     server = recorded.services["spark"].process

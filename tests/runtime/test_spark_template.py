@@ -153,7 +153,7 @@ def template(session: SparkSession) -> int:
     return table()[row["pid"]].parent
 
 
-def test_sessions_share_what_was_imported(stack: Settings) -> None:
+def test_sessions_share_one_template_process(stack: Settings) -> None:
     with spark.session() as one, spark.session() as other:
         first = template(one)
         assert template(other) == first

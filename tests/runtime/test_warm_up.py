@@ -11,7 +11,7 @@ def test_every_task_of_a_batch_has_run(stack: Settings) -> None:
     assert warm_up() == stack.spark.parallelism
 
 
-def test_without_spark_the_first_batch_says_what_is_wrong(
+def test_a_failed_warm_up_is_logged_without_secrets(
     stack: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     with with_settings(SPARK__REMOTE="sc://127.0.0.1:9/;authorization=Bearer%20hidden"):

@@ -172,7 +172,7 @@ def stopped(sandbox: Processes, outside: Outside, attack: str) -> None:
     assert not outside.connections
 
 
-def test_these_attacks_work_where_nothing_stops_them(outside: Outside) -> None:
+def test_the_attacks_work_without_the_sandbox(outside: Outside) -> None:
     """Else the tests above would show nothing."""
     with processes(("gate", "locks", "landlock", "limits")) as made:
         assert MARKER in said(made, f"SELECT * FROM read_csv('{outside.folder}/secret.csv')")
@@ -209,14 +209,14 @@ def brief(request: pytest.FixtureRequest) -> Iterator[Processes]:
 @pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.sample(10)
-def test_what_takes_too_much_ends_and_says_so(brief: Processes, bomb: str) -> None:
+def test_a_query_beyond_its_limits_ends_with_an_error(brief: Processes, bomb: str) -> None:
     with pytest.raises((UserError, TimeUpError)) as ended:
         ask(brief, BOMBS[bomb], limits=less(seconds=1.0))
     if isinstance(ended.value, UserError):
         assert "more" in str(ended.value) or "fails" in str(ended.value)
 
 
-def test_without_duckdbs_limit_of_memory_the_kernels_ends_it() -> None:
+def test_without_the_memory_limit_of_duckdb_that_of_the_kernel_ends_a_query() -> None:
     with processes(("locks",)) as made, pytest.raises(UserError, match=r"more|memory|ended"):
         ask(made, "SELECT repeat('x', 100000000) FROM range(100)", limits=less(memory_bytes=2**40))
 
@@ -250,7 +250,7 @@ def test_a_neighbour_does_not_notice(whole: Processes) -> None:
     threading.excepthook = threading.__excepthook__
 
 
-def test_whoever_cancels_ends_it_at_once(whole: Processes) -> None:
+def test_a_cancelled_query_ends_at_once(whole: Processes) -> None:
     with whole.take() as process:
         process.ask({"sql": BOMBS["a join"]}, time.monotonic() + PATIENCE_S, 2**16)
         job = {
@@ -264,7 +264,7 @@ def test_whoever_cancels_ends_it_at_once(whole: Processes) -> None:
         threading.Timer(0.3, process.cancel).start()
         with pytest.raises(CancelledError):
             process.ask(job, time.monotonic() + PATIENCE_S, 2**16)
-        wait(lambda: not process.alive, "the process goes on")
+        wait(lambda: not process.alive, "the process continues")
 
 
 def test_queries_do_not_compute_before_batches(whole: Processes) -> None:

@@ -35,12 +35,12 @@ def test_own_tables_are_named(fix: str | None) -> None:
     assert error.fix.removeprefix("Write it another way. ").startswith("The query reads own.a, own.b: ")
 
 
-def test_of_datasets_alone_the_error_stays() -> None:
+def test_an_error_of_a_query_over_datasets_is_unchanged() -> None:
     error = UserError("the process has ended", fix="Read fewer columns")
     assert with_table_names(error, pinned("orders")) is error
 
 
-def test_of_a_name_that_no_table_has_the_error_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_about_an_unknown_name_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "lock", lambda *_, **__: {})
     job = {"limits": LIMITS, "store": STORE, "views": [], "media_type": "", "about": {}}
     query = Query("SELECT nosuch FROM range(1)", explain=False, tables=frozenset(), maybe=frozenset())
@@ -64,7 +64,7 @@ STORED = "map{{1: {{name: 'word', type: '{}', default_value: NULL}}}}"
         ("FROM range(9)", "more than the 8 rows", "Aggregate"),
     ],
 )
-def test_of_a_value_that_a_query_fails_at_no_file_is_suspected(
+def test_an_error_about_a_value_is_not_blamed_on_a_file(
     text: str, message: str, fix: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = raised_by(text, monkeypatch)
@@ -73,7 +73,7 @@ def test_of_a_value_that_a_query_fails_at_no_file_is_suspected(
     assert with_table_names(error, pinned("own.a")) is error
 
 
-def test_a_value_of_a_file_that_is_of_another_type_than_the_table_says_is_of_the_file(
+def test_a_type_error_of_a_file_is_blamed_on_its_own_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     field = pa.field("word", pa.string(), metadata={"PARQUET:field_id": "1"})

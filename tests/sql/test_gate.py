@@ -54,7 +54,7 @@ REFUSED_FUNCTIONS = (
         ("WITH RECURSIVE r AS (SELECT 1 n UNION ALL SELECT n + 1 FROM r WHERE n < 9) FROM r", set()),
     ],
 )
-def test_a_query_may_say_what_queries_say(sql: str, tables: set[str]) -> None:
+def test_ordinary_queries_are_accepted(sql: str, tables: set[str]) -> None:
     checked = GATE.check(sql)
     assert checked.tables == tables
     assert (checked.text, checked.explain) == (sql, False)
@@ -141,7 +141,7 @@ def test_only_table_functions_that_read_nothing_may_be_used() -> None:
             GATE.check(f"SELECT * FROM \"{name}\"('x')")
 
 
-def test_what_may_be_used_is_there() -> None:
+def test_permitted_functions_exist_in_duckdb() -> None:
     known = {
         name.lower() for (name,) in duckdb.sql("SELECT function_name FROM duckdb_functions()").fetchall()
     }

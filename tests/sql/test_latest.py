@@ -44,7 +44,7 @@ def named(caller: Caller, name: str) -> NamedTable:
     return named_table
 
 
-def test_it_has_the_newest_version_of_each_that_is_there(caller: Caller) -> None:
+def test_the_latest_state_has_the_newest_version_of_each_existing_entity(caller: Caller) -> None:
     owner, people = caller.owner, f"SELECT id, people FROM {LATEST} ORDER BY id"
     nothing = answer_of(caller, f"FROM {LATEST}")
     assert (nothing["rows"], nothing["snapshots"]) == ([], {SLUG: None})
@@ -81,7 +81,7 @@ def test_it_has_the_newest_version_of_each_that_is_there(caller: Caller) -> None
     assert (refused.status_code, "slug" in refused.json()["fix"]) == (422, True)
 
 
-def test_it_is_there_for_entities_of_ones_own_alone(
+def test_only_own_datasets_of_entities_have_a_latest_state(
     caller: Caller, new_caller: Callable[..., Caller]
 ) -> None:
     other = new_caller(owner=make_owner())
@@ -92,7 +92,7 @@ def test_it_is_there_for_entities_of_ones_own_alone(
     assert "events have no latest state" in answer.json()["detail"]
 
 
-def test_agents_can_list_and_query_it(caller: Caller) -> None:
+def test_agents_can_list_and_query_the_latest_state(caller: Caller) -> None:
     caller.owner.send(entity("DE", people=83))
     ingest(caller.owner)
 
@@ -111,7 +111,7 @@ def test_agents_can_list_and_query_it(caller: Caller) -> None:
     assert ran["freshness"][SLUG], "when something landed in the log"
 
 
-def test_whose_name_it_is(caller: Caller) -> None:
+def test_a_dataset_named_latest_wins_over_the_latest_state_and_a_rollup(caller: Caller) -> None:
     """A dataset's of that name, older than the rule for names; then the latest state's; then a rollup's."""
     tenant = caller.owner.tenant
     row = (

@@ -201,7 +201,7 @@ def test_files_are_counted_as_engines_spell_it(
     assert manifests.check(database, files.listing_of(manifest, **{spelling: FILES + 1}), ()), "not counted"
 
 
-def test_what_all_manifests_become_is_limited(
+def test_the_total_size_and_number_of_manifests_are_limited(
     database: duckdb.DuckDBPyConnection, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = files.manifest("a"), files.manifest("b")
@@ -218,7 +218,7 @@ def test_what_all_manifests_become_is_limited(
 
 
 @pytest.mark.parametrize("name", ["a*", "a?", "a[b]"])
-def test_what_duckdb_takes_for_a_pattern_is_not_read_unchecked(
+def test_a_manifest_named_like_a_pattern_is_refused(
     database: duckdb.DuckDBPyConnection, files: Files, name: str
 ) -> None:
     with pytest.raises(ValueError, match="list of manifests as a pattern"):
@@ -238,7 +238,7 @@ def test_verdicts_last_a_while() -> None:
 
 
 @pytest.mark.parametrize("answered", [None, 7, "0" * 16, {"a": 1}, [7, None, "short", "0" * 17]])
-def test_what_else_a_process_answers_is_no_verdict(answered: object) -> None:
+def test_an_invalid_answer_of_a_process_is_not_a_verdict(answered: object) -> None:
     verdicts = Verdicts()
     verdicts.add("s3://a/", answered, now=0)
     assert verdicts.of("s3://a/", now=0) == []

@@ -320,7 +320,7 @@ def scan(at: str) -> str:
     ],
     ids=lambda off: "without " + " ".join(off) if off else "all layers",
 )
-def test_each_layer_holds_alone(
+def test_each_layer_of_the_sandbox_stops_the_traps_alone(
     two: Two, outside: Outside, forged: dict[str, tuple[str, str]], off: tuple[str, ...]
 ) -> None:
     """DuckDB's locks; the key and Landlock; and the key alone, for what is in the object store."""
@@ -338,7 +338,7 @@ def test_each_layer_holds_alone(
 
 
 @pytest.mark.slow
-def test_these_traps_work_where_nothing_stops_them(
+def test_the_traps_work_without_the_sandbox(
     two: Two, outside: Outside, forged: dict[str, tuple[str, str]]
 ) -> None:
     """With the store's root key, no locks and no Landlock: else the tests above would show nothing."""
@@ -418,7 +418,9 @@ def test_metadata_that_would_become_much_in_memory_is_refused(catalog: Api, two:
     assert two.lake.client.get("/v1/namespaces/own/tables/heavy").status_code >= 400
 
 
-def test_a_damaged_list_of_manifests_is_no_empty_table(catalog: Api, two: Two, caller: Caller) -> None:
+def test_a_damaged_manifest_list_is_an_error_and_not_an_empty_table(
+    catalog: Api, two: Two, caller: Caller
+) -> None:
     """DuckDB takes what it cannot decode for the list's end, and unpacks a bomb for half a minute."""
     table = two.make(catalog, "listed", MINE)
     location = str(table.current_snapshot().manifest_list)  # type: ignore[union-attr]
@@ -440,7 +442,7 @@ def test_a_damaged_list_of_manifests_is_no_empty_table(catalog: Api, two: Two, c
     assert ask(caller, "FROM own.listed").json()["rows"] == [{"id": MINE}]
 
 
-def test_a_damaged_manifest_is_no_shorter_table(
+def test_a_damaged_manifest_is_an_error_and_not_a_shorter_table(
     catalog: Api, two: Two, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it has been whole, the next query does not read it again before DuckDB does."""

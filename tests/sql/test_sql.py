@@ -146,7 +146,7 @@ def test_explain_tells_the_plan_and_reads_nothing(caller: Caller) -> None:
     assert "ICEBERG_SCAN" in plan["explain_value"]
 
 
-def test_what_is_another_tenants_is_not_there(
+def test_tables_and_queries_of_another_tenant_are_absent(
     lake: Lake, caller: Caller, new_caller: Callable[..., Caller]
 ) -> None:
     other = new_caller(owner=lake.other)
@@ -286,17 +286,17 @@ def test_an_id_that_a_running_query_has_is_refused_at_once(lake: Lake, caller: C
     assert [query(caller, "SELECT 1", query_id=name).status_code for name in (".", "..", ".a")] == [422] * 3
 
 
-def test_the_watch_for_cancelled_queries_goes_on_after_an_error(
+def test_the_watch_for_cancelled_queries_continues_after_an_error(
     lake: Lake, caller: Caller, api: Api, at: AtPoint
 ) -> None:
-    """Whatever the error is: else no query would be cancelled any more, and no key's end would end one."""
+    """After any error: else no query would be cancelled again, by request or by the end of its key."""
 
     def failing() -> None:
         raise RuntimeError("of a kind that nobody expects")
 
     failed = at("sql.look", failing)
     thread, answers = in_background(caller, api, "after-an-error")
-    wait(lambda: bool(failed), "nobody looked")
+    wait(lambda: bool(failed), "the watch did not run")
     audit.cancel(lake.owner.tenant, "after-an-error")
     thread.join(PATIENCE_S)
     assert answers[0].status_code == 409
@@ -311,10 +311,10 @@ def test_a_key_that_ends_ends_its_queries(lake: Lake, new_caller: Callable[..., 
     assert query(doomed, "SELECT 1").status_code == 401
 
 
-def test_a_caller_who_leaves_ends_its_query(lake: Lake, caller: Caller, api: Api) -> None:
+def test_a_caller_that_disconnects_ends_its_query(lake: Lake, caller: Caller, api: Api) -> None:
     with closing(api.begin(caller.key.text, "/v1/sql", {"sql": ENDLESS, "query_id": "left"})):
         begun(caller, "left")
-    wait(lambda: state_of(lake.owner, "left") != "running", "the query goes on")
+    wait(lambda: state_of(lake.owner, "left") != "running", "the query continues")
     assert state_of(lake.owner, "left") == "cancelled"
 
 
@@ -366,7 +366,7 @@ def test_tenants_take_turns_and_time_is_limited(
     assert all("longer than the 1 s" in answer.json()["detail"] for answer in late)
 
 
-def test_without_landlock_there_is_no_sql_unless_a_setting_says_so(
+def test_sql_without_landlock_is_refused_unless_a_setting_permits_it(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pulse_resources.process.landlock.version", lambda: 3)
@@ -427,7 +427,7 @@ def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("off", [pytest.param((), marks=pytest.mark.slow), ("gate",)])
-def test_the_key_of_the_object_store_does_not_come_out(lake: Lake, off: tuple[str, ...]) -> None:
+def test_sql_does_not_reveal_the_key_of_the_object_store(lake: Lake, off: tuple[str, ...]) -> None:
     store, port = place()
     with processes(off, port=port) as made:
         for sql in (
@@ -477,7 +477,7 @@ def test_a_store_that_vends_no_key_is_named(lake: Lake, caller: Caller) -> None:
     assert query(caller, "SELECT count(*) AS n FROM orders").status_code == 200
 
 
-def test_a_key_that_its_tenant_has_revoked_is_taken_anew(lake: Lake, caller: Caller) -> None:
+def test_a_query_replaces_a_revoked_storage_key(lake: Lake, caller: Caller) -> None:
     """Queries failed for as long as the key was cached, ten minutes."""
     text = "SELECT count(*) AS n FROM orders"
     before = query(caller, text)

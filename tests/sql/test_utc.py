@@ -261,7 +261,7 @@ def test_no_caller_may_name_a_macro_and_volatile_functions_are_called_once() -> 
         "FROM moments PIVOT (max(t::DATE) FOR o IN ('2024-01-01 00:00:00+00'))",
     ],
 )
-def test_what_is_left_as_it_is_written(sql: str) -> None:
+def test_a_query_without_a_faster_form_is_unchanged(sql: str) -> None:
     assert GATE.check(sql).faster is None
 
 
@@ -305,7 +305,7 @@ def test_columns_keep_their_names(made: Processes) -> None:
         f"SELECT (t + INTERVAL '300000 years')::VARCHAR AS d FROM {TABLE}",
     ],
 )
-def test_what_fails_says_what_it_says_without_macros(made: Processes, sql: str) -> None:
+def test_a_failing_query_has_the_same_error_as_without_macros(made: Processes, sql: str) -> None:
     with pytest.raises(duckdb.Error) as usual:
         DATABASE.execute(sql).fetchall()
     with pytest.raises(UserError) as error:

@@ -74,7 +74,7 @@ def test_every_type_is_in_json_and_csv(made: Processes) -> None:
     assert "1 year 2 months -2 days 00:00:03.5" in line
 
 
-def test_what_was_written_is_read_as_the_same(made: Processes) -> None:
+def test_duckdb_reads_a_written_text_as_the_same_value(made: Processes) -> None:
     """Also where JSON has no form of its own for it: DuckDB's is one that DuckDB reads."""
     for expression, written in IN_JSON.items():
         if isinstance(written, str):
@@ -126,7 +126,9 @@ def test_a_number_of_39_digits_is_named_with_its_column(made: Processes, media_t
 
 
 @pytest.mark.parametrize("expression", ["1::VARIANT", "[" * 100 + "1" + "]" * 100])
-def test_what_has_no_form_is_no_lack_of_memory(made: Processes, expression: str) -> None:
+def test_a_value_without_a_json_form_is_not_reported_as_lack_of_memory(
+    made: Processes, expression: str
+) -> None:
     with pytest.raises(UserError, match="the result cannot be written as application/json") as refused:
         ask(made, f"SELECT {expression} AS x")
     assert "memory" not in str(refused.value)

@@ -176,7 +176,7 @@ def test_a_dataset_without_a_state_brings_none(owner: Owner) -> None:
     assert state(other) == {}
 
 
-def test_what_cannot_be_a_state_is_refused_with_words(owner: Owner) -> None:
+def test_an_invalid_state_declaration_is_refused(owner: Owner) -> None:
     for by in ("amount", "address", "id", "nobody"):
         with pytest.raises(UserError, match="text or an integer"):
             declare(owner, by)
@@ -267,7 +267,7 @@ def test_a_build_that_an_erasure_overtakes_brings_nothing_back(owner: Owner, at:
     assert declared_states.find(owner.tenant, "orders").complete
 
 
-def test_what_a_backfill_lands_is_in_the_state(owner: Owner) -> None:
+def test_events_landed_by_a_backfill_are_in_the_state(owner: Owner) -> None:
     declare(owner)
     owner.send(event("a", country="DE", count=1), event("b", country="FR", count=1.5))
     ingest(owner)

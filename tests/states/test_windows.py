@@ -181,7 +181,7 @@ def test_a_batch_on_its_way_when_windows_are_declared_is_counted_once(owner: Own
 
 
 @pytest.mark.slow
-def test_what_settles_during_a_build_is_counted_once(
+def test_events_that_settle_during_a_build_are_counted_once(
     owner: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_rows, "PIECE", 1)
@@ -241,7 +241,7 @@ def test_a_build_does_not_wait_for_a_batch_that_holds_the_state(owner: Owner) ->
     agree(owner)
 
 
-def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
+def test_an_interrupted_build_continues_and_two_builds_count_once(
     owner: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_rows, "PIECE", 1)
@@ -273,7 +273,7 @@ def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
 
 
 @pytest.mark.slow
-def test_a_build_that_an_erasure_overtakes_begins_anew(owner: Owner, at: AtPoint) -> None:
+def test_a_build_overtaken_by_an_erasure_starts_again(owner: Owner, at: AtPoint) -> None:
     owner.send(at_minute("a", 1, amount=1), at_minute("b", 2, country="FR", amount=7.5))
     ingest(owner)
     at("window_build.read", lambda: erasure.erase(owner.tenant, "orders", "country=FR"))
@@ -282,7 +282,7 @@ def test_a_build_that_an_erasure_overtakes_begins_anew(owner: Owner, at: AtPoint
 
 
 @pytest.mark.slow
-def test_an_erasure_of_the_newest_event_brings_back_what_was_too_old(owner: Owner) -> None:
+def test_erasing_the_newest_event_restores_minutes_that_were_too_old(owner: Owner) -> None:
     declare(owner)
     owner.send(
         at_minute("a", 0, amount=1),
@@ -311,9 +311,7 @@ def buckets(owner: Owner) -> list[tuple[int, int]]:
         return connection.execute(query, [minute(START)]).fetchall()
 
 
-def test_what_a_backfill_lands_is_counted_and_a_crash_before_the_build_is_seen(
-    owner: Owner, at: AtPoint
-) -> None:
+def test_events_of_a_backfill_are_counted_after_a_crash_before_the_build(owner: Owner, at: AtPoint) -> None:
     declare(owner, sums=("amount",))
     owner.send(event("a", country="DE", count=1, amount=0.1), event("b", country="DE", count=1.5, amount=0.2))
     ingest(owner)
@@ -350,7 +348,7 @@ def test_an_event_that_claims_to_be_of_the_future_moves_no_window(owner: Owner) 
     assert [window and window.events for window in shown.windows.values()] == [1, 1, 1]
 
 
-def test_without_room_the_oldest_minutes_go_and_what_is_left_is_exact(owner: Owner) -> None:
+def test_a_full_state_drops_the_oldest_minutes_and_keeps_exact_counts(owner: Owner) -> None:
     declare(owner, max_buckets=4)
     numbers = (0, 1, 100, 1_200, 1_300)
     owner.send(*(at_minute(f"e-{number}", number, amount=1) for number in numbers))
@@ -367,7 +365,7 @@ def test_without_room_the_oldest_minutes_go_and_what_is_left_is_exact(owner: Own
 
 
 @pytest.mark.slow
-def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
+def test_windows_are_complete_again_once_a_limit_is_raised(owner: Owner) -> None:
     declare(owner, max_buckets=4)
     owner.send(*(at_minute(f"at-once-{key}", 1_400, country=key) for key in ("DE", *"abcd")))
     ingest(owner)
@@ -406,7 +404,7 @@ def agree_but_for_room(owner: Owner) -> None:
     assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []
 
 
-def test_what_cannot_be_windows_is_refused_with_words(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_windows_declaration_is_refused(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     for sums in (("country",), ("active",), ("nobody",), ("address",)):
         with pytest.raises(UserError, match="only properties of the schema that are numbers"):
             declare(owner, sums=sums)

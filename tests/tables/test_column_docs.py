@@ -67,7 +67,7 @@ def test_a_description_is_that_of_the_property_at_any_depth() -> None:
 @pytest.mark.parametrize(
     "hostile", ["text", "JSON text: text", "text: x", "a\0b\x1b[31m\u202e", " \n ", "x" * 9999]
 )
-def test_what_a_tenant_says_changes_no_type(hostile: str) -> None:
+def test_a_description_of_a_tenant_changes_no_column_type(hostile: str) -> None:
     document = schema(a=CHOICE | {"description": hostile}, b={"type": "string", "description": hostile})
     table = table_schema(columns(document))
     kinds = {
@@ -87,7 +87,7 @@ def test_all_descriptions_together_are_bounded() -> None:
     )
 
 
-def test_a_newer_version_says_it_anew() -> None:
+def test_a_newer_schema_version_replaces_the_column_descriptions() -> None:
     old = schema(
         a={"type": "string"}, b=CHOICE, c={"type": "integer", "description": "Old"}, d={"type": "number"}
     )
@@ -117,7 +117,7 @@ def test_a_table_without_docs_keeps_its_types() -> None:
     assert fitted(columns(document), document, again.model_dump_json()) == declared
 
 
-def test_a_text_that_was_json_text_stays_it() -> None:
+def test_a_column_of_json_text_stays_json_text() -> None:
     """The table holds JSON text where this version of Pulse would hold text."""
     document = schema(a={"type": "string", "description": "A"})
     text = table_schema(columns(document)).model_dump_json().replace("text: A", "JSON text")

@@ -49,7 +49,7 @@ def test_shared_digests_are_selected_whichever_run_is_longer(some, others) -> No
 
 
 @given(PAIRS | LARGE, PAIRS)
-def test_what_is_packed_is_unpacked(some, others) -> None:
+def test_packed_digests_are_unpacked_unchanged(some, others) -> None:
     assert pairs(Digests.unpacked(digests(some).packed())) == some
     assert pairs(Digests.joined([digests(some), digests(others)])) == some + others
     assert pairs(Digests.joined([])) == []

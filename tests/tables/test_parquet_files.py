@@ -53,7 +53,7 @@ class Full(io.RawIOBase):
 
 
 @pytest.mark.parametrize("most", [0, 100, 1_000])
-def test_an_error_while_a_file_is_written_stays_the_error_that_it_is(most: int) -> None:
+def test_an_error_while_a_file_is_written_is_raised_unchanged(most: int) -> None:
     rows = pa.table({"a": ["x" * 1_000] * 1_000, "b": list(range(1_000))})
     sink = pa.PythonFile(Full(most), mode="w")
 

@@ -128,7 +128,7 @@ def test_columns_of_a_choice_are_typed_at_the_door() -> None:
     assert at_the_door(follows, payloads) == in_a_batch(follows, payloads)
 
 
-def test_a_date_that_is_none_is_refused_with_its_place() -> None:
+def test_an_invalid_date_is_refused_with_its_pointer() -> None:
     ((index, reason, pointer, detail),) = at_the_door(
         dataset(SCHEMA), [event('{"country": "DE"}'), event('{"country": "DE", "signup_at": "19.11.2026"}')]
     )
@@ -172,7 +172,7 @@ def test_an_ordinary_event_never_reaches_arrow(monkeypatch: pytest.MonkeyPatch) 
         ("1e-99999999999999999999", None),
     ],
 )
-def test_an_integer_is_what_its_digits_say_or_refused(token: str, integer: int | None) -> None:
+def test_an_integer_has_its_exact_value_or_is_refused(token: str, integer: int | None) -> None:
     integers = {"type": "array", "items": {"type": "integer"}}
     follows = dataset({"type": "object", "properties": {"a": {"type": "integer"}, "b": integers}})
     for name, written in (("a", token), ("b", f"[1, {token}]")):

@@ -332,7 +332,7 @@ def test_a_planted_difference_is_noticed(planted: str, monkeypatch: pytest.Monke
     assert different({"type": "object", "properties": {"a": fragment}}) != []
 
 
-def test_a_pattern_that_is_taken_as_it_stands_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_notices_a_pattern_with_a_wrong_end_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "END", "$")
     assert different(
         {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[A-Z]{3}$"}}}
@@ -408,7 +408,7 @@ def test_events_that_are_decoded_in_one_call_are_those_of_their_payloads(payload
     assert decoder.all(b"\n".join([WHOLE] * 3), 3) is not None
 
 
-def test_datasets_that_are_not_plain_leave_the_others_theirs() -> None:
+def test_a_dataset_that_is_not_plain_does_not_take_the_decoder_of_others() -> None:
     nested = {
         "type": "object",
         "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}},

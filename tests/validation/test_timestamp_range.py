@@ -24,7 +24,7 @@ def dated(event_id: str, timestamp: str, **data: object) -> bytes:
     return json.dumps(json.loads(event(event_id, **data)) | {"timestamp": timestamp}).encode()
 
 
-def test_the_door_refuses_them_and_says_what_it_would_take(caller: Caller) -> None:
+def test_the_door_refuses_a_timestamp_out_of_range_and_names_the_range(caller: Caller) -> None:
     uri = registry.find_dataset(caller.owner.tenant, "orders").schema_uri
     registry.create_dataset(caller.owner.tenant, "kept", uri, on_invalid=OnInvalid.DEAD_LETTER)
     answer = caller.collect([sample("good"), sample("far") | {"timestamp": FAR}])
@@ -41,7 +41,7 @@ def test_the_door_refuses_them_and_says_what_it_would_take(caller: Caller) -> No
     assert [row["id"] for row in caller.owner.rows()] == ["good"]
 
 
-def test_they_are_dead_letters_until_the_range_is_wider_and_what_landed_stays_landed(owner: Owner) -> None:
+def test_timestamps_out_of_range_are_dead_letters_until_the_range_is_wider(owner: Owner) -> None:
     with with_settings(**ANY_TIME):
         owner.send(dated("landed", FAR))
         ingest(owner)
@@ -67,8 +67,8 @@ def test_they_are_dead_letters_until_the_range_is_wider_and_what_landed_stays_la
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_a_replay_is_judged_by_when_it_is_published_anew(owner: Owner) -> None:
-    """A sender's clock was ahead: by the time that somebody replays, the moment has come."""
+def test_a_replay_is_judged_by_the_time_of_its_new_publication(owner: Owner) -> None:
+    """A sender's clock was ahead: by the time of the replay, the moment has passed."""
     with with_settings(INGEST__TIMESTAMP_AHEAD_SECONDS=0):
         owner.send(event("a", dataset="later"))
         ingest(owner)

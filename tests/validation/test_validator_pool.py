@@ -89,7 +89,7 @@ def share(judged: Validator, *payloads: bytes) -> float:
 # the drain ---------------------------------------------------------------------------------------
 
 
-def test_in_a_chunk_the_neighbours_of_a_dear_event_land() -> None:
+def test_neighbours_of_an_expensive_event_in_a_chunk_land() -> None:
     scope = Scope(TENANT, (dataset(SCHEMA), dear()))
     payloads = [cheap("1"), event("2", "dear", a=TINY), cheap("3"), event("4", "dear", a=TINY[:9])]
     conformed = TopicConformer(scope, "batch", LIMITS).chunk(messages(payloads))
@@ -101,7 +101,7 @@ def test_in_a_chunk_the_neighbours_of_a_dear_event_land() -> None:
     assert landed == {"orders": ["1", "3"], "dear": ["4"]}
 
 
-def test_what_landed_before_is_judged_however_long_it_takes() -> None:
+def test_events_that_landed_before_are_judged_without_a_time_limit() -> None:
     payload = event("1", "dear", a=TINY[:5_000])
     assert isinstance(judge(replace(LIMITS, validation_seconds=0.05)).payload(payload), Refusal)
     assert isinstance(judge(UNLIMITED).payload(payload), dict)
@@ -118,7 +118,7 @@ def test_aside_the_verdicts_are_the_same() -> None:
         assert aside.payload(payload) == inline.payload(payload)
 
 
-def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> None:
+def test_neighbours_of_an_event_that_takes_much_memory_in_a_chunk_land() -> None:
     """A million lists take some 100 MB while they are judged, whatever becomes of them."""
     limits = replace(UNLIMITED, validation_seconds=60, validation_memory_bytes=64 * MB)
     payloads = [cheap("1"), event("2", "dear", a=[[]] * 1_000_000), event("3", "dear", a=TINY[:2_000])]
@@ -133,7 +133,7 @@ def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> 
 
 
 @pytest.mark.parametrize("values", [100, 1_000], ids=["judged at once", "judged aside"])
-def test_many_dear_events_of_a_batch_take_a_bounded_time(values: int) -> None:
+def test_many_expensive_events_of_a_batch_take_a_bounded_time(values: int) -> None:
     """Each may be judged, all of them would take minutes; what is not dear lands, before and after."""
     limits = replace(LIMITS, validation_seconds=60, batch_validation_seconds=0.1)
     scope = Scope(TENANT, (dataset(SCHEMA), dear()))
@@ -186,7 +186,7 @@ async def beside(
 
 
 @pytest.mark.parametrize("on_invalid", ["refuse", "dead_letter"])
-def test_at_the_door_the_event_loop_goes_on(on_invalid: str) -> None:
+def test_the_event_loop_stays_responsive_at_the_door(on_invalid: str) -> None:
     payloads = [cheap("1"), event("2", "dear", a=TINY), cheap("3")]
     verdicts, ticks, ended = asyncio.run(beside(judge(on_invalid=on_invalid), payloads, judge()))
     (notable,) = verdicts.notable
@@ -207,7 +207,7 @@ def test_many_events_that_may_each_be_judged_at_once_let_others_in_between() -> 
     assert ticks >= 5
 
 
-def test_judging_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_continues_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is sent back and forth, and however often, the verdicts are the same and in order."""
     judged = judge(on_invalid="dead_letter")
     payloads = [cheap("1"), event("2", "dear", a=TINY), event("3", "orders", country=5), b"no", cheap("5")]
@@ -231,7 +231,7 @@ def test_judging_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> 
     assert validation.count == len(payloads)
 
 
-def test_a_large_request_gives_up_its_process_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_request_yields_its_process_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker process does, in this one: parts of a request give what the whole gives."""
     scope = Scope(TENANT, (dataset(SCHEMA),))
     payloads = [cheap("1"), event("2", "orders", country=5), *(cheap(str(n)) for n in range(3, 6_000))]
@@ -311,7 +311,7 @@ def most_memory(pool: ValidatorPool) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def test_what_many_schemas_leave_in_a_worker_is_bounded_and_nobodys_verdict(workers: ValidatorPool) -> None:
+def test_memory_of_many_schemas_in_a_worker_is_bounded(workers: ValidatorPool) -> None:
     check_document(matched(0, 0)[0], Bound())
     processes: list[int] = []
     while len(set(processes)) < 2:
@@ -322,7 +322,7 @@ def test_what_many_schemas_leave_in_a_worker_is_bounded_and_nobodys_verdict(work
         assert len(processes) < 9, "one process kept what all of them left"
 
 
-def test_what_many_events_leave_of_a_schema_is_bounded(workers: ValidatorPool) -> None:
+def test_memory_of_many_events_of_a_schema_is_bounded(workers: ValidatorPool) -> None:
     for seed in range(4):
         document, payload = matched(0, seed)
         assert workers.rejected(document, payload, 60, 512 * MB)[0] is None

@@ -314,7 +314,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]]
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_incompatible_change_says_where_and_what(name: str) -> None:
+def test_an_incompatible_change_has_a_pointer_and_a_reason(name: str) -> None:
     old, new, expected = REFUSED[name]
     actual = incompatibilities(old, new)
     assert [(entry.pointer, entry.change) for entry in actual] == expected
@@ -451,7 +451,7 @@ def any_value(chance: random.Random, depth: int = 0) -> Any:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.sample(5)
-def test_what_is_compatible_accepts_what_was_accepted(seed: int) -> None:
+def test_a_compatible_schema_accepts_all_events_of_the_old_one(seed: int) -> None:
     """Random schemas, random changes, random events: no event is refused after a compatible move.
 
     An event with a property that was added is left out: such a property is allowed by definition.

@@ -140,7 +140,7 @@ COLUMNS: dict[str, tuple[Schema, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_columns_are_the_union_of_what_is_declared(name: str) -> None:
+def test_columns_are_the_union_of_all_declarations(name: str) -> None:
     document, expected = COLUMNS[name]
     assert types(document) == expected
 
@@ -260,7 +260,7 @@ def test_a_table_keeps_the_columns_that_it_has() -> None:
 # bundles ---------------------------------------------------------------------------------------------
 
 
-def test_a_bundle_has_what_can_be_reached_and_pointers_to_it() -> None:
+def test_a_bundle_contains_only_reachable_definitions() -> None:
     document = {
         "$schema": DRAFT_7,
         "$ref": "#/definitions/e",
@@ -307,7 +307,7 @@ def test_a_bundle_has_what_can_be_reached_and_pointers_to_it() -> None:
         (schema(properties={"a": {"not": {"pattern": r"^\[[]a]$"}}}), r"has \[\], which engines"),
     ],
 )
-def test_what_is_refused_says_what_to_write(document: Schema, says: str) -> None:
+def test_a_refused_schema_form_has_a_fix(document: Schema, says: str) -> None:
     with pytest.raises(UserError, match=says) as refused:
         check_document(json.dumps(document), Bound())
     assert refused.value.fix
@@ -344,7 +344,7 @@ def test_the_cost_of_choices_with_a_discriminator_is_that_of_one() -> None:
         check_document(json.dumps(loose), Bound())
 
 
-def test_what_breaks_a_choice_is_located_in_it() -> None:
+def test_a_violation_of_a_choice_is_located_inside_the_choice() -> None:
     text = json.dumps({"oneOf": [choice("x", a=STRING), choice("y", a=INTEGER)]})
     assert violation(text, {"kind": "y", "a": "s"}) == ("/a", '"s" is not of type "integer"')
     assert violation(text, {"kind": "z"}) == ("/kind", '"z" is not one of "x" or "y"')
@@ -373,7 +373,7 @@ IS_NO_INTEGER = '"s" is not of type "integer"'
         ({"oneOf": [A | {"required": ["u"]}]}, LONG | {"x": 1}, "", '"u" is a required property'),
     ],
 )
-def test_what_breaks_the_nearest_choice_is_located(
+def test_a_violation_is_located_in_the_nearest_choice(
     document: dict[str, Any], data: dict[str, Any], pointer: str, message: str | None
 ) -> None:
     actual = violation(json.dumps({"type": "object"} | document), data)
@@ -381,14 +381,14 @@ def test_what_breaks_the_nearest_choice_is_located(
     assert (actual[0], message or actual[1]) == (pointer, actual[1])
 
 
-def test_the_detail_of_a_violation_is_brief_and_says_what_is_wrong() -> None:
+def test_the_detail_of_a_violation_is_brief_and_names_the_fault() -> None:
     actual = violation(json.dumps({"oneOf": [A, A]}), LONG | {"x": 1})
     assert actual is not None
     assert len(actual[1]) < 700
     assert actual[1].endswith("is valid under more than one of the schemas listed in the 'oneOf' keyword")
 
 
-def test_in_a_large_event_what_breaks_a_choice_is_located() -> None:
+def test_a_violation_of_a_choice_is_located_in_a_large_event() -> None:
     """Errors are collected of choices that are not told apart, of which there is one small one."""
     part = choice("x", a={"items": INTEGER}, b={"oneOf": [STRING, NULL]})
     text = json.dumps({"allOf": [{"properties": {"a": {}}}] * 40, "oneOf": [part, choice("y")]})
@@ -582,7 +582,7 @@ def test_a_violation_of_a_pattern_that_is_not_replaced_keeps_its_message() -> No
 
 
 @pytest.mark.parametrize("pattern", NOT_REWRITTEN)
-def test_a_pattern_that_other_keywords_cannot_say_has_none(pattern: str) -> None:
+def test_a_pattern_without_equivalent_keywords_is_not_replaced(pattern: str) -> None:
     assert equivalent(pattern) is None
 
 
@@ -625,7 +625,7 @@ def test_items_are_equal_where_the_validator_holds_them_for_equal(items: list[An
     assert ours.is_valid(items) == plain.is_valid(items)
 
 
-def test_memory_that_comparing_items_takes_is_no_verdict() -> None:
+def test_lack_of_memory_while_comparing_items_gives_no_verdict() -> None:
     """The validator takes every exception for one; as where it gets no memory itself, the process ends."""
     program = (
         "import resource\n"

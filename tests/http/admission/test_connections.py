@@ -80,7 +80,7 @@ def problem(answer: bytes) -> tuple[int, str]:
     return document["status"], document["type"].rpartition(":")[2]
 
 
-def test_half_sent_heads_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_sent_heads_do_not_block_other_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """One address has its share, all have theirs, what watches has a way of its own; and none of it lasts."""
     watched, late = ports.choose_any(()), threading.Event()
     limits = {"max_connections": 12, "max_connections_per_address": 8, "head_seconds": 3_600.0}
@@ -149,7 +149,7 @@ def sent_until_it_breaks(connection: socket.socket, piece: bytes) -> int:
     ],
     ids=["length", "chunks", "trailers"],
 )
-def test_a_body_that_nobody_reads_ends_at_the_limit(start: bytes, piece: bytes) -> None:
+def test_an_unread_body_ends_at_the_limit(start: bytes, piece: bytes) -> None:
     with serving(max_body_bytes=100_000) as address, connect(address) as connection:
         connection.sendall(HEAD.replace(b"/v1/collect", b"/refused") + start)
         sent = sent_until_it_breaks(connection, piece)
@@ -176,8 +176,8 @@ def test_a_body_in_small_chunks_is_whole() -> None:
 
 
 @pytest.mark.parametrize("path", [b"/v1/collect", b"/refused"], ids=["read", "refused"])
-def test_trailers_are_no_headers(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads them: as headers they have thirty times their size, and say what nobody checked."""
+def test_trailers_are_not_kept_as_headers(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No code reads them: as headers they take thirty times their size, and are not checked."""
     kept = list[bytes]()
 
     def note(self: HttpToolsProtocol, name: bytes, value: bytes) -> None:
@@ -193,7 +193,7 @@ def test_trailers_are_no_headers(path: bytes, monkeypatch: pytest.MonkeyPatch) -
     assert set(kept) == {b"host", b"transfer-encoding"}
 
 
-def test_who_does_not_read_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_the_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     lost, connection_lost = threading.Event(), connections.BoundedProtocol.connection_lost
 
     def recorded_loss(protocol: connections.BoundedProtocol, error: Exception | None) -> None:
@@ -282,7 +282,7 @@ def test_a_connection_that_is_refused_again_and_again_rests(monkeypatch: pytest.
     assert min(rests) > 0.4
 
 
-def test_what_is_no_http_is_a_problem_document() -> None:
+def test_bytes_that_are_not_http_get_a_problem_document() -> None:
     with serving() as address, connect(address) as connection:
         connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         assert problem(rest(connection)) == (400, "malformed")
@@ -299,12 +299,12 @@ def test_what_is_no_http_is_a_problem_document() -> None:
         ("fe80::1%eth0", "fe80::2%eth0", True),
     ],
 )
-def test_whom_a_connection_counts_for(one: str, other: str, same: bool) -> None:
+def test_a_connection_counts_for_its_address_or_network(one: str, other: str, same: bool) -> None:
     assert (address_of(one) == address_of(other)) is same
 
 
 @pytest.mark.parametrize(("path", "limit"), [("refused", "MAX_REFUSED"), ("taken", "MAX_OPENED")])
-def test_what_an_address_opens_beyond_its_limits_waits_in_turn(
+def test_connections_beyond_the_limits_of_an_address_wait_in_turn(
     path: str, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection for each request changes nothing; other addresses notice nothing."""

@@ -17,7 +17,7 @@ async def one(pace: Pace, address: str | None, begun: list[str]) -> None:
     begun.append(str(address))
 
 
-def test_another_address_goes_between() -> None:
+def test_a_request_of_another_address_is_served_between_those_of_a_crowd() -> None:
     async def run() -> list[str]:
         pace, begun = Pace(), []
         crowd = [asyncio.create_task(one(pace, "crowd", begun)) for _ in range(100)]
@@ -35,7 +35,7 @@ def test_another_address_goes_between() -> None:
     assert (begun.count("crowd"), begun.count("neighbour")) == (100, 1)
 
 
-def test_who_has_left_is_not_waited_for() -> None:
+def test_a_cancelled_request_does_not_delay_the_next() -> None:
     async def run() -> list[str]:
         pace, begun = Pace(), []
         tasks = [asyncio.create_task(one(pace, "a", begun)) for _ in range(5)]

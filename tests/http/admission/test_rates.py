@@ -56,7 +56,7 @@ def test_a_rate_that_was_set_before_rates_had_bounds_is_waited_for(rate: float) 
     assert rates.take(tenant, "requests", 1, rate) == pytest.approx(4 / SLOWEST, rel=0.01)
 
 
-def test_what_cannot_be_a_rate_is_refused() -> None:
+def test_a_rate_outside_the_bounds_is_refused() -> None:
     for rate in (-1, 0, SLOWEST, 2.5, FASTEST):
         assert NewLimits.model_validate({"requestsPerSecond": rate}).requests_per_second == rate
     for rate in (5e-324, 1e-300, SLOWEST / 2, -0.5, -2, 2 * FASTEST):
@@ -88,11 +88,11 @@ def test_a_refused_request_waits_an_hour_at_most() -> None:
     assert refused.value.headers["Retry-After"] == "3600"
 
 
-def test_who_asks_for_little_gets_it_beside_who_asks_for_all() -> None:
+def test_a_small_demand_is_met_beside_a_large_one() -> None:
     assert part(100, 5, [1_000]) == 5
     assert part(100, 1_000, [5]) == 95
     assert part(100, 1_000, []) == 100
-    assert part(100, 0, [20]) == 40, "of what nobody asks for each has an equal part"
+    assert part(100, 0, [20]) == 40, "unused parts of the rate are shared equally"
 
 
 # in one process, with looks by hand --------------------------------------------------------------
@@ -126,7 +126,7 @@ def doors(count: int) -> Iterator[list[Door]]:
         yield found
 
 
-def test_processes_that_are_asked_for_too_much_share_and_the_rest_is_theirs_alone(stack: Settings) -> None:
+def test_busy_processes_share_a_rate_and_a_single_one_gets_all_of_it(stack: Settings) -> None:
     with doors(3) as (a, b, c):
         assert max(door.share for door in (a, b, c)) <= 1 / 3
         a.ask(10**6)

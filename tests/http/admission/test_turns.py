@@ -63,7 +63,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_who_asks_for_much_waits_for_himself() -> None:
+def test_a_tenant_with_many_requests_waits_only_for_its_own() -> None:
     async def ask() -> None:
         work = Work(turns())
         await work.ask("a1", "a2", "a3", "a4", "a5", "a6")
@@ -85,7 +85,7 @@ def test_who_asks_for_much_waits_for_himself() -> None:
     asyncio.run(ask())
 
 
-def test_who_waits_too_long_or_goes_away_is_in_nobodys_way() -> None:
+def test_requests_that_time_out_or_are_cancelled_do_not_block_others() -> None:
     async def ask() -> None:
         work = Work(turns(running=1, seconds=0.05))
         await work.ask("a1", "a2", "b1", "b2")
@@ -186,7 +186,7 @@ def test_a_tenant_has_a_window_of_events_on_their_way() -> None:
     asyncio.run(ask())
 
 
-def test_what_is_long_is_done_in_a_process_and_so_is_what_follows_what_was_dear(
+def test_long_requests_and_those_after_expensive_ones_run_in_a_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rounds, "DEAR_S", 0.0)
@@ -242,7 +242,7 @@ def test_bodies_in_memory_are_bounded_in_all_and_for_one() -> None:
     assert (memory._all, memory._by) == (0, {})
 
 
-def test_who_leaves_before_the_body_has_come_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_before_its_body_is_not_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await Request(scope, receive).body()
 
