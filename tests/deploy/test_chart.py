@@ -185,6 +185,8 @@ def test_connections_of_the_pods_are_those_of_the_page() -> None:
 def test_versions_and_users_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert read_yaml(CHART / "Chart.yaml")["appVersion"] == project["version"]
+    released = project["version"].rpartition(".")[0]
+    assert f"Version {released}, not published." in (ROOT / "README.md").read_text()
     user = re.search(r"--uid (\d+) pulse", DOCKERFILE)
     assert user
     assert f"runAsUser: {user[1]}\n" in HELPERS
