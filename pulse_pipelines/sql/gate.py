@@ -184,7 +184,9 @@ def _table(node: Mapping[str, Any]) -> str:
 
 def _unread(message: str, text: str) -> UserError:
     if "Only SELECT" not in message:
-        return UserError(f"the SQL cannot be parsed: {message}")
+        return UserError(
+            f"the SQL cannot be parsed: {message}", fix="Correct it; docs/sql.md lists what can be used"
+        )
     fix = _ONE_QUERY
     if _PIVOT.search(text):
         fix = "Write PIVOT with its values: FROM t PIVOT (sum(x) FOR y IN ('a', 'b'))"
@@ -192,4 +194,4 @@ def _unread(message: str, text: str) -> UserError:
 
 
 def _refused(construct: str) -> UserError:
-    return UserError(f"{construct} cannot be used here", fix="docs/sql.md lists what can")
+    return UserError(f"{construct} cannot be used here", fix="docs/sql.md lists what can be used")
