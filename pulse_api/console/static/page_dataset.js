@@ -14,7 +14,7 @@ const ROWS = 100;
 const SYNCS = 10;
 const NO_STATE = 409; // the dataset exists, and no state is declared
 const FIRST = ["timestamp", "id", "_is_deleted"];
-const LAST = ["context", "trace_id", "schema_version", "tenant_id"];
+const LAST = ["tenant_id", "dataset_id"]; // the same in all rows
 
 export function showDataset(main, context) {
   const { segments: [, slug], signal, parameters } = context;
@@ -109,7 +109,7 @@ function rows(answer, dataset) {
   }
   const names = Object.keys(answer.rows[0]);
   const own = new Set(dataset.columns.map((column) => column.name));
-  const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) - 9 : own.has(name) ? 0 : LAST.includes(name) ? 1 : name.startsWith("_") ? 2 : 1);
+  const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) - 9 : own.has(name) ? 0 : LAST.includes(name) ? 3 : name.startsWith("_") ? 2 : 1);
   const ordered = [...names].sort((one, other) => rank(one) - rank(other));
   return grid(`Newest rows of ${dataset.slug}`, ordered, answer.rows);
 }
