@@ -65,7 +65,7 @@ export function time(moment, absent = "never") {
 }
 
 export function exact(moment) {
-  return moment.replace("T", " ").replace(/Z$|\+00:00$/, " UTC");
+  return moment.replace("T", " ").replace(/(\.\d{3})000/, "$1").replace(/Z$|\+00:00$/, " UTC");
 }
 
 /** Keep the relative times of the page right. */
