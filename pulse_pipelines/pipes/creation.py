@@ -16,6 +16,7 @@ from pulse_resources.postgres.locks import Lock
 from pulse_resources.settings import load_settings
 
 COUNT = "SELECT count(*) FROM pipes WHERE tenant_id = app_tenant()"
+EXISTS = "SELECT EXISTS (SELECT FROM pipes WHERE tenant_id = app_tenant() AND pipe = %s)"
 INSERT = """
 INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds, delivers, computes)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
@@ -35,7 +36,11 @@ def create(tenant: Tenant, definition: Definition) -> Pipe:
         Transient: the source does not answer.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        _admit(connection, tenant, 1)  # before a dataset is created for it
+        # Before a dataset is created, which would stay.
+        _admit(connection, tenant, 1)
+        ((is_taken,),) = connection.execute(EXISTS, [definition.pipe]).fetchall()
+    if is_taken:
+        raise _name_taken(tenant, definition)
     dataset = (checks.readable if definition.delivers else find_or_create)(tenant, definition)
     values = [tenant.tenant_id, definition.pipe, dataset.dataset_id, Jsonb(definition.document)]
     values += [definition.every_seconds, definition.delivers, sources.computes(tenant, definition)]
@@ -47,13 +52,24 @@ def create(tenant: Tenant, definition: Definition) -> Pipe:
             if not definition.delivers:  # positions of an earlier pipe of this name belong to its source
                 connection.execute(RESET, [definition.pipe])
     except psycopg.errors.UniqueViolation as error:
-        named = {"tenant": tenant.slug, "pipe": definition.pipe, "dataset": definition.dataset}
-        if error.diag.constraint_name == "pipes_that_bring":
-            fix = f"Delete that pipe (pulse pipe list {tenant.slug}), or choose another dataset"
-            raise AlreadyExists("another pipe writes this dataset", fix=fix, **named) from None
-        fix = f"Use it (pulse pipe status {tenant.slug} {definition.pipe}), or choose another name"
-        raise AlreadyExists("the tenant has a pipe with this name", fix=fix, **named) from None
+        if error.diag.constraint_name != "pipes_that_bring":
+            raise _name_taken(tenant, definition) from None
+        fix = f"Delete that pipe (pulse pipe list {tenant.slug}), or choose another dataset"
+        raise AlreadyExists(
+            "another pipe writes this dataset",
+            fix=fix,
+            tenant=tenant.slug,
+            pipe=definition.pipe,
+            dataset=definition.dataset,
+        ) from None
     return find(tenant, definition.pipe)
+
+
+def _name_taken(tenant: Tenant, definition: Definition) -> AlreadyExists:
+    fix = f"Use it (pulse pipe status {tenant.slug} {definition.pipe}), or choose another name"
+    return AlreadyExists(
+        "the tenant has a pipe with this name", fix=fix, tenant=tenant.slug, pipe=definition.pipe
+    )
 
 
 def _admit(connection: postgres.Connection, tenant: Tenant, more: int) -> None:

@@ -149,6 +149,8 @@ def test_an_unusable_source_is_refused_without_its_address(owned: Caller) -> Non
     assert owned.http.get("/v1/pipes").json() == {"pipes": []}
     assert owned.http.post("/v1/pipes", json=PIPE).status_code == 201
     assert refused(owned, {}) == (409, "the tenant has a pipe with this name")
+    assert refused(owned, {"dataset": "further"}) == (409, "the tenant has a pipe with this name")
+    assert owned.http.get("/v1/datasets/further").status_code == 404, "no dataset stays of what was refused"
     assert refused(owned, {"pipe": "other"}) == (409, "another pipe writes this dataset")
 
 
