@@ -38,9 +38,9 @@ def create(tenant: Tenant, definition: Definition) -> Pipe:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         # Before a dataset is created, which would stay.
         _admit(connection, tenant, 1)
-        ((is_taken,),) = connection.execute(EXISTS, [definition.pipe]).fetchall()
-    if is_taken:
-        raise _name_taken(tenant, definition)
+        ((exists,),) = connection.execute(EXISTS, [definition.pipe]).fetchall()
+    if exists:
+        raise _name_conflict(tenant, definition)
     dataset = (checks.readable if definition.delivers else find_or_create)(tenant, definition)
     values = [tenant.tenant_id, definition.pipe, dataset.dataset_id, Jsonb(definition.document)]
     values += [definition.every_seconds, definition.delivers, sources.computes(tenant, definition)]
@@ -53,7 +53,7 @@ def create(tenant: Tenant, definition: Definition) -> Pipe:
                 connection.execute(RESET, [definition.pipe])
     except psycopg.errors.UniqueViolation as error:
         if error.diag.constraint_name != "pipes_that_bring":
-            raise _name_taken(tenant, definition) from None
+            raise _name_conflict(tenant, definition) from None
         fix = f"Delete that pipe (pulse pipe list {tenant.slug}), or choose another dataset"
         raise AlreadyExists(
             "another pipe writes this dataset",
@@ -65,7 +65,7 @@ def create(tenant: Tenant, definition: Definition) -> Pipe:
     return find(tenant, definition.pipe)
 
 
-def _name_taken(tenant: Tenant, definition: Definition) -> AlreadyExists:
+def _name_conflict(tenant: Tenant, definition: Definition) -> AlreadyExists:
     fix = f"Use it (pulse pipe status {tenant.slug} {definition.pipe}), or choose another name"
     return AlreadyExists(
         "the tenant has a pipe with this name", fix=fix, tenant=tenant.slug, pipe=definition.pipe
