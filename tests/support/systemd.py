@@ -100,7 +100,7 @@ def started(folder: Path) -> Iterator[Systemd]:
         path=_PATH,
         program=PROGRAM,
     )
-    group = groups / folder.name
+    group = groups / f"pulse-test-{os.getpid()}"
     group.mkdir()
     namespaces = "unshare --mount --pid --ipc --uts --net --cgroup --fork --kill-child=KILL /bin/sh -c"
     entered = f'echo $$ > {group}/cgroup.procs; exec {namespaces} "$0"'
