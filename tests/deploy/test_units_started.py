@@ -67,7 +67,7 @@ with spark.session() as session:
 
 @pytest.fixture(scope="module")
 def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Systemd]:
-    """With the page's commands done, and addresses at which nobody listens."""
+    """With the page's commands done, and addresses at which no service listens."""
     if reason := missing():
         pytest.skip(f"no systemd can be started here: {reason}")
     install = next(block for block in blocks("production.md") if "systemd-sysusers" in block)
