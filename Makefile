@@ -103,7 +103,7 @@ hosts: setup ## Pulse over hosts made of namespaces, which go and come back (ARG
 
 helm: setup ## The chart: build helm with Go (minutes, once), render it, judge manifests, run its services on hosts
 	@PYTHONPATH=tests $(BIN)/python -m support.helm
-	$(BIN)/pytest -m "slow or not slow" tests/deploy $(ARGS)
+	$(BIN)/pytest -m "slow or not slow" tests/deploy/test_chart*.py $(ARGS)
 
 bench: setup ## Compare Pulse with its peers and with the goals (ARGS=--help: what else is measured)
 	$(BIN)/python -m benchmarks $(or $(ARGS),throughput)
