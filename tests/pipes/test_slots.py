@@ -9,7 +9,7 @@ from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.ingest import Owner
 from support.lake import spark
-from support.pipes import bring, exposed
+from support.pipes import bring, exposed, settle
 
 from chaos.sources import SOURCE, capturing, promoted, stored_source
 from chaos.surroundings import superuser, with_settings
@@ -286,7 +286,7 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
             alive.close()
             with pytest.raises(Transient, match="still in flight"):
                 run(spark(), owner.tenant, "planes", 2)
-    with sessions.connect(address) as late, pytest.raises(psycopg.errors.UndefinedObject):
+    with sessions.connect(address) as late, pytest.raises(Transient, match="has ended"):
         sessions.join_run(late, dataset_id, exported)
 
     def refused() -> None:
@@ -324,3 +324,20 @@ def test_a_column_of_the_key_that_had_another_name_is_no_change_that_is_skipped(
     change = b"I" + (7).to_bytes(4) + b"N" + (1).to_bytes(2) + b"t" + (2).to_bytes(4) + b"N1"
     assert decoded([relation, change], ("old",), 7).keys == {("N1",)}
     assert decoded([relation, change], ("new",), 7).whole
+
+
+@pytest.mark.parametrize(
+    "point", ["pipe.looked", "pipe.begun", pytest.param("pipe.loaded", marks=pytest.mark.slow)]
+)
+def test_a_source_that_ends_its_sessions_fails_a_run_in_words(
+    owner: Owner, source: Any, at: AtPoint, point: str
+) -> None:
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pulse'"
+    source.execute("UPDATE planes SET seats = 0 WHERE tail = 'N1'; DELETE FROM planes WHERE tail = 'N2'")
+    at(point, lambda: source.execute(end))
+    with pytest.raises(Transient, match="ended"):
+        run(spark(), owner.tenant, "planes", 2)
+    assert "It is tried again" in str(find_pipe(owner).error)
+    settle(owner)
+    bring(owner)
+    assert same(owner, source)
