@@ -119,9 +119,9 @@ def test_the_first_run_sees_what_was_written_before_its_slot_could_tell(
 
 
 def test_a_slot_that_waits_for_a_transaction_of_another_table_says_so(
-    owner: Owner, source: Any, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, source: Any, at: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it would for a transaction that someone prepared and forgot."""
+    """As it would for a transaction that someone prepared and forgot. One of the table may begin later."""
     source.execute(f"{TABLE}; CREATE TABLE others (a int)")
     pipes.create(owner.tenant, definition(PIPE))
     monkeypatch.setattr(slot_creation, "WRITERS_S", 1)
@@ -131,6 +131,11 @@ def test_a_slot_that_waits_for_a_transaction_of_another_table_says_so(
             run(spark(), owner.tenant, "planes", 2)
         assert source.execute("SELECT FROM pg_replication_slots").fetchall() == []
         assert source.execute("SELECT FROM pg_publication").fetchall() == []
+        other.rollback()
+        at("pipe.slot_made", lambda: other.execute("INSERT INTO planes VALUES ('N1', 1)"))
+        with pytest.raises(Transient, match="a transaction that writes the table does not end"):
+            run(spark(), owner.tenant, "planes", 2)
+        assert source.execute("SELECT FROM pg_replication_slots").fetchall() == []
     monkeypatch.undo()
     assert bring(owner).is_full
 

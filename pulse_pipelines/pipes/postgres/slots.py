@@ -84,7 +84,13 @@ def begin(address: str, tenant: Tenant, definition: Definition, table: Table) ->
         fail_point("pipe.before_slot")
         lsn = slot_creation.create(source, definition, name)
         fail_point("pipe.slot_made")
-        slot_creation.wait_for_writers(source, definition, part)
+        try:
+            slot_creation.wait_for_writers(source, definition, part)
+        except Transient:
+            _remove(
+                source, name
+            )  # until the next run, which may be far, it would make the source keep its log
+            raise
         published = publications.published(source, name, part)
         mark = publications.mark(source, name)
         return Place(system, timeline, lsn, str(published.publication), published.shape, mark)
