@@ -22,11 +22,12 @@ from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import syncs
+from pulse_pipelines.pipes.postgres import slot_creation
 from pulse_pipelines.pipes.postgres.pgoutput import LogChanges, Transaction
 from pulse_pipelines.pipes.postgres.places import Place, SlotRead
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.watch import watch_one
-from pulse_resources.errors import Conflict, UserError
+from pulse_resources.errors import Conflict, Transient, UserError
 
 PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes", "mode": "changes"}
 TABLE = "CREATE TABLE planes (tail text PRIMARY KEY, seats int)"
@@ -115,6 +116,28 @@ def test_the_first_run_sees_rows_that_commit_after_its_slot_was_made(
         at("pipe.slot_made", write)
         bring(owner)
     assert same(owner, source)
+
+
+def test_a_slot_that_waits_for_a_transaction_of_another_table_says_so(
+    owner: Owner, source: Any, at: AtPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it would for a transaction that someone prepared and forgot. One of the table may begin later."""
+    source.execute(f"{TABLE}; CREATE TABLE others (a int)")
+    pipes.create(owner.tenant, definition(PIPE))
+    monkeypatch.setattr(slot_creation, "WRITERS_S", 1)
+    with psycopg.connect(source.info.dsn) as other:
+        other.execute("INSERT INTO others VALUES (1)")
+        with pytest.raises(Transient, match="a transaction of the server does not end"):
+            run(spark(), owner.tenant, "planes", 2)
+        assert source.execute("SELECT FROM pg_replication_slots").fetchall() == []
+        assert source.execute("SELECT FROM pg_publication").fetchall() == []
+        other.rollback()
+        at("pipe.slot_made", lambda: other.execute("INSERT INTO planes VALUES ('N1', 1)"))
+        with pytest.raises(Transient, match="a transaction that writes the table does not end"):
+            run(spark(), owner.tenant, "planes", 2)
+        assert source.execute("SELECT FROM pg_replication_slots").fetchall() == []
+    monkeypatch.undo()
+    assert bring(owner).is_full
 
 
 def test_a_position_is_before_the_first_transaction_that_a_snapshot_does_not_show() -> None:

@@ -67,10 +67,10 @@ def test_the_keys_are_those_of_whole_rows(
         else:
             messages.append(change("U", 7, before, after))
             expected |= {key_of(old), key_of(new)}
-        if kind == "U":  # of another form of the table
+        if kind == "U":  # of a table that a person added to the publication
             messages.append(change("I", 8, row("N", [None, *key])))
-            expected.add(key)
-    log_changes = decoded(messages, key)
+            messages.append(b"T" + struct.pack(">IBI", 1, 0, 8))
+    log_changes = decoded(messages, key, 7)
     assert (log_changes.keys, log_changes.whole, log_changes.messages) == (expected, False, len(messages))
 
 
@@ -78,21 +78,22 @@ def test_a_part_of_a_key_that_is_stored_apart_is_that_of_the_old_row() -> None:
     old, new = row("K", ["a", None, "c"]), row("N", ["A", None, "c"])
     apart = new.replace(b"t" + struct.pack(">I", 1) + b"c", b"u")
     messages = [relation(7, COLUMNS[:3]), change("U", 7, old, apart)]
-    assert decoded(messages, ("c", "a")).keys == {("c", "a"), ("c", "A")}
+    assert decoded(messages, ("c", "a"), 7).keys == {("c", "a"), ("c", "A")}
     with pytest.raises(Terminal, match="without the key"):
-        decoded([messages[0], change("U", 7, apart)], ("c", "a"))
+        decoded([messages[0], change("U", 7, apart)], ("c", "a"), 7)
 
 
 def test_a_commit_tells_where_it_ends_and_when() -> None:
     commit = b"C\0" + struct.pack(">QQq", 1, 0x1_0000_00FF, 86_400_000_000)
-    log_changes = decoded([commit], ("a",))
+    log_changes = decoded([commit], ("a",), 7)
     assert (log_changes.end, str(log_changes.committed_at)) == ("1/FF", "2000-01-02 00:00:00+00:00")
 
 
 def test_a_change_without_its_key_is_an_error_and_a_truncation_is_all_rows() -> None:
     with pytest.raises(Terminal, match="without the key"):
-        decoded([relation(7, COLUMNS), change("U", 7, row("N", ["a", None, "c", "d"]))], ("b",))
-    log_changes = decoded([relation(7, COLUMNS), change("I", 7, row("N", COLUMNS)), b"T"], ("b",))
+        decoded([relation(7, COLUMNS), change("U", 7, row("N", ["a", None, "c", "d"]))], ("b",), 7)
+    truncated = b"T" + struct.pack(">IBII", 2, 0, 8, 7)
+    log_changes = decoded([relation(7, COLUMNS), change("I", 7, row("N", COLUMNS)), truncated], ("b",), 7)
     assert (log_changes.whole, log_changes.keys) == (True, set())
 
 
@@ -101,9 +102,9 @@ def test_keys_take_bounded_memory(bound: str, most: int, monkeypatch: pytest.Mon
     """What is known already counts once; beyond, all rows are read, and the log is read on to its end."""
     monkeypatch.setattr(pgoutput, bound, most)
     changes = [change("I", 7, row("N", (f"N{n % 9:03}", "b", "c", "d"))) for n in range(100)]
-    log_changes = decoded([relation(7, COLUMNS), *changes], ("a",))
+    log_changes = decoded([relation(7, COLUMNS), *changes], ("a",), 7)
     assert (len(log_changes.keys), log_changes.whole) == (9, False)
     log_changes = decoded(
-        [relation(7, COLUMNS), *changes, change("D", 7, row("K", ("more",))), *changes], ("a",)
+        [relation(7, COLUMNS), *changes, change("D", 7, row("K", ("more",))), *changes], ("a",), 7
     )
     assert (len(log_changes.keys), log_changes.whole, log_changes.messages) == (0, True, 202)

@@ -232,6 +232,23 @@ def test_a_row_that_a_policy_forbids_is_refused(owner: Owner, sink: Any) -> None
     [
         (f"CREATE TABLE copied {COLUMNS}; CREATE TABLE child () INHERITS (copied)", "has children"),
         (f"CREATE UNLOGGED TABLE copied {COLUMNS}", "unlogged"),
+        (
+            "CREATE TABLE copied (id text PRIMARY KEY, name text REFERENCES copied ON DELETE CASCADE)",
+            "copied_name",
+        ),
+        (
+            f"{PARTITIONED}; ALTER TABLE part0 ADD FOREIGN KEY (id) REFERENCES part1 ON DELETE CASCADE",
+            "part0_id",
+        ),
+        (
+            "CREATE TABLE other (id bigint PRIMARY KEY);"
+            "CREATE TABLE copied (id text PRIMARY KEY, people bigint REFERENCES other ON UPDATE SET NULL)",
+            "copied_people",
+        ),
+        (
+            "CREATE TABLE copied (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
+            "generates the column id",
+        ),
     ],
 )
 def test_a_table_that_would_not_stay_as_it_is_written_is_refused(
@@ -352,3 +369,17 @@ def test_columns_of_any_name_are_written(owner: Owner, sink: Any) -> None:
         deliver(owner.tenant, "out")
         pipes.reset(owner.tenant, "out")
     assert sink.execute('SELECT * FROM "100%" ORDER BY id').fetchall()[0] == ("A", *names)
+
+
+def test_a_domain_without_nulls_keeps_no_row_from_being_deleted(owner: Owner, sink: Any) -> None:
+    sink.execute("CREATE DOMAIN number AS bigint NOT NULL CHECK (VALUE > 0)")
+    sink.execute("CREATE TABLE copied (people number, id text PRIMARY KEY)")
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, A=1, B=2, C=3)
+    deliver(owner.tenant, "out")
+    push(owner, A=None, B=0, C=4)
+    assert deliver(owner.tenant, "out").counts == Counts(3, 1, 1, 1)
+    assert rows(sink) == {"B": 2, "C": 4}
+    push(owner, B=None)
+    assert deliver(owner.tenant, "out").counts == Counts(1, 0, 1, 0)
+    assert rows(sink) == {"C": 4}

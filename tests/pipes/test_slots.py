@@ -9,7 +9,7 @@ from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.ingest import Owner
 from support.lake import spark
-from support.pipes import bring, exposed
+from support.pipes import bring, exposed, settle
 
 from chaos.sources import SOURCE, capturing, promoted, stored_source
 from chaos.surroundings import superuser, with_settings
@@ -190,6 +190,40 @@ def test_a_slot_that_could_skip_a_change_stops_the_pipe(owner: Owner, source: An
     begins_anew(owner, source)
 
 
+def test_other_tables_that_a_person_publishes_are_passed_over(owner: Owner, source: Any) -> None:
+    source.execute("CREATE TABLE others (tail int PRIMARY KEY, seats int)")
+    source.execute(f"ALTER PUBLICATION {name_of(source)} ADD TABLE others")
+    source.execute("INSERT INTO others VALUES (1, 1); TRUNCATE others; INSERT INTO others VALUES (2, 2)")
+    source.execute("UPDATE planes SET seats = -1 WHERE tail = 'N1'")
+    sent = bring(owner)
+    assert (sent.is_full, sent.rows) == (False, 1)
+    assert same(owner, source)
+
+
+def test_a_role_that_may_not_capture_changes_is_told_what_it_lacks(owner: Owner) -> None:
+    with capturing(owner.tenant) as source:
+        source.execute("CREATE ROLE reader LOGIN; CREATE TABLE planes (tail text PRIMARY KEY, seats int)")
+        source.execute("GRANT SELECT ON planes TO reader")
+        address = psycopg.conninfo.make_conninfo(source.info.dsn, user="reader")
+        with stored_source(owner.tenant, address):
+            for lacking, given in (
+                ("OWNER TO ...", "ALTER TABLE planes OWNER TO reader"),
+                ("GRANT CREATE ON DATABASE", "GRANT CREATE ON DATABASE postgres TO reader"),
+                ("ALTER ROLE ... REPLICATION", "ALTER ROLE reader REPLICATION"),
+            ):
+                with pytest.raises(UserError) as refused:
+                    pipes.create(owner.tenant, definition(PIPE))
+                assert lacking in str(refused.value)
+                source.execute(given)
+                assert source.execute("SELECT FROM pg_publication").fetchall() == []
+            pipes.create(owner.tenant, definition(PIPE))
+            source.execute("ALTER ROLE reader NOREPLICATION")
+            with pytest.raises(UserError, match="may not capture changes"):
+                run(spark(), owner.tenant, "planes", 2)
+            source.execute("ALTER ROLE reader REPLICATION")
+            assert bring(owner).is_full
+
+
 def test_leave_slot_deletes_a_pipe_whose_source_is_lost(owner: Owner, source: Any) -> None:
     with stored_source(owner.tenant, "host=127.0.0.1 port=9 dbname=postgres"):
         with pytest.raises(Transient, match="leave-slot"):
@@ -252,7 +286,7 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
             alive.close()
             with pytest.raises(Transient, match="still in flight"):
                 run(spark(), owner.tenant, "planes", 2)
-    with sessions.connect(address) as late, pytest.raises(psycopg.errors.UndefinedObject):
+    with sessions.connect(address) as late, pytest.raises(Transient, match="has ended"):
         sessions.join_run(late, dataset_id, exported)
 
     def refused() -> None:
@@ -288,5 +322,22 @@ def test_no_error_contains_the_address_or_password_of_a_source(owner: Owner, add
 def test_a_change_under_a_renamed_key_column_needs_a_whole_read() -> None:
     relation = b"R" + (7).to_bytes(4) + b"public\0planes\0d" + (1).to_bytes(2) + b"\1old\0" + bytes(8)
     change = b"I" + (7).to_bytes(4) + b"N" + (1).to_bytes(2) + b"t" + (2).to_bytes(4) + b"N1"
-    assert decoded([relation, change], ("old",)).keys == {("N1",)}
-    assert decoded([relation, change], ("new",)).whole
+    assert decoded([relation, change], ("old",), 7).keys == {("N1",)}
+    assert decoded([relation, change], ("new",), 7).whole
+
+
+@pytest.mark.parametrize(
+    "point", ["pipe.looked", "pipe.begun", pytest.param("pipe.loaded", marks=pytest.mark.slow)]
+)
+def test_a_source_that_ends_its_sessions_fails_a_run_in_words(
+    owner: Owner, source: Any, at: AtPoint, point: str
+) -> None:
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pulse'"
+    source.execute("UPDATE planes SET seats = 0 WHERE tail = 'N1'; DELETE FROM planes WHERE tail = 'N2'")
+    at(point, lambda: source.execute(end))
+    with pytest.raises(Transient, match="ended"):
+        run(spark(), owner.tenant, "planes", 2)
+    assert "It is tried again" in str(find_pipe(owner).error)
+    settle(owner)
+    bring(owner)
+    assert same(owner, source)

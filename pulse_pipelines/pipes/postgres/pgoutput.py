@@ -77,13 +77,16 @@ class _Form(NamedTuple):
     """Order of these columns in the key; None: as in the row."""
 
 
-def decoded(messages: Iterable[bytes], key: Key) -> LogChanges:
+def decoded(messages: Iterable[bytes], key: Key, table: int) -> LogChanges:
     """Decode the keys in messages.
+
+    Args:
+        table: its OID. A person may have added other tables to the publication.
 
     Raises:
         Terminal: a message lacks the key of its row.
     """
-    changes, forms, size, number = LogChanges(), dict[int, _Form](), 0, 0
+    changes, form, size, number = LogChanges(), _Form((), None), 0, 0
     keys = changes.keys
     for message in messages:
         changes.messages += 1
@@ -92,19 +95,23 @@ def decoded(messages: Iterable[bytes], key: Key) -> LogChanges:
             if changes.whole:
                 continue
             (relation,) = _NUMBER(message, 1)
-            for changed_key in _keys(message, forms[relation]):
+            if relation != table:
+                continue
+            for changed_key in _keys(message, form):
                 if changed_key not in keys:
                     keys.add(changed_key)
                     size += sum(map(len, changed_key))
             changes.whole = len(keys) > MOST_KEYS or size > MOST_KEY_CHARACTERS
         elif kind == _RELATION:
             relation, columns = _relation(message)
+            if relation != table:
+                continue
             if set(key) <= {name for name, of_identity in columns if of_identity}:
-                forms[relation] = _form([name for name, _ in columns], key)
+                form = _form([name for name, _ in columns], key)
             else:  # a column of the key had another name then, or the log had another identity of rows
                 changes.whole = True
         elif kind == _TRUNCATE:
-            changes.whole = True
+            changes.whole |= table in struct.unpack_from(f">{_NUMBER(message, 1)[0]}I", message, 6)
         elif kind == _BEGINS:
             (number,) = _BEGIN(message, 0)
         elif kind == _COMMIT:

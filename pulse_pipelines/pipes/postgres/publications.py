@@ -9,7 +9,7 @@ that lacks the mark was restored from a copy of an earlier time, even if its log
 since, and everything else is as it was.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import psycopg
@@ -38,9 +38,15 @@ FROM pg_class c WHERE c.oid = to_regclass(%(part)s) OR c.oid IN (
 """
 # Any change of either row gives it another xmin.
 _PUBLISHED = """
-SELECT md5(concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin)) FROM pg_publication p
+SELECT md5(concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin)), r.prrelid FROM pg_publication p
 JOIN pg_publication_rel r ON r.prpubid = p.oid
 WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)
+"""
+# No slot has an empty name: a role that may use slots gets that error, and others one of their rights.
+_ANY_SLOT = "SELECT pg_replication_slot_advance('', '0/1')"
+_RIGHTS = """
+SELECT pg_has_role(relowner, 'USAGE'), has_database_privilege(current_database(), 'CREATE')
+FROM pg_class WHERE oid = to_regclass(%s)
 """
 _MARKS = "SELECT coalesce(obj_description(oid, 'pg_publication'), '') FROM pg_publication WHERE pubname = %s"
 
@@ -77,6 +83,27 @@ def check(source: "psycopg.Connection[Any]", definition: Definition, table: Tabl
             "deferrable, REPLICA IDENTITY DEFAULT; or use mode: incremental or full",
             pipe=definition.pipe,
         )
+    if missing := _missing_rights(source, table.parts[0]):
+        raise UserError(
+            "the role may not capture changes of the table",
+            fix=f"{'; '.join(missing)}; or use mode: incremental or full",
+            pipe=definition.pipe,
+        )
+
+
+def _missing_rights(source: "psycopg.Connection[Any]", part: str) -> list[str]:
+    """Statements that give a role the rights that it lacks to have a publication and a slot."""
+    ((owns, publishes),) = source.execute(_RIGHTS, [part]).fetchall()
+    missing = [] if owns else [f"ALTER TABLE {part} OWNER TO ..., or a role of which this one is a member"]
+    missing += [] if publishes else ["GRANT CREATE ON DATABASE ... TO ..."]
+    try:
+        with source.transaction():
+            source.execute(_ANY_SLOT)
+    except psycopg.errors.InsufficientPrivilege:  # by what it can do: services let others than REPLICATION
+        missing.append("ALTER ROLE ... REPLICATION")
+    except psycopg.errors.UndefinedObject:
+        pass
+    return missing
 
 
 def is_harmful(source: "psycopg.Connection[Any]", name: str) -> bool:
@@ -132,10 +159,22 @@ def drop(source: "psycopg.Connection[Any]", name: str) -> None:
         source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
 
 
-def fingerprints(source: "psycopg.Connection[Any]", name: str, part: str) -> tuple[str | None, str]:
-    """Fingerprints of a publication of a table, None if it is not there, and of the table's form."""
-    published = source.execute(_PUBLISHED, [name, part]).fetchone()
-    return None if published is None else str(published[0]), shapes.shape(source, part)
+class Published(NamedTuple):
+    """A table that is published."""
+
+    publication: str | None
+    """Fingerprint of the publication; None: it is not there, or not of this table."""
+    oid: int
+    """OID of the table, as the log has it."""
+    shape: str
+    """Fingerprint of the table's form."""
+
+
+def published(source: "psycopg.Connection[Any]", name: str, part: str) -> Published:
+    """How a table is published."""
+    row = source.execute(_PUBLISHED, [name, part]).fetchone()
+    fingerprint, oid = row or (None, 0)
+    return Published(fingerprint, oid, shapes.shape(source, part))
 
 
 def marked(source: "psycopg.Connection[Any]", name: str, mark: str) -> bool:

@@ -132,11 +132,14 @@ def join_run(connection: "psycopg.Connection[Any]", dataset_id: UUID, exported: 
     The lock comes first: while the snapshot is there, its run is, and no other one can have begun.
 
     Raises:
-        psycopg.Error: the run has ended.
+        Transient: the run has ended.
     """
     connection.execute(JOIN, {"key": f"pulse-pipe/{dataset_id}"})
     freeze(connection)
-    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported)))
+    try:
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported)))
+    except psycopg.errors.UndefinedObject:
+        raise Transient("the run's own session in the source has ended", fix="It is tried again") from None
 
 
 @contextmanager
@@ -144,7 +147,7 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
     """Connect in autocommit mode, with the settings that values are read by.
 
     Raises:
-        Transient: the source does not answer. The error omits the address.
+        Transient: the source does not answer, or ends the connection. The error omits the address.
         UserError: the connection string is malformed.
     """
     try:
@@ -159,8 +162,14 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
         connection.execute(SETTINGS)
     except psycopg.Error as error:
         raise Transient(f"the source does not answer: {_error_text(str(error))}", fix=_REACH) from None
-    with connection:
-        yield connection
+    try:
+        with connection:
+            yield connection
+    except psycopg.OperationalError as error:
+        if not connection.closed:
+            raise
+        why = error.diag.message_primary or _error_text(str(error))
+        raise Transient(f"the source ended the connection: {why}", fix="It is tried again") from None
 
 
 def _error_text(text: str) -> str:

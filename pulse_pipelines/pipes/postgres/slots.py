@@ -11,7 +11,6 @@ columns) makes the next run read all of them.
 """
 
 import hashlib
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ import psycopg
 
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes.postgres import publications, sessions
+from pulse_pipelines.pipes.postgres import publications, sessions, slot_creation
 from pulse_pipelines.pipes.postgres.pgoutput import decoded
 from pulse_pipelines.pipes.postgres.places import Place, Slot, SlotRead
 from pulse_pipelines.pipes.postgres.tables import Table
@@ -36,10 +35,7 @@ LONGEST = 63
 """Longest name of a slot in bytes."""
 LEAST_MOVED = 65_536
 """Bytes of log for which a quiet table's position moves on: to mark it writes a few hundred, too."""
-WRITERS_S = 600
-"""Seconds that a first run waits for transactions that write its table ..."""
-POLL_S = 0.1
-"""... and between two checks of them."""
+LIMITS = "(max_slot_wal_keep_size, or idle_replication_slot_timeout)"
 
 # The name of a segment of the log begins with the timeline, which a fail-over or a restore changes.
 FACTS = """
@@ -54,20 +50,12 @@ SELECT database = current_database() AND plugin = 'pgoutput', coalesce(wal_statu
 FROM pg_replication_slots WHERE slot_name = %(name)s
 """
 BEYOND = "SELECT %s::pg_lsn - %s::pg_lsn"
-CREATE_SLOT = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
 PEEK = """
 SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s,
     'proto_version', '1', 'publication_names', %s)
 """
 ANY = f"SELECT EXISTS ({PEEK})"
 ADVANCE = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
-# A transaction holds this lock until others see what it wrote, which is later than its commit is in the log.
-WRITERS = """
-SELECT DISTINCT virtualtransaction FROM pg_locks
-WHERE locktype = 'relation' AND granted AND relation = to_regclass(%s)
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-"""
 
 
 def slot_name(tenant: Tenant, definition: Definition) -> str:
@@ -85,7 +73,7 @@ def begin(address: str, tenant: Tenant, definition: Definition, table: Table) ->
 
     Raises:
         UserError: the source's log does not contain changes, or the source has no slot left.
-        Transient: a transaction that writes the table does not end.
+        Transient: a transaction does not end.
     """
     name, part = slot_name(tenant, definition), table.parts[0]
     with sessions.connect(address) as source:
@@ -94,39 +82,18 @@ def begin(address: str, tenant: Tenant, definition: Definition, table: Table) ->
         _remove(source, name)
         publications.publish(source, definition, name, part)
         fail_point("pipe.before_slot")
-        lsn = _create_slot(source, definition, name)
+        lsn = slot_creation.create(source, definition, name)
         fail_point("pipe.slot_made")
-        _wait_for_writers(source, definition, part)
-        published, shape = publications.fingerprints(source, name, part)
-        return Place(system, timeline, lsn, str(published), shape, publications.mark(source, name))
-
-
-def _create_slot(source: "psycopg.Connection[Any]", definition: Definition, name: str) -> str:
-    """Create a slot; returns where its changes begin."""
-    try:
-        ((lsn,),) = source.execute(CREATE_SLOT, [name]).fetchall()
-    except psycopg.errors.ConfigurationLimitExceeded:
-        _remove(source, name)
-        raise UserError(
-            "the source has no replication slot left",
-            fix="Raise max_replication_slots there, or drop slots that have no reader: pg_replication_slots",
-            pipe=definition.pipe,
-        ) from None
-    return str(lsn)
-
-
-def _wait_for_writers(source: "psycopg.Connection[Any]", definition: Definition, part: str) -> None:
-    """Wait until what the log has of a table by now is seen by everyone."""
-    writing, until = set(source.execute(WRITERS, [part])), time.monotonic() + WRITERS_S
-    while writing:
-        if time.monotonic() > until:
-            raise Transient(
-                "a transaction that writes the table does not end, or waits for a synchronous standby",
-                fix="It is tried again. pg_locks, pg_stat_activity and pg_prepared_xacts there show it",
-                pipe=definition.pipe,
-            )
-        time.sleep(POLL_S)
-        writing &= set(source.execute(WRITERS, [part]))
+        try:
+            slot_creation.wait_for_writers(source, definition, part)
+        except Transient:
+            _remove(
+                source, name
+            )  # until the next run, which may be far, it would make the source keep its log
+            raise
+        published = publications.published(source, name, part)
+        mark = publications.mark(source, name)
+        return Place(system, timeline, lsn, str(published.publication), published.shape, mark)
 
 
 def remove(address: str, tenant: Tenant, definition: Definition) -> None:
@@ -170,15 +137,15 @@ def read_changes(
     """
     name, part = slot_name(tenant, definition), table.parts[0]
     moment = datetime.now(UTC)
-    with _opened(address, tenant, definition, part, place) as (source, _, flushed, shape):
+    with _opened(address, tenant, definition, part, place) as (source, _, flushed, published):
         # A cursor: a transaction may be larger than our memory.
         with source.transaction(), source.cursor("changes") as cursor:
             cursor.itersize = FETCHED
             cursor.execute(PEEK, [name, flushed, MOST, name], binary=True)
-            changes = decoded((bytes(data) for (data,) in cursor), table.key)
+            changes = decoded((bytes(data) for (data,) in cursor), table.key, published.oid)
         mark = publications.mark(source, name, place.mark)
-    changes.whole |= shape != place.shape
-    after = place._replace(lsn=flushed, shape=shape, mark=mark)
+    changes.whole |= published.shape != place.shape
+    after = place._replace(lsn=flushed, shape=published.shape, mark=mark)
     if changes.messages >= MOST and changes.end and changes.committed_at:  # there may be more
         after, moment = after._replace(lsn=changes.end), min(moment, changes.committed_at)
     return SlotRead(changes, after, moment, place.lsn)
@@ -197,8 +164,8 @@ def quiet_until(
         Conflict: the place is of another log, or the source has discarded its log.
     """
     name = slot_name(tenant, definition)
-    with _opened(address, tenant, definition, table.parts[0], place) as (source, slot, flushed, shape):
-        if shape != place.shape:
+    with _opened(address, tenant, definition, table.parts[0], place) as (source, slot, flushed, published):
+        if published.shape != place.shape:
             return slot, None
         ((changed,),) = source.execute(ANY, [name, flushed, 1, name]).fetchall()
         if changed:
@@ -218,11 +185,11 @@ def settled(address: str, tenant: Tenant, definition: Definition, place: Place) 
 @contextmanager
 def _opened(
     address: str, tenant: Tenant, definition: Definition, part: str, place: Place
-) -> "Iterator[tuple[psycopg.Connection[Any], Slot, str, str]]":
+) -> "Iterator[tuple[psycopg.Connection[Any], Slot, str, publications.Published]]":
     """Connect to a source whose slot continues from a place.
 
     Yields:
-        The connection, the slot, the LSN up to which the log is written, and the table's fingerprint.
+        The connection, the slot, the LSN up to which the log is written, and how the table is published.
     """
     name = slot_name(tenant, definition)
 
@@ -238,7 +205,7 @@ def _opened(
     with sessions.connect(address) as source:
         system, timeline, flushed = _facts(source, definition)
         row = source.execute(SLOT, {"lsn": place.lsn, "name": name}).fetchone()
-        published, shape = publications.fingerprints(source, name, part)
+        published = publications.published(source, name, part)
         ((ahead,),) = source.execute(BEYOND, [place.lsn, flushed]).fetchall()
         why = None
         if system != place.system:
@@ -250,13 +217,16 @@ def _opened(
         elif row is None:
             why = "the slot is gone: it was dropped, or the source failed over to a system without it"
         elif row[1] == "lost":
-            why = "the source has removed the slot's log (max_slot_wal_keep_size)"
+            why = f"the source has removed the slot's log {LIMITS}"
         elif row[0] is not True or row[2] is not True:
             why = "the slot was created again, or read by another client: changes are missing in it"
-        elif published != place.published:
+        elif published.publication != place.published:
             why = "the publication was changed, or the table was created again: changes are missing in it"
         elif place.mark and not publications.marked(source, name, place.mark):
-            why = "the source was restored from a copy of an earlier time: its log took another course"
+            why = (
+                "the mark at the publication (its comment) is another: the source was restored from a copy"
+                " of an earlier time, and its log took another course"
+            )
         if why is not None or row is None:
             raise stopped(str(why))
         if row[3]:
@@ -264,9 +234,9 @@ def _opened(
         try:
             source.execute(ADVANCE, [name, place.lsn])  # settled changes are no longer needed
             fail_point("pipe.advanced")
-            yield source, Slot(row[4], row[1]), flushed, shape
+            yield source, Slot(row[4], row[1]), flushed, published
         except psycopg.errors.ObjectNotInPrerequisiteState:  # meanwhile
-            raise stopped("the source has removed the slot's log (max_slot_wal_keep_size)") from None
+            raise stopped(f"the source has removed the slot's log {LIMITS}") from None
         except psycopg.errors.ObjectInUse:
             raise _in_use(tenant, definition) from None
 

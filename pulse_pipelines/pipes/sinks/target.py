@@ -31,9 +31,13 @@ SELECT attname, format_type(atttypid, atttypmod), atttypid::bigint, atttypmod,
     attgenerated <> '' OR attidentity = 'a'
 FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-# What Postgres empties after a crash; rows of other tables that a DELETE would take, too.
+# What Postgres empties after a crash; rows of other tables that a DELETE would take, too; a foreign key by
+# which what happens to other rows deletes or changes those of the table.
 STATE = """
-SELECT c.relpersistence = 'u', c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid)
+SELECT c.relpersistence = 'u', c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid), (
+    SELECT min(f.conname) FROM pg_constraint f WHERE f.contype = 'f'
+        AND (f.confdeltype IN ('c', 'n', 'd') OR f.confupdtype IN ('c', 'n', 'd'))
+        AND (f.conrelid = c.oid OR f.conrelid IN (SELECT relid FROM pg_partition_tree(c.oid))))
 FROM pg_class c WHERE c.oid = %s
 """
 # The files of its rows, each another one after a rewrite: its own, or those of its partitions.
@@ -114,6 +118,12 @@ def inspect(connection: "psycopg.Connection[Any]", definition: Definition, datas
             fix="The _id of an entity is written there: make it the primary key",
             **where,
         )
+    if (KEY, True) in {(column, is_generated) for column, *_, is_generated in described}:
+        raise UserError(
+            "Postgres generates the column id, and lets no one write it",
+            fix="The _id of an entity is written there: let it be a plain column",
+            **where,
+        )
     fields = _properties(dataset)
     _check_names(fields, {column for column, *_ in described}, where)
     kinds_of = ColumnKinds(connection, [type_oid for _, _, type_oid, *_ in described])
@@ -137,7 +147,7 @@ def _properties(dataset: Dataset) -> set[str]:
 
 def _check_state(connection: "psycopg.Connection[Any]", oid: int, where: Mapping[str, str]) -> None:
     """Raise UserError if the table would not stay as it is written, or others with it."""
-    ((is_unlogged, has_children),) = connection.execute(STATE, [oid]).fetchall()
+    ((is_unlogged, has_children, reference),) = connection.execute(STATE, [oid]).fetchall()
     if is_unlogged:
         raise UserError(
             "the table is unlogged: Postgres empties it after a crash, and the pipe would not know",
@@ -148,6 +158,13 @@ def _check_state(connection: "psycopg.Connection[Any]", oid: int, where: Mapping
         raise UserError(
             "the table has children (INHERITS), whose rows the pipe would delete with its own",
             fix="Name a table of its own, or make the children partitions",
+            **where,
+        )
+    if reference is not None:
+        raise UserError(
+            f"the foreign key {reference} deletes or changes rows with those that they refer to:"
+            " the pipe would not know",
+            fix="Let it refuse instead: ON DELETE NO ACTION, ON UPDATE NO ACTION",
             **where,
         )
 

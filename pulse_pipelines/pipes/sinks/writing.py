@@ -21,6 +21,8 @@ CREATE TEMP TABLE pulse_rows ON COMMIT DELETE ROWS AS
 SELECT {columns}, false AS {gone}, 0 AS {number} FROM {table} LIMIT 0
 """
 COPY = "COPY pulse_rows ({columns}, {gone}, {number}) FROM STDIN"
+# A domain that allows no null is not checked for a column that is not named.
+COPY_DELETED = "COPY pulse_rows (id, {gone}, {number}) FROM STDIN"
 CLEAR = "TRUNCATE pulse_rows"
 DEFER = "SET CONSTRAINTS ALL DEFERRED"
 CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
@@ -284,9 +286,13 @@ class Writer:
 
     def _load(self, rows: dict[int, TextRow], deletions: set[int], places: Sequence[int]) -> None:
         self._run(CLEAR)
-        with self._connection.cursor().copy(sql.SQL(COPY).format(**self._names)) as copy:
-            for place in places:
-                copy.write_row([*rows[place], "t" if place in deletions else "f", str(place)])
+        key = [column for column, _ in self._target.columns].index(KEY)
+        for query, deleted in ((COPY, False), (COPY_DELETED, True)):
+            with self._connection.cursor().copy(sql.SQL(query).format(**self._names)) as copy:
+                for place in places:
+                    if (place in deletions) == deleted:
+                        row = [rows[place][key]] if deleted else rows[place]
+                        copy.write_row([*row, str(deleted), str(place)])
 
     def _run(self, query: str, **more: sql.Composable) -> int:
         return int(self._connection.execute(sql.SQL(query).format(**self._names | more)).rowcount)
