@@ -5,6 +5,7 @@ interpreters, and the kernel schedules them on the processors that the server le
 """
 
 import asyncio
+import math
 import multiprocessing
 import os
 import signal
@@ -53,7 +54,8 @@ class Workers:
         niceness: of the processes.
         patience: seconds for one piece of work, without those in which its process could compute and has no
             processor; the process of a longer one is killed.
-        memory_bytes: what a process may take beyond what it begins with; None: any.
+        memory_bytes: what a process may take beyond what it begins with; None: any. One that has taken half
+            of it is replaced after its answer: what libraries keep would be missing to the next request.
     """
 
     def __init__(
@@ -109,7 +111,10 @@ class Workers:
         worker: _Worker | None = self._idle.get()
         try:
             worker = worker or self._new()
-            result, error, where = worker.ask(work, args)
+            result, error, where, is_spent = worker.ask(work, args)
+            if is_spent:
+                worker.end()
+                worker = None
         except (EOFError, OSError) as ended:
             if worker is not None:
                 worker.end()
@@ -133,8 +138,8 @@ class _RaisedThereError(Exception):
     """Traceback of an error in a worker process, as text for the log."""
 
 
-_Answer = tuple[Any, Exception | None, str]
-"""The result, or the error and its traceback."""
+_Answer = tuple[Any, Exception | None, str, bool]
+"""The result, or the error and its traceback; and whether the process has little memory left."""
 
 
 class _Worker:
@@ -199,17 +204,20 @@ def _serve(
     memory_bytes: int | None,
 ) -> None:
     _begin(environment, warm, niceness)
+    enough = math.inf
     if memory_bytes is not None:
-        memory.limit(memory.data_bytes() + memory_bytes)
+        began = memory.data_bytes()
+        memory.limit(began + memory_bytes)
+        enough = began + memory_bytes / 2
     while True:
         try:
             work, args = connection.recv()
         except (EOFError, OSError):
             return  # the server has closed the pipe
         try:
-            connection.send((work(*args), None, ""))
+            connection.send((work(*args), None, "", memory.data_bytes() > enough))
         except Exception as error:  # raised by the work, or because its result cannot be pickled
-            connection.send((None, error, traceback.format_exc()))
+            connection.send((None, error, traceback.format_exc(), memory.data_bytes() > enough))
 
 
 def _begin(environment: Mapping[str, str], warm: Callable[[], object], niceness: int) -> None:

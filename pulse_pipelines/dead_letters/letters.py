@@ -36,21 +36,18 @@ SUMMARY = f"""
 SELECT reason, count(*) AS count, min(settled_at) AS oldest, max(settled_at) AS newest FROM dead_letters
 WHERE {{state}} AND {MATCHES} GROUP BY reason ORDER BY count(*) DESC, reason
 """  # noqa: S608
-# The example is the latest of its group, looked up by its time: no group is kept in memory.
+# The example is the latest of its group, found in the same pass: letters of one batch have one time.
 GROUPS = f"""
-SELECT nullif(dataset, '') AS dataset, reason, place, count, oldest, newest, example_id, example_detail
+SELECT nullif(grouped.dataset, '') AS dataset, grouped.reason, place, count, oldest, newest,
+    partition || '-' || event_offset AS example_id, detail AS example_detail
 FROM (
     SELECT coalesce(dataset, '') AS dataset, reason, {PLACE} AS place, count(*) AS count,
-        min(settled_at) AS oldest, max(settled_at) AS newest
+        min(settled_at) AS oldest, max(settled_at) AS newest,
+        max(ARRAY[(extract(epoch FROM settled_at) * 1000000)::bigint, event_offset, -partition]) AS latest
     FROM dead_letters WHERE {{state}} AND {MATCHES}
     GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT %(limit)s
-) grouped CROSS JOIN LATERAL (
-    SELECT partition || '-' || event_offset AS example_id, detail AS example_detail FROM dead_letters
-    WHERE {{state}} AND settled_at = newest AND coalesce(dead_letters.dataset, '') = grouped.dataset
-        AND dead_letters.reason = grouped.reason AND {PLACE} = place
-    ORDER BY event_offset DESC, partition LIMIT 1
-) example
-ORDER BY count DESC, grouped.dataset, reason, place
+) grouped JOIN dead_letters ON partition = -latest[3] AND event_offset = latest[2]
+ORDER BY count DESC, grouped.dataset, grouped.reason, place
 """  # noqa: S608
 FIND = f"""
 SELECT {FIELDS}, payload FROM dead_letters WHERE partition = %s AND event_offset = %s

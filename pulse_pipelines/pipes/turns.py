@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from pulse_resources.errors import Transient
+from pulse_resources.errors import Transient, UserError
 from pulse_resources.postgres import locks
 from pulse_resources.postgres.locks import Lock
+from pulse_resources.process import memory
 from pulse_resources.settings import load_settings
 
 ROWS_PER_S = 100
@@ -27,6 +28,8 @@ ROWS_PER_S = 100
 SIGNAL = signal.SIGUSR2
 AGAIN_S = 1.0
 """Between two signals, at least: psycopg runs their handler only once none has come for a tenth of it."""
+MEMORY = 2 * 1024**3
+"""Bytes that a run may take while it waits: client libraries keep answers whole, and some have no end."""
 OthersWait = Callable[[], bool]
 """Whether a run of another tenant waits for a place like this run's."""
 _log = logging.getLogger("pulse.pipes")
@@ -86,11 +89,18 @@ class Turn:
 
         Raises:
             Transient: the run has to give up its place.
+            UserError: the block takes more than `MEMORY`.
         """
         self._interruptible = True
         try:
             self._interrupt()
-            yield
+            with memory.limited(MEMORY):
+                yield
+        except MemoryError:
+            raise UserError(
+                f"the run needs more than the {MEMORY // 2**20} MiB of memory that it may have",
+                fix="See what the other end of the pipe answers, and make it smaller",
+            ) from None
         finally:
             self._interruptible = False
 

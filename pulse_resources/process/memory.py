@@ -1,6 +1,8 @@
 """Memory limit of a process."""
 
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -12,6 +14,17 @@ def limit(size: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """Let this process take `size` bytes more while the block runs; what handles its errors has no limit."""
+    limit(data_bytes() + size)
+    try:
+        yield
+    finally:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def data_bytes() -> int:

@@ -40,6 +40,7 @@ if __name__ == "__main__":
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     time.sleep(600)
 """
+KEPT: list[bytes] = []
 
 
 @contextmanager
@@ -89,6 +90,30 @@ def test_a_task_beyond_its_memory_limit_ends_alone() -> None:
         if do(os.getpid) == before:
             assert cast(int, do(highest_mib)) < started_with + 400
         assert do(schema_of, hostile.parquet(1, 1)) is not None
+
+
+def keep(size: int) -> None:
+    """As a library that keeps what a server sent."""
+    KEPT.append(bytes(size))
+
+
+def keep_and_fail(size: int) -> None:
+    keep(size)
+    raise NotFound("the server has ended the connection")
+
+
+def test_a_process_that_keeps_much_memory_serves_no_further_request() -> None:
+    """The next one is perhaps another tenant's, and would fail for a reason that it has no part in."""
+    with running(memory_bytes=256 * 2**20) as do:
+        first = do(os.getpid)
+        do(keep, 100 * 2**20)
+        assert do(os.getpid) == first
+        do(keep, 100 * 2**20)
+        second = do(os.getpid)
+        assert second != first
+        with pytest.raises(NotFound):
+            do(keep_and_fail, 200 * 2**20)
+        assert do(os.getpid) != second
 
 
 def test_the_environment_is_that_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,6 +123,37 @@ async def _slow_heads(attacker: Attacker) -> None:
         await asyncio.wait(sending)
 
 
+def _postgres(kind: bytes, content: bytes) -> bytes:
+    return kind + struct.pack(">I", len(content) + 4) + content
+
+
+async def _notifications(attacker: Attacker) -> None:
+    """Create pipes from a database that lets everyone in, and sends notifications without end."""
+    tenant = registry.find_tenant(attacker.target.tenant)
+    request = {"pipe": "notified", "source": SOURCE, "dataset": "notified", "table": "any"}
+    greeting = _postgres(b"R", struct.pack(">I", 0)) + _postgres(b"Z", b"I")
+    notifications = _postgres(b"A", struct.pack(">I", 1) + b"a\0" + b"x" * 7_000 + b"\0") * 128
+
+    async def notify(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read(2**16)
+            writer.write(greeting)
+            while attacker.remaining_s > 0:
+                writer.write(notifications)
+                await writer.drain()
+        except OSError:
+            return  # whoever asked has had enough
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(notify, wire.HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    address = f"host={wire.HOST} port={port} user=any dbname=any sslmode=disable gssencmode=disable"
+    with stored_source(tenant, address):
+        await attacker.flood(wire.request("POST", "/v1/pipes", attacker.key("manage"), request), AT_ONCE)
+    server.close()
+
+
 def _create_pipes(tenant: Tenant) -> None:
     with _source(_page) as address, stored_source(tenant, address):
         for number in range(PIPES):
@@ -157,5 +189,6 @@ ATTACKS = (
         REFUSED,
     ),
     Attack("pipes of a server that sends a byte of its answer's head a second", "manage", _slow_heads, SLOW),
+    Attack("pipes of a database that sends notifications without end", "manage", _notifications, REFUSED),
     Attack(f"runs of {PIPES} pipes, requested in a loop", "manage", _requested, RUNS, _create_pipes),
 )

@@ -140,6 +140,8 @@ class S3:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             raise refused(str(error.response.get("Error", {}).get("Code", "")), status) from None
         except BotoCoreError as error:  # its text may have the address
+            if isinstance(error.kwargs.get("error"), MemoryError):  # botocore keeps all of a listing
+                raise error.kwargs["error"] from None
             raise Transient(
                 f"the source does not answer, or not to the end: {type(error).__name__}"
             ) from None

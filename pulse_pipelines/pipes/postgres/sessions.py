@@ -1,8 +1,10 @@
 """Sessions in a source, or a sink: connections, one moment that many share, and the lock that a run holds."""
 
 import re
+import socket
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -11,7 +13,7 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 
-from pulse_resources.errors import Transient, UserError
+from pulse_resources.errors import PulseError, Transient, UserError
 
 ANSWERS = {
     "connect_timeout": 10,
@@ -57,26 +59,72 @@ JOIN = "SELECT pg_advisory_lock_shared(hashtextextended(%(key)s, 0))"
 
 INTERVAL_S = 0.1
 """Within which a wait is interrupted."""
+MOST_RECEIVED = 16 * 1024 * 1024
+"""Bytes that a server of `within` may send over a connection: the client library keeps all of an answer."""
+_RECEIVED = struct.Struct("=128xQ")
+"""The count of received bytes in what Linux tells of a TCP connection."""
 
 
 class _Session(psycopg.Connection[Any]):
-    """A connection that ends when a wait for its server is interrupted, or is longer than `within` says."""
+    """A connection that ends when a wait for its server is interrupted, or takes more than `within` says."""
+
+    @classmethod
+    def _connect_gen(cls, *arguments: Any) -> Any:
+        return _metered(super()._connect_gen(*arguments))
 
     def wait(self, gen: Any, interval: float = INTERVAL_S, timeout: float | None = None) -> Any:
         until = _until.get()
         remaining = timeout if until is None else max(0.0, until - time.monotonic())
         try:
-            return super().wait(gen, interval, remaining)
-        except (psycopg.errors._WaitTimeout, Transient) as error:
+            return super().wait(_metered(gen, self.fileno()), interval, remaining)
+        except (psycopg.errors._WaitTimeout, PulseError) as error:
             self.close()  # to roll back would be to wait for the server again
-            if isinstance(error, Transient) or until is None:
+            if isinstance(error, PulseError) or until is None:
                 raise
             raise Transient("the source is connected, but does not answer in time") from None
 
 
+def _metered(work: Generator[Any, Any, Any], descriptor: int | None = None) -> Generator[Any, Any, Any]:
+    """What `work` of psycopg waits for, and its result.
+
+    Args:
+        descriptor: of the connection; None: `work` connects, and says what it waits for.
+
+    Raises:
+        UserError: within `within`, the server sends too much.
+    """
+    if _until.get() is None:
+        return (yield from work)
+    try:
+        awaited = next(work)
+        while True:
+            ready = yield awaited
+            if _received(awaited[0] if descriptor is None else descriptor) > MOST_RECEIVED:
+                raise UserError(
+                    f"the source sends more than {MOST_RECEIVED:,} bytes where a few rows were expected",
+                    fix="An operator checks what is at its address",
+                )
+            awaited = work.send(ready)
+    except StopIteration as ended:
+        return ended.value
+
+
+def _received(descriptor: int) -> int:
+    """Bytes that came over a connection; 0 if it is not of TCP."""
+    with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
+        try:
+            tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+        except OSError:
+            return 0
+    return int(_RECEIVED.unpack(tcp_info)[0]) if len(tcp_info) == _RECEIVED.size else 0
+
+
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Give the servers of the block this many seconds for all their answers; then Transient is raised."""
+    """Limit the answers of the servers of the block: this many seconds for all, then Transient is raised.
+
+    A connection whose server sends more than `MOST_RECEIVED` raises UserError.
+    """
     token = _until.set(time.monotonic() + seconds)
     try:
         yield
