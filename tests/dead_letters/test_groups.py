@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.ingest import Owner, make_owner
+from support.ingest import Owner
 
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters
@@ -25,8 +25,8 @@ FROM generate_series(1, %(letters)s) n
 
 
 @pytest.fixture
-def owner() -> Iterator[Owner]:
-    owner = make_owner()
+def crowded(owner: Owner) -> Iterator[Owner]:
+    """A tenant with many dead letters of one batch."""
     values = {"tenant": owner.tenant.tenant_id, "letters": LETTERS, "places": PLACES, "settled": SETTLED}
     with superuser() as connection:
         connection.execute(INSERT, values)
@@ -42,17 +42,18 @@ def _rows_of_scans(plan: dict[str, Any]) -> float:
     return own + sum(_rows_of_scans(part) for part in plan.get("Plans", ()))
 
 
-def test_letters_of_one_batch_are_read_once_however_many_groups_they_have(owner: Owner) -> None:
+def test_letters_of_one_batch_are_read_once_however_many_groups_they_have(crowded: Owner) -> None:
     query = letters.GROUPS.format(state="resolution IS NULL")
     values = letters.Filter().values() | {"limit": PLACES}
-    with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
+    with postgres.tenant_transaction("pulse_api", crowded.tenant.tenant_id) as connection:
+        connection.execute(letters.NO_LOOP)
         explained = connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", values).fetchone()
     assert explained
     assert _rows_of_scans(explained[0][0]["Plan"]) <= 2 * LETTERS + PLACES
 
 
-def test_the_example_of_a_group_is_its_latest_letter(owner: Owner) -> None:
-    groups = dead_letters.groups(owner.tenant, state=LetterState.OPEN, limit=PLACES)
+def test_the_example_of_a_group_is_its_latest_letter(crowded: Owner) -> None:
+    groups = dead_letters.groups(crowded.tenant, state=LetterState.OPEN, limit=PLACES)
     examples = {group.place: (group.count, group.example_id, group.example_detail) for group in groups}
     assert examples == {
         f"/data/p{n % PLACES}": (LETTERS // PLACES, f"7-{n}", f"detail of {n}")

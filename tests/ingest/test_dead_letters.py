@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 import pytest
 from confluent_kafka import Message, Producer
 from support.ingest import Owner, event, ingest, make_owner
-from support.topics import set_limit
+from support.topics import limited
 
 from chaos.sent import messages
 from chaos.waiting import PATIENCE_S
@@ -186,9 +186,8 @@ def test_a_letter_that_is_too_large_for_the_topic_is_published_without_bytes(own
     largest = MAX_MESSAGE_BYTES - 200  # of an event: its headers make it too large as a dead letter
     payloads = [os.urandom(300_000), b"y" * largest, b"not JSON", event("a")]  # lz4 makes nothing of y
     owner.send(*payloads)
-    set_limit(owner.tenant.dead_letter_topic, 200_000)
-    ingest(owner)
-    set_limit(owner.tenant.dead_letter_topic, MAX_MESSAGE_BYTES)
+    with limited(owner.tenant.dead_letter_topic, 200_000):
+        ingest(owner)
     letters = [(m.value(), dict(m.headers() or ())) for m in published(owner)]
     actual = [(payload, headers.get("pulse.withheld-bytes")) for payload, headers in letters]
     assert sorted(actual, key=str) == sorted(

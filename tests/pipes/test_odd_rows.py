@@ -13,7 +13,7 @@ from psycopg.sql import SQL
 from support.entities import as_model, pages
 from support.ingest import Owner
 from support.pipes import bring
-from support.topics import set_limit
+from support.topics import limited
 
 from chaos.sources import SOURCE, capturing, database
 from chaos.waiting import PATIENCE_S
@@ -223,7 +223,6 @@ def test_a_task_that_fails_in_the_midst_of_a_query_ends(owner: Owner, source: An
     source.execute("CREATE TABLE planes (tail int PRIMARY KEY, note text)")
     source.execute("INSERT INTO planes SELECT n, repeat(md5(n::text), 90) FROM generate_series(1, 40000) n")
     pipe = pipes.create(owner.tenant, definition(PIPE))
-    set_limit(owner.tenant.topic, 1_000)
     ended: list[BaseException] = []
 
     def work(task: load.LoadTask) -> None:
@@ -232,7 +231,7 @@ def test_a_task_that_fails_in_the_midst_of_a_query_ends(owner: Owner, source: An
         except Transient as error:
             ended.append(error)
 
-    with load.opened(pipe, 1, full=False) as opened:
+    with limited(owner.tenant.topic, 1_000), load.opened(pipe, 1, full=False) as opened:
         (task,) = opened.tasks
         thread = Thread(target=work, args=[task], daemon=True)
         thread.start()

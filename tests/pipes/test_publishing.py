@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 from support.ingest import Owner
-from support.topics import set_limit
+from support.topics import limited
 
 from pulse_pipelines.pipes.publishing import POLLED, publish
 from pulse_resources import kafka
@@ -15,10 +15,10 @@ from pulse_resources.errors import Transient
 def test_rows_that_the_broker_refuses_fail_the_run(owner: Owner) -> None:
     small, large = (b"k", b"row"), (b"k", os.urandom(2_000))
     assert publish(owner.tenant.topic, [small] * (POLLED + 1)).rows == POLLED + 1
-    set_limit(owner.tenant.topic, 1_000)
-    for rows in ([large], [small, large] * POLLED):
-        with pytest.raises(Transient, match="did not acknowledge rows"):
-            publish(owner.tenant.topic, rows)
+    with limited(owner.tenant.topic, 1_000):
+        for rows in ([large], [small, large] * POLLED):
+            with pytest.raises(Transient, match="did not acknowledge rows"):
+                publish(owner.tenant.topic, rows)
 
 
 def test_no_more_waits_in_memory_than_a_task_has(owner: Owner) -> None:

@@ -1,6 +1,8 @@
 """Topics that are lost, made again or limited, and datasets that follow another version without a move."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -29,8 +31,17 @@ def recreate(owner: Owner) -> None:
     kafka.shared_producer.cache_clear()  # it knows the topic that is gone
 
 
-def set_limit(topic: str, limit: int) -> None:
-    """Messages of the topic may have so many bytes."""
+@contextmanager
+def limited(topic: str, limit: int) -> Iterator[None]:
+    """Messages of the topic may have so many bytes while the block runs."""
+    _set_limit(topic, limit)
+    try:
+        yield
+    finally:
+        _set_limit(topic, kafka.MAX_MESSAGE_BYTES)
+
+
+def _set_limit(topic: str, limit: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
     change = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     for future in kafka.admin().incremental_alter_configs([change]).values():
