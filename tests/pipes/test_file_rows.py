@@ -614,6 +614,16 @@ def test_a_damaged_page_of_parquet_is_an_error() -> None:
     assert caught.value.where["file"] == "x"
 
 
+def test_a_page_of_parquet_with_another_checksum_is_an_error() -> None:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"tail": ["N1", "N2", "N3"]})  # of N2 no statistics know
+    pq.write_table(table, sink, compression="none", use_dictionary=False, write_page_checksum=True)
+    content = sink.getvalue().to_pybytes()
+    place = content.index(b"N2")
+    with pytest.raises(UserError, match="damaged"):
+        read(content[:place] + b"N7" + content[place + 2 :], Format.PARQUET)
+
+
 def test_a_value_of_ndjson_that_is_not_utf_8_is_seen_and_refused() -> None:
     content = b'{"tail": "N1", "n": "\xff\xfe"}\n{"tail": "N2", "n": "a"}\n'
     schema = schema_of(content)

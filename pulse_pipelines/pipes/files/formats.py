@@ -186,6 +186,7 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
             memory_map=False,
             read_dictionary=dictionaries,
             coerce_int96_timestamp_unit=older_times.INT96_UNIT,
+            page_checksum_verification=True,
         )
         types = parquet_types.annotated(schema, file.schema)
         forms = {name: parquet_types.form(kind) for name, kind in types.items()}
