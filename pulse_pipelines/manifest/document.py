@@ -139,6 +139,8 @@ class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # yaml has no types
         names = set[str]()
         for key, _ in node.value:
             name = str(key.value)
+            if key.tag == f"{_TAG}merge":
+                raise _problem("<< is not the same in all versions of YAML: write its members in place", key)
             if name in names:
                 raise _problem(f"{name!r} is there twice", key)
             names.add(name)
@@ -150,7 +152,7 @@ _ALIKE = {
     "bool": re.compile("true|false", re.IGNORECASE),
     "int": re.compile(r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+"),
     "float": re.compile(r"[^_:]+"),
-    "str": re.compile(r"(?!-?[0-9]+(\.[0-9]+)?[eE][-+]?[0-9]+$|0o[0-7]+$).*", re.DOTALL),
+    "str": re.compile(r"(?![-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|0o[0-7]+$).*", re.DOTALL),
 }
 """Values without quotes that are the same in YAML 1.1, which this loader reads, and 1.2, by type."""
 
