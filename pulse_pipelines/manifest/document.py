@@ -1,6 +1,7 @@
 """The document of a manifest: a tenant with its limits, schemas, datasets, keys and pipes."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -165,14 +166,15 @@ def _construct_alike(loader: _Loader, node: Any) -> Any:
     if kind != "float":
         return yaml.CSafeLoader.yaml_constructors[node.tag](loader, node)
     number: float = loader.construct_yaml_float(node)
-    try:
-        return json_values.rounded(node.value)
-    except ValueError:  # a form that JSON lacks: .inf
-        return number
+    if not math.isfinite(number):  # it would become a null
+        raise _problem(f"{node.value} is not a number of JSON", node)
+    return json_values.rounded(node.value)
 
 
 for _kind in _ALIKE:
     _Loader.add_constructor(_TAG + _kind, _construct_alike)
+for _kind in ("binary", "omap", "pairs", "set"):  # neither YAML 1.2 nor JSON has them
+    _Loader.add_constructor(_TAG + _kind, _Loader.construct_undefined)
 _Loader.add_constructor(f"{_TAG}timestamp", _Loader.construct_scalar)  # as YAML 1.2 and JSON have it: a text
 
 

@@ -292,6 +292,12 @@ def test_a_value_that_versions_of_yaml_do_not_take_alike_is_refused(text: str) -
     assert document.load(f"a: ['{text}', \"{text}\"]".encode(), "the file") == {"a": [text, text]}
 
 
+@pytest.mark.parametrize("text", [".nan", "-.inf", "1.0e+400", "!!binary aGk=", "!!omap [a: 1]", "!!set {a}"])
+def test_a_value_of_yaml_that_json_lacks_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"is not a number of JSON|determine a constructor"):
+        document.load(f"a: {text}".encode(), "the file")
+
+
 def test_a_merge_of_yaml_which_its_later_version_lacks_is_refused() -> None:
     with pytest.raises(UserError, match="<< is not the same"):
         document.load(b"{<<: {a: 1}, b: 2}", "the file")
