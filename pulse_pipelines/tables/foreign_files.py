@@ -90,6 +90,7 @@ def opened(store: pafs.S3FileSystem, file: DataFile) -> Iterator[pq.ParquetFile]
             buffer_size=BUFFER,
             thrift_string_size_limit=THRIFT_STRING,
             thrift_container_size_limit=THRIFT_LIST,
+            page_checksum_verification=True,  # what is rewritten has new ones
         )
         if parquet.metadata.num_rows != file.record_count:
             raise Unfit("a file has another number of rows than its manifest says")
