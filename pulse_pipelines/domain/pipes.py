@@ -13,7 +13,13 @@ from pulse_resources.errors import UserError
 LONGEST_SQL = 20_000
 """Characters of a transform."""
 APART = "\x1f"
-"""Between a position, which people see, and the form of the table that it is one of."""
+"""Between a position, which people see, and the two parts of the form of the table that it is one of."""
+
+
+def parted(position: str) -> tuple[str, str]:
+    """A position as people see it, and the form, empty if it has none. A text as a cursor may have U+001F."""
+    shown, *form = position.rsplit(APART, 2)
+    return shown, APART.join(form)
 
 
 class Mode(StrEnum):

@@ -1,6 +1,7 @@
 """The document of a manifest: a tenant with its limits, schemas, datasets, keys and pipes."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -139,6 +140,8 @@ class _Loader(yaml.CSafeLoader):  # type: ignore[misc] # yaml has no types
         names = set[str]()
         for key, _ in node.value:
             name = str(key.value)
+            if key.tag == f"{_TAG}merge":
+                raise _problem("<< is not the same in all versions of YAML: write its members in place", key)
             if name in names:
                 raise _problem(f"{name!r} is there twice", key)
             names.add(name)
@@ -150,7 +153,7 @@ _ALIKE = {
     "bool": re.compile("true|false", re.IGNORECASE),
     "int": re.compile(r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+"),
     "float": re.compile(r"[^_:]+"),
-    "str": re.compile(r"(?!-?[0-9]+(\.[0-9]+)?[eE][-+]?[0-9]+$|0o[0-7]+$).*", re.DOTALL),
+    "str": re.compile(r"(?![-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|0o[0-7]+$).*", re.DOTALL),
 }
 """Values without quotes that are the same in YAML 1.1, which this loader reads, and 1.2, by type."""
 
@@ -163,14 +166,15 @@ def _construct_alike(loader: _Loader, node: Any) -> Any:
     if kind != "float":
         return yaml.CSafeLoader.yaml_constructors[node.tag](loader, node)
     number: float = loader.construct_yaml_float(node)
-    try:
-        return json_values.rounded(node.value)
-    except ValueError:  # a form that JSON lacks: .inf
-        return number
+    if not math.isfinite(number):  # it would become a null
+        raise _problem(f"{node.value} is not a number of JSON", node)
+    return json_values.rounded(node.value)
 
 
 for _kind in _ALIKE:
     _Loader.add_constructor(_TAG + _kind, _construct_alike)
+for _kind in ("binary", "omap", "pairs", "set"):  # neither YAML 1.2 nor JSON has them
+    _Loader.add_constructor(_TAG + _kind, _Loader.construct_undefined)
 _Loader.add_constructor(f"{_TAG}timestamp", _Loader.construct_scalar)  # as YAML 1.2 and JSON have it: a text
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pulse_pipelines.domain.pipes import APART, Definition, Mode, definition as parse_definition
+from pulse_pipelines.domain.pipes import Definition, Mode, definition as parse_definition, parted
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import indexes
 from pulse_pipelines.pipes import addresses
@@ -258,5 +258,5 @@ def _readable(rows: Iterable[Sequence[Any]]) -> list[Pipe]:
 def _pipe(row: Sequence[Any]) -> Pipe:
     tenant_id, tenant, name, dataset, dataset_id, document, *rest = row
     pipe = Pipe(Tenant(tenant_id, tenant), name, dataset, dataset_id, parse_definition(document), *rest)
-    position, apart, form = (pipe.position or "").partition(APART)
-    return replace(pipe, position=position, form=form) if apart else pipe
+    position, form = parted(pipe.position or "")
+    return replace(pipe, position=position, form=form) if form else pipe

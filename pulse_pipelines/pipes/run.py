@@ -17,7 +17,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipe_sources import Feed
-from pulse_pipelines.domain.pipes import APART, Transform
+from pulse_pipelines.domain.pipes import Transform, parted
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.entities import sync_progress, syncs as taken
@@ -147,7 +147,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
             raise
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
-    shown = (position or "").partition(APART)[0] or None
+    shown = parted(position or "")[0] or None
     return Sent(sync_id, plan.is_full, rows, size, shown, more)
 
 

@@ -90,6 +90,7 @@ def opened(store: pafs.S3FileSystem, file: DataFile) -> Iterator[pq.ParquetFile]
             buffer_size=BUFFER,
             thrift_string_size_limit=THRIFT_STRING,
             thrift_container_size_limit=THRIFT_LIST,
+            page_checksum_verification=True,  # what is rewritten has new ones
         )
         if parquet.metadata.num_rows != file.record_count:
             raise Unfit("a file has another number of rows than its manifest says")
@@ -271,13 +272,12 @@ def _data_file(
 ) -> DataFile:
     """The manifest entry of a new file, of the same partition as another one."""
     leaves = [number for field in file_shape[0] for number in _leaves(field)]
-    paths = [column[0] for column in file_shape[1]]
     nothing = MetricsMode(MetricModeTypes.NONE)
     dropped = {number: StatisticsCollector(number, StringType(), nothing, "") for number in leaves}
     statistics = data_file_statistics_from_parquet_metadata(
         footer,
         dropped | compute_statistics_plan(table.schema(), table.properties),
-        dict(zip(paths, leaves, strict=True)),
+        dict(zip((column[0] for column in file_shape[1]), leaves, strict=True)),
     )
     bound_texts(statistics)
     made = DataFile.from_args(

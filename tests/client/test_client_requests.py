@@ -384,6 +384,11 @@ class NoTime(datetime):
         ({"n": [{"price": Decimal("1.10")}]}, "/data/n/0/price", "Decimal is not a value of JSON: make it"),
         ({"n": b"a"}, "/data/n", "bytes is not a value of JSON"),
         ({"at": NoTime(1, 1, 1)}, "/data/at", "NaT is not a time"),
+        (
+            {"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(seconds=1172)))},
+            "/data/at",
+            "outside the years 1 to 9999",
+        ),
         ({"n": {(1, 2): 3}}, "/data/n", "the name of a member is a text, not tuple"),
     ],
 )

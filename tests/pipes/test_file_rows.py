@@ -22,6 +22,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
 import pytest
 from support.clock import Clock
 from support.files import web as server
@@ -612,6 +613,38 @@ def test_a_damaged_page_of_parquet_is_an_error() -> None:
     with pytest.raises(UserError, match="damaged") as caught:
         read(bytes(content), Format.PARQUET)
     assert caught.value.where["file"] == "x"
+
+
+class Keys(encryption.KmsClient):  # type: ignore[misc] # pyarrow has no types
+    """Keys that are no secrets."""
+
+    def wrap_key(self, key_bytes: bytes, _: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+
+@pytest.mark.parametrize("plaintext_footer", [False, True])
+def test_an_encrypted_file_of_parquet_is_refused(plaintext_footer: bool) -> None:
+    """Of a column that is encrypted below a readable footer, Arrow ended the process."""
+    configuration = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": ["v"]}, plaintext_footer=plaintext_footer
+    )
+    factory = encryption.CryptoFactory(lambda _: Keys())
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), configuration)
+    sink = pa.BufferOutputStream()
+    table = pa.table({"tail": ["N1"], "v": ["x"]})
+    pq.write_table(table, sink, encryption_properties=properties)
+    with pytest.raises(UserError, match="decrypt"):
+        read(sink.getvalue().to_pybytes(), Format.PARQUET)
+
+
+def test_a_page_of_parquet_with_another_checksum_is_an_error() -> None:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"tail": ["N1", "N2", "N3"]})  # of N2 no statistics know
+    pq.write_table(table, sink, compression="none", use_dictionary=False, write_page_checksum=True)
+    content = sink.getvalue().to_pybytes()
+    place = content.index(b"N2")
+    with pytest.raises(UserError, match="damaged"):
+        read(content[:place] + b"N7" + content[place + 2 :], Format.PARQUET)
 
 
 def test_a_value_of_ndjson_that_is_not_utf_8_is_seen_and_refused() -> None:

@@ -83,6 +83,27 @@ def test_a_row_with_an_infinite_cursor_is_always_read(
     assert planned(pipe, None)[1] is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [("text", "", "a"), ("text", "a\x1fb", "a\x1fc"), ("text", "\x1f", "\x1f\x1f"), ("pair", "(1,)", "(2,)"),
+     ("pair", "(1,2)", "(,)"), ("int[]", "{1,NULL}", "{2,NULL}")],
+)  # fmt: skip
+@pytest.mark.sample(3)
+def test_a_run_continues_after_any_cursor(owner: Owner, source: Any, kind: str, low: str, high: str) -> None:
+    source.execute("CREATE TYPE pair AS (first int, second int)")
+    source.execute(f"CREATE TABLE planes (tail text PRIMARY KEY, at {kind})")
+    source.execute("INSERT INTO planes VALUES ('low', %s)", [low])
+    pipe = pipes.create(owner.tenant, definition(BY_CURSOR))
+    bring(owner)
+    assert pipes.find(owner.tenant, pipe.name).position == low
+    source.execute("INSERT INTO planes VALUES ('high', %s)", [high])
+    assert not bring(owner).is_full
+    assert pipes.find(owner.tenant, pipe.name).position == high
+    sent = bring(owner)
+    assert (sent.is_full, sent.rows) == (False, 1)
+    assert set(latest(owner)) == {"low", "high"}
+
+
 def test_a_pipe_sends_a_row_with_an_infinite_cursor_once(owner: Owner, source: Any) -> None:
     source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at timestamp, seats int)")
     source.execute("INSERT INTO planes VALUES ('never', '-infinity', 1), ('always', 'infinity', 1)")

@@ -333,7 +333,25 @@ def test_a_slowly_trickling_answer_is_abandoned(monkeypatch: pytest.MonkeyPatch)
         server.shutdown()
 
 
-@pytest.mark.parametrize("number", [b"true", b'"2"', b"1.5", b'[{"_id": "A"}]', b"{}", b"1e400"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"refused": 1',
+        b'{"refused": 1, "seconds": NaN}',
+        b'{"dead_lettered": 1}\n{"dead_lettered": 2}',
+        b'\xef\xbb\xbf {"x": "\\ud800", "refused": 1}',
+    ],
+)
+def test_an_answer_with_a_count_that_is_not_json_confirms_none(body: bytes) -> None:
+    with (
+        service((200, {}, body)) as (place, _),
+        Service(f"http://{place}/") as sink,
+        pytest.raises(UserError, match="is not JSON"),
+    ):
+        sink.push({}, b"{}")
+
+
+@pytest.mark.parametrize("number", [b"true", b'"2"', b"1.5", b'[{"_id": "A"}]', b"{}", b"1e400", b"9" * 20])
 def test_an_answer_that_does_not_say_how_many_were_refused_confirms_none(number: bytes) -> None:
     answer = (200, {}, b'{"accepted": 3, "dead_lettered": %s}' % number)
     with (

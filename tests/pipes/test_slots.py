@@ -224,6 +224,31 @@ def test_a_role_that_may_not_capture_changes_is_told_what_it_lacks(owner: Owner)
             assert bring(owner).is_full
 
 
+def test_a_role_that_loses_a_right_is_told_what_it_lacks(owner: Owner, source: Any) -> None:
+    source.execute("UPDATE planes SET seats = -1 WHERE tail = 'N1'")
+    source.execute("ALTER ROLE reader NOREPLICATION")
+    for work in (watch_one, lambda pipe: run(spark(), owner.tenant, pipe.name, 2)):
+        with pytest.raises(UserError, match=r"ALTER ROLE .* REPLICATION"):
+            work(find_pipe(owner))
+        assert "ALTER ROLE ... REPLICATION" in str(find_pipe(owner).error)
+    with pytest.raises(UserError, match=r"ALTER ROLE .* REPLICATION"):
+        pipes.delete(owner.tenant, "planes")
+    source.execute("ALTER ROLE reader REPLICATION")
+    assert not bring(owner).is_full
+    assert same(owner, source)
+
+
+def test_a_role_that_loses_its_publication_is_told_who_has_to_own_it(owner: Owner, source: Any) -> None:
+    ((name,),) = source.execute("SELECT pubname FROM pg_publication").fetchall()
+    source.execute(f"ALTER PUBLICATION {name} OWNER TO CURRENT_USER")
+    stops(owner, "the publication was changed")
+    pipes.reset(owner.tenant, "planes")
+    with pytest.raises(UserError, match=f"ALTER PUBLICATION {name} OWNER TO"):
+        run(spark(), owner.tenant, "planes", 2)
+    source.execute(f"ALTER PUBLICATION {name} OWNER TO reader")
+    assert bring(owner).is_full
+
+
 def test_leave_slot_deletes_a_pipe_whose_source_is_lost(owner: Owner, source: Any) -> None:
     with stored_source(owner.tenant, "host=127.0.0.1 port=9 dbname=postgres"):
         with pytest.raises(Transient, match="leave-slot"):

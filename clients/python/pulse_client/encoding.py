@@ -13,18 +13,17 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import date
 from typing import Any, Protocol, Union
 from uuid import UUID
 
 from pulse_client.results import Verdict
-from pulse_client.words import clean, unwritable
+from pulse_client.words import clean, time_text, unwritable
 
 LINES = "application/x-ndjson"
 CLOUDEVENTS = "application/cloudevents-batch+json"
 _VERSION = "1.0"
 _UNDECODABLE = "undecodable"
-_NONE, _MINUTE = timedelta(0), timedelta(minutes=1)
 
 
 class CloudEvent(Protocol):
@@ -123,7 +122,9 @@ def _unwritable(index: int, event_id: str | None, document: Any, error: Exceptio
         why = "it contains itself" if is_cyclic else clean(error)
         return _refused(index, event_id, _UNDECODABLE, f"the event cannot be written as JSON: {why}")
     pointer, why = place
-    return Verdict(index, event_id, "refused", _UNDECODABLE, pointer, f"the event cannot be written as JSON: {why}")
+    return Verdict(
+        index, event_id, "refused", _UNDECODABLE, pointer, f"the event cannot be written as JSON: {why}"
+    )
 
 
 def _sendable(event_id: str) -> str | None:
@@ -133,21 +134,12 @@ def _sendable(event_id: str) -> str | None:
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, date):  # datetime is one
-        return _time(value)
+        return time_text(value)
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not a value of JSON")
-
-
-def _time(value: date) -> str:
-    """RFC 3339, in which an offset has no seconds, as those of local times before about 1930 have."""
-    if value != value:  # pandas' NaT
-        raise ValueError("it is not a time")
-    if isinstance(value, datetime) and (value.utcoffset() or _NONE) % _MINUTE:
-        value = value.astimezone(timezone.utc)
-    return value.isoformat()
 
 
 def _refused(index: int, event_id: str | None, reason: str, detail: str) -> Verdict:

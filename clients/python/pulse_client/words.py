@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,7 @@ _MOST_DIGITS = 4_300
 """Digits of an integer that Python writes as text; so it is by default."""
 _MOST_BITS = 14_284
 """Bits of the largest integers with so many digits."""
+_NONE, _MINUTE = timedelta(0), timedelta(minutes=1)
 _WRITTEN = (str, int, float, type(None), date, UUID)
 """Types of values of an event, beside mappings and lists."""
 
@@ -27,6 +28,22 @@ def clean(text: object, most: int = MAX_TEXT) -> str:
 def optional(text: object) -> str | None:
     """A text that the server need not give, cleaned."""
     return None if text is None else clean(text)
+
+
+def time_text(value: date) -> str:
+    """RFC 3339, in which an offset has no seconds, as those of local times before about 1930 have.
+
+    Raises:
+        ValueError: it is none: pandas' NaT, or outside the years 1 to 9999 in UTC, which such an offset needs.
+    """
+    if value != value:
+        raise ValueError(f"{value} is not a time")
+    if isinstance(value, datetime) and (value.utcoffset() or _NONE) % _MINUTE:
+        try:
+            value = value.astimezone(timezone.utc)
+        except OverflowError:
+            raise ValueError(f"{value} is outside the years 1 to 9999 in UTC") from None
+    return value.isoformat()
 
 
 def unwritable(document: Any) -> tuple[str, str] | None:
@@ -44,8 +61,11 @@ def unwritable(document: Any) -> tuple[str, str] | None:
             return pointer, f"the integer has more than {_MOST_DIGITS:,} digits"
         if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             return pointer, f"{value} is not a number of JSON"
-        if isinstance(value, date) and value != value:  # pandas' NaT, whose text is that
-            return pointer, f"{value} is not a time"
+        if isinstance(value, date):
+            try:
+                time_text(value)
+            except ValueError as error:
+                return pointer, str(error)
         if isinstance(value, Mapping):
             for name in value:
                 if not isinstance(name, (str, int, float, type(None))):

@@ -4,7 +4,7 @@ import codecs
 import csv
 import io
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
@@ -178,6 +178,7 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         texts = {
             each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
         }
+        _check_texts(pq.ParquetFile(local, memory_map=False), texts)
         deltas = delta_texts.columns(pq.read_metadata(local), texts)
         # Of texts as they are stored: a megabyte may stand for each of a million rows.
         dictionaries = sorted(texts - deltas)
@@ -186,6 +187,7 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
             memory_map=False,
             read_dictionary=dictionaries,
             coerce_int96_timestamp_unit=older_times.INT96_UNIT,
+            page_checksum_verification=True,
         )
         types = parquet_types.annotated(schema, file.schema)
         forms = {name: parquet_types.form(kind) for name, kind in types.items()}
@@ -231,8 +233,14 @@ def _readable(column: pa.Array) -> pa.Array:
     return column if kind == column.type else column.cast(kind)
 
 
-def _batches(file: pq.ParquetFile, size: int) -> Iterator[pa.RecordBatch]:
-    batches = file.iter_batches(batch_size=size)
+def _check_texts(file: pq.ParquetFile, texts: Set[str]) -> None:
+    """Read a row of each group. Raises UserError: a text is encrypted; to ask Arrow how ends the process."""
+    for group in range(file.num_row_groups if texts else 0):
+        next(_batches(file, 1, row_groups=[group], columns=sorted(texts)), None)
+
+
+def _batches(file: pq.ParquetFile, size: int, **chosen: Any) -> Iterator[pa.RecordBatch]:
+    batches = file.iter_batches(batch_size=size, **chosen)
     while True:
         try:
             batch = next(batches, None)

@@ -39,7 +39,8 @@ def int96_digits(local: Any, file: pq.ParquetFile, rows: int) -> Iterator[Mappin
     ]
     if not names:
         yield from repeat({})
-    for batch in pq.ParquetFile(local, memory_map=False).iter_batches(batch_size=rows, columns=names):
+    times = pq.ParquetFile(local, memory_map=False, page_checksum_verification=True)
+    for batch in times.iter_batches(batch_size=rows, columns=names):
         for values in zip(*(batch[name].cast(pa.int64()).to_pylist() for name in names), strict=True):
             yield dict(zip(names, values, strict=True))
 

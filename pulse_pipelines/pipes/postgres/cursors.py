@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
-from pulse_pipelines.domain.pipes import APART
+from pulse_pipelines.domain.pipes import APART, parted
 from pulse_pipelines.pipes.postgres import tables
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_pipelines.pipes.registry import Pipe
@@ -28,8 +28,10 @@ class Reached(NamedTuple):
     @classmethod
     def of(cls, pipe: Pipe) -> "Reached":
         """The position that a text states."""
-        cursor, *form = (pipe.position or "").split(APART)
-        return cls(cursor if pipe.position else None, *(form or (pipe.form or "").split(APART))[:2])
+        cursor, form = pipe.position, pipe.form
+        if cursor is not None and form is None:
+            cursor, form = parted(cursor)
+        return cls(cursor, *(form or "").split(APART)[:2])
 
     def __str__(self) -> str:
         return APART.join(map(str, self))
@@ -52,7 +54,8 @@ class Cursor:
     def usable(self, source: "psycopg.Connection[Any]", position: str | None) -> str | None:
         """A position, or None if the column's type no longer has this value, or it is infinite."""
         at = sql.SQL("{}::{}").format(sql.Literal(position), sql.SQL(self.kind))
-        query = sql.SQL("SELECT {} IS NOT NULL AND {}").format(at, tables.finite(at, self.kind))
+        # Not `IS NOT NULL`: of a composite that asks whether none of its fields is null.
+        query = sql.SQL("SELECT {} IS DISTINCT FROM NULL AND {}").format(at, tables.finite(at, self.kind))
         try:
             with source.transaction():
                 row = source.execute(query).fetchone()

@@ -9,6 +9,8 @@ that lacks the mark was restored from a copy of an earlier time, even if its log
 since, and everything else is as it was.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -44,6 +46,8 @@ WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)
 """
 # No slot has an empty name: a role that may use slots gets that error, and others one of their rights.
 _ANY_SLOT = "SELECT pg_replication_slot_advance('', '0/1')"
+_REPLICATION = "ALTER ROLE ... REPLICATION"
+_OWNED = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
 _RIGHTS = """
 SELECT pg_has_role(relowner, 'USAGE'), has_database_privilege(current_database(), 'CREATE')
 FROM pg_class WHERE oid = to_regclass(%s)
@@ -96,14 +100,39 @@ def _missing_rights(source: "psycopg.Connection[Any]", part: str) -> list[str]:
     ((owns, publishes),) = source.execute(_RIGHTS, [part]).fetchall()
     missing = [] if owns else [f"ALTER TABLE {part} OWNER TO ..., or a role of which this one is a member"]
     missing += [] if publishes else ["GRANT CREATE ON DATABASE ... TO ..."]
+    return missing if _may_use_slots(source) else [*missing, _REPLICATION]
+
+
+def _may_use_slots(source: "psycopg.Connection[Any]") -> bool:
+    """Whether a role may use slots, by what it can do: services let others than REPLICATION."""
     try:
         with source.transaction():
             source.execute(_ANY_SLOT)
-    except psycopg.errors.InsufficientPrivilege:  # by what it can do: services let others than REPLICATION
-        missing.append("ALTER ROLE ... REPLICATION")
+    except psycopg.errors.InsufficientPrivilege:
+        return False
     except psycopg.errors.UndefinedObject:
         pass
-    return missing
+    return True
+
+
+@contextmanager
+def rights_explained(source: "psycopg.Connection[Any]", definition: Definition, name: str) -> Iterator[None]:
+    """Work on a slot and a publication of this name.
+
+    Raises:
+        UserError: the role lost a right that it had when the pipe was created, and what gives it back.
+    """
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        missing = [] if _may_use_slots(source) else [_REPLICATION]
+        if source.execute(_OWNED, [name]).fetchone() == (False,):
+            missing.append(f"ALTER PUBLICATION {name} OWNER TO ..., or a role of which this one is a member")
+        raise UserError(
+            f"the role may no longer capture changes of the table: {error.diag.message_primary}",
+            fix="; ".join(missing) or "Give it the rights that docs/pipes.md names for mode: changes",
+            pipe=definition.pipe,
+        ) from None
 
 
 def is_harmful(source: "psycopg.Connection[Any]", name: str) -> bool:

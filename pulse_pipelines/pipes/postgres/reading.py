@@ -161,7 +161,8 @@ def plan(
             fresh, is_full = shapes.changed_partitions(source, table, before.moment)
         if not is_full:
             condition = cursor.since(last, source_table.overlap)
-        at = cursor.highest(source) or last
+        highest = cursor.highest(source)
+        at = last if highest is None else highest
         position = None if at is None else str(Reached(at, shape, shapes.moment(source, table)))
     stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0, fresh)
     return Plan(is_full, position, as_of, list(stretches))

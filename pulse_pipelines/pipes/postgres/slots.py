@@ -76,7 +76,7 @@ def begin(address: str, tenant: Tenant, definition: Definition, table: Table) ->
         Transient: a transaction does not end.
     """
     name, part = slot_name(tenant, definition), table.parts[0]
-    with sessions.connect(address) as source:
+    with _connected(address, definition, name) as source:
         system, timeline, _ = _facts(source, definition)
         publications.check(source, definition, table)
         _remove(source, name)
@@ -98,8 +98,9 @@ def begin(address: str, tenant: Tenant, definition: Definition, table: Table) ->
 
 def remove(address: str, tenant: Tenant, definition: Definition) -> None:
     """Remove what `begin` created: a slot without a reader makes the source keep its log permanently."""
-    with sessions.connect(address) as source:
-        _remove(source, slot_name(tenant, definition))
+    name = slot_name(tenant, definition)
+    with _connected(address, definition, name) as source:
+        _remove(source, name)
 
 
 def _remove(source: "psycopg.Connection[Any]", name: str) -> None:
@@ -118,7 +119,8 @@ def spare(source: "psycopg.Connection[Any]", tenant: Tenant, definition: Definit
     name = slot_name(tenant, definition)
     if not publications.is_harmful(source, name):
         return
-    publications.drop(source, name)
+    with publications.rights_explained(source, definition, name):
+        publications.drop(source, name)
     raise Conflict(
         "the table has lost its replica identity: it is no longer published, so that it can be changed",
         fix=f"ALTER TABLE ... REPLICA IDENTITY FULL, then: pulse pipe reset {tenant.slug} {definition.pipe}",
@@ -178,8 +180,9 @@ def quiet_until(
 
 def settled(address: str, tenant: Tenant, definition: Definition, place: Place) -> None:
     """Let the source discard its log up to a place up to which everything has settled."""
-    with sessions.connect(address) as source:
-        source.execute(ADVANCE, [slot_name(tenant, definition), place.lsn])
+    name = slot_name(tenant, definition)
+    with _connected(address, definition, name) as source:
+        source.execute(ADVANCE, [name, place.lsn])
 
 
 @contextmanager
@@ -202,7 +205,7 @@ def _opened(
             slot=name,
         )
 
-    with sessions.connect(address) as source:
+    with _connected(address, definition, name) as source:
         system, timeline, flushed = _facts(source, definition)
         row = source.execute(SLOT, {"lsn": place.lsn, "name": name}).fetchone()
         published = publications.published(source, name, part)
@@ -239,6 +242,12 @@ def _opened(
             raise stopped(f"the source has removed the slot's log {LIMITS}") from None
         except psycopg.errors.ObjectInUse:
             raise _in_use(tenant, definition) from None
+
+
+@contextmanager
+def _connected(address: str, definition: Definition, name: str) -> "Iterator[psycopg.Connection[Any]]":
+    with sessions.connect(address) as source, publications.rights_explained(source, definition, name):
+        yield source
 
 
 def _in_use(tenant: Tenant, definition: Definition) -> Transient:

@@ -5,6 +5,7 @@ the service's answers.
 """
 
 import math
+import re
 import time
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
@@ -38,6 +39,9 @@ class _SinkAnswer(msgspec.Struct):
 
 _NONE = (b"null", b"false", b"[]")
 """What says that there are none, where a number is expected."""
+_COUNTING = re.compile(rb'\s*\{.*"(refused|dead_lettered)"', re.DOTALL)
+_MOST_REFUSED = 2**53
+"""Beyond it a count is none, and has no exact double."""
 _decoder = msgspec.json.Decoder(_SinkAnswer)
 _number = msgspec.json.Decoder(float)
 
@@ -122,12 +126,19 @@ def _refused(body: bytes, *, is_whole: bool) -> int:
     """How many entities an answer of Pulse's form says have not become versions; of any other none.
 
     Raises:
-        UserError: it has something else than a count, or is not whole and has none before its first list.
+        UserError: it has something else than a count, is an object that has one and is not JSON, or is not
+            whole and has none before its first list.
     """
+    body = body.removeprefix(BOM_UTF8)
     try:
-        counted = _decoder.decode(body.removeprefix(BOM_UTF8) if is_whole else _head(body))
+        counted = _decoder.decode(body if is_whole else _head(body))
     except (msgspec.DecodeError, RecursionError):
         counted = _SinkAnswer()
+        if is_whole and _COUNTING.match(body):  # as of an answer that was cut, or with NaN
+            raise UserError(
+                "the service's answer counts refused entities, but is not JSON",
+                fix="How many it has refused is unknown: have it answer with one whole JSON object",
+            ) from None
     if not is_whole and counted.refused is _ABSENT and counted.dead_lettered is _ABSENT:
         raise UserError(
             f"the service's answer has more than {MOST_ANSWERED:,} bytes, or takes more than {TIMEOUT_S:g} s,"
@@ -143,7 +154,7 @@ def _count(member: str, content: msgspec.Raw) -> int:
         number = 0.0 if is_none else _number.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         number = math.nan
-    if number % 1 != 0:  # as of NaN
+    if number % 1 != 0 or number > _MOST_REFUSED:  # as of NaN
         raise UserError(
             f"the service's answer does not count entities in its member {member}",
             fix="How many it has refused is unknown: have it answer with a whole number",
@@ -153,7 +164,7 @@ def _count(member: str, content: msgspec.Raw) -> int:
 
 def _head(body: bytes) -> bytes:
     """The members of an answer before its first list, of one that was not read to its end."""
-    return body.removeprefix(BOM_UTF8).partition(b"[")[0] + b"[]}"
+    return body.partition(b"[")[0] + b"[]}"
 
 
 def _fix(status: int) -> str:
