@@ -44,9 +44,9 @@ class TableIds:
             if current
             else set()
         )
-        self._schemas: list[Schema] = list(current.schemas) if current else []
-        self._specs: list[PartitionSpec] = list(current.partition_specs) if current else []
-        self._orders: list[SortOrder] = list(current.sort_orders) if current else []
+        self._schemas = _Numbers("schema_id", current.schemas if current else ())
+        self._specs = _Numbers("spec_id", current.partition_specs if current else ())
+        self._orders = _Numbers("order_id", current.sort_orders if current else ())
         self._last = {"schema": _LAST, "spec": _LAST, "order": _LAST}
 
     def put_right(self, update: TableUpdate) -> Iterator[TableUpdate]:
@@ -72,32 +72,24 @@ class TableIds:
 
     def _schema(self, update: AddSchemaUpdate) -> Iterator[TableUpdate]:
         """A schema with equal fields keeps its id; a different one with a known id gets the next id."""
-        schema, numbers = update.schema_, [schema.schema_id for schema in self._schemas]
-        same = [each.schema_id for each in self._schemas if each == schema]
-        self._last["schema"] = number = _number(schema.schema_id, numbers, same)
-        if not same:
-            schema = schema.model_copy(update={"schema_id": number})
-            self._schemas.append(schema)
-            yield AddSchemaUpdate(schema=schema)
+        number, is_new = self._schemas.add(update.schema_)
+        self._last["schema"] = number
+        if is_new:
+            yield AddSchemaUpdate(schema=update.schema_.model_copy(update={"schema_id": number}))
 
     def _spec(self, update: AddPartitionSpecUpdate) -> Iterator[TableUpdate]:
         """As `_schema`."""
-        spec, numbers = update.spec, [spec.spec_id for spec in self._specs]
-        same = [each.spec_id for each in self._specs if each.fields == spec.fields]
-        self._last["spec"] = number = _number(spec.spec_id, numbers, same)
-        if not same:
-            spec = spec.model_copy(update={"spec_id": number})
-            self._specs.append(spec)
-            yield update.model_copy(update={"spec": spec})
+        number, is_new = self._specs.add(update.spec)
+        self._last["spec"] = number
+        if is_new:
+            yield update.model_copy(update={"spec": update.spec.model_copy(update={"spec_id": number})})
 
     def _order(self, update: AddSortOrderUpdate) -> Iterator[TableUpdate]:
         """As `_schema`."""
-        order, numbers = update.sort_order, [order.order_id for order in self._orders]
-        same = [each.order_id for each in self._orders if each.fields == order.fields]
-        self._last["order"] = number = _number(order.order_id, numbers, same)
-        if not same:
-            order = order.model_copy(update={"order_id": number})
-            self._orders.append(order)
+        number, is_new = self._orders.add(update.sort_order)
+        self._last["order"] = number
+        if is_new:
+            order = update.sort_order.model_copy(update={"order_id": number})
             yield update.model_copy(update={"sort_order": order})
 
     def _added(self, update: TableUpdate) -> None:
@@ -139,6 +131,29 @@ class TableIds:
         return self._last[kind]
 
 
-def _number(requested: int, existing: Sequence[int], same: Sequence[int]) -> int:
-    """The id of an added schema, spec or order: that of an equal one, or the asked or the next free one."""
-    return same[0] if same else requested if requested not in existing else max(existing) + 1
+class _Numbers:
+    """Ids of schemas, specs or orders by their content: to compare each with all takes minutes."""
+
+    def __init__(
+        self, id_name: str, present: Sequence[Schema] | Sequence[PartitionSpec] | Sequence[SortOrder]
+    ):
+        self._id_name, self._present = id_name, present
+        self._by_content: dict[str, int] | None = None
+        self._taken = {getattr(entry, id_name) for entry in present}
+
+    def add(self, entry: Schema | PartitionSpec | SortOrder) -> tuple[int, bool]:
+        """The id of an equal one, or the asked or the next free one; and whether there is none equal."""
+        if self._by_content is None:
+            self._by_content = {}
+            for present in self._present:
+                self._by_content.setdefault(self._content(present), getattr(present, self._id_name))
+        content, requested = self._content(entry), getattr(entry, self._id_name)
+        if content in self._by_content:
+            return self._by_content[content], False
+        number = requested if requested not in self._taken else max(self._taken) + 1
+        self._by_content[content] = number
+        self._taken.add(number)
+        return number, True
+
+    def _content(self, entry: Schema | PartitionSpec | SortOrder) -> str:
+        return entry.model_dump_json(exclude={self._id_name})

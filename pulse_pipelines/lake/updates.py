@@ -26,7 +26,6 @@ from pyiceberg.table.update import (
     AddSchemaUpdate,
     AddSortOrderUpdate,
     AssertCreate,
-    RemoveSnapshotRefUpdate,
     SetLocationUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
@@ -38,7 +37,7 @@ from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransf
 from pyiceberg.typedef import IcebergBaseModel
 
 from pulse_pipelines.domain.schemas.columns import METADATA
-from pulse_pipelines.lake import names, outline, parsing
+from pulse_pipelines.lake import copied_parts, names, outline, parsing
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
 from pulse_pipelines.lake.java_compat import TableIds
 
@@ -61,12 +60,9 @@ MOST = 10_000
 UPDATE_BYTES = 8_192
 """Bytes of a document that take as long to parse as an update to apply: each copies the metadata."""
 MOST_ADDED = 100
-"""Most schemas, specs and sort orders that a commit adds: each is compared with all that there are."""
-MOST_REFS = 1_000_000
-"""Changes of branches and tags in a commit, times how many there are: each change copies them all."""
+"""Most schemas, specs and sort orders that a commit adds: each is a part of all later metadata."""
 MOST_LISTED_ERRORS = 1_000
 """Errors of a document up to which its answer names the first: pydantic lists all, and other threads wait."""
-_REFS = (SetSnapshotRefUpdate, RemoveSnapshotRefUpdate)
 _ADDED = (AddSchemaUpdate, AddPartitionSpecUpdate, AddSortOrderUpdate)
 _SHOWN = 100
 """Characters of a column's name, and of its type, in an error."""
@@ -156,12 +152,7 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
     Raises:
         Malformed: the updates do not fit the table.
     """
-    changes = sum(isinstance(update, _REFS) for update in updates)
-    if changes * (changes + len(current.refs if current else ())) > MOST_REFS:
-        raise Malformed(
-            f"{changes:,} changes of branches and tags are too many for a commit to this table",
-            fix="Change fewer at a time",
-        )
+    copied_parts.check(current, updates)
     with malformed_refused():
         upgrades = [update for update in updates if isinstance(update, UpgradeFormatVersionUpdate)]
         base = _upgraded(current, [upgrade.format_version for upgrade in upgrades])

@@ -11,7 +11,7 @@ import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files
 from pulse_pipelines.pipes import turns
-from pulse_pipelines.pipes.files.stores import S3
+from pulse_pipelines.pipes.files.stores import S3, Listed
 from pulse_pipelines.pipes.postgres import sessions
 from pulse_resources.errors import UserError
 
@@ -85,16 +85,32 @@ def test_a_source_that_sends_too_much_is_left(flood: str) -> None:
         pass
 
 
-def test_a_run_whose_source_answers_without_end_fails_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+CHUNKED = b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"10000\r\n" + b"x" * 2**16 + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "is_listing"),
+    [(b"200 OK", True), (b"404 Not Found", True), (b"404 Not Found", False), (b"500 Server Error", False)],
+)
+def test_an_object_store_that_answers_without_end_is_left(status: bytes, is_listing: bool) -> None:
+    """botocore would keep the page of a listing, or the error of a file, until the run's memory is used."""
+    files = Files.parse({"source": "shop", "path": "x.csv"}, {"key": ["id"]})
+    with flooding(b"", b"HTTP/1.1 " + status + CHUNKED, CHUNK) as port:
+        place = S3(f"s3://key:secret@bucket/?endpoint=http://127.0.0.1:{port}")
+        opened = place.opened(Listed("x.csv", 1, '"1"', None))
+        with pytest.raises(UserError, match=r"the source sends more than 8,388,608 bytes"):
+            place.listed(files) if is_listing else opened.__enter__()
+
+
+def test_a_run_that_needs_too_much_memory_fails_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever records the failure has memory again."""
     monkeypatch.setattr(turns, "MEMORY", TAKEN)
     turn = turns.Turn(turns.no_one_waits, lambda: 0, None)
-    files, piece = Files.parse({"source": "shop", "path": "x.csv"}, {"key": ["id"]}), b"x" * 2**20
     with (
-        flooding(b"", b"HTTP/1.1 200 OK\r\n\r\n", piece) as port,
         pytest.raises(UserError, match=r"the run needs more than the 64 MiB of memory that it may have"),
         turn.waiting(),
     ):
-        S3(f"s3://key:secret@bucket/?endpoint=http://127.0.0.1:{port}").listed(files)
+        bytearray(2 * TAKEN)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     assert soft == hard

@@ -18,6 +18,8 @@ from pulse_resources.object_store import s3_client
 MOST_FILES = 10_000
 MOST_LISTED = 100_000
 """Names in an object store that are compared with a path, at most."""
+MOST_RECEIVED = 8 * 1024 * 1024
+"""Bytes of a listing's page of a thousand names, or of an error, at most."""
 _CONFIGURED = {"endpoint", "region"}
 _OF_THE_KEY = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403"}
 _OF_THE_KEY |= {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"}
@@ -134,17 +136,43 @@ class S3:
             client = s3_client.client(self._endpoint, self._region, self._key, self._secret)
         except (BotoCoreError, ValueError):
             raise UserError("the address of the source is malformed") from None
+        client.meta.events.register(
+            "before-send.s3", partial(_answered, client), unique_id=_answered.__name__
+        )
         try:
             yield client
         except ClientError as error:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             raise refused(str(error.response.get("Error", {}).get("Code", "")), status) from None
         except BotoCoreError as error:  # its text may have the address
-            if isinstance(error.kwargs.get("error"), MemoryError):  # botocore keeps all of a listing
-                raise error.kwargs["error"] from None
             raise Transient(
                 f"the source does not answer, or not to the end: {type(error).__name__}"
             ) from None
+
+
+def _answered(client: Any, request: Any, **_: Any) -> Any:
+    """Send a request in botocore's place, which would keep all of an answer that has no end."""
+    from botocore.exceptions import ConnectionClosedError
+    from urllib3.exceptions import HTTPError
+
+    streams, request.stream_output = request.stream_output, True
+    response = client._endpoint.http_session.send(request)
+    if streams and response.status_code < 300:
+        return response  # of a file, which its reader paces
+    content = bytearray()
+    with closing(response.raw):
+        try:
+            for piece in web.paced(response.raw.stream()):
+                content += piece
+                if len(content) > MOST_RECEIVED:
+                    raise UserError(
+                        f"the source sends more than {MOST_RECEIVED:,} bytes in a listing or an error",
+                        fix="An operator checks its address",
+                    )
+        except HTTPError as error:
+            raise ConnectionClosedError(endpoint_url=request.url, error=error) from None
+    response._content = bytes(content)
+    return response
 
 
 def refused(code: str, status: int) -> PulseError:
