@@ -184,9 +184,7 @@ def _table(node: Mapping[str, Any]) -> str:
 
 def _unread(message: str, text: str) -> UserError:
     if "Only SELECT" not in message:
-        return UserError(
-            f"the SQL cannot be parsed: {message}", fix="Correct it; docs/sql.md lists what can be used"
-        )
+        return UserError(f"the SQL cannot be parsed: {message}")
     fix = _ONE_QUERY
     if _PIVOT.search(text):
         fix = "Write PIVOT with its values: FROM t PIVOT (sum(x) FOR y IN ('a', 'b'))"
