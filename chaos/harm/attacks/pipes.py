@@ -4,8 +4,8 @@ import asyncio
 import itertools
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -86,41 +86,48 @@ async def _created(attacker: Attacker, body: Body, **other_end: object) -> None:
         await attacker.flood(wire.request("POST", "/v1/pipes", attacker.key("manage"), request), AT_ONCE)
 
 
+@asynccontextmanager
+async def _endless(attacker: Attacker, begin: bytes, piece: bytes, pause_s: float) -> AsyncIterator[int]:
+    """The port of a server that answers with `begin`, then with `piece` until the attack ends."""
+    sending = set[asyncio.Task[Any]]()
+
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        sending.add(task)
+        try:
+            await reader.read(2**16)
+            writer.write(begin)
+            while attacker.remaining_s > 0:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause_s)
+        except OSError:
+            return  # the client has left
+        finally:
+            writer.transport.abort()  # to close would be to wait for a client that may read no more
+
+    server = await asyncio.start_server(send, wire.HOST, 0)
+    yield int(server.sockets[0].getsockname()[1])
+    server.close()
+    if sending:
+        await asyncio.wait(sending)
+
+
 async def _slow_heads(attacker: Attacker) -> None:
     """Create pipes from a server whose answer begins, and has no end."""
     tenant = registry.find_tenant(attacker.target.tenant)
     request = {"pipe": "slow", "source": SOURCE, "dataset": "slow", "feed": "/x"}
     creation = wire.request("POST", "/v1/pipes", attacker.key("manage"), request)
 
-    sending = set[asyncio.Task[Any]]()
-
-    async def send_head(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
-        sending.add(task)
-        try:
-            writer.write(b"HTTP/1.1 200 OK\r\nX: ")
-            while attacker.remaining_s > 0:
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.sleep(1.0)
-        except OSError:
-            return  # whoever asked has had enough
-        finally:
-            writer.close()
-
     async def create() -> None:
         link = await Link.to(attacker.target.api, ADDRESS)
         await attacker.hold(link, creation)
         link.close()
 
-    server = await asyncio.start_server(send_head, wire.HOST, 0)
-    port = server.sockets[0].getsockname()[1]
-    with stored_source(tenant, f"http://{wire.HOST}:{port}"):
-        await asyncio.gather(*(create() for _ in range(AT_ONCE)))
-    server.close()
-    if sending:
-        await asyncio.wait(sending)
+    async with _endless(attacker, b"HTTP/1.1 200 OK\r\nX: ", b"x", pause_s=1.0) as port:
+        with stored_source(tenant, f"http://{wire.HOST}:{port}"):
+            await asyncio.gather(*(create() for _ in range(AT_ONCE)))
 
 
 def _postgres(kind: bytes, content: bytes) -> bytes:
@@ -131,27 +138,13 @@ async def _notifications(attacker: Attacker) -> None:
     """Create pipes from a database that lets everyone in, and sends notifications without end."""
     tenant = registry.find_tenant(attacker.target.tenant)
     request = {"pipe": "notified", "source": SOURCE, "dataset": "notified", "table": "any"}
+    creation = wire.request("POST", "/v1/pipes", attacker.key("manage"), request)
     greeting = _postgres(b"R", struct.pack(">I", 0)) + _postgres(b"Z", b"I")
     notifications = _postgres(b"A", struct.pack(">I", 1) + b"a\0" + b"x" * 7_000 + b"\0") * 128
-
-    async def notify(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.read(2**16)
-            writer.write(greeting)
-            while attacker.remaining_s > 0:
-                writer.write(notifications)
-                await writer.drain()
-        except OSError:
-            return  # whoever asked has had enough
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(notify, wire.HOST, 0)
-    port = server.sockets[0].getsockname()[1]
-    address = f"host={wire.HOST} port={port} user=any dbname=any sslmode=disable gssencmode=disable"
-    with stored_source(tenant, address):
-        await attacker.flood(wire.request("POST", "/v1/pipes", attacker.key("manage"), request), AT_ONCE)
-    server.close()
+    async with _endless(attacker, greeting, notifications, pause_s=0.0) as port:
+        address = f"host={wire.HOST} port={port} user=any dbname=any sslmode=disable gssencmode=disable"
+        with stored_source(tenant, address):
+            await attacker.flood(creation, AT_ONCE)
 
 
 def _create_pipes(tenant: Tenant) -> None:

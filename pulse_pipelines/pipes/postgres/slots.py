@@ -87,9 +87,8 @@ def begin(address: str, tenant: Tenant, definition: Definition, table: Table) ->
         try:
             slot_creation.wait_for_writers(source, definition, part)
         except Transient:
-            _remove(
-                source, name
-            )  # until the next run, which may be far, it would make the source keep its log
+            # Until the next run, which may be far, the slot would make the source keep its log.
+            _remove(source, name)
             raise
         published = publications.published(source, name, part)
         mark = publications.mark(source, name)
