@@ -108,8 +108,6 @@ class Transform:
     @classmethod
     def parse(cls, texts: Mapping[str, str], document: Mapping[str, Any]) -> "Transform":
         """Parse its members, as texts and as they were sent. Raises UserError."""
-        if not isinstance(document["transform"], str):
-            raise UserError("transform must be a text, a SELECT")
         if len(texts["transform"]) > LONGEST_SQL:
             raise UserError(f"the transform has more than {LONGEST_SQL:,} characters")
         return cls(texts["transform"])
@@ -227,7 +225,9 @@ def definition(document: Mapping[str, Any]) -> Definition:
             f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(members))}, and no secrets"
         )
     texts = {
-        name: str(document[name]) for name in members - {"key", "every"} if document.get(name) is not None
+        name: _text(name, document[name])
+        for name in sorted(members - {"key", "every", "create"})
+        if document.get(name) is not None
     }
     if missing := [name for name in ("pipe", *other_end.NEEDED, dataset) if not texts.get(name)]:
         raise UserError(f"the pipe has no {' and no '.join(missing)}")
@@ -236,6 +236,14 @@ def definition(document: Mapping[str, Any]) -> Definition:
         raise UserError("every must be a number of seconds")
     pipe, slug = check_slug("pipe", texts["pipe"]), check_slug("dataset", texts[dataset])
     return Definition(pipe, slug, other_end.parse(texts, document), every)
+
+
+def _text(name: str, value: object) -> str:
+    if name == "overlap" and type(value) in (int, float):
+        return str(value)
+    if not isinstance(value, str):  # YAML makes 1.10 a number, and yes or true no text either
+        raise UserError(f"{name} must be a text, not {type(value).__name__}", fix="Put it in quotes")
+    return value
 
 
 KINDS: Mapping[str, type[PostgresTable | Files | Feed | Transform | Sink]] = {

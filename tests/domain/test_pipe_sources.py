@@ -99,3 +99,18 @@ def test_a_feed_keeps_its_given_path() -> None:
     pipe = definition(PIPE | {"feed": "/v1/datasets/planes/entities"})
     assert pipe.other_end == Feed("shop", "/v1/datasets/planes/entities")
     assert definition(pipe.document) == pipe
+
+
+@pytest.mark.parametrize("number", [True, 1.10, 2026, ["planes"]])
+@pytest.mark.parametrize("member", ["table", "cursor", "timestamp", "dataset", "source"])
+def test_a_name_that_yaml_takes_for_another_value_is_no_name(member: str, number: object) -> None:
+    """It became a text: 1.10 the table "1.1", true the table "True"."""
+    with pytest.raises(UserError, match=f"{member} must be a text") as refused:
+        definition(PIPE | {"table": "t", "mode": "incremental", "cursor": "id"} | {member: number})
+    assert refused.value.fix == "Put it in quotes"
+
+
+@pytest.mark.parametrize(("overlap", "text"), [(300, "300"), (0.5, "0.5"), ("5 minutes", "5 minutes")])
+def test_an_overlap_may_be_a_number(overlap: object, text: str) -> None:
+    pipe = definition(PIPE | {"table": "t", "mode": "incremental", "cursor": "id", "overlap": overlap})
+    assert pipe.of_postgres.overlap == text

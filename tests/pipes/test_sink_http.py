@@ -230,10 +230,20 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
+class Unmeasured(Answers):
+    """Answers end with their connections."""
+
+    def send_header(self, keyword: str, value: str) -> None:
+        if keyword != "Content-Length":
+            super().send_header(keyword, value)
+
+
 @contextmanager
-def service(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, type[Answers]]]:
+def service(
+    *answers: tuple[int, dict[str, str], bytes], base: type[Answers] = Answers
+) -> Iterator[tuple[str, type[Answers]]]:
     """An address of a service, and its handler, which records the requests."""
-    handler = type("Handler", (Answers,), {"answers": list(answers), "requests": []})
+    handler = type("Handler", (base,), {"answers": list(answers), "requests": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}", handler
@@ -349,6 +359,19 @@ def test_an_answer_with_a_count_that_is_not_json_confirms_none(body: bytes) -> N
         pytest.raises(UserError, match="is not JSON"),
     ):
         sink.push({}, b"{}")
+
+
+@pytest.mark.parametrize("cut", [b'{"accep', b'{"accepted": [{"_id": "A"}, ', b'{"accepted": 3, "ref'])
+def test_an_answer_whose_end_is_lost_with_its_connection_is_asked_for_again(cut: bytes) -> None:
+    """An answer of HTTP/1.0 may have no length: one cut before its count looked like one without refusals."""
+
+    answers = (200, {}, cut), (200, {}, b'{"accepted": 3, "refused": 2}')
+    with (
+        service(*answers, base=Unmeasured) as (place, handler),
+        Service(f"http://{place}/", lambda _: None) as sink,
+    ):
+        assert sink.push({}, b"{}").refused == 2
+    assert len(handler.requests) == 2
 
 
 @pytest.mark.parametrize("number", [b"true", b'"2"', b"1.5", b'[{"_id": "A"}]', b"{}", b"1e400", b"9" * 20])

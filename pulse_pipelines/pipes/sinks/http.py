@@ -17,7 +17,7 @@ import httpx
 import msgspec
 
 from pulse_pipelines.pipes import web
-from pulse_resources.errors import Conflict, UserError
+from pulse_resources.errors import Conflict, Transient, UserError
 
 TIMEOUT_S = 60.0
 MOST_ANSWERED = 4 * 1024 * 1024
@@ -27,6 +27,8 @@ _CONFLICT = 409
 _HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
 
 
+_LENGTHS = {"content-length", "transfer-encoding"}
+"""Headers that tell where an answer ends; without one, a lost connection looks like its end."""
 _ABSENT = msgspec.Raw(b"0")
 
 
@@ -114,12 +116,24 @@ class Service:
                     fix="It hides how many entities were refused: have the service, or its proxy, respect "
                     "Accept-Encoding",
                 )
+            if is_whole and not _LENGTHS & answer.headers.keys() and _is_cut(read):
+                raise Transient("the service's answer ends within its JSON")
             return Answer(_refused(read, is_whole=is_whole))
         if status == _CONFLICT:
             raise Conflict("the service does not continue the chain of requests")
         if web.may_pass(status):
             raise web.busy("the service does not take the entities now", answer)
         raise UserError("the service does not take the entities", fix=_fix(status), status=status)
+
+
+def _is_cut(body: bytes) -> bool:
+    """Whether an answer, whose end only the end of its connection tells, began as an object and is none."""
+    body = body.removeprefix(BOM_UTF8)
+    try:
+        _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return body.lstrip().startswith(b"{")
+    return False
 
 
 def _refused(body: bytes, *, is_whole: bool) -> int:
