@@ -53,7 +53,7 @@ def keep(page: Path, results: Sequence[Result], order: Sequence[str]) -> None:
 
     Args:
         page: the results are beside it, as JSON.
-        results: at least one.
+        results: of attacks in `order`.
         order: names of the attacks on the page, in order; other results are dropped.
     """
     file = page.with_suffix(".json")

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
+from pydantic import TypeAdapter
 from pyiceberg.manifest import DataFile
 from rich.console import Console
 from support.ingest import Owner
@@ -282,6 +283,11 @@ def test_scenarios_are_named_apart() -> None:
     """By its whole name each can be chosen alone."""
     names = [scenario.name for scenario in SCENARIOS]
     assert [[other for other in names if name in other] for name in names] == [[name] for name in names]
+
+
+def test_stored_results_can_be_read() -> None:
+    stored = TypeAdapter(list[report.StoredResult]).validate_json(Path("docs/chaos.json").read_bytes())
+    assert {entry.result.name for entry in stored} <= {scenario.name for scenario in SCENARIOS}
 
 
 def test_progress_is_written_in_lines_without_a_terminal() -> None:

@@ -1,5 +1,6 @@
 """The shorter part of `make harm`: some of its attacks, seconds each, beside a neighbour."""
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from io import BytesIO
@@ -11,6 +12,7 @@ import pytest
 from chaos.harm import hostile, memory, page as pages, people
 from chaos.harm.attack import Target, carry_out
 from chaos.harm.attacks import ATTACKS
+from chaos.harm.command import PAGE
 from chaos.harm.measure import Result, Span, attacker, measure
 from chaos.harm.neighbour import RATES, Neighbour, living
 from pulse_resources.settings import Settings
@@ -170,6 +172,14 @@ def test_the_page_keeps_the_last_result_of_each_attack(tmp_path: Path) -> None:
     assert "| 3 × 413 too-large | 10, 10, 1.0 × |" in lines[0]
     assert "10, 61, 6.1 ×" in lines[1]
     assert "the neighbour got 2 × collect, beside it; p99 of collect" in lines[1]
+
+
+def test_stored_results_can_be_read_and_are_those_of_the_page(tmp_path: Path) -> None:
+    """A member of results was renamed, and an hour of attacks ended with an error instead of a page."""
+    copy = tmp_path / PAGE.name
+    shutil.copy(PAGE.with_suffix(".json"), copy.with_suffix(".json"))
+    pages.keep(copy, [], [attack.name for attack in ATTACKS])
+    assert copy.read_text() == PAGE.read_text()
 
 
 def test_a_page_that_unpacks_to_much_is_whole() -> None:
