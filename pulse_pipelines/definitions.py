@@ -96,7 +96,7 @@ def _definitions(
         metadata=metadata,
         assets=[
             *dataset_assets(families, placed),
-            *curated_assets(slugs, rollups.team_rollups() if families else (), placed, acting),
+            *curated_assets(families, rollups.team_rollups() if families else (), placed, acting),
             *pipe_assets(pipe_owners, read),
         ],
         asset_checks=dataset_checks(slugs),

@@ -1,8 +1,9 @@
 """Datasets' assets as parts of the definitions: a part per slug, which the code server builds by itself."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
+from datetime import date
 from uuid import UUID
 
 import dagster as dg
@@ -12,8 +13,10 @@ from pulse_pipelines.curated import rollups
 from pulse_pipelines.curated.daily import DAILY
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.curated.assets import curated_key
-from pulse_pipelines.defs.datasets.partitions import asset_key, grid_start
+from pulse_pipelines.defs.curated.sensor import curated_due
+from pulse_pipelines.defs.datasets.partitions import asset_key, first_cell, grid_start
 from pulse_pipelines.defs.datasets.presentation import groups, present
+from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.pipes.assets import pipe_key
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import Family, Member, Outline
@@ -67,19 +70,31 @@ class DatasetParts:
         families = registry.list_families(alike) if alike else []
         shown = present(families, groups(families) | self._placed)
         acting = rollups.slugs_with_actor(alike) if alike else set()
-        return {slug: Likeness(slug in acting, dg.AssetSpec(**how)) for slug, how in shown.items()}
+        return {
+            family.slug: Likeness(
+                (family.slug in acting, first_cell(family.first_day)), dg.AssetSpec(**shown[family.slug])
+            )
+            for family in families
+        }
 
-    def build_model(self, form: Hashable, name: str) -> dg.Definitions:
+    def build_model(self, form: tuple[bool, date], name: str) -> dg.Definitions:
         """Args:
-        form: whether some tenant's schema names an actor.
+        form: whether some tenant's schema names an actor; the first day of the grid.
         """
-        family = Family(name, (replace(MODEL.members[0], slug=name),))
-        return self._define([family], {}, placed={name: name}, acting={name} if form else ())
+        acts, first_day = form
+        family = Family(name, (replace(MODEL.members[0], slug=name),), first_day)
+        return self._define([family], {}, placed={name: name}, acting={name} if acts else ())
 
     def build_assets(self, keys: Set[dg.AssetKey]) -> dg.Definitions:
         slugs = {slug for key in keys if (slug := self.part_of(key))}
         names = sorted(key.path[-1] for key in keys if self.part_of(key) is None)
         return self._define(registry.list_families(slugs), dict.fromkeys(names))
+
+    def kept_current(self) -> Mapping[str, dg.AssetSelection]:
+        return {
+            ingest_lag.name: dg.AssetSelection.key_prefixes("lake"),
+            curated_due.name: dg.AssetSelection.key_prefixes("curated"),
+        }
 
     def part_of(self, key: dg.AssetKey) -> str | None:
         return None if key == pipe_key(key.path[-1]) else key.path[1]

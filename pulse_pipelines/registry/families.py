@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import date
 from uuid import UUID
 
 from pulse_pipelines.domain.tenant import Tenant
@@ -9,8 +10,8 @@ from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
 MEMBERS = """
-SELECT d.slug, t.tenant_id, t.slug, d.dataset_id, d.name, d.schema_uri, d.table_schema
-FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
+SELECT d.slug, f.first_day, t.tenant_id, t.slug, d.dataset_id, d.name, d.schema_uri, d.table_schema
+FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id) LEFT JOIN family_versions f ON f.slug = d.slug
 WHERE %(slugs)s::text[] IS NULL OR d.slug = ANY(%(slugs)s) ORDER BY d.slug, t.slug
 """
 OUTLINES = """
@@ -54,6 +55,8 @@ class Family:
     slug: str
     members: tuple[Member, ...]
     """Ordered by tenant slug; at least one."""
+    first_day: date | None = None
+    """No row is of an earlier day: the first of a month or year; None: nothing has landed."""
 
     @property
     def owner(self) -> str | None:
@@ -70,7 +73,7 @@ class Outline:
     owner: str | None
     """Slug of the tenant, if only one has a dataset of this slug."""
     version: str
-    """Changes when a member does, when one is created, and when one is deleted."""
+    """Changes when a member does, when one is created or deleted, and with the family's first day."""
 
 
 def version() -> int:
@@ -91,13 +94,14 @@ def list_outlines(since: int = 0) -> list[Outline]:
 
 def list_families(slugs: Collection[str] | None = None) -> list[Family]:
     """Families, by slug: of these slugs, or all."""
-    by_slug: dict[str, list[Member]] = {}
+    by_slug: dict[tuple[str, date | None], list[Member]] = {}
     with postgres.transaction("pulse_pipeline") as connection:
-        for slug, tenant_id, tenant, dataset_id, *rest in connection.execute(
+        for slug, first_day, tenant_id, tenant, dataset_id, *rest in connection.execute(
             MEMBERS, {"slugs": None if slugs is None else list(slugs)}
         ):
-            by_slug.setdefault(slug, []).append(Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest))
-    return [Family(slug, tuple(members)) for slug, members in by_slug.items()]
+            member = Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest)
+            by_slug.setdefault((slug, first_day), []).append(member)
+    return [Family(slug, tuple(members), first_day) for (slug, first_day), members in by_slug.items()]
 
 
 def list_owners(since: int = 0) -> dict[str, frozenset[str]]:

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
-from dagster import AssetCheckKey, AssetKey, AssetSpec, DagsterError, Definitions, RepositoryDefinition
+from dagster import (
+    AssetCheckKey,
+    AssetKey,
+    AssetSelection,
+    AssetSpec,
+    DagsterError,
+    Definitions,
+    RepositoryDefinition,
+)
 from dagster._api import snapshot_repository
 from dagster._check import CheckError
 from dagster._core.definitions.assets.definition.assets_definition import unique_id_from_asset_and_check_keys
@@ -62,11 +70,17 @@ class Parts(Protocol):
     def likenesses(self, names: Collection[str]) -> Mapping[str, Likeness]:
         """The parts, among these, that are like others; all others are built separately."""
 
-    def build_model(self, form: Hashable, name: str) -> Definitions:
+    def build_model(self, form: Any, name: str) -> Definitions:
         """Definitions of a part of a form by a name that no part has, which stands wherever the name does."""
 
     def build_assets(self, keys: Set[AssetKey]) -> Definitions:
         """Definitions that a run of these assets needs, of parts or not."""
+
+    def kept_current(self) -> Mapping[str, AssetSelection]:
+        """By a sensor's name: the assets that it updates through a job that has none of them.
+
+        Their pages show the sensor as what automates them.
+        """
 
     def part_of(self, key: AssetKey) -> str | None:
         """Name of the part that an asset is of, if it is of one."""
@@ -152,7 +166,9 @@ class PartedSnapshot:
         other_keys = set(others(node.asset_key for node in snapshot.asset_nodes))
         nodes = [node for node in snapshot.asset_nodes if node.asset_key in other_keys]
         checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in other_keys]
-        without = copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources)
+        kept = self._parts.kept_current()
+        sensors = [copy(sensor, asset_selection=kept.get(sensor.name)) for sensor in snapshot.sensors]
+        without = copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources, sensors=sensors)
         return serialize_value(without), packed(serialize_value([nodes, checks]))
 
     def text(self) -> str:

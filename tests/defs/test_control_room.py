@@ -4,7 +4,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -12,6 +12,7 @@ import pytest
 import yaml
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from support.far import ANY_TIME
+from support.here import ingest_here as ingest
 from support.ingest import SCHEMA, Owner, event, make_owner, plan_batch
 
 from chaos.inside import ingest_job
@@ -19,10 +20,10 @@ from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.curated.behaviour import behaviour
 from pulse_pipelines.curated.daily import DAILY
-from pulse_pipelines.definitions import defs
+from pulse_pipelines.definitions import PARTS, defs
 from pulse_pipelines.defs.datasets import partitions as grid
 from pulse_pipelines.defs.datasets.backfill import rebuilt_from_raw_zone
-from pulse_pipelines.defs.datasets.partitions import asset_key, partitions, tenant_partitions
+from pulse_pipelines.defs.datasets.partitions import asset_key, first_cell, partitions, tenant_partitions
 from pulse_pipelines.defs.datasets.presentation import GROUP_SIZE, column_schema, groups, present
 from pulse_pipelines.defs.datasets.sensor import registry_changes, registry_fingerprint
 from pulse_pipelines.defs.ingest.sensor import run_config
@@ -186,6 +187,36 @@ def test_the_grid_is_bounded_and_moves_once_a_month(configured: pytest.MonkeyPat
     assert grid.grid_start(date(2026, 3, 31)) == date(2026, 2, 3)
 
 
+def test_a_dataset_s_part_of_the_grid_begins_with_its_first_row(owner: Owner) -> None:
+    """Days before it were missing, which most of the page of a healthy tenant was."""
+    slug = f"d{uuid.uuid4().hex[:10]}"
+    registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
+    month = datetime.now(UTC).date().replace(day=1)
+    before = (month - timedelta(days=40)).replace(day=1)
+
+    def first_cells() -> tuple[date, str]:
+        (stored,) = registry.list_families([slug])
+        (likeness,) = PARTS.likenesses([slug]).values()
+        definition = likeness.spec.partitions_def
+        assert isinstance(definition, dg.MultiPartitionsDefinition)
+        days = definition.primary_dimension.partitions_def.get_partition_keys()
+        return first_cell(stored.first_day), days[0]
+
+    assert first_cells() == (month, str(month))
+    numbers = [registry.version()]
+    for day, expected in ((month, month), (before, before), (month, before), (date(1999, 12, 31), None)):
+        owner.send(event(f"e{day}", dataset=slug).replace(b"2026-11-19", str(day).encode()))
+        ingest(owner)
+        expected = expected or grid.grid_start()
+        assert first_cells() == (expected, str(expected))
+        numbers.append(registry.version())
+    nothing, of_month, earlier, *_, oldest = numbers
+    assert nothing < of_month < earlier < oldest, "the code location is loaded again"
+    owner.send(event("older", dataset=slug).replace(b"2026-11-19", b"1999-12-01"))
+    ingest(owner)
+    assert registry.list_families([slug])[0].first_day == date(1999, 1, 1), "few changes by old events"
+
+
 def test_events_outside_the_grid_land_without_a_cell(owner: Owner) -> None:
     slug = f"d{uuid.uuid4().hex[:10]}"
     registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
@@ -204,10 +235,12 @@ def test_events_outside_the_grid_land_without_a_cell(owner: Owner) -> None:
             for day, count in ((old, 1), (today, 2), (future, 1))
         }
         assert all(cell.metadata["freshness_seconds"].value >= 0 for cell in cells)
-        status = get_and_update_asset_status_cache_value(instance, asset_key(slug), partitions(slug))
+        (stored,) = registry.list_families([slug])
+        cells_shown = partitions(slug, stored.first_day)
+        status = get_and_update_asset_status_cache_value(instance, asset_key(slug), cells_shown)
         assert status is not None
-        shown = status.deserialize_materialized_partition_subsets(partitions(slug))
-        known = partitions(slug).get_partition_keys(dynamic_partitions_store=instance)
+        shown = status.deserialize_materialized_partition_subsets(cells_shown)
+        known = cells_shown.get_partition_keys(dynamic_partitions_store=instance)
         assert {key for key in shown.get_partition_keys() if key in known} == {
             dg.MultiPartitionKey({"day": today, "tenant": owner.tenant.slug})
         }

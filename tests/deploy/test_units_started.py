@@ -1,14 +1,13 @@
 """deploy/systemd, started by a systemd: the sandbox permits what Pulse does, and nothing else that is tried.
 
-There is no Postgres, Kafka or object store, so no service does its work here.
+There is no Postgres, Kafka or object store, so no service does its work here (see test_units_at_work.py).
 """
 
 import json
 from collections.abc import Iterator
 
 import pytest
-from support.docs import blocks
-from support.systemd import CHECKOUT, Systemd, missing, started
+from support.systemd import Systemd, missing, started
 
 from chaos.waiting import wait
 from pulse_resources.local import spark
@@ -70,9 +69,8 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Systemd]:
     """With the page's commands done, and addresses at which no service listens."""
     if reason := missing():
         pytest.skip(f"no systemd can be started here: {reason}")
-    install = next(block for block in blocks("production.md") if "systemd-sysusers" in block)
     with started(tmp_path_factory.mktemp("systemd")) as running:
-        running.run(f"cd {CHECKOUT}\n{install}\nsystemctl daemon-reload")
+        running.install()
         failed = running.run("systemctl start pulse-lake", check=False)
         assert "failed" in failed
         assert "PULSE_LAKE__TOKEN_SECRET has a placeholder: see /etc/pulse" in running.journal("pulse-lake")

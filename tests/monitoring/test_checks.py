@@ -339,7 +339,7 @@ def test_a_batch_reports_the_days_and_checks_of_its_datasets(stack: Settings) ->
     assert {cell.asset_key for cell in cells} == {asset_key("orders")}
     reported: dict[tuple[str, str], dict[str, Any]] = {}
     for cell in cells:
-        key = partitions("orders").get_partition_key_from_str(cell.partition)
+        key = partitions("orders", None).get_partition_key_from_str(cell.partition)
         at = key.keys_by_dimension
         reported[at["tenant"], at["day"]] = {name: value.value for name, value in cell.metadata.items()}
         assert cell.tags["pulse/tenant"] == at["tenant"]

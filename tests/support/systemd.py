@@ -12,6 +12,7 @@ from chaos.hosts.composed import IMAGE, ROOT, build_image
 from chaos.hosts.network import missing as no_namespaces
 from chaos.waiting import wait
 from pulse_resources.local import spark
+from support.docs import blocks
 
 PROGRAM = Path("/usr/lib/systemd/systemd")
 CHECKOUT = "/opt/checkout"
@@ -25,7 +26,7 @@ mount --make-rprivate /
 mount -t proc proc /proc
 mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys
 umount -R /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup
-ip link set lo up
+{loopback}
 mount -t tmpfs tmpfs {folder}/own; cd {folder}/own
 mkdir -p etc .etc units opt/checkout opt/cache/pulse/{jars}; mkdir opt/pulse
 mount -t overlay overlay -o lowerdir=/etc,upperdir=etc,workdir=.etc /etc
@@ -60,6 +61,11 @@ class Systemd:
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    def install(self) -> None:
+        """Do what docs/production.md says before the units start."""
+        commands = next(block for block in blocks("production.md") if "systemd-sysusers" in block)
+        self.run(f"cd {CHECKOUT}\n{commands}\nsystemctl daemon-reload")
+
     def state(self, unit: str, name: str) -> str:
         """A property of a unit."""
         return self.run(f"systemctl show --value -p {name} {unit}").strip()
@@ -77,8 +83,12 @@ def missing() -> str:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[Systemd]:
-    """Start a systemd that has this checkout, and Pulse where docs/production.md installs it."""
+def started(folder: Path, *, own_network: bool = True) -> Iterator[Systemd]:
+    """Start a systemd that has this checkout, and Pulse where docs/production.md installs it.
+
+    Args:
+        own_network: no service of the machine can be reached.
+    """
     layers, groups = build_image(folder / "image"), _groups()
     assert groups
     for name in ("own", "units"):
@@ -99,10 +109,12 @@ def started(folder: Path) -> Iterator[Systemd]:
         jars=cache.name,
         path=_PATH,
         program=PROGRAM,
+        loopback="ip link set lo up" if own_network else "",
     )
     group = groups / f"pulse-test-{os.getpid()}"
     group.mkdir()
-    namespaces = "unshare --mount --pid --ipc --uts --net --cgroup --fork --kill-child=KILL /bin/sh -c"
+    network = "--net" if own_network else ""
+    namespaces = f"unshare --mount --pid --ipc --uts {network} --cgroup --fork --kill-child=KILL /bin/sh -c"
     entered = f'echo $$ > {group}/cgroup.procs; exec {namespaces} "$0"'
     command = ["setpriv", "--pdeathsig=KILL", "/bin/sh", "-c", entered, script]
     process = subprocess.Popen(command)

@@ -18,6 +18,7 @@ from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
 from pulse_pipelines.defs.resources import Catalog, Postgres
 from pulse_pipelines.domain.tenant import CURATED
+from pulse_pipelines.registry import Family
 from pulse_resources import iceberg
 from pulse_resources.errors import NotFound, Terminal, Transient
 from pulse_resources.settings import load_settings
@@ -37,28 +38,31 @@ def curated_key(slug: str, rollup: str) -> dg.AssetKey:
 
 
 def curated_assets(
-    slugs: Sequence[str],
+    families: Sequence[Family],
     team: Sequence[TeamRollup],
     placed: Mapping[str, str],
     acting: Collection[str] | None = None,
 ) -> list[dg.AssetsDefinition]:
-    """Assets of slugs: `daily`, `behaviour` if some tenant's schema names an actor, teams' rollups.
+    """Assets of families: `daily`, `behaviour` if some tenant's schema names an actor, teams' rollups.
 
     Args:
         placed: group of each slug's dataset, which shows what is derived from it, too.
         acting: slugs with a schema that names an actor; None: as the registry has it.
     """
     if acting is None:
-        acting = rollups.slugs_with_actor(slugs) if slugs else ()
+        acting = rollups.slugs_with_actor([family.slug for family in families]) if families else ()
     acts = behaviour(load_settings().curated.session_gap_minutes)
-    named_rollups: list[tuple[str, Rollup]] = []
-    for slug in slugs:
-        named_rollups += [(slug, DAILY), *([(slug, acts)] if slug in acting else [])]
-        named_rollups += [(slug, rollup) for rollup in team if rollup.dataset == slug]
-    return [_asset(slug, rollup, placed[slug]) for slug, rollup in named_rollups]
+    assets: list[dg.AssetsDefinition] = []
+    for family in families:
+        of_team = [rollup for rollup in team if rollup.dataset == family.slug]
+        for rollup in (DAILY, *([acts] if family.slug in acting else []), *of_team):
+            assets.append(_asset(family, rollup, placed[family.slug]))
+    return assets
 
 
-def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
+def _asset(family: Family, rollup: Rollup, group: str) -> dg.AssetsDefinition:
+    slug = family.slug
+
     @dg.asset(
         key=curated_key(slug, rollup.name),
         deps=[asset_key(slug)],
@@ -68,7 +72,7 @@ def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
         kinds={"iceberg", "spark", "postgres"},
         tags={"pulse/zone": "curated", "pulse/rollup": rollup.name},
         metadata=_metadata(slug, rollup),
-        partitions_def=partitions(slug),
+        partitions_def=partitions(slug, family.first_day),
         check_specs=[dg.AssetCheckSpec(COMPUTED, asset=curated_key(slug, rollup.name), description=FAILS)],
         pool=POOL,
     )

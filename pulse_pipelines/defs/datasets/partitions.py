@@ -27,7 +27,17 @@ def grid_start(today: date | None = None) -> date:
     return max(oldest.replace(day=1), settings.partitions_start or date.min)
 
 
-def partitions(slug: str) -> dg.MultiPartitionsDefinition:
+def first_cell(first_day: date | None) -> date:
+    """First day of a dataset's part of the grid: days before its first row would only be missing.
+
+    Args:
+        first_day: of its family (see `registry.Family`).
+    """
+    month = datetime.now(UTC).date().replace(day=1)
+    return max(grid_start(), min(first_day or month, month))
+
+
+def partitions(slug: str, first_day: date | None) -> dg.MultiPartitionsDefinition:
     """Day × tenant; address a partition by `dg.MultiPartitionKey`, never by its text."""
-    days = dg.DailyPartitionsDefinition(start_date=grid_start().isoformat(), end_offset=1)
+    days = dg.DailyPartitionsDefinition(start_date=first_cell(first_day).isoformat(), end_offset=1)
     return dg.MultiPartitionsDefinition({"day": days, "tenant": tenant_partitions(slug)})

@@ -69,7 +69,7 @@ def _present(family: Family, group: str) -> Presentation:
         tags=tags,
         kinds={"iceberg", "kafka"},
         metadata=_metadata(family),
-        partitions_def=partitions(slug),
+        partitions_def=partitions(slug, family.first_day),
     )
 
 
