@@ -154,10 +154,16 @@ def test_assets_follow_the_registry_within_a_minute(demo: dict[str, object]) -> 
     wait_for_asset(slug, [owner.tenant.slug])
     query = """query Op($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
         op { name } type { displayName } requiredResources { resourceKey }
+        targetingInstigators { ... on Sensor { name } }
         configField { configType { ... on CompositeConfigType { fields { name } } } } } } }"""
     node = graphql(query, {"key": {"path": ["lake", slug]}})["assetNodeOrError"]
     assert {"catalog", "pyspark"} <= {needed["resourceKey"] for needed in node["requiredResources"]}
     assert [field["name"] for field in node["configField"]["configType"]["fields"]] == ["schema_version"]
+    assert node["targetingInstigators"] == [{"name": "ingest_lag"}]
+    curated = graphql(query, {"key": {"path": ["curated", slug, "daily"]}})["assetNodeOrError"]
+    assert curated["targetingInstigators"] == [{"name": "curated_due"}]
+    pipe = graphql(query, {"key": {"path": ["pipes", "planes"]}})["assetNodeOrError"]
+    assert [sensor["name"] for sensor in pipe["targetingInstigators"]] == ["pipes_due"]
     registry.delete_dataset(owner.tenant, slug)
     wait_for_asset(slug, None)
 
