@@ -56,7 +56,7 @@ class Family:
     members: tuple[Member, ...]
     """Ordered by tenant slug; at least one."""
     first_day: date | None = None
-    """No row is of an earlier day: the first of a month or year; None: nothing has landed."""
+    """No row is of an earlier day; the first of a month or year, if long ago; None: nothing has landed."""
 
     @property
     def owner(self) -> str | None:

@@ -33,8 +33,8 @@ def first_cell(first_day: date | None) -> date:
     Args:
         first_day: of its family (see `registry.Family`).
     """
-    month = datetime.now(UTC).date().replace(day=1)
-    return max(grid_start(), min(first_day or month, month))
+    today = datetime.now(UTC).date()
+    return max(grid_start(), min(first_day or today, today))
 
 
 def partitions(slug: str, first_day: date | None) -> dg.MultiPartitionsDefinition:

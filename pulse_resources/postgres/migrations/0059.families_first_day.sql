@@ -1,10 +1,12 @@
--- Since when a slug has rows: the grid of its asset begins there. A day of the last 13 months is rounded down to
--- its month, an earlier one to its year: so that a tenant's old events change it, and the registry, few times.
+-- Since when a slug has rows: the grid of its asset begins there. A day more than 40 days ago is rounded down to its
+-- month, one more than 13 months ago to its year: a tenant's old events change it, and the registry, few times.
 ALTER TABLE family_versions ADD COLUMN first_day date; -- null: nothing has landed
 
 CREATE FUNCTION rounded_first_day(day date) RETURNS date LANGUAGE sql STABLE AS $$
-    SELECT greatest('1970-01-01', date_trunc(
-        CASE WHEN day < now() AT TIME ZONE 'UTC' - interval '13 months' THEN 'year' ELSE 'month' END, day)::date)
+    SELECT greatest('1970-01-01', date_trunc(CASE
+        WHEN day < now() AT TIME ZONE 'UTC' - interval '13 months' THEN 'year'
+        WHEN day < now() AT TIME ZONE 'UTC' - interval '40 days' THEN 'month'
+        ELSE 'day' END, day)::date)
 $$;
 
 ALTER TABLE landings NO FORCE ROW LEVEL SECURITY;
