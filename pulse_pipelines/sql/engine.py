@@ -58,9 +58,9 @@ class View:
     nan: bool = False
     """Whether columns may have NaN, which is in no bounds of a file."""
     exact_columns: Sequence[int] = ()
-    """Of a table of the tenant's own: as of `equality.exact_columns`."""
+    """As of `equality.exact_columns`, in a table of the tenant's own."""
     scopes: Sequence[Sequence[int]] = ()
-    """Of a table of the tenant's own: as of `equality.scopes`."""
+    """As of `equality.scopes`, in a table of the tenant's own."""
 
 
 def instance() -> duckdb.DuckDBPyConnection:

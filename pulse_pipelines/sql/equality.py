@@ -1,7 +1,7 @@
 """Deletes by equality that DuckDB would apply to other rows than Iceberg does: such a table is refused.
 
 DuckDB 1.5 also leaves out rows that are null in a column of the deletes, and equal rows of partitions other
-than that of the deletes; the two zeros are equal for it. It is exact if the columns are required, are no
+than that of the deletes; the two zeros are equal for it. It is exact if the columns are required, have no
 floating-point numbers, and contain those that the partitions are made of.
 """
 
