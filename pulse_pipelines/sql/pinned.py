@@ -113,7 +113,7 @@ def _pin_dataset_table(tenant: Tenant, named: NamedTable, travel: Travel) -> Pin
         name=named.name,
         latest=named.latest,
         bounds=bounds,
-        nan=name != named.dataset.slug,  # events have no NaN, what a rollup computes may be one
+        nan=pinned.view.nan and name != named.dataset.slug,  # events have none, what a rollup computes may be
     )
     return replace(pinned, view=view)
 
@@ -142,7 +142,6 @@ def _pin_tenant_table(tenant: Tenant, name: str, at: str, travel: Travel) -> Pin
     view = replace(
         pinned.view,
         manifest_list=snapshot.manifest_list,
-        nan=True,
         exact_columns=equality.exact_columns(metadata),
         scopes=equality.scopes(metadata),
     )
@@ -182,6 +181,7 @@ def _pinned(name: str, at: str, folder: str, metadata: TableMetadata, travel: Tr
         whole=pruning.misjudges(metadata),
         bounds=snapshot.manifest_list if snapshot and by_timestamps else None,
         timestamp_fields=by_timestamps,
+        nan=pruning.may_have_nan(metadata),
     )
     return PinnedTable(name, snapshot_id, view)
 

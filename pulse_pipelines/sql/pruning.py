@@ -18,6 +18,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform, DayTransform, MonthTransform, TruncateTransform
 from pyiceberg.types import (
     DecimalType,
+    DoubleType,
+    FloatType,
     IcebergType,
     TimestampNanoType,
     TimestampType,
@@ -50,6 +52,15 @@ def timestamp_fields(metadata: TableMetadata) -> list[tuple[int, int]]:
         for spec_id, position, field, kinds in _fields(metadata)
         if isinstance(field.transform, DayTransform | MonthTransform) and not kinds.isdisjoint(_TIMESTAMPS)
     ]
+
+
+def may_have_nan(metadata: TableMetadata) -> bool:
+    """Whether a table has, or had, floating-point numbers."""
+    return any(
+        isinstance(schema.find_type(number), FloatType | DoubleType)
+        for schema in metadata.schemas
+        for number in schema.field_ids
+    )
 
 
 def begins_before_1970(

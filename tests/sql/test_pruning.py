@@ -188,7 +188,7 @@ def test_a_condition_selects_numbers_that_are_in_no_bounds(
         for number, value in enumerate((1.0, NAN, -0.0))
     ]
     table.append(pa.Table.from_pylist(rows, schema=schema))
-    view = replace(view_of(table), nan=True)
+    view = replace(view_of(table), nan=pruning.may_have_nan(table.metadata))
     engine.create_view(database, view)
     select = f"SELECT number FROM {view.name} WHERE {condition} ORDER BY 1"
     assert [number for (number,) in database.execute(select).fetchall()] == expected
