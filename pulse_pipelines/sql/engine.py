@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 
 from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
-from pulse_pipelines.sql import manifests, pruning, utc, values
+from pulse_pipelines.sql import equality, manifests, pruning, utc, values
 from pulse_resources.errors import UserError
 
 LATEST = "QUALIFY row_number() OVER (PARTITION BY id ORDER BY _updated DESC) = 1 AND NOT _is_deleted"
@@ -55,6 +55,12 @@ class View:
     """The snapshot's list of manifests, by whose bounds of `timestamp_fields` DuckDB may leave out files."""
     timestamp_fields: Sequence[Sequence[int]] = ()
     """Ids of specs, and positions in them, of partition fields that are days or months of timestamps."""
+    nan: bool = False
+    """Whether columns may have NaN, which is in no bounds of a file."""
+    exact_columns: Sequence[int] = ()
+    """As of `equality.exact_columns`, in a table of the tenant's own."""
+    scopes: Sequence[Sequence[int]] = ()
+    """As of `equality.scopes`, in a table of the tenant's own."""
 
 
 def instance() -> duckdb.DuckDBPyConnection:
@@ -122,6 +128,9 @@ def lock(
         try:
             if view.manifest_list is not None:
                 checked[view.folder] = manifests.check(database, view.manifest_list, frozenset(view.checked))
+                equality.check(
+                    database, view.name, view.manifest_list, exact=view.exact_columns, scopes=view.scopes
+                )
             create_view(database, view)
         except (duckdb.IOException, duckdb.OutOfMemoryException):  # their reasons are not only in the table
             raise
@@ -142,6 +151,9 @@ def create_view(database: duckdb.DuckDBPyConnection, view: View) -> None:
     whole = view.whole or (
         view.bounds is not None and pruning.begins_before_1970(database, view.bounds, view.timestamp_fields)
     )
+    if view.nan:
+        columns, nested = pruning.without_bounds(database, scan)
+        whole = whole or nested
     # Conditions of a query are not passed on to a scan below an OFFSET.
     limit = " LIMIT 0" if view.empty else " OFFSET 0" if whole else ""
     namespace, _, table = view.name.rpartition(".")

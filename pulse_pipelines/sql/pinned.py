@@ -19,7 +19,7 @@ from pulse_pipelines.lake import catalog, metadata as files, names, parsing, pat
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
 from pulse_pipelines.registry import NamedTable
-from pulse_pipelines.sql import pruning
+from pulse_pipelines.sql import equality, pruning
 from pulse_pipelines.sql.engine import View
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound, Terminal, UserError
@@ -108,7 +108,14 @@ def _pin_dataset_table(tenant: Tenant, named: NamedTable, travel: Travel) -> Pin
     # Other datasets have no rows before 1970: their queries need not read the list of manifests for this.
     early = load_settings().ingest.earliest_timestamp < EPOCH
     bounds = pinned.view.bounds if early else None
-    return replace(pinned, view=replace(pinned.view, name=named.name, latest=named.latest, bounds=bounds))
+    view = replace(
+        pinned.view,
+        name=named.name,
+        latest=named.latest,
+        bounds=bounds,
+        nan=pinned.view.nan and name != named.dataset.slug,  # events have none, what a rollup computes may be
+    )
+    return replace(pinned, view=view)
 
 
 def _pin_tenant_table(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:
@@ -132,7 +139,13 @@ def _pin_tenant_table(tenant: Tenant, name: str, at: str, travel: Travel) -> Pin
     snapshot = None if pinned.snapshot_id is None else metadata.snapshot_by_id(pinned.snapshot_id)
     if snapshot is None:
         return pinned
-    return replace(pinned, view=replace(pinned.view, manifest_list=snapshot.manifest_list))
+    view = replace(
+        pinned.view,
+        manifest_list=snapshot.manifest_list,
+        exact_columns=equality.exact_columns(metadata),
+        scopes=equality.scopes(metadata),
+    )
+    return replace(pinned, view=view)
 
 
 def _read(tenant: Tenant, name: str, at: str) -> files.Metadata:
@@ -168,6 +181,7 @@ def _pinned(name: str, at: str, folder: str, metadata: TableMetadata, travel: Tr
         whole=pruning.misjudges(metadata),
         bounds=snapshot.manifest_list if snapshot and by_timestamps else None,
         timestamp_fields=by_timestamps,
+        nan=pruning.may_have_nan(metadata),
     )
     return PinnedTable(name, snapshot_id, view)
 

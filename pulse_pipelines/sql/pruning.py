@@ -1,8 +1,10 @@
-"""Partitions by which DuckDB would wrongly leave out files: such a table is read whole.
+"""Partitions and bounds by which DuckDB would wrongly leave out files: these files are read.
 
 DuckDB 1.5 computes which partition a value of a condition is in, and skips the others. It errs for days and
 months of timestamps before 1970, which it rounds towards 1970 (Iceberg: towards the past), and for buckets of
 UUIDs, which it hashes otherwise; and it fails at truncated decimals. Rows would be missing without a word.
+
+It also skips files by the bounds of their columns. NaN, its largest number, is in no bounds.
 """
 
 import struct
@@ -16,6 +18,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform, DayTransform, MonthTransform, TruncateTransform
 from pyiceberg.types import (
     DecimalType,
+    DoubleType,
+    FloatType,
     IcebergType,
     TimestampNanoType,
     TimestampType,
@@ -27,6 +31,9 @@ from pyiceberg.types import (
 from pulse_pipelines.sql import manifests
 
 _TIMESTAMPS = frozenset({TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType})
+
+_FLOATS = ("FLOAT", "DOUBLE")
+"""DuckDB's types that have NaN."""
 
 
 def misjudges(metadata: TableMetadata) -> bool:
@@ -45,6 +52,15 @@ def timestamp_fields(metadata: TableMetadata) -> list[tuple[int, int]]:
         for spec_id, position, field, kinds in _fields(metadata)
         if isinstance(field.transform, DayTransform | MonthTransform) and not kinds.isdisjoint(_TIMESTAMPS)
     ]
+
+
+def may_have_nan(metadata: TableMetadata) -> bool:
+    """Whether a table has, or had, floating-point numbers."""
+    return any(
+        isinstance(schema.find_type(number), FloatType | DoubleType)
+        for schema in metadata.schemas
+        for number in schema.field_ids
+    )
 
 
 def begins_before_1970(
@@ -66,6 +82,30 @@ def begins_before_1970(
         for spec_id, position in fields
         if manifest.get("partition_spec_id") == spec_id
     )
+
+
+def without_bounds(database: duckdb.DuckDBPyConnection, scan: str) -> tuple[str, bool]:
+    """The columns of a scan for a SELECT, such that no condition meets the bounds of floating-point columns.
+
+    DuckDB skips files by conditions on a column itself, and not by those on an expression.
+
+    Returns the columns, and whether objects have floating-point members, whose conditions still do.
+
+    Raises:
+        duckdb.Error: the table cannot be opened.
+    """
+    described = database.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608 - of `create_view`
+    columns = [(str(name).replace('"', '""'), str(kind)) for name, kind, *_ in described]
+    replaced = ", ".join(
+        f'CASE WHEN isnan("{name}") THEN \'nan\'::{kind} ELSE "{name}" END AS "{name}"'
+        for name, kind in columns
+        if kind in _FLOATS
+    )
+    nested = any(
+        kind.startswith("STRUCT(") and not kind.endswith("]") and any(number in kind for number in _FLOATS)
+        for _, kind in columns
+    )
+    return (f"* REPLACE ({replaced})" if replaced else "*"), nested
 
 
 def _fields(metadata: TableMetadata) -> Iterator[tuple[int, int, PartitionField, set[type[IcebergType]]]]:

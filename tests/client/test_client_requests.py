@@ -379,6 +379,7 @@ class NoTime(datetime):
         ),
         ({"a": {"\udfff": 1}}, "/data/a", "the name of a member has half of a surrogate pair"),
         ({"n": 10**4_300}, "/data/n", "the integer has more than 4,300 digits"),
+        ({"n": {math.nan: 1}}, "/data/n", "nan is not a number of JSON, and so not the name of a member"),
         ({"n": math.nan}, "/data/n", "nan is not a number of JSON"),
         ({"n": object()}, "/data/n", "object is not a value of JSON"),
         ({"n": [{"price": Decimal("1.10")}]}, "/data/n/0/price", "Decimal is not a value of JSON: make it"),

@@ -393,6 +393,24 @@ def test_a_dead_letter_of_csv_has_the_lines_of_the_file() -> None:
     ]
 
 
+def test_a_carriage_return_outside_of_quotes_cuts_no_value() -> None:
+    """In a file whose header ends with a line feed it ends no line: what follows is not a row of its own."""
+    content = b'tail,x\nN1,a\rN9,b\rc\nN2,"d\re"\nN3,f\r\r\nN4,"g"\r\nN6,"i"j\rN9,k\nN5,h\r'
+    read_rows = read(content, Format.CSV)
+    assert [(row.line, row.text, row.why) for row in read_rows if row.values is None] == [
+        (2, b"N1,a\rN9,b\rc\n", "the lines 2 to 4 are not CSV: a carriage return is not in quotes"),
+        (10, b'N6,"i"j\rN9,k\n', "the lines 10 to 11 are not CSV: ',' expected after '\"'"),
+    ]
+    assert [row.values for row in read_rows if row.values is not None] == [
+        {"tail": "N2", "x": "d\re"},
+        {"tail": "N3", "x": "f"},
+        {"tail": "N4", "x": "g"},
+        {"tail": "N5", "x": "h"},
+    ]
+    ended_by_returns = read(b"tail,x\rN1,a\rN2,b", Format.CSV)
+    assert [row.values for row in ended_by_returns] == [{"tail": "N1", "x": "a"}, {"tail": "N2", "x": "b"}]
+
+
 @pytest.mark.parametrize(
     ("declared", "value"),
     [

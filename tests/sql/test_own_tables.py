@@ -1,6 +1,7 @@
 """SQL over tables of a tenant's own, whose files its engines write: honest ones, and traps."""
 
 import json
+import math
 import os
 import socket
 import tracemalloc
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 from support.catalog import Guest, make_guests
+from support.delete_files import delete_equal
 from support.engines import rest
 from support.forged import Forger, get, put
 from support.http import Api, Caller
@@ -465,6 +467,26 @@ def test_a_damaged_manifest_is_an_error_and_not_a_shorter_table(
     for _ in range(2):
         assert ask(caller, query).json()["rows"] == [{"id": MINE}, {"id": 8}]
         assert len(verdicts.of(f"{table.location()}/")) == 2
+
+
+def test_deletes_that_duckdb_applies_wrongly_are_refused(catalog: Api, two: Two, caller: Caller) -> None:
+    table = two.make(catalog, "equal", MINE, 8)
+    before = table.metadata.current_snapshot_id
+    delete_equal(table, {"id": 8})
+    answer = ask(caller, "FROM own.equal")
+    assert answer.status_code == 422, answer.text
+    assert "'own.equal' has deletes by equality" in answer.json()["detail"]
+    assert ask(caller, "FROM own.equal", snapshots={"own.equal": before}).json()["rows"] == [
+        {"id": MINE},
+        {"id": 8},
+    ]
+
+
+def test_a_number_that_no_bounds_have_is_selected(catalog: Api, two: Two, caller: Caller) -> None:
+    table = rest(catalog, two.mine).create_table("own.nan", pa.schema([("x", pa.float64())]))
+    table.append(pa.table({"x": [1.0, math.nan]}))
+    answer = ask(caller, "SELECT x::VARCHAR AS x FROM own.nan WHERE x > 2")
+    assert answer.json()["rows"] == [{"x": "nan"}]
 
 
 def test_a_file_that_is_gone_is_the_tenants_own_matter(catalog: Api, two: Two, caller: Caller) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import duckdb
 import pyarrow as pa
@@ -150,3 +150,47 @@ def test_every_row_that_a_condition_selects_is_read(
         except duckdb.InternalException:
             corrected = False
         assert not corrected, "DuckDB judges it correctly now: such tables need not be read whole"
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("double > 2", [1]),
+        ("double = 'nan'", [1]),
+        ("NOT double < 2", [1]),
+        ("double <= 1", [0, 2]),
+        ("short > 2", [1]),
+        ("short <> 1", [1, 2]),
+        ("member.double > 2", [1]),
+        ("number = 1 AND double > 2", [1]),
+        ("double = 0 AND double::VARCHAR = '-0.0'", [2]),
+    ],
+)
+def test_a_condition_selects_numbers_that_are_in_no_bounds(
+    catalog: InMemoryCatalog, database: duckdb.DuckDBPyConnection, condition: str, expected: list[int]
+) -> None:
+    """Bounds of a file have no NaN, which is larger than all other numbers."""
+    name = f"own.nan_{uuid4().hex}"
+    schema = pa.schema(
+        [
+            ("number", pa.int64()),
+            ("double", pa.float64()),
+            ("short", pa.float32()),
+            ("member", pa.struct([("double", pa.float64())])),
+        ]
+    )
+    table = catalog.create_table(name, schema)
+    rows = [
+        {"number": number, "double": value, "short": value, "member": {"double": value}}
+        for number, value in enumerate((1.0, NAN, -0.0))
+    ]
+    table.append(pa.Table.from_pylist(rows, schema=schema))
+    view = replace(view_of(table), nan=pruning.may_have_nan(table.metadata))
+    engine.create_view(database, view)
+    select = f"SELECT number FROM {view.name} WHERE {condition} ORDER BY 1"
+    assert [number for (number,) in database.execute(select).fetchall()] == expected
+    kinds = database.execute(f"SELECT typeof(double), typeof(short) FROM {view.name}").fetchone()
+    assert kinds == ("DOUBLE", "FLOAT")

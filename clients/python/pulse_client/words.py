@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
@@ -59,7 +60,7 @@ def unwritable(document: Any) -> tuple[str, str] | None:
             return pointer, f"character {at} of the text is half of a surrogate pair, not a character"
         if isinstance(value, int) and value.bit_length() > _MOST_BITS:
             return pointer, f"the integer has more than {_MOST_DIGITS:,} digits"
-        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        if isinstance(value, float) and not isfinite(value):
             return pointer, f"{value} is not a number of JSON"
         if isinstance(value, date):
             try:
@@ -70,6 +71,8 @@ def unwritable(document: Any) -> tuple[str, str] | None:
             for name in value:
                 if not isinstance(name, (str, int, float, type(None))):
                     return pointer, f"the name of a member is a text, not {type(name).__name__}"
+                if isinstance(name, float) and not isfinite(name):
+                    return pointer, f"{name} is not a number of JSON, and so not the name of a member"
                 if isinstance(name, str) and _half(name) is not None:
                     return pointer, "the name of a member has half of a surrogate pair, not a character"
             items = [(f"{pointer}/{_escaped(name)}", item) for name, item in value.items()]

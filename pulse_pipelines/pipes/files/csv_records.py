@@ -29,19 +29,44 @@ class Records(Iterator[list[str]]):
         csv.field_size_limit(longest)
         self._longest = longest
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-        self._reader = csv.reader(self._lines(text), strict=True)
+        self._source = self._lines(text)
+        self._reader = csv.reader(self._source, strict=True)
         self._start: list[str] = []
         self._room = 0
+        self._number = 0
+        self._line = self._end = ""
 
     def __next__(self) -> list[str]:
         self._start.clear()
         self._room = EXCERPT_BYTES
-        return next(self._reader)
+        try:
+            record = next(self._reader)
+        except csv.Error:
+            self._read_rest()
+            raise
+        self._end = self._end or self._line[-1:]
+        if self._read_rest():
+            raise csv.Error("a carriage return is not in quotes")
+        return record
+
+    def _read_rest(self) -> bool:
+        """Read on to the line feed, and return whether anything was before it.
+
+        A carriage return alone ends no line if the header ended with a line feed. A program may write two of
+        them before a line feed.
+        """
+        if self._end != "\n" or not self._line.endswith("\r"):
+            return False
+        rest = next(self._source, "")
+        is_more = rest not in {"", "\r\n"}
+        while rest and not rest.endswith("\n"):
+            rest = next(self._source, "")
+        return is_more
 
     @property
     def read_lines(self) -> int:
         """Lines that were read."""
-        return int(self._reader.line_num)
+        return self._number
 
     @property
     def text(self) -> bytes:
@@ -52,6 +77,7 @@ class Records(Iterator[list[str]]):
         while line := text.readline(self._longest):
             if len(line) == self._longest:
                 raise UserError(f"a line of the file has more than {self._longest:,} characters")
+            self._number, self._line = self._number + 1, line
             if self._room > 0:
                 self._start.append(line[: self._room])
                 self._room -= len(line)
