@@ -90,7 +90,7 @@ class DatasetParts:
         names = sorted(key.path[-1] for key in keys if self.part_of(key) is None)
         return self._define(registry.list_families(slugs), dict.fromkeys(names))
 
-    def kept_current(self) -> Mapping[str, dg.AssetSelection]:
+    def assets_by_sensor(self) -> Mapping[str, dg.AssetSelection]:
         return {
             ingest_lag.name: dg.AssetSelection.key_prefixes("lake"),
             curated_due.name: dg.AssetSelection.key_prefixes("curated"),

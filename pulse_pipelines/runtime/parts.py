@@ -76,7 +76,7 @@ class Parts(Protocol):
     def build_assets(self, keys: Set[AssetKey]) -> Definitions:
         """Definitions that a run of these assets needs, of parts or not."""
 
-    def kept_current(self) -> Mapping[str, AssetSelection]:
+    def assets_by_sensor(self) -> Mapping[str, AssetSelection]:
         """By a sensor's name: the assets that it updates through a job that has none of them.
 
         Their pages show the sensor as what automates them.
@@ -166,8 +166,8 @@ class PartedSnapshot:
         other_keys = set(others(node.asset_key for node in snapshot.asset_nodes))
         nodes = [node for node in snapshot.asset_nodes if node.asset_key in other_keys]
         checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in other_keys]
-        kept = self._parts.kept_current()
-        sensors = [copy(sensor, asset_selection=kept.get(sensor.name)) for sensor in snapshot.sensors]
+        updated = self._parts.assets_by_sensor()
+        sensors = [copy(sensor, asset_selection=updated.get(sensor.name)) for sensor in snapshot.sensors]
         without = copy(snapshot, asset_nodes=[], asset_check_nodes=[], resources=resources, sensors=sensors)
         return serialize_value(without), packed(serialize_value([nodes, checks]))
 
