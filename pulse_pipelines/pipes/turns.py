@@ -10,6 +10,8 @@ So of the places all but one change hands, whatever a server does, and a large t
 """
 
 import logging
+import math
+import os
 import signal
 import threading
 import time
@@ -28,6 +30,9 @@ ROWS_PER_S = 100
 SIGNAL = signal.SIGUSR2
 AGAIN_S = 1.0
 """Between two signals, at least: psycopg runs their handler only once none has come for a tenth of it."""
+END_S = 60.0
+"""Seconds of such signals after which the process of a run that still waits is killed: it computes within a
+library, as what a server demands before it admits anyone, and no signal reaches it there."""
 MEMORY = 2 * 1024**3
 """Bytes that a run may take while it waits: client libraries keep answers whole, and some have no end."""
 OthersWait = Callable[[], bool]
@@ -114,14 +119,20 @@ class Turn:
 
     def _watch(self, is_main: bool) -> None:
         with self._places:
-            interval = self._settings.watch_seconds
+            interval, ends_at = self._settings.watch_seconds, math.inf
             while not self._left.wait(interval if self._why is None else max(interval, AGAIN_S)):
                 try:
                     self._why = self._why or self._over()
                 except Exception:  # Postgres or the broker may be away
                     _log.exception("whether a run of a pipe has to give up its place is not known")
-                if self._why is not None and is_main:  # again and again: to end a connection may wait, too
-                    signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+                if self._why is None or not is_main:
+                    continue
+                ends_at = min(ends_at, time.monotonic() + END_S)
+                if self._interruptible and time.monotonic() > ends_at:
+                    _log.error("a run is killed, which no signal ends: %s", self._why)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                # Again and again: to end a connection may wait, too.
+                signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
 
     def _over(self) -> str | None:
         """Why the run has to end; None if it continues."""

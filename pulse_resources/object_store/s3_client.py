@@ -6,6 +6,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from pulse_resources.object_store import page_sizes
+
 MAX_CLIENTS = 64
 """Clients per process."""
 _making = threading.Lock()
@@ -41,7 +43,7 @@ def client(
     from botocore.config import Config
 
     with _making:
-        return _session().create_client(
+        made = _session().create_client(
             "s3",
             region_name=region,
             endpoint_url=endpoint,
@@ -57,6 +59,8 @@ def client(
                 s3={"addressing_style": "path" if endpoint else "auto"},
             ),
         )
+    made.meta.events.register(page_sizes.EVENT, page_sizes.take_sizes)
+    return made
 
 
 def _forget_parent() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import dagster as dg
 import psycopg
 import pytest
 from support.entities import as_model, pages
@@ -14,6 +15,7 @@ from support.pipes import bring, exposed, settle
 from chaos.sources import SOURCE, capturing, promoted, stored_source
 from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes
+from pulse_pipelines.defs.pipes.sensor import pipes_watched
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.entities import syncs
 from pulse_pipelines.monitoring.issues import Kind, find_issues
@@ -91,6 +93,18 @@ def begins_anew(owner: Owner, source: Any) -> None:
     assert same(owner, source)
     watch_one(find_pipe(owner))
     assert find_pipe(owner).error is None
+
+
+def test_the_sensor_that_watches_sources_counts_the_pipes_that_cannot_continue(
+    owner: Owner, source: Any
+) -> None:
+    def cannot_continue() -> bool:
+        return "cannot continue" in str(pipes_watched(dg.build_sensor_context()).skip_message)
+
+    assert not cannot_continue()
+    source.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    assert cannot_continue()
+    assert find_pipe(owner).error is not None
 
 
 @pytest.mark.slow

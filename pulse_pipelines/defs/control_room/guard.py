@@ -4,6 +4,7 @@ Dagster's own web server answers everyone who can reach it: a page of another si
 the browser of a person who had the UI open, or read the UI by DNS rebinding.
 """
 
+import asyncio
 import json
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ ROLE = "pulse.role"
 """Key of the caller's role in a request's scope."""
 HEALTH = "/healthz"
 LOGIN, LOGOUT = "/login", pages.LOGOUT
+LOGIN_S = 20.0
+"""Seconds for the body of a login."""
 MAX_LOGIN_BYTES = 4_096
 LOCAL = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a server listens on it; no client calls it by that name
@@ -113,7 +116,10 @@ class Guard:
         return None
 
     async def _login(self, headers: Headers, receive: Receive) -> Response:
-        body = await _body(receive)
+        try:
+            body = await asyncio.wait_for(_body(receive), LOGIN_S)
+        except TimeoutError:
+            return Refused(408, "the token did not come in time", "Send it at once").response()
         try:
             token = json.loads(body)["token"] if len(body) <= MAX_LOGIN_BYTES else None
         except (ValueError, TypeError, KeyError):

@@ -23,6 +23,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, Response
 
 from pulse_pipelines.defs.control_room import guard, pages
+from pulse_pipelines.defs.control_room.bounded_heads import BoundedHeads
 from pulse_pipelines.defs.control_room.identity import Identity, Role
 from pulse_pipelines.runtime.parts import keep_loaded_parts
 from pulse_pipelines.runtime.workspace import (
@@ -162,6 +163,7 @@ def serve(workspace: str, log_level: str) -> None:
         app = ControlRoom(shown, live_data_poll_rate=LIVE_MS).create_asgi_app(lifespan=_lifespan)
         uvicorn.run(
             guard.Guard(app, settings),
+            http=BoundedHeads,
             host=settings.host,
             port=settings.webserver_port,
             log_level=log_level,

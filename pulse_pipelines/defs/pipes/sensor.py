@@ -1,6 +1,7 @@
 """Sensor that launches pipes: by their schedule, and on request."""
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -9,7 +10,8 @@ from pulse_pipelines import pipes
 from pulse_pipelines.defs.launches import ENDED, FAILED, UNFINISHED, tenant_tags
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
 from pulse_pipelines.defs.pipes.places import TENANT, WAY, place_tags, way_of
-from pulse_pipelines.pipes.watch import watch
+from pulse_pipelines.pipes.watch import ALL_S, ANSWER_S, watch
+from pulse_resources.process.apart import apart
 from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
@@ -70,11 +72,18 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
 )
 def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     wrong = 0
+    if pipes.list_all_pipes():
+        for tenant, pipe, error in apart(_pipes_with_errors, seconds=ALL_S + ANSWER_S + 2):
+            wrong += 1
+            context.log.warning("pipe %s of tenant %s: %s", pipe, tenant, error)
+    return dg.SkipReason(f"{wrong} pipes cannot continue: see the log" if wrong else "all pipes can continue")
+
+
+def _pipes_with_errors() -> Iterator[tuple[str, str, str]]:
+    """Watch all pipes; yields those that cannot continue: tenant, pipe, error."""
     for pipe, error in watch(pipes.list_all_pipes()):
         if error is not None:
-            wrong += 1
-            context.log.warning("pipe %s of tenant %s: %s", pipe.name, pipe.tenant.slug, error)
-    return dg.SkipReason(f"{wrong} pipes cannot continue: see the log" if wrong else "all pipes can continue")
+            yield pipe.tenant.slug, pipe.name, error
 
 
 def _recently_failed(instance: dg.DagsterInstance) -> set[str | None]:
