@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from support.delete_files import delete_equal
+from support.sql import local_view
 
 from pulse_pipelines.sql import engine, equality
 from pulse_pipelines.sql.engine import View
@@ -93,21 +94,8 @@ def make_table(catalog: InMemoryCatalog, case: Case) -> Table:
 
 
 def view_of(table: Table) -> View:
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    return View(
-        name=".".join(table.name()),
-        metadata_location=table.metadata_location,
-        snapshot_id=None,
-        folder="",
-        empty=False,
-        access_key="",
-        secret_key="",
-        session_token="",
-        manifest_list=snapshot.manifest_list,
-        exact_columns=equality.exact_columns(table.metadata),
-        scopes=equality.scopes(table.metadata),
-    )
+    metadata = table.metadata
+    return local_view(table, exact_columns=equality.exact_columns(metadata), scopes=equality.scopes(metadata))
 
 
 def numbers_of(database: duckdb.DuckDBPyConnection, view: View) -> Sequence[int]:

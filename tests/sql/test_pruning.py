@@ -34,6 +34,7 @@ from pyiceberg.types import (
     TimestamptzType,
     UUIDType,
 )
+from support.sql import local_view
 
 from pulse_pipelines.sql import engine, pruning
 from pulse_pipelines.sql.engine import View
@@ -95,21 +96,12 @@ def make_table(catalog: InMemoryCatalog, case: str) -> Table:
 
 
 def view_of(table: Table) -> View:
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    return View(
-        name=".".join(table.name()),
-        metadata_location=table.metadata_location,
-        snapshot_id=None,
-        folder="",
-        empty=False,
-        access_key="",
-        secret_key="",
-        session_token="",
+    view = local_view(
+        table,
         whole=pruning.misjudges(table.metadata),
-        bounds=snapshot.manifest_list,
         timestamp_fields=pruning.timestamp_fields(table.metadata),
     )
+    return replace(view, bounds=view.manifest_list, manifest_list=None)
 
 
 def select(

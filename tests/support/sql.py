@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import Table
 
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines.ask import local
@@ -27,6 +28,24 @@ from pulse_resources.errors import PulseError
 LIMITS = Limits(seconds=PATIENCE_S, memory_bytes=256 * 2**20, threads=2, rows=1_000, bytes=2**20)
 NOWHERE = {"address": "127.0.0.1:9", "secure": False, "ca_file": "", "region": "us-east-1"}
 TEMPLATE = str(Path(__file__).with_name("sql_template.py"))
+
+
+def local_view(table: Table, **members: Any) -> View:
+    """A view of a table on this machine, which needs no key, with its list of manifests."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return View(
+        name=".".join(table.name()),
+        metadata_location=table.metadata_location,
+        snapshot_id=None,
+        folder="",
+        empty=False,
+        access_key="",
+        secret_key="",
+        session_token="",
+        manifest_list=snapshot.manifest_list,
+        **members,
+    )
 
 
 @contextmanager
