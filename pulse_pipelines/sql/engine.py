@@ -152,8 +152,8 @@ def create_view(database: duckdb.DuckDBPyConnection, view: View) -> None:
         view.bounds is not None and pruning.begins_before_1970(database, view.bounds, view.timestamp_fields)
     )
     if view.nan:
-        columns, nested = pruning.without_bounds(database, scan)
-        whole = whole or nested
+        replaced, nested = pruning.without_bounds(database, scan)
+        columns, whole = f"{columns}{replaced}", whole or nested
     # Conditions of a query are not passed on to a scan below an OFFSET.
     limit = " LIMIT 0" if view.empty else " OFFSET 0" if whole else ""
     namespace, _, table = view.name.rpartition(".")

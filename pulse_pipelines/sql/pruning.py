@@ -85,11 +85,12 @@ def begins_before_1970(
 
 
 def without_bounds(database: duckdb.DuckDBPyConnection, scan: str) -> tuple[str, bool]:
-    """The columns of a scan for a SELECT, such that no condition meets the bounds of floating-point columns.
+    """What follows the `*` of a SELECT, so that no condition meets the bounds of floating-point columns.
 
     DuckDB skips files by conditions on a column itself, and not by those on an expression.
 
-    Returns the columns, and whether objects have floating-point members, whose conditions still do.
+    Returns a clause, empty without such columns, and whether objects have floating-point members, whose
+    conditions still do.
 
     Raises:
         duckdb.Error: the table cannot be opened.
@@ -105,7 +106,7 @@ def without_bounds(database: duckdb.DuckDBPyConnection, scan: str) -> tuple[str,
         kind.startswith("STRUCT(") and not kind.endswith("]") and any(number in kind for number in _FLOATS)
         for _, kind in columns
     )
-    return (f"* REPLACE ({replaced})" if replaced else "*"), nested
+    return (f" REPLACE ({replaced})" if replaced else ""), nested
 
 
 def _fields(metadata: TableMetadata) -> Iterator[tuple[int, int, PartitionField, set[type[IcebergType]]]]:
