@@ -1,4 +1,4 @@
-"""Work apart: in a process of its own, which is killed when its time is over.
+"""Work in a child process, which is killed when its time is over.
 
 A thread that computes within a library takes no signal and no exception: as when a server of a tenant demands
 two thousand million hashes of a password before it admits anyone.
@@ -21,8 +21,10 @@ Result = TypeVar("Result")
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
-def apart(work: Callable[..., Iterable[Result]], *arguments: object, seconds: float) -> Iterator[Result]:
-    """Do work in a process of its own, and yield what it yields, until it ends or its time is over.
+def iterate_in_child(
+    work: Callable[..., Iterable[Result]], *arguments: object, seconds: float
+) -> Iterator[Result]:
+    """Do work in a child process, and yield what it yields, until it ends or its time is over.
 
     Args:
         work: at the top of its module; its arguments and results are picklable.

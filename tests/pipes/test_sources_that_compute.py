@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines.pipes import turns
 from pulse_pipelines.pipes.postgres import sessions
-from pulse_resources.process.apart import apart
+from pulse_resources.process.child_process import iterate_in_child
 from pulse_resources.settings import load_settings, override_settings
 from pulse_resources.settings.pipe_settings import PipeSettings
 
@@ -69,9 +69,9 @@ def log_in_within_a_turn(address: str) -> None:
             pass
 
 
-def test_work_apart_ends_in_time_whatever_it_computes() -> None:
+def test_work_in_a_child_process_ends_in_time_whatever_it_computes() -> None:
     with demanding() as address:
-        assert list(apart(log_in, address, seconds=3)) == ["begun"]
+        assert list(iterate_in_child(log_in, address, seconds=3)) == ["begun"]
 
 
 def test_a_run_that_no_signal_ends_is_killed_after_its_turn() -> None:

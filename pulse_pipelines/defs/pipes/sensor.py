@@ -1,7 +1,7 @@
 """Sensor that launches pipes: by their schedule, and on request."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -12,7 +12,7 @@ from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
 from pulse_pipelines.defs.pipes.places import TENANT, WAY, place_tags, way_of
 from pulse_pipelines.domain.pipes import Mode
 from pulse_pipelines.pipes.watch import ALL_S, ANSWER_S, watch
-from pulse_resources.process.apart import apart
+from pulse_resources.process.child_process import iterate_in_child
 from pulse_resources.process.faults import fail_point
 from pulse_resources.settings import load_settings
 
@@ -72,19 +72,21 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
     "continue, and how much log the source keeps for it. Launches nothing; problems become alerts.",
 )
 def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    all_pipes = pipes.list_all_pipes()
+    errors = _watch_errors(all_pipes)
     # Without such a pipe the watch connects to no source, and needs no process of its own.
-    captured = any(pipe.definition.other_end.mode is Mode.CHANGES for pipe in pipes.list_all_pipes())
-    seconds = ALL_S + ANSWER_S + 2
-    problems = list(apart(_pipes_with_errors, seconds=seconds) if captured else _pipes_with_errors())
-    for tenant, pipe, error in problems:
+    if any(pipe.definition.other_end.mode is Mode.CHANGES for pipe in all_pipes):
+        errors = iterate_in_child(_watch_errors, all_pipes, seconds=ALL_S + ANSWER_S + 2)
+    wrong = 0
+    for tenant, pipe, error in errors:
+        wrong += 1
         context.log.warning("pipe %s of tenant %s: %s", pipe, tenant, error)
-    wrong = len(problems)
     return dg.SkipReason(f"{wrong} pipes cannot continue: see the log" if wrong else "all pipes can continue")
 
 
-def _pipes_with_errors() -> Iterator[tuple[str, str, str]]:
-    """Watch all pipes; yields those that cannot continue: tenant, pipe, error."""
-    for pipe, error in watch(pipes.list_all_pipes()):
+def _watch_errors(all_pipes: Sequence[pipes.Pipe]) -> Iterator[tuple[str, str, str]]:
+    """Watch pipes; yields those that cannot continue: tenant, pipe, error."""
+    for pipe, error in watch(all_pipes):
         if error is not None:
             yield pipe.tenant.slug, pipe.name, error
 
