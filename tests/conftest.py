@@ -52,7 +52,7 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.enable()
-    gc.set_threshold(20_000, 20, 20)  # by default the collector takes a twentieth of a run's processor time
+    gc.set_threshold(20_000, 20, 20)  # by default it takes a fifteenth of the processor time
 
 
 def pytest_report_header(config: pytest.Config) -> str:

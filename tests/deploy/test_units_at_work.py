@@ -20,9 +20,8 @@ from pulse_resources.settings import Settings
 pytestmark = pytest.mark.slow
 DAGSTER = ("pulse-dagster-code", "pulse-dagster-webserver", "pulse-dagster-daemon")
 SERVICES = ("pulse-spark", "pulse-api", "pulse-lake", *DAGSTER)
-
 FILES = ("pulse", "prepare", "lake", "dagster-webserver", "api")
-"""Each gets all variables: some are in the units, which the files of services replace."""
+"""Each has all variables: those of a service's file replace the ones in its unit."""
 
 
 def variables(settings: Mapping[str, Any], prefix: str = "PULSE") -> Iterator[str]:

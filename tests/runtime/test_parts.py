@@ -116,6 +116,8 @@ def test_the_loaded_parts_equal_the_whole_repository_of_dagster(
     assert shown.asset_check_nodes is not None
     assert sorted(shown.asset_check_nodes, key=lambda c: c.key) == list(expected.asset_check_nodes or ())
     assert [copy(sensor, asset_selection=None) for sensor in shown.sensors] == expected.sensors
+    updating = {sensor.name for sensor in shown.sensors if sensor.asset_selection is not None}
+    assert updating == {"ingest_lag", "curated_due"}, "assets show what updates them"
     assert shown.schedules == expected.schedules
     assert [job.name for job in shown.get_job_refs()] == [job.name for job in expected.get_job_refs()]
     assert shown.metadata == expected.metadata

@@ -9,7 +9,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S = 20.0
-"""Seconds from the begin of a connection, or of a later request, to the end of the head."""
+"""Seconds from the start of a connection, or of a later request, to the end of the head."""
 MAX_FRAMING_BYTES = 1024 * 1024
 """Bytes of a request that are not its body: head, sizes of chunks, trailers."""
 
