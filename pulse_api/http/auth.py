@@ -134,14 +134,18 @@ def take(
     keyring: Keyring, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
 ) -> None:
     """Take `count` from a rate of the tenant. Raises ProblemError (429) beyond the rate."""
-    wait = keyring.rates.take(tenant.tenant_id, kind, count, per_second, burst_seconds)
-    if wait > 0:
+    check_wait(keyring.rates.take(tenant.tenant_id, kind, count, per_second, burst_seconds), kind, per_second)
+
+
+def check_wait(wait_s: float, kind: str, per_second: float) -> None:
+    """Raises ProblemError (429) unless the wait for a rate is over."""
+    if wait_s > 0:
         raise ProblemError(
             429,
             "rate-exceeded",
             f"the tenant may send {per_second:g} {kind} per second",
             fix="Send fewer per second, and repeat this request after Retry-After",
-            headers={"Retry-After": str(math.ceil(min(wait, LONGEST_WAIT_S)))},
+            headers={"Retry-After": str(math.ceil(min(wait_s, LONGEST_WAIT_S)))},
         )
 
 

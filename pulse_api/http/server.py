@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
 from pulse_api.http import logs
-from pulse_api.http.admission.connections import BoundedProtocol, Connections
+from pulse_api.http.admission.bounded_protocol import BoundedProtocol
+from pulse_api.http.admission.connections import Connections
 from pulse_api.http.app import create_app
 from pulse_resources.settings import load_settings
 from pulse_resources.settings.api_settings import ApiSettings

@@ -71,14 +71,20 @@ def body(problem: ProblemError, kind: str | None = None) -> bytes:
 
 def answer(error: Exception) -> Response:
     """The response to a request that ends with an error."""
-    problem = _no_store(error) if isinstance(error, OSError) else problems.of(error)
-    problem.status = _STATUS.get(type(error), problem.status)
+    problem = problem_of(error)
     if problem.status == 500 and isinstance(error, PulseError):  # others are logged by the server
         _log.error("a request failed", exc_info=error)
     kind = _OF_CLASS.get(type(error))
     if kind is not None:  # clients match these messages: nothing is added
         problem.fix = None
     return Response(body(problem, kind), problem.status, problem.headers, media_type="application/json")
+
+
+def problem_of(error: Exception) -> ProblemError:
+    """The problem of an error, with the status that the specification has for it."""
+    problem = _no_store(error) if isinstance(error, OSError) else problems.of(error)
+    problem.status = _STATUS.get(type(error), problem.status)
+    return problem
 
 
 def _no_store(error: OSError) -> ProblemError:
@@ -93,6 +99,8 @@ def refused(status: int, detail: str, fix: str | None = None) -> ProblemError:
     return ProblemError(status, "invalid-request", detail, fix=fix)
 
 
+INVALID = frozenset({400, 422})
+"""Statuses of requests that are wrong in themselves."""
 HANDLED: tuple[type[Exception], ...] = (ProblemError, PulseError, psycopg.OperationalError, HTTPException)
 
 

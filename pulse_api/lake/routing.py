@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pulse_api.http.collect.body import received
 from pulse_api.http.middleware import MAX_PARAMETERS
 from pulse_api.lake.auth import Caller, authenticate
-from pulse_api.lake.errors import refused
-from pulse_api.lake.state import lake_state
+from pulse_api.lake.errors import HANDLED, INVALID, problem_of, refused
+from pulse_api.lake.state import LakeState, lake_state
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake import parsing
 from pulse_pipelines.lake.names import SEPARATOR, Levels
@@ -144,8 +144,16 @@ def endpoint(method: str, path: str, scope: KeyScope, work: Work, *, reads_back:
     scopes = (scope, KeyScope.LAKE_READ) if reads_back else (scope,)
 
     async def answered(request: Request) -> Response:
-        caller = await authenticate(request, *scopes)
-        state = lake_state(request)
+        caller, state = await authenticate(request, *scopes), lake_state(request)
+        state.check_valid_before(caller.tenant)
+        try:
+            return await take_turn(request, caller, state)
+        except HANDLED as error:
+            if problem_of(error).status in INVALID:
+                state.count_invalid(caller.tenant)
+            raise
+
+    async def take_turn(request: Request, caller: Caller, state: LakeState) -> Response:
         tenant_id = caller.tenant.tenant_id
         with state.body_memory.of(tenant_id) as holding:
             content = await received(request, MAX_BYTES, holding) if method == "POST" else b""

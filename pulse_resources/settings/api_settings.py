@@ -123,6 +123,9 @@ class LakeSettings(BaseModel):
     """Secret that signs the tokens issued for a key; shared by all processes of the service."""
     token_seconds: int = Field(default=3_600, ge=60)
     """Lifetime of such a token, limited by its key's; revoking the key ends it at once."""
+    invalid_per_second: float = Field(default=10.0, ge=-1)
+    """Invalid requests per second of one tenant, per process, with bursts of `burst_seconds` of the API: each
+    takes as long as a valid one; -1: no limit."""
 
     @property
     def linked_url(self) -> str:

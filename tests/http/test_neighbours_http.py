@@ -21,6 +21,7 @@ from chaos.waiting import PATIENCE_S
 from pulse_api.http import openapi, views
 from pulse_api.http.routes import summary
 from pulse_api.http.workers import Workers
+from pulse_api.lake.app import create_app
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys, quotas
 from pulse_pipelines.registry.tenant_view import TenantView, load_view
@@ -105,6 +106,24 @@ def test_repeated_changes_are_refused_with_a_time_to_retry(new_caller: Callable[
             assert http.get("/v1/datasets").status_code == 200
         with api.client(neighbour.key.text) as other:
             assert other.delete("/v1/datasets/none").status_code == 404
+
+
+def test_repeated_invalid_requests_to_the_catalog_are_refused_with_a_time_to_retry(
+    new_caller: Callable[..., Caller],
+) -> None:
+    """Each takes as long as a valid one: 200 per second kept a processor busy."""
+    greedy, neighbour = new_caller(), new_caller()
+    few = {"LAKE__INVALID_PER_SECOND": 0.001, "API__BURST_SECONDS": 3000}
+    with with_settings(**few), served(create_app()) as catalog:
+        with catalog.client(greedy.key.text) as http:
+            assert [http.get("/v1/namespaces/none").status_code for _ in range(9)] == [404] * 9
+            wrong = [http.post("/v1/namespaces", json={"namespace": 1}) for _ in range(4)]
+            assert [answer.status_code for answer in wrong] == [400, 400, 400, 429]
+            assert "0.001 invalid requests per second" in wrong[-1].json()["error"]["message"]
+            assert 1 <= int(wrong[-1].headers["retry-after"]) <= 1_000
+            assert http.get("/v1/namespaces").status_code == 429
+        with catalog.client(neighbour.key.text) as other:
+            assert other.get("/v1/namespaces").status_code == 200
 
 
 @pytest.mark.parametrize("path", [PREVIEW, SUMMARY])

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import httpx
 import pytest
 
+from chaos.surroundings import with_settings
 from pulse_api.lake.app import create_app
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
@@ -37,8 +39,10 @@ class Guest:
 
 @pytest.fixture(scope="session")
 def catalog(stack: Settings) -> Iterator[Api]:
-    """One server for all tests."""
-    with served(create_app()) as running:
+    """One server for all tests, without a rate of invalid requests."""
+    with ExitStack() as until_the_end:
+        with with_settings(LAKE__INVALID_PER_SECOND=-1):
+            running = until_the_end.enter_context(served(create_app()))
         yield running
 
 

@@ -1,38 +1,24 @@
-"""Connection limits: number in total and per address, time per phase, and bytes per request.
-
-uvicorn's own protocol has no timeout for the end of a head or a body, or for a client that does not read.
-"""
+"""Connection limits: number in total and per address, and checks of their deadlines."""
 
 import asyncio
-import math
 from collections import Counter
-from typing import Any
-
-from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from typing import Protocol
 
 from pulse_api.http import measures
 from pulse_api.http.admission import refusals
 from pulse_api.http.admission.addresses import RecentActivity, address_of
-from pulse_api.http.admission.refusals import MAX_HEAD_BYTES
 from pulse_api.http.problems import ProblemError
 from pulse_resources.settings.api_settings import ApiSettings
 
 CHECK_INTERVAL_S = 1.0
 """Seconds between two checks of all connections, and so the precision of timeouts."""
-CLOSING_S = 5.0
-"""Seconds for the last bytes to a peer before its connection is cut."""
-MAX_FRAMING_BYTES = 512 * 1024
-"""Maximum bytes of a request that are not its body: head, sizes of chunks, trailers. Chunks cost time."""
-MAX_PIPELINED = 16
-"""Pipelined requests that may wait on one connection."""
-REFUSED = frozenset({401, 403, 413, 429})
-MAX_REFUSED = 3
-"""Consecutive refusals after which a connection pauses before its next request is read ..."""
-FIRST_REQUEST_S = 0.5
-"""Seconds that a server which ends waits for the first request of a connection."""
-REST_S = 1.0
-"""... at least for as long as `Retry-After` says. A refusal costs as much as a small request."""
+
+
+class BoundedConnection(Protocol):
+    """A connection that is counted."""
+
+    def check_deadlines(self, now: float) -> None:
+        """Close the connection if a deadline has passed."""
 
 
 class Connections:
@@ -50,13 +36,14 @@ class Connections:
         """Whether the server ends: the next answer on a connection is its last."""
         self._most = most
         self._most_per_address = most_per_address or most
-        self._open: dict[BoundedProtocol, str] = {}
+        self._open: dict[BoundedConnection, str] = {}
         self._by_address: Counter[str] = Counter()
-        self._counts_addresses = most_per_address > 0
+        self.counts_addresses = most_per_address > 0
+        """Whether a connection is one client's; behind a proxy, requests of many follow each other on it."""
         self._recent = RecentActivity()
         self._checking = False
 
-    def add(self, connection: "BoundedProtocol", host: str) -> ProblemError | None:
+    def add(self, connection: BoundedConnection, host: str) -> ProblemError | None:
         """Count a connection; beyond a limit it is not counted, and the problem is returned."""
         address = address_of(host)
         if len(self._open) >= self._most:
@@ -66,7 +53,7 @@ class Connections:
             return refusals.busy("connections-of-address", detail)
         self._open[connection] = address
         self._by_address[address] += 1
-        if self._counts_addresses:
+        if self.counts_addresses:
             self._recent.opened(address)
         measures.CONNECTIONS.inc()
         if not self._checking:
@@ -74,7 +61,7 @@ class Connections:
             asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._check_all)
         return None
 
-    def remove(self, connection: "BoundedProtocol") -> None:
+    def remove(self, connection: BoundedConnection) -> None:
         """Stop counting a connection, if it was counted."""
         if (address := self._open.pop(connection, None)) is None:
             return
@@ -83,12 +70,12 @@ class Connections:
         if not self._by_address[address]:
             del self._by_address[address]
 
-    def refused(self, connection: "BoundedProtocol") -> None:
+    def refused(self, connection: BoundedConnection) -> None:
         """Count a refusal for the address of a connection."""
-        if self._counts_addresses and (address := self._open.get(connection)) is not None:
+        if self.counts_addresses and (address := self._open.get(connection)) is not None:
             self._recent.refused(address)
 
-    def wait_s(self, connection: "BoundedProtocol") -> float:
+    def wait_s(self, connection: BoundedConnection) -> float:
         """Seconds before a new connection is read."""
         return self._recent.wait_s(self._open.get(connection, ""), asyncio.get_running_loop().time())
 
@@ -101,196 +88,3 @@ class Connections:
         self._checking = bool(self._open)
         if self._checking:
             loop.call_later(CHECK_INTERVAL_S, self._check_all)
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """HTTP protocol that closes a connection whose head, body or reading of the answer is overdue."""
-
-    def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._connections = connections
-        self._limits = connections.settings
-        self._most = 2 * self._limits.max_body_bytes + MAX_HEAD_BYTES
-        """Maximum bytes of one request with all framing, whether or not the app reads them."""
-        self._in_head, self._in_body = True, False
-        self._received = self._of_body = self._refused = 0
-        self._pieces: list[bytes] = []
-        """Chunks of the body that are not handed on yet."""
-        self._resting = False
-        self._early: list[bytes] = []
-        """Bytes that came after the pause began, before the transport stopped reading."""
-        self._answering: dict[str, Any] = {}
-        """State of the request that is being answered; `middleware.Envelope` sets its `status`."""
-        self._deadline = self._stalled = math.inf
-
-    @override
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._deadline = self.loop.time() + self._limits.head_seconds
-        host = self.client[0] if self.client else ""
-        if (refused := self._connections.add(self, host)) is not None:
-            self._refuse(refused)
-        elif (wait := self._connections.wait_s(self)) > 0:
-            self._resting = True
-            self._deadline += wait
-            self._pause_reading(wait)
-
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.remove(self)
-        super().connection_lost(exc)
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        if self._resting:
-            self._early.append(data)
-            self.transport.pause_reading()
-            return
-        super().data_received(data)
-        self._hand_on()
-        self._received += len(data)
-        if (problem := self._excess()) is not None:
-            self._connections.refused(self)
-            self._refuse(problem)
-
-    def _excess(self) -> ProblemError | None:
-        """The problem of a request that has had too many bytes; None: it has not."""
-        if self._in_head and self._received > MAX_HEAD_BYTES:
-            return refusals.head_too_large()
-        if self._received - self._of_body > MAX_FRAMING_BYTES:
-            return refusals.framing_too_large(MAX_FRAMING_BYTES)
-        if self._received > self._most:
-            detail = f"the body is larger than {self._limits.max_body_bytes:,} bytes"
-            return ProblemError(413, "too-large", detail)
-        return None
-
-    @override
-    def send_400_response(self, msg: str) -> None:
-        self._connections.refused(self)
-        if self._head_bytes() > MAX_HEAD_BYTES:
-            self._refuse(refusals.head_too_large())
-        else:
-            self._refuse(ProblemError(400, "malformed", "this is not an HTTP request that can be read"))
-
-    @override
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError("too many requests at once")  # the parser turns it into a 400
-        self._received = self._of_body = 0
-        self._in_head = True
-        self._deadline = self.loop.time() + self._limits.head_seconds
-
-    @override
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # millions of trailers may follow the body; no endpoint reads one
-            super().on_header(name, value)
-
-    @override
-    def on_body(self, body: bytes) -> None:
-        self._of_body += len(body)
-        self._pieces.append(body)
-
-    def _hand_on(self) -> None:
-        """Hand on what arrived of a body, at once: the server's own copies it again for each chunk."""
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
-            super().on_body(b"".join(pieces))
-
-    @override
-    def on_headers_complete(self) -> None:
-        if self._head_bytes() > MAX_HEAD_BYTES:  # a head that came in one piece is checked here
-            raise ValueError("the request's headers are too large")
-        super().on_headers_complete()
-        if self._connections.ending:
-            self.cycle.keep_alive = False
-        self._in_head, self._in_body = False, True
-        self._deadline = self.loop.time() + self._limits.body_seconds
-
-    @override
-    def on_message_complete(self) -> None:
-        self._hand_on()
-        super().on_message_complete()
-        self._in_body = False
-        self._received = self._of_body = 0
-        self._deadline = math.inf
-        if not self.pipeline and self.cycle.response_complete:
-            self._deadline = self.loop.time() + self.timeout_keep_alive
-
-    def _head_bytes(self) -> int:
-        lines = self.headers or ()  # None before the first request
-        return len(self.url or b"") + sum(len(name) + len(value) for name, value in lines)
-
-    @override
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._answering = cycle.scope["state"]
-        super()._start_asgi_task(cycle, app)
-
-    @override
-    def on_response_complete(self) -> None:
-        last, status = not self.pipeline, self._answering.get("status")
-        super().on_response_complete()
-        if last and not self._in_head and not self._in_body:
-            self._deadline = self.loop.time() + self.timeout_keep_alive
-        self._refused = self._refused + 1 if status in REFUSED else 0
-        if self._refused:
-            self._connections.refused(self)
-        if self._refused > MAX_REFUSED and not self.transport.is_closing():
-            self._pause_reading(REST_S)
-
-    def _pause_reading(self, seconds: float) -> None:
-        self.flow.pause_reading()
-        self.loop.call_later(seconds, self._resume_reading)
-
-    def _resume_reading(self) -> None:
-        self._resting = False
-        early, self._early = self._early, []
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
-            for data in early:
-                self.data_received(data)
-
-    @override
-    def shutdown(self) -> None:
-        if self.cycle is None:  # the first request may be on its way
-            self.loop.call_later(FIRST_REQUEST_S, super().shutdown)
-        else:
-            super().shutdown()
-
-    @override
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stalled = self.loop.time() + self._limits.answer_seconds
-
-    @override
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stalled = math.inf
-
-    def check_deadlines(self, now: float) -> None:
-        """Close the connection if a deadline has passed."""
-        if now >= self._stalled or (self.transport.is_closing() and now >= self._deadline):
-            self.transport.abort()
-        elif self.transport.is_closing():
-            self._deadline = min(self._deadline, now + CLOSING_S)
-        elif now >= self._deadline:
-            self._deadline = now + CLOSING_S
-            if self._in_body or (self._in_head and self._received):
-                part = "body" if self._in_body else "head"
-                self._refuse(
-                    ProblemError(408, f"{part}-timeout", f"the {part} of the request did not come in time")
-                )
-            else:
-                self.transport.close()
-
-    def _refuse(self, problem: ProblemError) -> None:
-        """Send a problem, unless an answer is already under way, and close."""
-        measures.CONNECTIONS_REFUSED.labels(problem.kind).inc()
-        cycle = self.cycle
-        if self._in_head:
-            free = cycle is None or cycle.response_complete
-        else:
-            free = cycle is not None and not cycle.response_started
-        if free and not self.pipeline:
-            self.transport.write(refusals.raw(problem))
-        self.transport.close()

@@ -68,6 +68,14 @@ class Rates:
                 per_second *= self._shares.get(key, self._equal)
             return self._take(key, count, per_second, max(1.0, per_second * seconds))
 
+    def wait_s(self, tenant_id: UUID, kind: str) -> float:
+        """Seconds until a token of a tenant's own process-wide rate is available; nothing is taken."""
+        with self._lock:
+            bucket = self._buckets.get((tenant_id, kind))
+            if bucket is None:
+                return 0.0
+            return max(0.0, (1 - _tokens(bucket, time.monotonic())) / bucket.per_second)
+
     def take_demands(self) -> dict[BucketKey, Demand]:
         """Demand since the previous call; a debt counts as demand until it is paid."""
         with self._lock:

@@ -31,7 +31,7 @@ def framing_too_large(most: int) -> ProblemError:
     return ProblemError(
         413,
         "too-large",
-        f"the sizes of chunks and the trailers have more than {most:,} bytes",
+        f"the sizes of chunks and the trailers have more than {most:,} bytes and a quarter of the body",
         fix="Send larger chunks, or the length of the body",
     )
 

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPResponse
 
 import httpx
@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chaos.surroundings import TLS
 from chaos.waiting import PATIENCE_S, wait
-from pulse_api.http.admission import addresses, connections
+from pulse_api.http.admission import addresses, bounded_protocol, connections
 from pulse_api.http.admission.addresses import address_of
 from pulse_api.http.middleware import Envelope
 from pulse_resources.local import ports
@@ -53,7 +53,7 @@ def serving(**given: object) -> Iterator[tuple[str, int]]:
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CHECK_INTERVAL_S", 0.05)
-    monkeypatch.setattr(connections, "CLOSING_S", 0.2)
+    monkeypatch.setattr(bounded_protocol, "CLOSING_S", 0.2)
 
 
 def connect(address: tuple[str, int], source: str = "127.0.0.1") -> socket.socket:
@@ -84,10 +84,10 @@ def test_half_sent_heads_do_not_block_other_clients(monkeypatch: pytest.MonkeyPa
     """One address has its share, all have theirs, what watches has a way of its own; and none of it lasts."""
     watched, late = ports.choose_any(()), threading.Event()
     limits = {"max_connections": 12, "max_connections_per_address": 8, "head_seconds": 3_600.0}
-    check = connections.BoundedProtocol.check_deadlines
+    check = bounded_protocol.BoundedProtocol.check_deadlines
     # Their time is over when the test says so: all of them have come by then.
     shifted = lambda protocol, now: check(protocol, now + 7_200 * late.is_set())  # noqa: E731
-    monkeypatch.setattr(connections.BoundedProtocol, "check_deadlines", shifted)
+    monkeypatch.setattr(bounded_protocol.BoundedProtocol, "check_deadlines", shifted)
     with serving(**limits, health_port=watched) as address, ExitStack() as stack:
 
         def half(source: str) -> socket.socket:
@@ -159,11 +159,22 @@ def test_an_unread_body_ends_at_the_limit(start: bytes, piece: bytes) -> None:
 @pytest.mark.parametrize(
     "piece", [b"1\r\n \r\n", b"1;" + b"x" * 4_096 + b"\r\n \r\n"], ids=["chunks", "extensions"]
 )
-def test_chunks_that_are_hardly_a_body_are_refused(piece: bytes) -> None:
-    pieces = piece * (connections.MAX_FRAMING_BYTES // len(piece) * 4)
+def test_chunks_that_are_hardly_a_body_are_refused(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what follows the limit is not parsed: each chunk is a call in the loop that serves all others."""
+    parsed, on_body = [0], bounded_protocol.BoundedProtocol.on_body
+
+    def count(protocol: bounded_protocol.BoundedProtocol, body: bytes) -> None:
+        parsed[0] += 1
+        on_body(protocol, body)
+
+    monkeypatch.setattr(bounded_protocol.BoundedProtocol, "on_body", count)
+    most = (bounded_protocol.MAX_FRAMING_BYTES + bounded_protocol.SLICE_BYTES) // (len(piece) - 1.25)
+    pieces = piece * int(16 * most)
     with serving() as address, connect(address) as connection:
-        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + pieces)
+        with suppress(ConnectionError):  # the server may close before it has read everything
+            connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + pieces)
         assert problem(rest(connection)) == (413, "too-large")
+    assert parsed[0] <= most
 
 
 def test_a_body_in_small_chunks_is_whole() -> None:
@@ -194,13 +205,13 @@ def test_trailers_are_not_kept_as_headers(path: bytes, monkeypatch: pytest.Monke
 
 
 def test_a_client_that_does_not_read_the_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost, connection_lost = threading.Event(), connections.BoundedProtocol.connection_lost
+    lost, connection_lost = threading.Event(), bounded_protocol.BoundedProtocol.connection_lost
 
-    def recorded_loss(protocol: connections.BoundedProtocol, error: Exception | None) -> None:
+    def recorded_loss(protocol: bounded_protocol.BoundedProtocol, error: Exception | None) -> None:
         connection_lost(protocol, error)
         lost.set()
 
-    monkeypatch.setattr(connections.BoundedProtocol, "connection_lost", recorded_loss)
+    monkeypatch.setattr(bounded_protocol.BoundedProtocol, "connection_lost", recorded_loss)
     with serving(answer_seconds=0.3) as address, connect(address) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: pulse\r\n\r\n")
         wait(lost.is_set, "the server holds the connection")
@@ -242,21 +253,21 @@ def test_a_connection_that_is_refused_again_and_again_rests(monkeypatch: pytest.
     events, moments = list[str](), list[float]()
 
     def recorded(name: str, original: Callable[..., None]) -> Callable[..., None]:
-        def call(protocol: connections.BoundedProtocol, *arguments: float) -> None:
+        def call(protocol: bounded_protocol.BoundedProtocol, *arguments: float) -> None:
             events.append(" ".join((name, *map(str, arguments))))
             moments.append(protocol.loop.time())
             original(protocol, *arguments)
 
         return call
 
-    monkeypatch.setattr(connections, "REST_S", 0.5)
+    monkeypatch.setattr(bounded_protocol, "REST_S", 0.5)
     for name, method in {
         "rest": "_pause_reading",
         "go on": "_resume_reading",
         "request": "on_message_begin",
     }.items():
-        original = getattr(connections.BoundedProtocol, method)
-        monkeypatch.setattr(connections.BoundedProtocol, method, recorded(name, original))
+        original = getattr(bounded_protocol.BoundedProtocol, method)
+        monkeypatch.setattr(bounded_protocol.BoundedProtocol, method, recorded(name, original))
 
     def send(connection: socket.socket, path: str, status: int) -> None:
         connection.sendall(f"GET /{path} HTTP/1.1\r\nHost: pulse\r\n\r\n".encode())
@@ -265,7 +276,7 @@ def test_a_connection_that_is_refused_again_and_again_rests(monkeypatch: pytest.
             answer.read()
             assert answer.status == status
 
-    most = connections.MAX_REFUSED
+    most = bounded_protocol.MAX_REFUSED
     with serving() as address, connect(address) as connection:
         for refusals in (most + 3, most):
             for _ in range(refusals):
@@ -280,6 +291,19 @@ def test_a_connection_that_is_refused_again_and_again_rests(monkeypatch: pytest.
         if "rest" in name
     ]
     assert min(rests) > 0.4
+
+
+def test_behind_a_proxy_no_connection_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next request on it may be another client's."""
+    rests = list[float]()
+    monkeypatch.setattr(bounded_protocol.BoundedProtocol, "_pause_reading", lambda _, s: rests.append(s))
+    with (
+        serving(max_connections_per_address=0) as (host, port),
+        httpx.Client(base_url=f"http://{host}:{port}", verify=TLS, timeout=PATIENCE_S) as proxy,
+    ):
+        for _ in range(3 * bounded_protocol.MAX_REFUSED):
+            assert proxy.get("/refused").status_code == 401
+    assert not rests
 
 
 def test_bytes_that_are_not_http_get_a_problem_document() -> None:

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from chaos.waiting import PATIENCE_S
 from pulse_api.http import server as module
-from pulse_api.http.admission import connections
+from pulse_api.http.admission import bounded_protocol
 from pulse_api.http.server import Server
 from pulse_resources.local import ports
 from pulse_resources.settings.api_settings import ApiSettings
@@ -75,7 +75,7 @@ def test_connections_in_the_kernels_queue_are_answered() -> None:
 def test_a_connection_whose_first_request_is_on_its_way_is_answered_and_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "FIRST_REQUEST_S", PATIENCE_S)
+    monkeypatch.setattr(bounded_protocol, "FIRST_REQUEST_S", PATIENCE_S)
 
     async def check() -> None:
         async with serving() as (server, connect):
