@@ -198,7 +198,7 @@ def test_a_password_of_any_characters_reaches_postgres_by_every_client(settings:
 
 
 def test_a_password_of_any_characters_reaches_kafka(tenant: Owner) -> None:
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     user = UserScramCredentialUpsertion("a,b=c", info, HOSTILE.encode())
     for done in kafka.admin().alter_user_scram_credentials([user]).values():
         done.result()
@@ -397,7 +397,7 @@ FAULTS = {
         "kafka",
         {"KAFKA__SASL_MECHANISM": "PLAIN"},
         "login",
-        "SCRAM-SHA-512",
+        "SCRAM-SHA-256",
         "PULSE_KAFKA__SASL_MECHANISM to one that the broker supports",
     ),
     "object store, password": Fault(
@@ -493,7 +493,7 @@ def test_a_missing_role_is_distinguished_from_a_wrong_password(settings: Setting
 
 def test_rights_on_topics_that_are_missing_come_with_the_command_that_grants_them(tenant: Owner) -> None:
     """The command's operations are all that the user then needs."""
-    admin, info = kafka.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    admin, info = kafka.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     upsert = UserScramCredentialUpsertion("shop", info, b"shop")
     settled(admin.alter_user_scram_credentials([upsert]))
 

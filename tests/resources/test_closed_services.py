@@ -222,7 +222,7 @@ def test_a_home_of_an_earlier_version_gets_the_missing_secrets(
         written["kafka"] = {"bootstrap_servers": first.kafka.bootstrap_servers}
         layout.settings_file.write_text(json.dumps(written))
         again = provision.provision(layout)
-        assert first.kafka.sasl_mechanism == "SCRAM-SHA-512"
+        assert first.kafka.sasl_mechanism == "SCRAM-SHA-256"
         assert again.kafka.security_protocol == "SASL_PLAINTEXT"
         assert again.kafka.sasl_mechanism == "PLAIN"
         assert again.kafka.bootstrap_servers == first.kafka.bootstrap_servers
