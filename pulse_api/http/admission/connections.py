@@ -42,7 +42,7 @@ class Connections:
         self.ending = False
         """Whether the server ends: the next answer on a connection is its last."""
         self._most = most
-        self._most_per_address = most_per_address or most
+        self._most_per_address = most_per_address
         self._open: dict[BoundedConnection, str] = {}
         self._by_address: defaultdict[str, dict[BoundedConnection, None]] = defaultdict(dict)
         """Connections of each address, the oldest first."""
@@ -54,10 +54,11 @@ class Connections:
     def add(self, connection: BoundedConnection, host: str) -> ProblemError | None:
         """Count a connection; beyond a limit it is not counted, and the problem is returned."""
         address = address_of(host)
-        if len(self._by_address.get(address, ())) >= self._most_per_address:
+        count = len(self._by_address.get(address, ()))
+        if self.counts_addresses and count >= self._most_per_address:
             detail = f"there are {self._most_per_address:,} connections from this address already"
             return refusals.busy("connections-of-address", detail)
-        if len(self._open) >= self._most and not self._make_room(address):
+        if len(self._open) >= self._most and not self._make_room(count):
             return refusals.busy("connections", f"there are {self._most:,} connections already")
         self._open[connection] = address
         self._by_address[address][connection] = None
@@ -78,10 +79,10 @@ class Connections:
         if not self._by_address[address]:
             del self._by_address[address]
 
-    def _make_room(self, address: str) -> bool:
-        """Close the oldest waiting connection of the address with the most, for one that has fewer."""
+    def _make_room(self, count: int) -> bool:
+        """Close the oldest waiting connection of the address with the most, for one that has `count`."""
         crowd = max(self._by_address.values(), key=len)
-        if len(crowd) <= len(self._by_address.get(address, ())) + 1:
+        if not self.counts_addresses or len(crowd) <= count + 1:
             return False
         oldest = next((connection for connection in crowd if connection.is_waiting), None)
         if oldest is None:
