@@ -122,7 +122,7 @@ async def _ask_concurrently(
     catalog: Catalog, connections: int, seconds: float, table: str
 ) -> tuple[list[float], int]:
     answers = await asyncio.gather(*(_ask(catalog, seconds, table) for _ in range(connections)))
-    return [each for spent, _ in answers for each in spent], answers[0][1]
+    return [duration for spent, _ in answers for duration in spent], answers[0][1]
 
 
 async def _ask(catalog: Catalog, seconds: float, table: str) -> tuple[list[float], int]:
