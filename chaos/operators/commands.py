@@ -162,8 +162,8 @@ def upkeep(tenants: Sequence[Tenant], tasks: Sequence[str] | None = None) -> Ans
     with spark.session() as session:
         done = list(run_upkeep(lambda: session, due, run_id=None, seconds=UPKEEP_S))
     return {
-        "outcomes": Counter(each.outcome for each in done),
-        "failed": [asdict(each) for each in done if each.outcome in ("failed", "rolled_back")],
+        "outcomes": Counter(task.outcome for task in done),
+        "failed": [asdict(task) for task in done if task.outcome in ("failed", "rolled_back")],
     }
 
 
