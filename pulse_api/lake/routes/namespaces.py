@@ -59,7 +59,7 @@ def _update(request: CatalogRequest) -> Response:
 
 def _removals(body: dict[str, Any]) -> list[str]:
     names = body.get("removals") or []
-    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+    if not isinstance(names, list) or not all(isinstance(value, str) for value in names):
         raise refused(400, "removals is a list of names")
     return names
 
