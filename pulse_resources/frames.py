@@ -79,7 +79,7 @@ def _arrow(hint: Any) -> pa.DataType:
     if origin is Mapping or origin is dict:
         return pa.map_(_arrow(inner[0]), _arrow(inner[1]))
     if origin is tuple and inner[-1] is not ...:
-        return pa.struct([(str(number), _arrow(each)) for number, each in enumerate(inner)])
+        return pa.struct([(str(number), _arrow(member)) for number, member in enumerate(inner)])
     if origin in _LISTS:
         return pa.list_(_arrow(inner[0]))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
@@ -146,5 +146,5 @@ def _needed(hint: Any) -> Any:
     """Type of a value that is not None."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
-    (only,) = (each for each in typing.get_args(hint) if each is not type(None))
+    (only,) = (choice for choice in typing.get_args(hint) if choice is not type(None))
     return only

@@ -64,7 +64,7 @@ def problems(session: SparkSession, has: Mapping[str, str]) -> Iterator[tuple[st
     Args:
         has: the session's settings.
     """
-    ours, theirs = (".".join(each.split(".")[:2]) for each in (version("pyspark"), session.version))
+    ours, theirs = (".".join(release.split(".")[:2]) for release in (version("pyspark"), session.version))
     if ours != theirs:
         yield (
             f"the server is Spark {session.version}, and the client {version('pyspark')}",

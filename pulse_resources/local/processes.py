@@ -93,12 +93,12 @@ def family(root: ProcessId, processes: dict[int, Process]) -> set[int]:
 
 def living(ids: Iterable[ProcessId]) -> set[int]:
     """Processes among `ids` that still run; a number that another process or thread has now is none."""
-    return {each.pid for each in ids if each.alive()}
+    return {process.pid for process in ids if process.alive()}
 
 
 def marked(mark: str) -> set[int]:
     """Living processes with the mark of a stack in their environment."""
-    return {pid for pid, found in _marks() if found == mark}
+    return {pid for pid, process_mark in _marks() if process_mark == mark}
 
 
 def marks() -> set[str]:
