@@ -144,7 +144,11 @@ class Clauses(Phrases):
             return
         for start in self.one_of(i, *GROUPERS):
             dimensions = list(self.dimensions(start))
-            numbers = any(isinstance(each, Field) and each.measure for some, _ in dimensions for each in some)
+            numbers = any(
+                isinstance(dimension, Field) and dimension.measure
+                for some, _ in dimensions
+                for dimension in some
+            )
             if numbers and self.at(i) in RATIOS:
                 continue  # fare per passenger: of each number of passengers, or divided by it?
             for some, end in dimensions:

@@ -114,7 +114,7 @@ class Phrases:
                 return
 
     def measure_field(self, i: int) -> Iterator[tuple[Field, int]]:
-        yield from (found for found in self.field(i) if found[0].measure)
+        yield from (match for match in self.field(i) if match[0].measure)
 
     def measured(self, i: int) -> Iterator[tuple[Field, int]]:
         """A measure behind its aggregation: the average delay; the average number of seats."""

@@ -127,7 +127,7 @@ class Times:
                     yield Span(span.first, None), end
         else:
             yield from self._relative(i)
-            yield from (found for found in self._date(i) if found[1] > i + 1 or self._is_date(i))
+            yield from (match for match in self._date(i) if match[1] > i + 1 or self._is_date(i))
 
     def _is_date(self, i: int) -> bool:
         return self._words[i].kind == "date"

@@ -151,7 +151,7 @@ class Names:
     def near(self, word: str) -> list[Field]:
         """Columns with a word in one of their names."""
         return list(
-            {f.name: f for known, fields in self._fields.items() if word in known for f in fields}.values()
+            {f.name: f for lemmas, fields in self._fields.items() if word in lemmas for f in fields}.values()
         )
 
 
@@ -186,4 +186,4 @@ def _long_forms(name: Phrase) -> set[Phrase]:
         if len(part) > len(_GLUED) + 2 and part.endswith(_GLUED):
             forms.add((part.removesuffix(_GLUED), "number"))
         ways.append(forms)
-    return {tuple(chain.from_iterable(each)) for each in product(*ways)}
+    return {tuple(chain.from_iterable(forms)) for forms in product(*ways)}
