@@ -70,8 +70,8 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
     for attempt in range(1, LOOKS + 1):
         computed, failed, outdated = _compute_pass(spark, due)
         results.extend(computed)
-        failures.extend(failed if attempt < LOOKS else (*failed, *(each.failure for each in outdated)))
-        again = {(each.dataset_id, each.day) for each in outdated}
+        failures.extend(failed if attempt < LOOKS else (*failed, *(day.failure for day in outdated)))
+        again = {(day.dataset_id, day.day) for day in outdated}
         due = [d for d in due if (d.dataset.dataset_id, d.day) in again]
         if not due:
             break
@@ -182,7 +182,7 @@ def _of_chunk(
         try:
             outages.check(spark)
         except Transient:
-            raise _SparkEndedError([_failed(rollup, *each, error) for each in single]) from error
+            raise _SparkEndedError([_failed(rollup, *pinned_day, error) for pinned_day in single]) from error
         # One of the days is at fault: halve the statement to find it.
         if len(single) > 1:
             for half in statements.halves(chunk):

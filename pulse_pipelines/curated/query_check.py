@@ -37,7 +37,9 @@ def check_query(text: str, of: str, *, only: str | None = None) -> Query:
         UserError: it is not one SELECT, or contains something that it may not use.
     """
     try:
-        statements = [found for found in sqlglot.parse(text, dialect="spark") if found is not None]
+        statements = [
+            statement for statement in sqlglot.parse(text, dialect="spark") if statement is not None
+        ]
     except sqlglot.errors.SqlglotError as error:
         raise UserError(f"the SQL cannot be parsed: {error}"[:500]) from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Select | exp.SetOperation):
