@@ -86,7 +86,7 @@ class _Schema:
                 pending.extend(c.schema for c in union.choices if value.get(union.member) in c.values)
                 continue
             for keyword in ("anyOf", "oneOf"):
-                choices = [each for each in list_of(node.get(keyword)) if each != {"type": "null"}]
+                choices = [choice for choice in list_of(node.get(keyword)) if choice != {"type": "null"}]
                 pending.extend(choices if len(choices) == 1 else ())
         return list(unique.values())
 

@@ -79,7 +79,14 @@ class Shapes:
         begun = {id(root)}
         while pending:
             node, inner = pending[-1]
-            child = next((each for each in inner if isinstance(each, dict) and id(each) not in begun), None)
+            child = next(
+                (
+                    subschema
+                    for subschema in inner
+                    if isinstance(subschema, dict) and id(subschema) not in begun
+                ),
+                None,
+            )
             if child is not None:
                 begun.add(id(child))
                 pending.append((child, self._inner(child)))
@@ -194,13 +201,13 @@ class Shapes:
         if not b.certain and not {"object", "array"} <= b.types:
             a = self._doubtful(a)
         by_kind = {
-            kind: [each for each in (a, b) if kind in each.types] for kind in ("string", "array", "object")
+            kind: [shape for shape in (a, b) if kind in shape.types] for kind in ("string", "array", "object")
         }
-        formats = {each.format for each in by_kind["string"]}
+        formats = {shape.format for shape in by_kind["string"]}
         merged = ValueShape(a.types | b.types, formats.pop() if len(formats) == 1 else None)
         certain = a.certain and b.certain
         if by_kind["array"]:
-            item, *others = (each.item for each in by_kind["array"])
+            item, *others = (shape.item for shape in by_kind["array"])
             if item and all(others):
                 item = self._merge(item, others[0], narrow=False) if others and others[0] else item
             merged = replace(merged, item=item if all(others) else None)
