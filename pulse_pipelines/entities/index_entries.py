@@ -103,7 +103,7 @@ def current(connection: postgres.Connection, dataset: Dataset, updated: int) -> 
     An index by a property of a newer schema than the dataset is seen with is left out: it falls behind.
     """
     indexes = postgres.select(connection, Index, CURRENT, [dataset.dataset_id, updated])
-    return tuple(each for each in indexes if each.fits(dataset))
+    return tuple(index for index in indexes if index.fits(dataset))
 
 
 def advance(

@@ -219,4 +219,6 @@ def as_json(ends: Ends) -> Jsonb:
 def _packed(ends: Mapping[str, int]) -> Positions:
     offsets = {int(partition): offset for partition, offset in ends.items()}
     last = max(offsets, default=0)
-    return np.array([position(each, offsets.get(each, 0)) for each in range(last + 1)], np.int64)
+    return np.array(
+        [position(partition, offsets.get(partition, 0)) for partition in range(last + 1)], np.int64
+    )
