@@ -31,7 +31,7 @@ def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> N
     """
     tenant_id = part.tenant.tenant_id
     begins = np.array([position(range_.partition, range_.start) for range_ in part.ranges], np.int64)
-    failed = [each for each in sync_progress.failed_lately(connection, tenant_id) if not each.is_over(begins)]
+    failed = [sync for sync in sync_progress.failed_lately(connection, tenant_id) if not sync.is_over(begins)]
     open_syncs = [*sync_progress.unfinished(connection, tenant_id=tenant_id, lock=True), *failed]
     if not open_syncs:
         return
