@@ -116,7 +116,7 @@ class _ViewCommit(CatalogChange[Files]):
 
 def _objects(body: Mapping[str, Any], part: str) -> Sequence[Document]:
     objects = body.get(part) or []
-    if not isinstance(objects, list) or not all(isinstance(each, dict) for each in objects):
+    if not isinstance(objects, list) or not all(isinstance(value, dict) for value in objects):
         raise Malformed(f"{part} is a list of objects")
     return objects
 
@@ -144,7 +144,7 @@ def _add_schema(view: Document, update: Document, added: dict[str, int]) -> None
         if Schema.model_validate(present) == schema:
             added["schema"] = present["schema-id"]
             return
-    number = max(each["schema-id"] for each in view["schemas"]) + 1
+    number = max(view_schema["schema-id"] for view_schema in view["schemas"]) + 1
     view["schemas"].append(orjson.loads(schema.model_dump_json()) | {"schema-id": number})
     added["schema"] = number
 
@@ -179,7 +179,9 @@ def _unique_dialects(version: Document) -> set[str]:
 def _no_dialect_lost(view: Document, dialects: set[str]) -> None:
     if view["properties"].get("replace.drop-dialect.allowed", "false").lower() == "true":
         return
-    current = next(each for each in view["versions"] if each["version-id"] == view["current-version-id"])
+    current = next(
+        version for version in view["versions"] if version["version-id"] == view["current-version-id"]
+    )
     if lost := _unique_dialects(current) - dialects:
         raise ValueError(f"Cannot replace view due to loss of view dialects: {sorted(lost)}")
 
@@ -194,7 +196,7 @@ def _set_version(view: Document, update: Document, added: dict[str, int]) -> Non
     number = added["version"] if number == _LAST else number
     if number == view["current-version-id"]:
         return
-    version = next((each for each in view["versions"] if each["version-id"] == number), None)
+    version = next((candidate for candidate in view["versions"] if candidate["version-id"] == number), None)
     if version is None:
         raise ValueError(f"Cannot set current version to unknown version: {number}")
     view["current-version-id"] = number
@@ -205,13 +207,13 @@ def _set_version(view: Document, update: Document, added: dict[str, int]) -> Non
 def _forget(view: Document) -> None:
     """Remove versions beyond the number to keep; the current and the newest version stay."""
     keep = max(1, int(view["properties"].get(_KEEP, _DEFAULT_VERSIONS)))
-    numbers = sorted((each["version-id"] for each in view["versions"]), reverse=True)
+    numbers = sorted((version["version-id"] for version in view["versions"]), reverse=True)
     remaining = {view["current-version-id"], *numbers[:keep]}
     while len(remaining) > keep and len(remaining) > 1:
         remaining.discard(min(remaining - {view["current-version-id"]}))
-    view["versions"] = [each for each in view["versions"] if each["version-id"] in remaining]
+    view["versions"] = [version for version in view["versions"] if version["version-id"] in remaining]
     log = view["version-log"]
-    first = max((n + 1 for n, each in enumerate(log) if each["version-id"] not in remaining), default=0)
+    first = max((n + 1 for n, entry in enumerate(log) if entry["version-id"] not in remaining), default=0)
     view["version-log"] = log[first:]
 
 
