@@ -119,7 +119,7 @@ def _compare(subject: Subject, snapshot: _IndexSnapshot) -> CheckResult:
 
 def _versions(subject: Subject, snapshot: _IndexSnapshot, by: Sequence[Index], parts: int) -> pa.Table:
     """All versions of some entities: `_updated`, that of the version before, and a value by index."""
-    expressions = [each.of(subject.dataset) for each in by]
+    expressions = [index.of(subject.dataset) for index in by]
     columns = {"id", UPDATED, IS_DELETED}.union(*(expression.columns for expression in expressions))
     values = ", ".join(f"CASE WHEN NOT {IS_DELETED} THEN {expression.sql} END" for expression in expressions)
     with readable.damage_explained(snapshot.location):
