@@ -134,8 +134,8 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
             with _ended_with(spark, f"pipe-{sync_id}"), turn.waiting():
                 loaded = _loaded(spark, plan)
             fail_point("pipe.loaded")
-            position = next((each.position for each in loaded[::-1] if each.position), plan.position)
-            more = any(each.more for each in loaded)
+            position = next((part.position for part in loaded[::-1] if part.position), plan.position)
+            more = any(part.more for part in loaded)
             _sent(pipe, sync_id, position, more=more, is_open=more and plan.is_full)
         except Exception as error:
             if plan.continues and isinstance(error, Transient):
@@ -146,7 +146,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
             _failed_at(pipe.tenant, sync_id)
             raise
     fail_point("pipe.sent")
-    rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
+    rows, size = sum(part.rows for part in loaded), sum(part.bytes for part in loaded)
     shown = parted(position or "")[0] or None
     return Sent(sync_id, plan.is_full, rows, size, shown, more)
 

@@ -150,13 +150,13 @@ def _form(kind: pa.DataType) -> Form:
         return lambda value: base64.b64encode(value).decode()
     if _is_list(kind):
         item = form(kind.value_type)
-        return lambda value: [item(each) for each in value]
+        return lambda value: [item(element) for element in value]
     if pa.types.is_struct(kind):
-        forms = {each.name: form(each.type) for each in kind}
+        forms = {field.name: form(field.type) for field in kind}
         return lambda value: {name: made(value[name]) for name, made in forms.items()}
     if pa.types.is_map(kind):
         key, item = form(kind.key_type), form(kind.item_type)
-        return lambda value: [[key(name), item(each)] for name, each in value]
+        return lambda value: [[key(name), item(element)] for name, element in value]
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return lambda value: value
     return lambda value: value.decode() if isinstance(value, bytes) else str(value)

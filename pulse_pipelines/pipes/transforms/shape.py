@@ -216,7 +216,7 @@ class _Reader:
         if (alias := names[0].lower()) in self._named and len(names) > 1:
             of, names = [alias], names[1:]
         else:
-            of = [each for each in self._named if self._columns(each).count(names[0].lower())]
+            of = [alias for alias in self._named if self._columns(alias).count(names[0].lower())]
         if len(of) != 1 or self._columns(of[0]).count(names[0].lower()) != 1:
             return None
         return of[0], [names[0].lower(), *names[1:]]
