@@ -202,7 +202,7 @@ def rows(
         names: names of the columns, if not those that the query gives them.
     """
     reader, write = database.execute(text).to_arrow_reader(batch_rows), values.texts(database)
-    types = [values.exact(pa.nulls(0, each.type), write).type for each in reader.schema]
+    types = [values.exact(pa.nulls(0, column.type), write).type for column in reader.schema]
     schema = pa.schema(list(zip(names or reader.schema.names, types, strict=True)))
     batches = (
         pa.record_batch([values.exact(column, write) for column in batch.columns], schema=schema)

@@ -122,7 +122,7 @@ def values(array: pa.Array, text: Text) -> list[Any]:
         ends = _offsets(array)
         converted = [columns[0][first:last] for first, last in pairwise(ends)]
     valid = array.is_valid().to_pylist()
-    return [each if is_there else None for each, is_there in zip(converted, valid, strict=True)]
+    return [value if is_valid else None for value, is_valid in zip(converted, valid, strict=True)]
 
 
 def _offsets(array: pa.Array) -> Sequence[int]:
@@ -140,9 +140,9 @@ def _leaves(array: pa.Array, text: Text) -> list[Any]:
         return _usual(array)
     written = iter(text(array.filter(odd)))
     if pt.is_timestamp(array.type) and array.type.unit == "ns":
-        written = (each and each.replace(" ", "T") for each in written)
+        written = (value and value.replace(" ", "T") for value in written)
     usual = _usual(pc.if_else(odd, pa.scalar(None, array.type), array))
-    return [next(written) if is_odd else each for is_odd, each in zip(odd.to_pylist(), usual, strict=True)]
+    return [next(written) if is_odd else value for is_odd, value in zip(odd.to_pylist(), usual, strict=True)]
 
 
 def _usual(array: pa.Array) -> list[Any]:
