@@ -188,7 +188,7 @@ def timestamps(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str
             moment = None
         converted.append(moment)
     filler = EARLIEST if required else None  # a required column takes no null
-    return pa.array([filler if each is None else each for each in converted], TIMESTAMP)
+    return pa.array([filler if value is None else value for value in converted], TIMESTAMP)
 
 
 def refuse_untimely(

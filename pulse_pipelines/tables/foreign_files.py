@@ -131,7 +131,7 @@ def _ids(field: pa.Field) -> Shape:
     number = (field.metadata or {}).get(PYARROW_PARQUET_FIELD_ID_KEY)
     if number is None:
         raise Unfit("a file has columns without field ids")
-    return (int(number), tuple(_ids(each) for each in children(field.type)))
+    return (int(number), tuple(_ids(child) for child in children(field.type)))
 
 
 def children(kind: pa.DataType) -> list[pa.Field]:
@@ -297,4 +297,4 @@ def _data_file(
 
 def _leaves(field: Shape) -> list[int]:
     number, within = field
-    return [leaf for each in within for leaf in _leaves(each)] or [number]
+    return [leaf for child in within for leaf in _leaves(child)] or [number]
