@@ -77,8 +77,8 @@ class ValidatorPool:
         finally:
             self._idle.put(worker)
         if answer is None:
-            much = f"{memory_bytes >> 20} MB of memory" if ended == -signal.SIGABRT else f"{seconds:g} s"
-            detail = f"judging it by the dataset's schema takes more than {much}"
+            limit = f"{memory_bytes >> 20} MB of memory" if ended == -signal.SIGABRT else f"{seconds:g} s"
+            detail = f"judging it by the dataset's schema takes more than {limit}"
             return Rejected(Reason.TOO_EXPENSIVE, detail, "/data"), seconds
         took, verdict = orjson.loads(answer)
         if verdict is None:
