@@ -123,10 +123,10 @@ def _ways_of_needed(hint: Any) -> tuple[_Way, _Way]:
         )
     if origin in _LISTS:
         item, item_back = _ways(inner[0])
-        made = origin if origin in (tuple, frozenset) else list
+        sequence = origin if origin in (tuple, frozenset) else list
         if _is_plain(inner[0]):
-            return list, made
-        return lambda value: [item(v) for v in value], lambda row: made(item_back(v) for v in row)
+            return list, sequence
+        return lambda value: [item(v) for v in value], lambda row: sequence(item_back(v) for v in row)
     if hint is UUID or (isinstance(hint, type) and issubclass(hint, StrEnum)):
         return str, hint
     if hint not in _SCALARS:

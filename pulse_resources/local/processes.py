@@ -131,8 +131,8 @@ def share_port(pids: Iterable[int], port: int) -> bool:
     files = {file for pid in pids for file in _open_files(pid)}
     listeners = _listeners(port)
     addresses = {address for inode, address in listeners.items() if f"socket:[{inode}]" in files}
-    others = {address for inode, address in listeners.items() if f"socket:[{inode}]" not in files}
-    return not addresses.isdisjoint(others)
+    foreign_addresses = {address for inode, address in listeners.items() if f"socket:[{inode}]" not in files}
+    return not addresses.isdisjoint(foreign_addresses)
 
 
 def _listeners(port: int) -> dict[str, str]:
