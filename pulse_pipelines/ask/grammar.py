@@ -112,8 +112,8 @@ class _Grammar(Clauses):
                 measures = tuple(Measure(aggregation, field) for aggregation in aggregations)
                 yield measures, end
                 for joint in list(self.one_of(end, "and", ", and", ","))[:1]:
-                    others = self._some_measures(joint, aggregations[-1])
-                    yield from (((*measures, *more), last) for more, last in others)
+                    further = self._some_measures(joint, aggregations[-1])
+                    yield from (((*measures, *more), last) for more, last in further)
         if not aggregations_at:
             for measure, end in self.target(i):
                 if measure.field is not None:
@@ -126,7 +126,7 @@ class _Grammar(Clauses):
             yield (first,), end
             joint = next(self.one_of(end, "and", ", and", ","), 0)
             if joint:
-                yield from (((first, *rest), last) for rest, last in self._aggregations(joint))
+                yield from (((first, *further), last) for further, last in self._aggregations(joint))
 
     def _superlatives(self, plan: Plan, i: int) -> PlanEnds:
         """Superlative: which carrier has the most flights, which month had the lowest average delay."""

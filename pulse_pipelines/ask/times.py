@@ -74,8 +74,8 @@ def _last_before(first: Span, last: Span) -> datetime | None:
     if not (first.first and last.first):
         return None
     try:
-        begun = first.first.replace(year=last.first.year)
-        return begun if begun <= last.first else begun.replace(year=begun.year - 1)
+        beginning = first.first.replace(year=last.first.year)
+        return beginning if beginning <= last.first else beginning.replace(year=beginning.year - 1)
     except ValueError:  # February 29
         return None
 

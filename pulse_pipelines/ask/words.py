@@ -172,9 +172,9 @@ def _derived_names(field: Field) -> set[Phrase]:
     if field.kind == Kind.BOOLEAN and name.startswith(_TO_BE):
         plain.add(phrase(name.partition("_")[2]))  # is_gift: what is a gift
     names = set().union(*map(_long_forms, _declared_names(field) | plain))
-    for word, others in SYNONYMS.items():
+    for word, synonyms in SYNONYMS.items():
         if (word,) in names:
-            names |= set(map(phrase, others))
+            names |= set(map(phrase, synonyms))
     return {name for name in names if 0 < len(name) <= MAX_PHRASE}
 
 
