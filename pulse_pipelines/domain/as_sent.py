@@ -119,7 +119,7 @@ def _whole(value: Any, undeclared: Any) -> Any:
     if isinstance(value, dict) and isinstance(undeclared, dict):
         return value | {name: _whole(value.get(name), member) for name, member in undeclared.items()}
     if isinstance(value, list) and isinstance(undeclared, list):
-        return [_whole(item, rest) for item, rest in zip(value, undeclared, strict=True)]
+        return [_whole(item, member) for item, member in zip(value, undeclared, strict=True)]
     is_rounded = isinstance(undeclared, int | float)
     return undeclared if value is None or is_rounded else value
 
