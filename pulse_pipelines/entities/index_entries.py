@@ -126,7 +126,7 @@ def advance(
         old: of each the value of that version (`index_runs.values_at`), if the index had it before.
         added: values of the versions.
     """
-    run = index_runs.made(before, previous, old, added)
+    run = index_runs.build_run(before, previous, old, added)
     place = {"index": index_id, "before": before, "after": before + len(previous), "entries": run.entries}
     fail_point("indexes.before_advance")
     if connection.execute(ADVANCE, place).rowcount != 1:
