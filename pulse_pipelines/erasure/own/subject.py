@@ -49,8 +49,8 @@ def paths_of(subject: Subject) -> tuple[Path, ...]:
         return tuple({(subject.name,), (ENVELOPE[subject.name],)})
     if subject.path[0] != "data":
         return (subject.path,)
-    rest = subject.path[1:]
-    return rest, ("_extra", *rest), subject.path
+    steps = subject.path[1:]
+    return steps, ("_extra", *steps), subject.path
 
 
 @dataclass(frozen=True)
