@@ -63,7 +63,7 @@ def _note(
     )
     refused, places = dead_letters(connection, landed.plan, part.tenant.tenant_id, part.parts, slug)
     inside = sync.within(places)
-    nameless = sum(bool(mine) and row[2] is None for row, mine in zip(refused, inside, strict=True))
+    nameless = sum(bool(is_inside) and row[2] is None for row, is_inside in zip(refused, inside, strict=True))
     if dataset.of_entities:
         counts = _of_entities(connection, landed, part, sync, dataset, refused, places)
     else:
@@ -111,7 +111,9 @@ def _of_entities(
     arrived, deletions = _arrived(part.topics, sync.dataset_id)
     if sync.is_full:
         after = sync.since(places)
-        names = [row[2] for row, mine in zip(refused, after, strict=True) if mine and row[2] is not None]
+        names = [
+            row[2] for row, is_after in zip(refused, after, strict=True) if is_after and row[2] is not None
+        ]
         parts = [arrived.digests[sync.since(arrived.positions)], Digests.of(names, dataset.claim_seed)]
         sync_progress.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(parts))
     added = landed.verdicts.appends.get(sync.dataset_id)
@@ -130,10 +132,10 @@ def _of_entities(
 
 def _arrived(topics: Sequence[TopicDrained], dataset_id: UUID) -> tuple[ArrivedIds, Positions]:
     """Ids and positions that arrived for a dataset, and apart the positions of full syncs' deletions."""
-    mine = [topic for topic in topics if dataset_id in topic.ids]
-    if not mine:
+    dataset_topics = [topic for topic in topics if dataset_id in topic.ids]
+    if not dataset_topics:
         return ArrivedIds(Digests.joined([]), NOWHERE), NOWHERE
-    arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in mine)
-    states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in mine)
+    arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in dataset_topics)
+    states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in dataset_topics)
     of_syncs = states.heads == heads.OF_SYNC
     return ArrivedIds(arrived.digests[~of_syncs], arrived.positions[~of_syncs]), arrived.positions[of_syncs]
