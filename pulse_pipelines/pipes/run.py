@@ -190,9 +190,9 @@ def _begin(pipe: Pipe, plan: ReadPlan) -> int:
     is_full = plan.is_full and pipe.definition.kind == DatasetKind.ENTITIES
     part = Part(f"{pipe.name}/{token[:12]}", token, None, is_full, is_first=True, is_last=True)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-        begun = progress.open_sync(connection, pipe.name) if plan.continues else None
-        sync_id = begun[0] if begun else taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
-        if is_full and not begun:
+        sync = progress.open_sync(connection, pipe.name) if plan.continues else None
+        sync_id = sync[0] if sync else taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
+        if is_full and not sync:
             taken.supersede(connection, pipe.dataset_id, sync_id)
         connection.execute(OF_PIPE, [pipe.name, plan.as_of, sync_id])
     return sync_id

@@ -125,8 +125,8 @@ def _ndjson(stream: BinaryIO) -> Iterator[Row]:
             text = text.removeprefix(codecs.BOM_UTF8)
         whole = text.endswith(b"\n") or len(text) < LONGEST_LINE
         while not whole:
-            rest = stream.readline(LONGEST_LINE)
-            whole = rest.endswith(b"\n") or not rest
+            remainder = stream.readline(LONGEST_LINE)
+            whole = remainder.endswith(b"\n") or not remainder
             if whole:
                 yield Row(line, None, text, f"the line has more than {LONGEST_LINE:,} bytes")
                 text = b""

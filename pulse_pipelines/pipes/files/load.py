@@ -160,11 +160,11 @@ def event(maker: Maker, file: str, row: formats.Row) -> Event:
 def bounded(events: Iterable[Event], file: Listed) -> Iterator[Event]:
     """Events of a file while their size is in proportion to it: a value may be stored once for all rows."""
     most = max(MADE_FREELY, MOST_MADE * (file.size or 0))
-    made = 0
+    size = 0
     for key, payload in events:
         yield key, payload
-        made += len(payload)
-        if file.size is not None and made > most:
+        size += len(payload)
+        if file.size is not None and size > most:
             raise UserError(f"the rows of the file are more than {MOST_MADE:,} times larger", file=file.name)
 
 

@@ -173,7 +173,7 @@ class Run:
 
 
 @contextmanager
-def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
+def recorded_run(tenant: Tenant, pipe: str) -> Iterator[Run]:
     """Record a run of a pipe for as long as the block runs, and how it ends."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [pipe])
