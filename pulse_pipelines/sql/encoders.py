@@ -151,8 +151,8 @@ def encoder(media_type: str, schema: pa.Schema, about: Mapping[str, object], tex
     Raises:
         UserError: the format cannot have a column of such a type; also by `add`.
     """
-    made: Encoder = ENCODERS[media_type](schema, about, text)  # type: ignore[call-arg]
-    return made
+    result_encoder: Encoder = ENCODERS[media_type](schema, about, text)  # type: ignore[call-arg]
+    return result_encoder
 
 
 def of_json(content: bytes) -> dict[str, Any]:

@@ -55,12 +55,12 @@ def exact(array: pa.Array, text: Text) -> pa.Array:
     if not pt.is_nested(kind):
         return array
     buffer_count, children = _parts(array)
-    made = [exact(child, text) for child in children]
+    exact_children = [exact(child, text) for child in children]
     return pa.Array.from_buffers(
-        _type_of(kind, [child.type for child in made]),
+        _type_of(kind, [child.type for child in exact_children]),
         len(array),
         array.buffers()[:buffer_count],
-        children=made,
+        children=exact_children,
     )
 
 
