@@ -280,7 +280,7 @@ def _data_file(
         dict(zip((column[0] for column in file_shape[1]), leaves, strict=True)),
     )
     bound_texts(statistics)
-    made = DataFile.from_args(
+    data_file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
@@ -291,8 +291,8 @@ def _data_file(
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
-    made.spec_id = like.spec_id
-    return made
+    data_file.spec_id = like.spec_id
+    return data_file
 
 
 def _leaves(field: Shape) -> list[int]:

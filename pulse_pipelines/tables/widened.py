@@ -18,7 +18,7 @@ EXACT = 2**53
 """A double holds each integer up to it."""
 
 
-def rest(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Array | None:
+def extra_column(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Array | None:
     """The column `_extra` of rows that are cast to a schema; None if the cast changes nothing of it."""
     place = batch.schema.get_field_index(EXTRA)
     rounded = [
