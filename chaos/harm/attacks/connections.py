@@ -31,7 +31,7 @@ async def _half_heads_of_many(attacker: Attacker) -> None:
 async def _send_half_heads(attacker: Attacker, sources: Sequence[str]) -> None:
     """Open connections from these addresses in turn, and reconnect."""
 
-    async def one(source: str) -> None:
+    async def hold_half_heads(source: str) -> None:
         while attacker.remaining_s > 0:
             try:
                 link = await Link.to(attacker.target.api, source)
@@ -44,14 +44,14 @@ async def _send_half_heads(attacker: Attacker, sources: Sequence[str]) -> None:
 
     async with asyncio.TaskGroup() as group:
         for number in range(HEADS):
-            group.create_task(one(sources[number % len(sources)]))
+            group.create_task(hold_half_heads(sources[number % len(sources)]))
 
 
 async def _slow_readers(attacker: Attacker) -> None:
     """Send sixteen requests for large responses and read nothing."""
     loop = asyncio.get_running_loop()
 
-    async def one() -> None:
+    async def request_without_reading() -> None:
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
             connection.setblocking(False)
@@ -63,7 +63,7 @@ async def _slow_readers(attacker: Attacker) -> None:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(READERS):
-            group.create_task(one())
+            group.create_task(request_without_reading())
 
 
 async def _churn(attacker: Attacker) -> None:
@@ -73,7 +73,7 @@ async def _churn(attacker: Attacker) -> None:
 async def _pipelined(attacker: Attacker) -> None:
     many = wire.request("GET", "/v1/usage", attacker.key("read")) * PIPELINED
 
-    async def one() -> None:
+    async def send_pipelined() -> None:
         while attacker.remaining_s > 0:
             link = await Link.to(attacker.target.api, SOURCE)
             answer = await attacker.counted(link, many)
@@ -83,7 +83,7 @@ async def _pipelined(attacker: Attacker) -> None:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(10):
-            group.create_task(one())
+            group.create_task(send_pipelined())
 
 
 async def _unknown_keys(attacker: Attacker) -> None:
