@@ -48,8 +48,8 @@ def _drop(request: CatalogRequest) -> Response:
 def _update(request: CatalogRequest) -> Response:
     body = request.json()
     updates, removals = strings(body, "updates"), _removals(body)
-    if both := set(updates) & set(removals):
-        raise refused(422, f"a property is set and removed: {min(both)[:100]}")
+    if repeated := set(updates) & set(removals):
+        raise refused(422, f"a property is set and removed: {min(repeated)[:100]}")
     try:
         changed = namespaces.update(request.caller.tenant, request.namespace, updates, removals, request.once)
     except Repeated:
