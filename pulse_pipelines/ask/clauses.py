@@ -126,9 +126,9 @@ class Clauses(Phrases):
         for start in self.one_of(i, *VERSUS) if field not in plan.dimensions else ():
             for values, end in self.value(field, start):
                 if len(values) == 1 and values != condition.values:
-                    both = replace(condition, values=(*condition.values, *values))
+                    either_value = replace(condition, values=(*condition.values, *values))
                     compared = (*plan.dimensions, field)
-                    yield replace(plan, conditions=(*plan.conditions, both), dimensions=compared), end
+                    yield replace(plan, conditions=(*plan.conditions, either_value), dimensions=compared), end
 
     def _time(self, plan: Plan, i: int) -> PlanEnds:
         if plan.spans:

@@ -74,5 +74,5 @@ def _joined(before: Any, digits: Any) -> Any:
     if isinstance(before, dict) and isinstance(digits, dict):
         return before | {name: _joined(before.get(name), value) for name, value in digits.items()}
     if isinstance(before, list) and isinstance(digits, list):
-        return [_joined(one, more) for one, more in zip(before, digits, strict=True)]
+        return [_joined(item, more) for item, more in zip(before, digits, strict=True)]
     return before if digits is None else digits
