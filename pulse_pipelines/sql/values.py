@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from pulse_resources.errors import UserError
+
 HUGEINT = pa.decimal128(38, 0)
 UHUGEINT = pa.decimal256(39, 0)
 _DAYS = (-719_162, 2_932_896)
@@ -36,6 +38,23 @@ def texts(database: duckdb.DuckDBPyConnection) -> Text:
             return [row[0] for row in texts_of_values.fetchall()]
 
     return text
+
+
+def has(kind: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is one of some, at any depth."""
+    if is_such(kind):
+        return True
+    if pt.is_map(kind):
+        return has(kind.key_type, is_such) or has(kind.item_type, is_such)
+    return pt.is_nested(kind) and any(has(kind.field(n).type, is_such) for n in range(kind.num_fields))
+
+
+def unfit(name: str, kind: pa.DataType, why: str) -> UserError:
+    """The error of a column with a value that a format does not have."""
+    return UserError(
+        f"the column {name[:100]!r}, of type {str(kind)[:200]}, cannot be written: {why[:500]}",
+        fix="Make text of it: CAST(... AS VARCHAR)",
+    )
 
 
 def exact(array: pa.Array, text: Text) -> pa.Array:
