@@ -298,6 +298,22 @@ def test_a_pipe_reads_a_table_with_a_changed_partition_whole(owner: Owner, sourc
     assert not bring(owner).is_full
 
 
+def test_a_partitioned_table_that_takes_the_name_of_another_is_read_whole(owner: Owner, source: Any) -> None:
+    """Also if it had its partitions when the other one was last read, as one that is filled beforehand."""
+    for table in ("planes", "filled"):
+        columns = "tail text, at int, PRIMARY KEY (tail, at)"
+        source.execute(f"CREATE TABLE {table} ({columns}) PARTITION BY RANGE (at)")
+        source.execute(f"CREATE TABLE {table}_all PARTITION OF {table} FOR VALUES FROM (0) TO (1000)")
+    source.execute("INSERT INTO planes VALUES ('N1', 100); INSERT INTO filled VALUES ('N1', 100), ('N2', 5)")
+    pipes.create(owner.tenant, definition(BY_CURSOR))
+    bring(owner)
+    assert not bring(owner).is_full
+    source.execute("ALTER TABLE planes RENAME TO old; ALTER TABLE filled RENAME TO planes")
+    assert bring(owner).is_full
+    assert {row["tail"] for row in latest(owner).values()} == {"N1", "N2"}
+    assert not bring(owner).is_full
+
+
 SETTINGS = {
     "extra_float_digits": "0",
     "datestyle": "'German, DMY'",
