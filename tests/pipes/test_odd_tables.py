@@ -109,6 +109,17 @@ def test_a_named_key_must_equal_the_key_columns_of_a_unique_index(owner: Owner, 
     pipes.create(owner.tenant, definition(PIPE | {"key": ["id"]}))
 
 
+def test_a_key_whose_earlier_rows_may_have_nulls_is_refused(owner: Owner, source: Any) -> None:
+    """Since Postgres 18 a column may forbid nulls to new rows alone; a unique index allows many of them."""
+    source.execute("CREATE TABLE planes (line text, seat int NOT NULL, UNIQUE (line, seat))")
+    source.execute("INSERT INTO planes VALUES (NULL, 1), (NULL, 1), ('a', 1)")
+    source.execute("ALTER TABLE planes ADD CONSTRAINT has_line NOT NULL line NOT VALID")
+    of_both = PIPE | {"key": ["line", "seat"]}
+    refused(owner, "no unique index", of_both)
+    source.execute("DELETE FROM planes WHERE line IS NULL; ALTER TABLE planes VALIDATE CONSTRAINT has_line")
+    pipes.create(owner.tenant, definition(of_both))
+
+
 @pytest.mark.parametrize("mode", [PIPE, BY_CURSOR, PIPE | {"mode": "changes"}])
 @pytest.mark.sample(1)
 def test_a_table_with_children_is_refused(owner: Owner, source: Any, mode: dict[str, Any]) -> None:
