@@ -21,7 +21,7 @@ from pulse_pipelines.query.formats import (
     csv_lines,
     no_formula,
 )
-from pulse_pipelines.sql.values import HUGEINT, Text, has, unfit, values
+from pulse_pipelines.sql.values import HUGEINT, Text, has, lacking_time, unfit, values
 
 
 class Encoder(ABC):
@@ -109,6 +109,8 @@ class _Arrow(Encoder):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if has(column.type, HUGEINT.equals):
                 _check_digits(name, column)
+            if (lacking := lacking_time(column)) is not None:
+                raise unfit(name, column.type, lacking)
         self._writer.write_batch(batch)
 
     @override

@@ -22,6 +22,7 @@ _DAYS = (-719_162, 2_932_896)
 _DAY_US = 86_400 * 10**6
 _PER_DAY = {unit: 86_400 * parts for unit, parts in (("s", 1), ("ms", 10**3), ("us", 10**6))}
 _INFINITE = 2**63 - 1
+_INFINITE_DAY = 2**31 - 1
 
 Text = Callable[[pa.Array], list[str | None]]
 """Values as DuckDB writes them."""
@@ -188,6 +189,25 @@ def _odd_values(array: pa.Array) -> pa.Array | None:
         day = _PER_DAY[kind.unit]
         return _out_of_range(whole, _DAYS[0] * day, (_DAYS[1] + 1) * day - 1)
     return None
+
+
+def lacking_time(array: pa.Array) -> str | None:
+    """Which times an array has that Arrow lacks, and other readers take for another one; None: none."""
+    kind = array.type
+    if pt.is_nested(kind):
+        return next(
+            (lacking for part in _parts(array)[1] if (lacking := lacking_time(part)) is not None), None
+        )
+    if pt.is_time64(kind):
+        beyond, lacking = array.view(pa.int64()), "it has the time 24:00:00"
+        last = _DAY_US * (1_000 if kind.unit == "ns" else 1) - 1
+    elif pt.is_date32(kind):
+        beyond, last, lacking = array.view(pa.int32()), _INFINITE_DAY - 1, "it has an infinite date"
+    elif pt.is_timestamp(kind):
+        beyond, last, lacking = array.view(pa.int64()), _INFINITE - 1, "it has an infinite time"
+    else:
+        return None
+    return lacking if pc.any(_out_of_range(beyond, -last, last)).as_py() else None
 
 
 def _out_of_range(numbers: pa.Array, least: int, most: int) -> pa.Array:

@@ -125,6 +125,26 @@ def test_a_number_of_39_digits_is_named_with_its_column(made: Processes, media_t
         assert ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
 
 
+@pytest.mark.parametrize("media_type", [ARROW, PARQUET])
+def test_a_time_that_arrow_lacks_is_named_with_its_column(made: Processes, media_type: str) -> None:
+    """Readers take the infinite ones for days in distant years, and 24:00 for the midnight before."""
+    for value, why in (
+        ("'infinity'::DATE", "infinite"),
+        ("'-infinity'::TIMESTAMP", "infinite"),
+        ("'infinity'::TIMESTAMPTZ", "infinite"),
+        ("'-infinity'::TIMESTAMP_MS", "infinite"),
+        ("[NULL, {'a': MAP {'k': 'infinity'::TIMESTAMP_NS}}]", "infinite"),
+        ("'24:00:00'::TIME", "24:00:00"),
+        ("{'a': ['24:00:00'::TIME]}", "24:00:00"),
+    ):
+        with pytest.raises(UserError, match=rf"the column 'until', of type .*: .*{why}") as refused:
+            ask(made, f'SELECT {value} AS "until" FROM range(3)', media_type=media_type)
+        assert "CAST" in str(refused.value)
+    beyond = """SELECT DATE '200000-01-01' AS day, ['23:59:59.999999'::TIME] AS time,
+        TIMESTAMP '290000-01-01 00:00:00' AS moment, NULL::DATE AS none, 'infinity'::DATE::VARCHAR AS text"""
+    assert ask(made, beyond, media_type=media_type)
+
+
 @pytest.mark.parametrize("media_type", [JSON, CSV, ARROW])
 def test_an_interval_of_more_hours_than_arrow_holds_is_named_with_its_column(
     made: Processes, media_type: str
