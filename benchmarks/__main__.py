@@ -230,9 +230,9 @@ def ask(
     corpus = json.loads(questions.QUESTIONS.read_text())
     table = Table("schemas", "questions", "right", "refused", "wrong", "right %", title="the grammar")
     with TemporaryDirectory() as folder:
-        made = questions.database(Path(folder))
+        database = questions.database(Path(folder))
     for name, annotated in (("with titles, units and synonyms", True), ("with names and types alone", False)):
-        verdicts = questions.verdicts(made, questions.meanings(annotated=annotated), corpus)
+        verdicts = questions.verdicts(database, questions.meanings(annotated=annotated), corpus)
         counts = [
             sum(verdict.outcome == label for verdict in verdicts) for label in ("right", "refused", "wrong")
         ]

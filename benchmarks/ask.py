@@ -73,43 +73,43 @@ def database(folder: Path) -> duckdb.DuckDBPyConnection:
     assert spec is not None
     assert spec.origin is not None
     data = Path(spec.origin).parent / "data"
-    made = engine.instance()
-    made.execute("SET TimeZone = 'UTC'")
+    connection = engine.instance()
+    connection.execute("SET TimeZone = 'UTC'")
     for name in TABLES:
         file = data / f"{name}.csv"
         if not file.exists():
             with zipfile.ZipFile(f"{file}.zip") as packed:
                 packed.extractall(folder)
             file = next(folder.rglob(f"{name}.csv"))
-        made.execute(
+        connection.execute(
             f"CREATE TABLE raw_{name} AS FROM read_csv('{file}', nullstr = ['NA', ''], sample_size = -1)"
         )
         timed = "" if name in ENTITIES else " REPLACE (time_hour::TIMESTAMPTZ AS time_hour)"
-        made.execute(f"CREATE VIEW typed AS SELECT *{timed} FROM raw_{name}")
-        made.execute(f"CREATE TABLE {name} AS {TABLES[name].replace(f'raw_{name}', 'typed')}")
-        made.execute("DROP VIEW typed")
-    return made
+        connection.execute(f"CREATE VIEW typed AS SELECT *{timed} FROM raw_{name}")
+        connection.execute(f"CREATE TABLE {name} AS {TABLES[name].replace(f'raw_{name}', 'typed')}")
+        connection.execute("DROP VIEW typed")
+    return connection
 
 
 def verdicts(
-    made: duckdb.DuckDBPyConnection, meanings: Sequence[Meaning], corpus: Sequence[dict[str, Any]]
+    connection: duckdb.DuckDBPyConnection, meanings: Sequence[Meaning], corpus: Sequence[dict[str, Any]]
 ) -> list[Verdict]:
     """Verdict of each question: right if its SQL passes the gate, and gives the rows of the gold SQL."""
     gate = Gate()
 
     async def run(sql: str) -> read.QueryResult:
         gate.check(sql)
-        result = made.execute(sql).to_arrow_table()
+        result = connection.execute(sql).to_arrow_table()
         return read.QueryResult("", [], result.to_pylist(), {})
 
-    return [asyncio.run(_verdict(made, meanings, entry, run)) for entry in corpus]
+    return [asyncio.run(_verdict(connection, meanings, entry, run)) for entry in corpus]
 
 
 async def _verdict(
-    made: duckdb.DuckDBPyConnection, meanings: Sequence[Meaning], entry: dict[str, Any], run: read.Run
+    connection: duckdb.DuckDBPyConnection, meanings: Sequence[Meaning], entry: dict[str, Any], run: read.Run
 ) -> Verdict:
     question, gold = entry["question"], entry["sql"]
-    expected = made.execute(gold).fetchall() if gold else None
+    expected = connection.execute(gold).fetchall() if gold else None
     try:
         plan = await read.read(meanings, question, NOW, run)
     except read.NotUnderstood as error:
@@ -133,8 +133,8 @@ def same(expected: Sequence[tuple[Any, ...]], result: Sequence[tuple[Any, ...]],
         return False
     ways = permutations(range(width), len(expected[0])) if width <= 6 else [tuple(range(width))]
     for chosen in ways:
-        mine = [tuple(_plain(row[n]) for n in chosen) for row in result]
-        if (mine == expected_rows) if ordered else (Counter(mine) == Counter(expected_rows)):
+        cells = [tuple(_plain(row[n]) for n in chosen) for row in result]
+        if (cells == expected_rows) if ordered else (Counter(cells) == Counter(expected_rows)):
             return True
     return _listed(expected_rows, result) if width > 6 else False
 

@@ -35,7 +35,7 @@ def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
     last: dict[tuple[int, int], tuple[str, float]] = {}
 
     def take_sample() -> None:
-        begun = bool(last)  # processes first seen later have just begun
+        has_samples = bool(last)  # processes first seen later have just begun
         stack_state, table = state.read(layout), processes.table()
         services = stack_state.services.values() if stack_state else ()
         roots = {service.name: service.process for service in services}
@@ -49,7 +49,7 @@ def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
                     continue
                 process = pid, int(stat[19])
                 used = (int(stat[11]) + int(stat[12])) / _TICKS
-                first.setdefault(process, 0.0 if begun else used)
+                first.setdefault(process, 0.0 if has_samples else used)
                 last[process] = _kind(name, command), used
 
     try:

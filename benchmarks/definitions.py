@@ -29,7 +29,7 @@ def measure(registry: Registry, slugs: int) -> Iterator[tuple[str, float]]:
     snapshot, service = PartedSnapshot(PARTS, PartsFile(place)), KeptParts()
     run_scope.build_parted()
     for label in ("first load", "load after one new dataset"):
-        yield f"code server: {label}", _spent(lambda: snapshot.refresh(_rest()))
+        yield f"code server: {label}", _spent(lambda: snapshot.refresh(_unparted_definitions()))
         text = snapshot.text()
         usual = gc.get_threshold()
         gc.set_threshold(COLLECT_AFTER)  # as the services do
@@ -43,7 +43,7 @@ def measure(registry: Registry, slugs: int) -> Iterator[tuple[str, float]]:
         registry.grow(slugs=slugs + 1)
     yield (
         "code server: load after a restart",
-        _spent(lambda: PartedSnapshot(PARTS, PartsFile(place)).refresh(_rest())),
+        _spent(lambda: PartedSnapshot(PARTS, PartsFile(place)).refresh(_unparted_definitions())),
     )
     asset = frozenset({AssetKey(["lake", "dataset_1"])})
     yield "code server: launch of a run of an asset", _spent(lambda: snapshot.select(asset))
@@ -68,11 +68,11 @@ class _Run:
         return self._assets
 
 
-def _rest() -> RepositoryDefinition:
+def _unparted_definitions() -> RepositoryDefinition:
     """What the code server loads besides the parts."""
     target = LoadableTargetOrigin(executable_path=None, working_directory=str(Path.cwd()), module_name=MODULE)
-    (rest,) = LoadedRepositories(target, None, [], None).definitions_by_name.values()
-    return rest
+    (definition,) = LoadedRepositories(target, None, [], None).definitions_by_name.values()
+    return definition
 
 
 def _graph(snapshot: RepositorySnap) -> object:

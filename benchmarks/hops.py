@@ -62,12 +62,12 @@ def measure(session: SparkSession, tenant: Tenant, entities: int, changes: int) 
         AssertionError: a run computed something else than it should have.
     """
     yield _run(session, tenant, "all, for the first time", full=True)
-    apart, few = entities // changes, max(1, changes * AIRLINES // entities)
+    apart, airlines = entities // changes, max(1, changes * AIRLINES // entities)
     for full in (False, True):
         _send(tenant, "planes", range(1, entities, apart), 1 + full)
         yield _run(session, tenant, f"{changes:,} planes changed", full=full)
-        _send(tenant, "airlines", range(few), 1 + full)
-        yield _run(session, tenant, f"{few:,} airlines changed", full=full)
+        _send(tenant, "airlines", range(airlines), 1 + full)
+        yield _run(session, tenant, f"{airlines:,} airlines changed", full=full)
 
 
 def _run(session: SparkSession, tenant: Tenant, label: str, *, full: bool) -> Computed:

@@ -99,8 +99,8 @@ def _commit(catalog: Catalog, name: str) -> list[float]:
     spent: list[float] = []
     schema = {"type": "struct", "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}]}
     with catalog.client("/namespaces/own") as client:
-        made = client.post("/tables", json={"name": name, "schema": schema}).raise_for_status().json()
-        location = made["metadata"]["location"]
+        table = client.post("/tables", json={"name": name, "schema": schema}).raise_for_status().json()
+        location = table["metadata"]["location"]
         for number in range(1, COMMITS + 1):
             snapshot = {
                 "snapshot-id": number,
@@ -122,7 +122,7 @@ async def _ask_concurrently(
     catalog: Catalog, connections: int, seconds: float, table: str
 ) -> tuple[list[float], int]:
     answers = await asyncio.gather(*(_ask(catalog, seconds, table) for _ in range(connections)))
-    return [each for spent, _ in answers for each in spent], answers[0][1]
+    return [duration for spent, _ in answers for duration in spent], answers[0][1]
 
 
 async def _ask(catalog: Catalog, seconds: float, table: str) -> tuple[list[float], int]:

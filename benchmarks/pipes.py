@@ -175,7 +175,8 @@ def _freshness(
             page = versions.after(tenant, PIPE, since, 10_000)
             now = datetime.now(UTC)
             late += [
-                (now - datetime.fromisoformat(each["changed_at"])).total_seconds() for each in page.versions
+                (now - datetime.fromisoformat(version["changed_at"])).total_seconds()
+                for version in page.versions
             ]
             since = f"{page.generation}-{page.last}"
             assert time.monotonic() - ended < seconds + PATIENCE_S, "changes do not come"

@@ -19,7 +19,10 @@ def measure(objects: int, size: int, times: int) -> Iterator[tuple[str, float, f
     for _ in range(times):
         for name, write in (("Pulse", _by_pulse), ("Arrow", _by_arrow)):
             folder = f"pulse/benchmark/{uuid.uuid4().hex}"
-            yield name, *(1e3 * each / objects for each in _spent(partial(write, content), folder, objects))
+            yield (
+                name,
+                *(1e3 * seconds / objects for seconds in _spent(partial(write, content), folder, objects)),
+            )
 
 
 def _spent(write: Callable[[str], object], folder: str, objects: int) -> tuple[float, float]:

@@ -91,7 +91,9 @@ def together(tenants: Sequence[Tenant]) -> Together:
 
         issued = {tenant: keys.issue_key(tenant, "benchmark", [KeyScope.READ]).text for tenant in tenants}
         threads = [
-            threading.Thread(target=ask, args=each) for each in issued.items() for _ in range(PER_TENANT)
+            threading.Thread(target=ask, args=tenant_and_key)
+            for tenant_and_key in issued.items()
+            for _ in range(PER_TENANT)
         ]
         for thread in threads:
             thread.start()

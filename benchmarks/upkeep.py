@@ -121,7 +121,7 @@ def history(spark: SparkSession, levels: list[int]) -> Iterator[tuple[str, float
             old.commit()
         timings = [(old.commit(), empty.commit()) for _ in range(TIMES)]
         number += (HOURLY + TIMES) // 2
-        of_old, of_empty = (float(np.median(each)) * 1_000 for each in zip(*timings, strict=True))
+        of_old, of_empty = (float(np.median(timing)) * 1_000 for timing in zip(*timings, strict=True))
         table = state.of_day(old.tenant, old.current.dataset, DAY).table
         yield f"after {level:,} commits: snapshots left", len(table.metadata.snapshots)
         yield f"after {level:,} commits: files of the day", len(state.files_of(table, [DAY]))
@@ -134,7 +134,7 @@ def history(spark: SparkSession, levels: list[int]) -> Iterator[tuple[str, float
 def give(spark: SparkSession, tenant: Tenant) -> list[Done]:
     """Run one round of upkeep of a tenant; every task must succeed."""
     done = list(run(lambda: spark, needs(tenant.slug), run_id=None, seconds=600))
-    assert all(each.outcome == "done" for each in done), done
+    assert all(outcome.outcome == "done" for outcome in done), done
     return done
 
 

@@ -143,7 +143,7 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
         name=scenario.name,
         command=command,
         harm=outcome.harm,
-        events=outcome.events + sum(len(each.events) for each in outcome.sent),
+        events=outcome.events + sum(len(sent.events) for sent in outcome.sent),
         findings=[*map(str, findings)],
         took_s=time.monotonic() - began,
         recovered_s=outcome.recovered_s,

@@ -121,5 +121,5 @@ def _wait_for(api: httpx.Client) -> None:
 
 def _added(api: httpx.Client, name: str, upstream: int) -> Proxy:
     body = {"name": name, "listen": "127.0.0.1:0", "upstream": f"127.0.0.1:{upstream}", "enabled": True}
-    made = api.post("/proxies", json=body).raise_for_status().json()
-    return Proxy(api, name, int(made["listen"].rpartition(":")[2]), upstream)
+    created = api.post("/proxies", json=body).raise_for_status().json()
+    return Proxy(api, name, int(created["listen"].rpartition(":")[2]), upstream)

@@ -62,17 +62,17 @@ class StoredResult(Circumstances):
 _STORED = TypeAdapter(list[StoredResult])
 
 
-def keep(page: Path, result: Result, order: Sequence[str], made: Circumstances) -> None:
+def keep(page: Path, result: Result, order: Sequence[str], run_circumstances: Circumstances) -> None:
     """Replace the scenario's earlier results, and write the page.
 
     Results of other seeds stay beside it, if they are of the same commit.
 
     Args:
         order: names of the scenarios on the page, in order; other results are dropped.
-        made: circumstances of the result.
+        run_circumstances: of the result.
     """
     file = page.with_suffix(".json")
-    new = StoredResult(result=result, **made.model_dump())
+    new = StoredResult(result=result, **run_circumstances.model_dump())
     earlier = _STORED.validate_json(file.read_bytes()) if file.exists() else []
     entries = [entry for entry in (*earlier, new) if entry is new or not _replaces(new, entry)]
     entries = [entry for name in order for entry in entries if entry.result.name == name]

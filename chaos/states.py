@@ -71,7 +71,7 @@ def _newest(tenant: Tenant, slug: str) -> dict[str, str]:
     """Event ids by key, as the state has them."""
     newest, after = dict[str, str](), None
     while page := declared_states.page(tenant, slug, after, PAGE)[1]:
-        newest |= {each.key: each.event_id for each in page}
+        newest |= {event.key: event.event_id for event in page}
         after = page[-1].key
     return newest
 

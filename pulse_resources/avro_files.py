@@ -185,7 +185,7 @@ def _skipper(schema: Any, named: dict[str, _Skip]) -> _Skip:
         named: types by the names that the schema has given them so far.
     """
     if isinstance(schema, list):
-        choices = [_skipper(each, named) for each in schema]
+        choices = [_skipper(choice, named) for choice in schema]
 
         def skip_choice(content: bytes, at: int) -> int:
             number, at = _integer(content, at)

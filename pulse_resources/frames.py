@@ -79,7 +79,7 @@ def _arrow(hint: Any) -> pa.DataType:
     if origin is Mapping or origin is dict:
         return pa.map_(_arrow(inner[0]), _arrow(inner[1]))
     if origin is tuple and inner[-1] is not ...:
-        return pa.struct([(str(number), _arrow(each)) for number, each in enumerate(inner)])
+        return pa.struct([(str(number), _arrow(member)) for number, member in enumerate(inner)])
     if origin in _LISTS:
         return pa.list_(_arrow(inner[0]))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
@@ -123,10 +123,10 @@ def _ways_of_needed(hint: Any) -> tuple[_Way, _Way]:
         )
     if origin in _LISTS:
         item, item_back = _ways(inner[0])
-        made = origin if origin in (tuple, frozenset) else list
+        sequence = origin if origin in (tuple, frozenset) else list
         if _is_plain(inner[0]):
-            return list, made
-        return lambda value: [item(v) for v in value], lambda row: made(item_back(v) for v in row)
+            return list, sequence
+        return lambda value: [item(v) for v in value], lambda row: sequence(item_back(v) for v in row)
     if hint is UUID or (isinstance(hint, type) and issubclass(hint, StrEnum)):
         return str, hint
     if hint not in _SCALARS:
@@ -146,5 +146,5 @@ def _needed(hint: Any) -> Any:
     """Type of a value that is not None."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
-    (only,) = (each for each in typing.get_args(hint) if each is not type(None))
+    (only,) = (choice for choice in typing.get_args(hint) if choice is not type(None))
     return only

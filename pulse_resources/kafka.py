@@ -225,7 +225,7 @@ def offsets(
     except KafkaException:
         return answers  # no broker answers
     again = _offsets(failed, moment)
-    return answers | {where: found for where, found in again.items() if isinstance(found, int)}
+    return answers | {where: offset for where, offset in again.items() if isinstance(offset, int)}
 
 
 def _offsets(partitions: list[tuple[str, int]], moment: int) -> dict[tuple[str, int], int | KafkaException]:

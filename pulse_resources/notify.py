@@ -152,7 +152,7 @@ def notifier(name: str) -> Notifier:
         return NOTIFIERS[name]()
     module, _, attribute = name.partition(":")
     try:
-        made: Notifier = getattr(import_module(module), attribute)()
+        instance: Notifier = getattr(import_module(module), attribute)()
     except PulseError:
         raise
     except Exception as error:
@@ -161,4 +161,4 @@ def notifier(name: str) -> Notifier:
             fix="Name log, webhook or package.module:Class in PULSE_ALERTS__NOTIFIERS",
             notifier=name,
         ) from error
-    return made
+    return instance

@@ -158,7 +158,7 @@ def run_tasks(
     schema, packed = task_frame.schema, task_frame.serialize().to_pybytes()
     run_settings = frames.frame([task_settings.of_run(load_settings())], [TaskSettings])
     settings_schema, settings_packed = run_settings.schema, run_settings.serialize().to_pybytes()
-    names = [_name(each) for each in (work, kind, *gives)]
+    names = [_name(part) for part in (work, kind, *gives)]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

@@ -42,12 +42,12 @@ def is_file_of_another(name: str) -> bool:
 @cache
 def archive() -> bytes:
     """Zip of the modules, compiled: otherwise each worker would compile them at import."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as target:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as target:
         for name, source in _sources():
             for member, content in ((name, source), (f"{name}c", _compiled(name, source))):
                 target.writestr(zipfile.ZipInfo(member, _EPOCH), content, zipfile.ZIP_DEFLATED)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def _compiled(name: str, source: bytes) -> bytes:

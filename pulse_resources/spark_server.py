@@ -64,11 +64,13 @@ def problems(session: SparkSession, has: Mapping[str, str]) -> Iterator[tuple[st
     Args:
         has: the session's settings.
     """
-    ours, theirs = (".".join(each.split(".")[:2]) for each in (version("pyspark"), session.version))
-    if ours != theirs:
+    client_release, server_release = (
+        ".".join(release.split(".")[:2]) for release in (version("pyspark"), session.version)
+    )
+    if client_release != server_release:
         yield (
             f"the server is Spark {session.version}, and the client {version('pyspark')}",
-            f"Use a Spark Connect server {ours}, or that version's pyspark here",
+            f"Use a Spark Connect server {client_release}, or that version's pyspark here",
         )
     if OURS in has:
         return

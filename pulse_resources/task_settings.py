@@ -99,7 +99,7 @@ def _plain(part: BaseModel, files: dict[str, bytes]) -> dict[str, Any]:
             value = f"file:{sha256(content).hexdigest()}"
             files[value] = content
         elif isinstance(value, Mapping):
-            value = {key: _shown(each) for key, each in value.items()}
+            value = {key: _shown(item) for key, item in value.items()}
         documents[name] = _shown(value)
     return documents
 

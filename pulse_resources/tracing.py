@@ -82,13 +82,13 @@ def _provider(service: str, always: bool) -> "TracerProvider":
     sdk = logging.getLogger("opentelemetry")
     sdk.handlers, sdk.propagate = [_Rarely()], False
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
-    made = TracerProvider(
+    tracer_provider = TracerProvider(
         sampler=ALWAYS_ON if always else None,
         resource=Resource.create(named),
         shutdown_on_exit=False,  # it would wait for an exporter that waits for its collector
     )
-    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return made
+    tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return tracer_provider
 
 
 class _Rarely(logging.Handler):

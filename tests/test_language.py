@@ -21,6 +21,11 @@ REFUSED = {
     "class Batch:\n    brought: int\n": (2, "brought", "names"),
     "for each in rows:\n    print(each)\n": (1, "each", "names"),
     "for number, each in enumerate(rows):\n    print(each)\n": (1, "each", "names"),
+    "names = [each.name for each in rows]\n": (1, "each", "names"),
+    "names = [\n    each.name\n    for each in rows\n    if each.name\n]\n": (3, "each", "names"),
+    "names = {key: row for key, (_, found) in rows}\n": (1, "found", "names"),
+    "is_valid = all(row for rows in (a, b) for said in rows)\n": (1, "said", "names"),
+    "text = f\"{', '.join(each for each in rows)}\"\n": (1, "each", "names"),
     "with open(path) as held:\n    pass\n": (1, "held", "names"),
     "if (gone := ids - rows):\n    pass\n": (1, "gone", "names"),
     "key = lambda each: each.name\n": (1, "each", "names"),
@@ -33,8 +38,8 @@ REFUSED = {
     '"""Rows that are not there any\nmore."""\n': (1, "any more", "phrases"),
 }
 ACCEPTED = (
-    "names = [each.name for each in rows]\n",
-    "names = [\n    each.name\n    for each in rows\n    if each.name\n]\n",
+    "names = [\n    each.name\n    for row in given\n    if found\n]\n",
+    'text = f"{row} is for each row in turn"\ntext = "for each in"\n',
     "lookup = foundation = owner_id = 1\n",
     "call(found=1)\nprint(*rows, *list(rows))\nsize = 2 * (a + b)\n",
     "size = sum(*(a + b for a, b in pairs))\n",

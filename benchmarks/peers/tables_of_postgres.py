@@ -88,10 +88,10 @@ def measure(console: Console, source: "psycopg.Connection[Any]", rows: int) -> I
     with console.status("dlt"):
         (spent,) = _dlt(dsn, rows, "replace", 1)
         yield False, spent.peer("dlt: replace", rows)
-        few = min(rows, DLT_ROWS)
-        first, again = _dlt(dsn, few, "merge", 2)
-    yield False, first.peer(f"dlt: merge, of {few:,} rows", few)
-    yield True, again.peer(f"dlt: merge, of {few:,} rows", few)
+        dlt_rows = min(rows, DLT_ROWS)
+        first, again = _dlt(dsn, dlt_rows, "merge", 2)
+    yield False, first.peer(f"dlt: merge, of {dlt_rows:,} rows", dlt_rows)
+    yield True, again.peer(f"dlt: merge, of {dlt_rows:,} rows", dlt_rows)
 
 
 def _begin(log: Path) -> None:
@@ -112,7 +112,7 @@ def _jdbc(dsn: str, server: int, rows: int) -> tuple[Spent, Spent]:
             with cpu.sampled({"peer": os.getpid(), SOURCE: server}) as used:
                 write(session, _read(session, dsn, rows), TABLE)
             seconds = time.monotonic() - began
-            spent.append(Spent(seconds, sum(used[each] for each in ("peer", SOURCE, "minio"))))
+            spent.append(Spent(seconds, sum(used[process] for process in ("peer", SOURCE, "minio"))))
             count = (
                 session.table(f"{CATALOG}.jdbc.{TABLE}").selectExpr("count(*)", "count(DISTINCT id)").first()
             )

@@ -81,7 +81,7 @@ def _results(chosen: Sequence[Attack], seconds: float) -> list[Result]:
             results.append(measure(attack, target, neighbour, process, seconds, seconds))
             _measured(results[-1])
             people.settled([owner])  # the next attack starts on an idle stack
-        records = neighbour.rest()
+        records = neighbour.stop()
     people.settled([tenant])
     landing = people.not_once(tenant, records)
     usual = {kind: median(result.quiet.p99_ms[kind] for result in results) for kind in RATES}

@@ -71,7 +71,9 @@ class Result(BaseModel):
         """All violated bounds."""
         findings = [*self.wrong, *self.landing]
         for when, span in (("quiet", self.quiet), ("beside it", self.beside)):
-            findings += [f"the neighbour got {n:,} × {what}, {when}" for what, n in span.failures.items()]
+            findings += [
+                f"the neighbour got {n:,} × {failure}, {when}" for failure, n in span.failures.items()
+            ]
         for kind, floor in floors_ms.items():
             if self.beside.p99_ms[kind] > max(floor, LIMIT * self.quiet_ms(kind)):
                 figures = f"{self.quiet_ms(kind):.0f} ms, {self.beside.p99_ms[kind]:.0f} ms beside it"

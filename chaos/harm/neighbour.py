@@ -85,7 +85,7 @@ class Neighbour:
         self._received += records
         return self._received if done else None
 
-    def rest(self) -> list[Record]:
+    def stop(self) -> list[Record]:
         """Stop, and return all requests ever sent."""
         self._connection.send(None)
         _, records = self._connection.recv()
@@ -96,14 +96,14 @@ class Neighbour:
 @contextmanager
 def living(place: Place) -> Iterator[Neighbour]:
     """Run a neighbour while the block runs."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=live, args=(place, theirs), daemon=True)
+    parent_end, child_end = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=live, args=(place, child_end), daemon=True)
     process.start()
-    theirs.close()
+    child_end.close()
     try:
-        yield Neighbour(ours)
+        yield Neighbour(parent_end)
     finally:
-        ours.close()
+        parent_end.close()
         process.join(ANSWER_S)
         process.kill()
 

@@ -87,7 +87,7 @@ def _page(entries: Sequence[StoredResult]) -> str:
         "| attack | key | the attacker gets | collect: quiet, beside, ratio | preview | readyz | settled, s "
         "| memory | findings |",
         "|---|---|---|---|---|---|---|---|---|",
-        *(_line(each.result) for each in entries),
+        *(_line(entry.result) for entry in entries),
         "",
         "## Peak memory of each part",
         "",
@@ -116,7 +116,7 @@ def _line(result: Result) -> str:
 def answers(counts: Mapping[str, int]) -> str:
     """The attacker's results, most frequent first."""
     often = sorted(counts.items(), key=lambda entry: -entry[1])
-    shown = [f"{count:,} × {what}" for what, count in often[:SHOWN]]
+    shown = [f"{count:,} × {problem}" for problem, count in often[:SHOWN]]
     return ", ".join(shown) + (f" and {len(often) - SHOWN} others" if len(often) > SHOWN else "")
 
 
@@ -127,7 +127,7 @@ def _figures(result: Result, kind: str) -> str:
 def _peaks(entries: Sequence[StoredResult]) -> list[str]:
     lines = ["| part | MiB | bound | in |", "|---|---|---|---|"]
     for part, bound in memory.BOUNDS_MIB.items():
-        peaks = [(each.result.peaks_mib.get(part, 0.0), each.result.name) for each in entries]
+        peaks = [(entry.result.peaks_mib.get(part, 0.0), entry.result.name) for entry in entries]
         peak, name = max(peaks)
         lines.append(f"| {part} | {peak:,.0f} | {bound:,} | {name if peak else ''} |")
     return lines

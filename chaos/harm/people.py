@@ -106,4 +106,4 @@ def not_once(tenant: Tenant, records: Iterable[Record]) -> list[str]:
         "events landed more than once": sum(count > 1 for count in times.values()),
         "events landed that no one sent": len(times.keys() - accepted - doubtful),
     }
-    return [f"{count:,} {what}" for what, count in wrong.items() if count]
+    return [f"{count:,} {problem}" for problem, count in wrong.items() if count]

@@ -155,8 +155,8 @@ class Tenant:
 @contextmanager
 def make_tenant(deployment: Deployment) -> Iterator[Tenant]:
     """A tenant with a dataset, made through the API, and a client at each front host."""
-    made = deployment.execute("api", ["pulse", "key", "operator", "create"])
-    operator = {"Authorization": f"Bearer {made.stdout.split()[0]}"}
+    created = deployment.execute("api", ["pulse", "key", "operator", "create"])
+    operator = {"Authorization": f"Bearer {created.stdout.split()[0]}"}
     with ExitStack() as opened:
         clients = [
             opened.enter_context(

@@ -70,10 +70,10 @@ def _recreate(world: World, partitions: int | None) -> None:
     wait(lambda: topic not in kafka.partition_counts(), "the topic is still there")
     world.recreated()
     if partitions is not None:
-        made = kafka.admin().create_topics(
+        creations = kafka.admin().create_topics(
             [NewTopic(topic, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})]
         )
-        for future in made.values():
+        for future in creations.values():
             future.result(PATIENCE_S)
         wait(lambda: kafka.partition_counts().get(topic) == partitions, "the topic is not there")
     else:

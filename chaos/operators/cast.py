@@ -15,7 +15,7 @@ RECORDS = 60
 """Initial quota of the tenant that has one."""
 
 
-def made() -> list[World]:
+def make_worlds() -> list[World]:
     """Tenants by their numbers in a schedule."""
     return [tenant(number) for number in range(TENANTS)]
 

@@ -78,12 +78,12 @@ class Closing:
 
     def drain(self) -> None:
         """Run batches until everything is settled, and publish overdue dead letters."""
-        mine = {world.tenant.tenant_id for world in self._worlds}
+        tenant_ids = {world.tenant.tenant_id for world in self._worlds}
         for _ in range(DRAINS):
             ended = self._command(Step("ingest", EVERYONE))
             status = planning.ingest_status()
-            alarms = [alarm for alarm in status.alarms if alarm.tenant.tenant_id in mine]
-            if not alarms and not any(status.lag.get(tenant, 1) for tenant in mine):
+            alarms = [alarm for alarm in status.alarms if alarm.tenant.tenant_id in tenant_ids]
+            if not alarms and not any(status.lag.get(tenant, 1) for tenant in tenant_ids):
                 break
         else:
             waiting = {b.batch_id: b.last_error for b in attempts.open_batches()}
@@ -108,13 +108,13 @@ def find_violations(worlds: Sequence[World], *, last: bool) -> list[Finding]:
     for world in worlds:
         slug = world.tenant.slug
         try:
-            mine = evidence[slug] = Evidence.of(world.tenant)
-            violations = invariants.find_violations(world, mine)
-            findings += erasures.find_violations(world, mine)
+            tenant_evidence = evidence[slug] = Evidence.of(world.tenant)
+            violations = invariants.find_violations(world, tenant_evidence)
+            findings += erasures.find_violations(world, tenant_evidence)
         except (OSError, PulseError) as error:
             violations = [Finding("a table that cannot be read", slug, str(error))]
         findings += [*violations, *disagreement(reconcile_tenant(world.tenant), violations)]
-    findings += oracle.by_file({slug: mine.lake for slug, mine in evidence.items()})
+    findings += oracle.by_file({slug: tenant_evidence.lake for slug, tenant_evidence in evidence.items()})
     return findings + (liveness.find_violations(worlds, evidence) if last else [])
 
 

@@ -90,12 +90,12 @@ def ingest(tenants: Sequence[Tenant]) -> Answer:
         Fenced: another process works on the batch.
     """
     slugs = {tenant.slug for tenant in tenants}
-    mine = [b for b in attempts.open_batches() if slugs & attempts.waiting_in(b.batch_id).keys()]
-    for batch in mine:
+    open_batches = [b for b in attempts.open_batches() if slugs & attempts.waiting_in(b.batch_id).keys()]
+    for batch in open_batches:
         if batch.state == "running" and not attempts.is_leased(batch.batch_id):
             attempts.next_attempt(batch.batch_id, batch.attempt, "the run died", is_cause=False)
     planned = inside.plan_batch({tenant.tenant_id for tenant in tenants})
-    batch_ids = {batch.batch_id for batch in mine} | ({planned} if planned else set())
+    batch_ids = {batch.batch_id for batch in open_batches} | ({planned} if planned else set())
     count = 0
     for batch in attempts.open_batches():
         if batch.batch_id in batch_ids and batch.state == "planned":
@@ -142,8 +142,8 @@ def create(tenants: Sequence[Tenant], slug: str, version: int) -> Answer:
 
 def erase(tenants: Sequence[Tenant], slug: str, person: str) -> Answer:
     outcome = erasure.erase(tenants[0], slug, f"person={person}")
-    made = record.find(tenants[0], outcome["erasure_id"])
-    return {"covers": made.covers, "dataset": made.dataset_id, "slug": slug, "person": person}
+    recorded = record.find(tenants[0], outcome["erasure_id"])
+    return {"covers": recorded.covers, "dataset": recorded.dataset_id, "slug": slug, "person": person}
 
 
 def accept(tenants: Sequence[Tenant]) -> Answer:
@@ -157,13 +157,13 @@ def limit(tenants: Sequence[Tenant], records: int) -> Answer:
 
 def upkeep(tenants: Sequence[Tenant], tasks: Sequence[str] | None = None) -> Answer:
     """Run all upkeep tasks that the tenants' tables need, as the job does."""
-    mine = {tenant.tenant_id for tenant in tenants}
-    due = [need for need in needs() if need.tenant.tenant_id in mine and need.task in (tasks or Task)]
+    tenant_ids = {tenant.tenant_id for tenant in tenants}
+    due = [need for need in needs() if need.tenant.tenant_id in tenant_ids and need.task in (tasks or Task)]
     with spark.session() as session:
         done = list(run_upkeep(lambda: session, due, run_id=None, seconds=UPKEEP_S))
     return {
-        "outcomes": Counter(each.outcome for each in done),
-        "failed": [asdict(each) for each in done if each.outcome in ("failed", "rolled_back")],
+        "outcomes": Counter(task.outcome for task in done),
+        "failed": [asdict(task) for task in done if task.outcome in ("failed", "rolled_back")],
     }
 
 
@@ -179,9 +179,9 @@ def retain(tenants: Sequence[Tenant], data: str) -> Answer:
 
 def curate(tenants: Sequence[Tenant]) -> Answer:
     """Compute all due days of all tenants, as the job does."""
-    mine = {tenant.tenant_id for tenant in tenants}
+    tenant_ids = {tenant.tenant_id for tenant in tenants}
     days = due_days(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
-    ready = [day for day in days if day.ready and day.tenant.tenant_id in mine]
+    ready = [day for day in days if day.ready and day.tenant.tenant_id in tenant_ids]
     with spark.session() as session:
         done = compute(session, ready)
     return {

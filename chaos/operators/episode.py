@@ -43,7 +43,7 @@ class Episode:
 
     def run(self) -> None:
         """Run the schedule and check the result."""
-        self._worlds = cast.made()
+        self._worlds = cast.make_worlds()
         for number, steps in enumerate(self.schedule.rounds):
             due = tuple(step for at, step in self._owed if at <= number)
             self._owed = [(at, step) for at, step in self._owed if at > number]

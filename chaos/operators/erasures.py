@@ -109,7 +109,7 @@ def _line(line: bytes) -> tuple[Position, bytes]:
 def _listed(prefix: str) -> list[str]:
     folder = fs.FileSelector(object_store.key(prefix).rstrip("/"), allow_not_found=True, recursive=True)
     entries = object_store.file_system().get_file_info(folder)
-    return [each.path for each in entries if each.type is fs.FileType.File]
+    return [entry.path for entry in entries if entry.type is fs.FileType.File]
 
 
 def _too_much(

@@ -115,22 +115,22 @@ class Evidence:
     @classmethod
     def of(cls, tenant: Tenant) -> "Evidence":
         """Read a tenant's evidence. Raises OSError, PulseError: a table cannot be read."""
-        mine = [tenant.tenant_id]
+        arguments = [tenant.tenant_id]
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
-            evidence = cls(dict(connection.execute(SETTLED, mine).fetchall()))
-            for partition, copies, absent, planned_at, settled_at in connection.execute(RANGES, mine):
+            evidence = cls(dict(connection.execute(SETTLED, arguments).fetchall()))
+            for partition, copies, absent, planned_at, settled_at in connection.execute(RANGES, arguments):
                 evidence.copies |= dict.fromkeys(
                     _positions_in(partition, copies), Copy(planned_at, settled_at)
                 )
                 evidence.absent |= set(_positions_in(partition, absent))
-            for partition, offset, *rest in connection.execute(LETTERS, mine):
-                letter = Letter(*rest)
+            for partition, offset, *columns in connection.execute(LETTERS, arguments):
+                letter = Letter(*columns)
                 evidence.letters[partition, offset] = letter._replace(payload=bytes(letter.payload))
-            for partition, offsets in connection.execute(ERASED, mine):
+            for partition, offsets in connection.execute(ERASED, arguments):
                 evidence.erased += _positions_in(partition, offsets)
-            for dataset_id, seed, run in connection.execute(CLAIMS, mine):
+            for dataset_id, seed, run in connection.execute(CLAIMS, arguments):
                 evidence.claims.setdefault(dataset_id, Claims(seed)).digests.update(_digests(run or b""))
-            deleted = connection.execute(DELETED, mine).fetchall()
+            deleted = connection.execute(DELETED, arguments).fetchall()
         evidence.published = {position for position, _ in oracle.published(tenant)}
         evidence.lives = list(_lives(tenant, deleted))
         return evidence
@@ -142,8 +142,8 @@ class Evidence:
 
     def alive(self, slug: str, begin: datetime, end: datetime) -> list[Life]:
         """Datasets of a slug that existed at some moment in this period."""
-        mine = (life for life in self.lives if life.slug == slug)
-        return [life for life in mine if life.until >= begin and life.since <= end]
+        lives = (life for life in self.lives if life.slug == slug)
+        return [life for life in lives if life.until >= begin and life.since <= end]
 
 
 def _digests(run: bytes) -> Iterator[bytes]:

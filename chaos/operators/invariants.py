@@ -167,8 +167,8 @@ class _Case:
         if self._has_row(event, self.evidence.alive(event.slug, letter.resolved_at, EVER)):
             return True
         alike = self.alike[event.slug, event.event_id]
-        others = (self.evidence.letters[p] for p in alike if p in self.evidence.letters)
-        unresolved = any(other.resolution in (None, "discarded") for other in others)
+        letters = (self.evidence.letters[p] for p in alike if p in self.evidence.letters)
+        unresolved = any(letter.resolution in (None, "discarded") for letter in letters)
         lost = (event.slug, event.event_id) in self.lost_replays
         lost = lost or self.world.lost_unseen(letter.resolved_at)
         return unresolved or lost

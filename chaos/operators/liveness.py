@@ -24,8 +24,11 @@ def find_violations(worlds: Sequence[World], evidence: dict[str, Evidence]) -> l
     """Work not done for well-behaved tenants after everything was computed and maintained."""
     findings = []
     for world in worlds:
-        if not world.hostile and (mine := evidence.get(world.tenant.slug)):
-            for kind, wrong in (*_curated(world, mine), ("upkeep that was not done", pending_tasks(world))):
+        if not world.hostile and (tenant_evidence := evidence.get(world.tenant.slug)):
+            for kind, wrong in (
+                *_curated(world, tenant_evidence),
+                ("upkeep that was not done", pending_tasks(world)),
+            ):
                 if wrong:
                     findings.append(Finding(kind, world.tenant.slug, some(wrong)))
     return findings

@@ -72,7 +72,12 @@ def _busy(processes: int, seconds: float) -> Iterator[None]:
 
 def _restarts(stack: Stack) -> Mapping[str, int]:
     states = [state.read(Layout(stack.home / part)) for part in ("main", "storage")]
-    return {name: one.restarts for each in states if each for name, one in each.services.items()}
+    return {
+        name: service.restarts
+        for stack_state in states
+        if stack_state
+        for name, service in stack_state.services.items()
+    }
 
 
 def _started_too_often(stack: Stack, before: Mapping[str, int], killed: Mapping[str, int]) -> list[Finding]:

@@ -54,7 +54,7 @@ def run(stack: Stack, seed: int, amount: float, report_progress: ReportProgress)
     findings = []
     if ratio > LIMIT:
         findings.append(Finding("the others waited longer", "all", f"p95 {ratio:.2f} times as long"))
-    before, meanwhile = (f"p50 {each[0]:.1f} s, p95 {each[1]:.1f} s" for each in (calm, loud))
+    before, meanwhile = (f"p50 {quantiles[0]:.1f} s, p95 {quantiles[1]:.1f} s" for quantiles in (calm, loud))
     harm = f"freshness of the others: {before} before; {meanwhile} meanwhile"
     return Outcome(with_tables, harm, findings)
 

@@ -63,7 +63,7 @@ def run(
         sent = Sent(batches.make_tenant())
         create(sent.tenant, url)
         engines = [EngineWriter(engine(sent.tenant, url), number) for number in (1, 2)]
-        works = (*(each.write for each in engines), _tenant_table_upkeep)
+        works = (*(writer.write for writer in engines), _tenant_table_upkeep)
         find_differences = partial(compare_table, sent.tenant, engine(sent.tenant, url), engines)
         return _run(seed, amount, report_progress, sent, works, find_differences)
 
@@ -133,7 +133,7 @@ def _tenant_table_upkeep(tenant: Tenant, draw: random.Random) -> str:
     (done,) = upkeep(_no_spark, [need], run_id=None, seconds=600)
     problems = [why for why in (done.detail or "").split("; ") if why and not GAVE_WAY.search(why)]
     assert (done.outcome, problems) == ("done", []), f"upkeep of own tables: {done}"
-    did = [what for what, number in UPKEEP_COUNTS.items() if done.after[number]]
+    did = [task for task, number in UPKEEP_COUNTS.items() if done.after[number]]
     return "upkeep of own tables" + (f" that {' and '.join(did)}" if did else "")
 
 

@@ -94,9 +94,9 @@ def _rebuild(
 
 def _show(done: "list[backfill.Backfilled]") -> None:
     rows = (
-        (one.day, one.rows, one.dead_letters_landed, one.files_before, one.files_after, f"{one.seconds:.1f}")
-        for one in done
-        if one.snapshot_id is not None
+        (row.day, row.rows, row.dead_letters_landed, row.files_before, row.files_after, f"{row.seconds:.1f}")
+        for row in done
+        if row.snapshot_id is not None
     )
     columns = ("day", "rows", "dead letters that landed", "files before", "files", "seconds")
     show_table(columns, rows, empty="There was nothing to rebuild", spare=("files before", "seconds"))

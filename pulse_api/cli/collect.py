@@ -199,7 +199,7 @@ def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
     numbered = ((number, text) for number, line in enumerate(marked, 1) if (text := line.strip()))
     for number, text in numbered:
         if not lines and text.startswith(b"["):
-            for element in _elements(b"\n".join([text, *(rest for _, rest in numbered)])):
+            for element in _elements(b"\n".join([text, *(line for _, line in numbered)])):
                 lines.append(0)
                 yield element
             return
@@ -218,17 +218,17 @@ def _joined(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     An event that is no JSON ends where its brackets do: it is refused as one, for what is wrong with it.
     Lines whose brackets do not match remain as they are: each is refused, or accepted, by itself.
     """
-    begun: list[tuple[int, bytes]] = []
+    pending: list[tuple[int, bytes]] = []
     for line in lines:
-        begun.append(line)
-        whole = b"\n".join(text for _, text in begun)
+        pending.append(line)
+        whole = b"\n".join(text for _, text in pending)
         if line[1].endswith(b"}") and (_is_json(whole) or _is_closed(whole)):
-            yield begun[0][0], whole
-            begun = []
+            yield pending[0][0], whole
+            pending = []
         elif len(whole) > MAX_EVENT_BYTES:
-            yield from begun
-            begun = []
-    yield from begun
+            yield from pending
+            pending = []
+    yield from pending
 
 
 def _is_closed(text: bytes) -> bool:

@@ -153,7 +153,7 @@ def _verify(owner: Tenant, erasure_id: str, where: str, as_json: bool) -> None:
 
 
 def _counts(searched: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in searched.items())
+    return ", ".join(f"{count:,} {store}" for store, count in searched.items())
 
 
 def _show_preview(preview: "erasure.ErasurePreview", as_json: bool) -> None:
@@ -180,7 +180,7 @@ def _show_receipt(receipt: dict[str, Any], where: str) -> None:
             ("dead letters", removed["dead_letters"]),
             ("summaries", removed["summaries"]),
             ("events of the state", removed["states"]),
-            *((f"rows of {each['table']}", each["rows"]) for each in receipt["own_tables"]),
+            *((f"rows of {table['table']}", table["rows"]) for table in receipt["own_tables"]),
             ("verified", f"nothing is left in {_counts(receipt['verified']['looked_at'])}"),
         )
     )

@@ -98,7 +98,7 @@ def flowing(text: str | None) -> str | None:
     """A docstring with each paragraph on one line, so that the terminal wraps it."""
     if text is None:
         return None
-    return "\n\n".join(" ".join(each.split()) for each in cleandoc(text).split("\n\n"))
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in cleandoc(text).split("\n\n"))
 
 
 def _prepared(callback: Callable[..., Any], modules: Sequence[str], *, looks: bool) -> Callable[..., Any]:

@@ -89,16 +89,16 @@ def accept(
     Example: pulse restore accept
     """
     kinds = findings.Kind
-    rest = [difference for difference in _find(None) if difference.kind is not kinds.RESTORED]
-    if rest and not yes:
+    remaining = [difference for difference in _find(None) if difference.kind is not kinds.RESTORED]
+    if remaining and not yes:
         if not as_json:
-            _show(rest)
+            _show(remaining)
         if not sys.stdin.isatty():
             fix = "Repair them with `pulse restore repair`, or give them up with --yes"
-            raise UserError(f"differences that remain: {len(rest):,}", fix=fix)
+            raise UserError(f"differences that remain: {len(remaining):,}", fix=fix)
         typer.confirm("Give up what differs, permanently?", abort=True, err=True)
     store_mark.accept()
-    losses = [asdict(difference) for difference in rest]
+    losses = [asdict(difference) for difference in remaining]
     emit_or_say({"accepted": True, "given_up": losses}, "Upkeep continues", as_json)
 
 

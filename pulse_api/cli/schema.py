@@ -118,11 +118,11 @@ def _show_trial(trial: "backfill.Trial") -> None:
     beside = f", beside {already:,} that the current schema refuses, too" if already else ""
     say(f"{all_}{trial.events:,} events of {trial.day}: {trial.refused:,} would be refused{beside}")
     if trial.examples:
-        rows = ((one.event_id, one.reason, one.pointer, one.detail) for one in trial.examples)
+        rows = ((row.event_id, row.reason, row.pointer, row.detail) for row in trial.examples)
         show_table(("event id", "reason", "pointer", "detail"), rows, empty="")
     if trial.incompatibilities:
         remark("The dataset cannot move to this schema:")
-        changes = ((one.pointer, one.change, one.reason) for one in trial.incompatibilities)
+        changes = ((row.pointer, row.change, row.reason) for row in trial.incompatibilities)
         show_table(("in the schema", "change", "why not"), changes, empty="")
 
 
@@ -163,12 +163,12 @@ def show_schema(
     """
     owner = registry.find_tenant(tenant)
     published = registry.list_schemas(owner)
-    matches = [one for one in published if schema in (one.schema_uri, one.name)]
+    matches = [entry for entry in published if schema in (entry.schema_uri, entry.name)]
     if not matches:
-        names = {name for one in published for name in (one.schema_uri, one.name)}
+        names = {name for entry in published for name in (entry.schema_uri, entry.name)}
         fix = meant(schema, names, f"See: pulse schema list {tenant}")
         raise NotFound("no such schema", fix=fix, tenant=tenant, schema=schema)
-    versions = {one.version: one.document for one in registry.load_schemas(owner, [matches[-1].name])}
+    versions = {entry.version: entry.document for entry in registry.load_schemas(owner, [matches[-1].name])}
     document = versions[matches[-1].version]
     if as_json:
         emit(matches[-1].version_entry | {"schema": orjson.loads(document)})

@@ -61,7 +61,7 @@ def query(
         )
     form = _form(output) if output else "CSV" if as_csv else "SPREADSHEET" if as_spreadsheet else "JSON"
     allowed = limits.Limits.of_settings()
-    made = processes.Processes(allowed.confinement(), ready=0)
+    query_processes = processes.Processes(allowed.confinement(), ready=0)
     request = run.QueryRequest(
         owner,
         sys.stdin.read() if sql == "-" else sql,
@@ -69,9 +69,9 @@ def query(
         travel=pinned.Travel(_snapshots(snapshot or ()), moment(as_of) if as_of else None),
     )
     try:
-        content = run.run(made, allowed, request).content
+        content = run.run(query_processes, allowed, request).content
     finally:
-        made.stop()
+        query_processes.stop()
     if output is not None:
         output.write_bytes(content)
     elif as_json or as_csv or as_spreadsheet:

@@ -81,7 +81,7 @@ def show_state(
     if as_json:
         emit({"about": about, "state": newest} if about else newest[0])
         return
-    rows = ((each.key, each.timestamp, each.event_id, each.data or "(too large)") for each in newest)
+    rows = ((event.key, event.timestamp, event.event_id, event.data or "(too large)") for event in newest)
     title = about.latest_by if about else "key"
     show_table((title, "timestamp", "event", "data"), rows, empty="No key yet", spare=("event",))
     if about is None:

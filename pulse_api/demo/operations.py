@@ -149,7 +149,7 @@ def largest_rollup_rows(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
         names = "id, departures, minutes_late"
         rows = _rows(query, f"SELECT {names} FROM {ROLLUP}__latest ORDER BY departures DESC, id")  # noqa: S608
         expected = _rows(query, rollup("planes__latest"))
-    expected_rows, stored_rows = ({tuple(row.values()) for row in each} for each in (expected, rows))
+    expected_rows, stored_rows = ({tuple(row.values()) for row in result} for result in (expected, rows))
     return [dict(row) for row in rows[:SHOWN]], len(expected_rows ^ stored_rows)
 
 

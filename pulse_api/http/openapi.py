@@ -89,17 +89,17 @@ def operation_id(route: APIRoute) -> str:
 def document(app: FastAPI) -> dict[str, Any]:
     """The app's document, made once."""
     if app.openapi_schema is None:
-        made = get_openapi(
+        description = get_openapi(
             title=app.title,
             version=app.version,
             description=app.description,
             routes=app.routes,
             servers=[{"url": "/", "description": "The host that this document came from."}],
         )
-        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        schemas = description.setdefault("components", {}).setdefault("schemas", {})
         schemas |= _COMPONENTS
         schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
-        app.openapi_schema = made
+        app.openapi_schema = description
     return app.openapi_schema

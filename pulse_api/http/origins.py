@@ -57,8 +57,8 @@ def refuse_other_sites(request: Request, settings: ApiSettings) -> None:
     if (origin := request.headers.get("origin")) is None:
         return
     host = request.headers.get("host", "")
-    scheme, _, rest = settings.public_url.partition("://")
-    public_site = f"{scheme}://{rest.partition('/')[0]}".lower()
+    scheme, _, address = settings.public_url.partition("://")
+    public_site = f"{scheme}://{address.partition('/')[0]}".lower()
     permitted = {origin, "*"} & {*settings.cors_origins, public_site}
     if not permitted and not (is_of_host(origin, host) and _is_address(host)):
         fix = "Call it from a program, or have an operator add the origin to the setting api.cors_origins"

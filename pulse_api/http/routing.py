@@ -124,7 +124,9 @@ def refuse_unknown_parameters(request: Request, path: str) -> None:
     if not request.scope["query_string"]:
         return
     described = request.app.openapi()["paths"].get(path, {}).get(request.method.lower(), {})
-    parameters = [each["name"] for each in described.get("parameters", ()) if each["in"] == "query"]
+    parameters = [
+        parameter["name"] for parameter in described.get("parameters", ()) if parameter["in"] == "query"
+    ]
     for name in request.query_params:
         if name not in parameters:
             fix = meant(

@@ -76,8 +76,8 @@ class Workers:
 
     def start(self) -> None:
         """Start all processes, and wait for the first. Call from any thread."""
-        begun = [self._idle.get() or self._new() for _ in range(self._processes)]
-        for worker in begun:
+        workers = [self._idle.get() or self._new() for _ in range(self._processes)]
+        for worker in workers:
             self._idle.put(worker)
         self.wait_for(_do_nothing)
 
@@ -149,10 +149,10 @@ class _Worker:
         self, warm: Callable[[], object], niceness: int, patience: float, memory_bytes: int | None
     ) -> None:
         self._patience = patience
-        self._connection, theirs = _CONTEXT.Pipe()
-        with theirs:  # the process has its own copy: closed here, the pipe ends with the process
+        self._connection, child_end = _CONTEXT.Pipe()
+        with child_end:  # the process has its own copy: closed here, the pipe ends with the process
             self._process = _CONTEXT.Process(
-                target=_serve, args=(theirs, dict(os.environ), warm, niceness, memory_bytes), daemon=True
+                target=_serve, args=(child_end, dict(os.environ), warm, niceness, memory_bytes), daemon=True
             )
             self._process.start()
 

@@ -111,14 +111,14 @@ def flag(document: Mapping[str, Any], name: str) -> bool:
 def strings(document: Mapping[str, Any], name: str) -> dict[str, str]:
     """A field of a document that maps strings to strings. Raises ProblemError (400)."""
     mapping = document.get(name) or {}
-    if not isinstance(mapping, dict) or not all(isinstance(each, str) for each in mapping.values()):
+    if not isinstance(mapping, dict) or not all(isinstance(value, str) for value in mapping.values()):
         raise refused(400, f"Malformed request: {name} must be an object of texts")
     return mapping
 
 
 def levels(value: object) -> Levels:
     """The levels of a namespace in a document. Raises ProblemError (400)."""
-    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not value or not all(isinstance(level, str) for level in value):
         raise refused(400, "Malformed request: a namespace is a list of texts")
     return tuple(value)
 

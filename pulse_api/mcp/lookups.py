@@ -114,7 +114,7 @@ async def freshness(session: Session, arguments: OfSome) -> Answer:
 
 def _page(datasets: Sequence[T], arguments: OfAll, slug: Callable[[T], str]) -> tuple[list[T], Next]:
     """The datasets of a page."""
-    ordered = sorted((each for each in datasets if slug(each) > (arguments.after or "")), key=slug)
+    ordered = sorted((dataset for dataset in datasets if slug(dataset) > (arguments.after or "")), key=slug)
     page = ordered[: arguments.limit]
     return page, {"after": slug(page[-1])} if len(ordered) > arguments.limit else None
 

@@ -96,8 +96,8 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
                 name=prompt.name,
                 description=prompt.description,
                 arguments=[
-                    types.PromptArgument(name=name, description=what, required=True)
-                    for name, what in prompt.takes.items()
+                    types.PromptArgument(name=name, description=description, required=True)
+                    for name, description in prompt.takes.items()
                 ],
             )
             for prompt in PROMPTS.values()
@@ -107,7 +107,9 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
     async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         prompt, arguments = PROMPTS.get(params.name), params.arguments or {}
         if prompt is None or set(arguments) != set(prompt.takes):
-            signatures = ", ".join(f"{each.name}({', '.join(each.takes)})" for each in PROMPTS.values())
+            signatures = ", ".join(
+                f"{declared.name}({', '.join(declared.takes)})" for declared in PROMPTS.values()
+            )
             raise MCPError(code=types.INVALID_PARAMS, message=f"prompts are {signatures}")
         text = prompt.text.format(**{name: value[:200] for name, value in arguments.items()})
         message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
@@ -144,7 +146,8 @@ async def _call(session: Session, params: types.CallToolRequestParams) -> dict[s
         arguments = tool.arguments.model_validate(params.arguments or {})
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors()[:5]
+            f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}"
+            for fault in error.errors()[:5]
         )
         raise UserError(wrong, fix=f"For example {orjson.dumps(tool.example).decode()}") from error
     return (await tool.call(session, arguments)).document()

@@ -126,9 +126,9 @@ class Clauses(Phrases):
         for start in self.one_of(i, *VERSUS) if field not in plan.dimensions else ():
             for values, end in self.value(field, start):
                 if len(values) == 1 and values != condition.values:
-                    both = replace(condition, values=(*condition.values, *values))
+                    either_value = replace(condition, values=(*condition.values, *values))
                     compared = (*plan.dimensions, field)
-                    yield replace(plan, conditions=(*plan.conditions, both), dimensions=compared), end
+                    yield replace(plan, conditions=(*plan.conditions, either_value), dimensions=compared), end
 
     def _time(self, plan: Plan, i: int) -> PlanEnds:
         if plan.spans:
@@ -144,7 +144,11 @@ class Clauses(Phrases):
             return
         for start in self.one_of(i, *GROUPERS):
             dimensions = list(self.dimensions(start))
-            numbers = any(isinstance(each, Field) and each.measure for some, _ in dimensions for each in some)
+            numbers = any(
+                isinstance(dimension, Field) and dimension.measure
+                for some, _ in dimensions
+                for dimension in some
+            )
             if numbers and self.at(i) in RATIOS:
                 continue  # fare per passenger: of each number of passengers, or divided by it?
             for some, end in dimensions:

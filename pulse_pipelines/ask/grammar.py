@@ -78,7 +78,7 @@ class _Grammar(Clauses):
             yield from self._narrowed_rows(counted, start)
             different = self.at(self.skip(start)) in DIFFERENT
             at = self.skip(start) + different
-            fields = [each for each in self.field(at) if each[0].kind != Kind.BOOLEAN]
+            fields = [match for match in self.field(at) if match[0].kind != Kind.BOOLEAN]
             numbers = any(field.measure for field, _ in fields)  # how many engines: of planes, or kinds?
             for field, end in fields if self.at(start - 1) != "total" else ():
                 if different or not numbers:
@@ -94,11 +94,11 @@ class _Grammar(Clauses):
 
     def _grouped(self, plan: Plan, i: int) -> bool:
         """Whether one of the clauses that follow adds a dimension."""
-        return any(len(found.dimensions) > len(plan.dimensions) for found, _ in self.clauses(plan, i))
+        return any(len(clause.dimensions) > len(plan.dimensions) for clause, _ in self.clauses(plan, i))
 
     def _measures(self, plan: Plan, i: int) -> PlanEnds:
         """Minimum and maximum of one column, or the average of several columns."""
-        yield from ((replace(plan, measures=found), end) for found, end in self._some_measures(i))
+        yield from ((replace(plan, measures=measures), end) for measures, end in self._some_measures(i))
 
     def _some_measures(
         self, i: int, aggregation: str | None = None
@@ -112,8 +112,8 @@ class _Grammar(Clauses):
                 measures = tuple(Measure(aggregation, field) for aggregation in aggregations)
                 yield measures, end
                 for joint in list(self.one_of(end, "and", ", and", ","))[:1]:
-                    others = self._some_measures(joint, aggregations[-1])
-                    yield from (((*measures, *more), last) for more, last in others)
+                    further = self._some_measures(joint, aggregations[-1])
+                    yield from (((*measures, *more), last) for more, last in further)
         if not aggregations_at:
             for measure, end in self.target(i):
                 if measure.field is not None:
@@ -126,7 +126,7 @@ class _Grammar(Clauses):
             yield (first,), end
             joint = next(self.one_of(end, "and", ", and", ","), 0)
             if joint:
-                yield from (((first, *rest), last) for rest, last in self._aggregations(joint))
+                yield from (((first, *further), last) for further, last in self._aggregations(joint))
 
     def _superlatives(self, plan: Plan, i: int) -> PlanEnds:
         """Superlative: which carrier has the most flights, which month had the lowest average delay."""

@@ -43,7 +43,7 @@ KEYWORDS = frozenset().union(
     MONTHS,
     NUMBERS,
     keys(" ".join((*GROUPERS, *VERSUS))),
-    *(keys(" ".join(said)) for said in COMPARATORS.values()),
+    *(keys(" ".join(words)) for words in COMPARATORS.values()),
     keys("how many number count percentage percent share compare top bottom busiest common not except"),
     keys("= != : list or between from to since after before last past previous this yesterday today weekend"),
 )

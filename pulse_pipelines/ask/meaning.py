@@ -107,9 +107,11 @@ def find_meaning(tenant: Tenant, slug: str) -> Meaning:
 def _meanings_of(tenant: Tenant, datasets: Sequence[Dataset]) -> list[Meaning]:
     team = team_rollups()
     rollups = [(dataset, of_dataset(dataset, team)) for dataset in datasets]
-    names = [(dataset.slug, each.name) for dataset, own in rollups for each in own]
+    names = [
+        (dataset.slug, rollup.name) for dataset, dataset_rollups in rollups for rollup in dataset_rollups
+    ]
     computed = tables.columns(tenant, names)
-    return [_of_dataset(tenant, dataset, own, computed) for dataset, own in rollups]
+    return [_of_dataset(tenant, dataset, dataset_rollups, computed) for dataset, dataset_rollups in rollups]
 
 
 def _of_dataset(
@@ -221,5 +223,5 @@ def _text(value: Any) -> str:
 
 def _words(value: Any) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
-    texts = (_text(each) for each in values[:MAX_WORDS])
-    return tuple(each for each in texts if 0 < len(each) <= MAX_WORD)
+    texts = (_text(word) for word in values[:MAX_WORDS])
+    return tuple(text for text in texts if 0 < len(text) <= MAX_WORD)

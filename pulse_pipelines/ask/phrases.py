@@ -114,7 +114,7 @@ class Phrases:
                 return
 
     def measure_field(self, i: int) -> Iterator[tuple[Field, int]]:
-        yield from (found for found in self.field(i) if found[0].measure)
+        yield from (match for match in self.field(i) if match[0].measure)
 
     def measured(self, i: int) -> Iterator[tuple[Field, int]]:
         """A measure behind its aggregation: the average delay; the average number of seats."""
@@ -160,7 +160,7 @@ class Phrases:
             joint = self.skip(end, frozenset((",", "and")))
             joint = next(self.one_of(joint, "by", "per"), joint) if joint > end else joint
             if joint > end:
-                yield from (((first, *rest), last) for rest, last in self.dimensions(joint))
+                yield from (((first, *further), last) for further, last in self.dimensions(joint))
 
     def aggregation(self, i: int) -> Iterator[tuple[str, int]]:
         """An aggregation: the average, the 95th percentile, the number of different."""
@@ -270,9 +270,9 @@ class Phrases:
         if column_unit and units == column_unit:
             yield 1, i + len(column_unit)
             return
-        theirs = MILLISECONDS.get(SAME_UNIT.get(self.at(i), self.at(i)))
-        ours = MILLISECONDS.get(column_unit[0]) if column_unit else None
-        if ours and theirs:
-            yield Fraction(theirs, ours), i + 1
-        elif not theirs:
+        stated_milliseconds = MILLISECONDS.get(SAME_UNIT.get(self.at(i), self.at(i)))
+        column_milliseconds = MILLISECONDS.get(column_unit[0]) if column_unit else None
+        if column_milliseconds and stated_milliseconds:
+            yield Fraction(stated_milliseconds, column_milliseconds), i + 1
+        elif not stated_milliseconds:
             yield 1, i

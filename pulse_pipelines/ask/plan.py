@@ -84,7 +84,7 @@ class Plan:
         """Whether it asks for the time of rows, which the newest versions of entities do not have."""
         conditions = (*self.conditions, *self.counted)
         of = (*self.dimensions, *(condition.field for condition in conditions))
-        return bool(self.spans) or any(isinstance(each, Grain) for each in of)
+        return bool(self.spans) or any(isinstance(part, Grain) for part in of)
 
 
 def checked(plan: Plan) -> Plan | None:
@@ -120,7 +120,7 @@ def in_words(plan: Plan) -> str:
     if plan.dimensions:
         parts.append("by " + " and ".join(_dimension(dimension) for dimension in plan.dimensions))
     if plan.counted:
-        parts.append("counted where " + " and ".join(_condition(each) for each in plan.counted))
+        parts.append("counted where " + " and ".join(_condition(condition) for condition in plan.counted))
     if plan.conditions:
         parts.append("where " + " and ".join(_condition(condition) for condition in plan.conditions))
     parts += [" compared with ".join(_span(span) for span in plan.spans)] if plan.spans else []

@@ -89,10 +89,10 @@ async def _read(meanings: Sequence[Meaning], question_words: Sequence[Word], now
     near = await asyncio.to_thread(nearest, meanings, question_words) or list(meanings)
     plans = await asyncio.to_thread(_plans, near[:MAX_PARSED], question_words, now)
     heard: list[Hit] = []
-    if plans and {each.lemma for each in question_words} & MONTH_WORDS:  # May is a month, and may be a value
-        fitting = {each.dataset for each in plans}
+    if plans and {word.lemma for word in question_words} & MONTH_WORDS:  # May is a month, and may be a value
+        fitting = {plan.dataset for plan in plans}
         plans |= await _with_values(
-            [each for each in near if each in fitting], question_words, now, run, heard
+            [meaning for meaning in near if meaning in fitting], question_words, now, run, heard
         )
     elif not plans:
         plans = await _with_values(near, question_words, now, run, heard)
@@ -122,8 +122,8 @@ def _only(
     plans: set[Plan], meanings: Sequence[Meaning], question_words: Sequence[Word], heard: Sequence[Hit]
 ) -> Plan:
     if len({plan.dataset.dataset for plan in plans}) > 1:
-        rows = named([each.dataset for each in plans], question_words)
-        plans = {each for each in plans if each.dataset in rows} or plans
+        rows = named([plan.dataset for plan in plans], question_words)
+        plans = {plan for plan in plans if plan.dataset in rows} or plans
     if len(plans) == 1:
         (only,) = plans
         if only.dataset.of_entities and only.timed:  # the time of a newest version is not when an entity was
@@ -132,7 +132,7 @@ def _only(
             raise NotUnderstood(f"{name} has entities, which are asked for as they are now", fix=fix)
         return only
     if plans:
-        readings = sorted(plan.in_words(each) for each in plans)
+        readings = sorted(plan.in_words(candidate) for candidate in plans)
         fix = "Say which of these is meant: " + " | ".join(readings[:4])
         raise NotUnderstood("the question can mean several things", fix=fix, understood=readings)
     raise _refusal(meanings, question_words, heard)
@@ -151,7 +151,7 @@ def named(meanings: Sequence[Meaning], question_words: Sequence[Word]) -> list[M
 def nearest(meanings: Sequence[Meaning], question_words: Sequence[Word]) -> list[Meaning]:
     """Datasets with names that occur in a question, those with the most first."""
     shared = [(len(_words_in_names(meaning, question_words)), meaning) for meaning in meanings]
-    return [each for count, each in sorted(shared, key=lambda pair: -pair[0]) if count]
+    return [meaning for count, meaning in sorted(shared, key=lambda pair: -pair[0]) if count]
 
 
 def _words_in_names(meaning: Meaning, question_words: Sequence[Word]) -> set[str]:
@@ -165,7 +165,7 @@ async def _values(meaning: Meaning, question_words: Sequence[Word], run: Run) ->
     """Find values of text columns in the question, by the words as written."""
     familiar = (_words_in_names(meaning, question_words) | KEYWORDS) - MONTH_WORDS
     strange = {
-        n for n, each in enumerate(question_words) if each.kind == "word" and each.lemma not in familiar
+        n for n, word in enumerate(question_words) if word.kind == "word" and word.lemma not in familiar
     }
     values = {
         " ".join(word.text.lower() for word in question_words[i : i + size])
@@ -186,7 +186,7 @@ async def _values(meaning: Meaning, question_words: Sequence[Word], run: Run) ->
 
 
 def _lookup(meaning: Meaning, fields: Sequence[Field], phrases: Sequence[str]) -> str:
-    values = ", ".join("'{}'".format(each.replace("'", "''")) for each in phrases)
+    values = ", ".join("'{}'".format(phrase.replace("'", "''")) for phrase in phrases)
     columns = ", ".join(
         f"list(DISTINCT {field.sql}) FILTER (lower({field.sql}) IN ({values})) AS f{n}"
         for n, field in enumerate(fields)
@@ -195,7 +195,7 @@ def _lookup(meaning: Meaning, fields: Sequence[Field], phrases: Sequence[str]) -
 
 
 def _values_note(hits: Mapping[str, Sequence[Hit]]) -> tuple[str, ...]:
-    shown = sorted({f"{hit.value!r} is in {hit.field}" for each in hits.values() for hit in each})
+    shown = sorted({f"{hit.value!r} is in {hit.field}" for value_hits in hits.values() for hit in value_hits})
     return (f"in the data, {', '.join(shown[:6])}",)
 
 
@@ -210,11 +210,11 @@ def _refusal(
     names, familiar = names_of(first), _words_in_names(first, question_words) | KEYWORDS
     familiar |= {part for hit in heard for part in map(lemma, hit.value.split())}
     familiar |= {sign for field in first.fields for sign in Phrases.unit_signs(field)}
-    strange = [each.text for each in question_words if each.kind in _MEANT and each.lemma not in familiar]
+    strange = [word.text for word in question_words if word.kind in _MEANT and word.lemma not in familiar]
     understood, unclear = [], []
     for word in question_words:
         meant = word.kind == "word" and word.lemma not in KEYWORDS
-        fields = [each.name for each in names.near(word.lemma)] if meant else []
+        fields = [field.name for field in names.near(word.lemma)] if meant else []
         if len(fields) > 1:
             unclear.append(f"{word.text!r} is in the names of {', '.join(fields[:6])}")
         elif fields:
@@ -227,13 +227,15 @@ def _refusal(
     fix = "Ask for a measure, by a dimension, with conditions, in a range of time; or send SQL"
     if heard and not strange:
         fix = f"Say what {heard[0].value!r} is, as in: where {heard[0].field} is {heard[0].value}"
-    elif any(each.lemma == "hour" for each in question_words) and not strange:
+    elif any(word.lemma == "hour" for word in question_words) and not strange:
         fix = "Say hourly, or by hour of the day"
     return NotUnderstood(
         message,
         fix=fix,
         understood=(*understood, *unclear, *(f"{hit.value!r} is a value of {hit.field}" for hit in heard)),
-        fields_by_dataset={each.dataset: [field.name for field in each.fields][:_SHOWN] for each in near},
+        fields_by_dataset={
+            meaning.dataset: [field.name for field in meaning.fields][:_SHOWN] for meaning in near
+        },
     )
 
 

@@ -23,7 +23,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, str) and len(value) > CHARACTERS:
         return f"{value[:CHARACTERS]}…"
     if isinstance(value, Mapping):
-        return {name: shown(each) for name, each in value.items()}
+        return {name: shown(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [shown(each) for each in value[:ITEMS]]
+        return [shown(item) for item in value[:ITEMS]]
     return value

@@ -74,8 +74,8 @@ def _last_before(first: Span, last: Span) -> datetime | None:
     if not (first.first and last.first):
         return None
     try:
-        begun = first.first.replace(year=last.first.year)
-        return begun if begun <= last.first else begun.replace(year=begun.year - 1)
+        beginning = first.first.replace(year=last.first.year)
+        return beginning if beginning <= last.first else beginning.replace(year=beginning.year - 1)
     except ValueError:  # February 29
         return None
 
@@ -127,7 +127,7 @@ class Times:
                     yield Span(span.first, None), end
         else:
             yield from self._relative(i)
-            yield from (found for found in self._date(i) if found[1] > i + 1 or self._is_date(i))
+            yield from (match for match in self._date(i) if match[1] > i + 1 or self._is_date(i))
 
     def _is_date(self, i: int) -> bool:
         return self._words[i].kind == "date"

@@ -151,7 +151,7 @@ class Names:
     def near(self, word: str) -> list[Field]:
         """Columns with a word in one of their names."""
         return list(
-            {f.name: f for known, fields in self._fields.items() if word in known for f in fields}.values()
+            {f.name: f for lemmas, fields in self._fields.items() if word in lemmas for f in fields}.values()
         )
 
 
@@ -172,9 +172,9 @@ def _derived_names(field: Field) -> set[Phrase]:
     if field.kind == Kind.BOOLEAN and name.startswith(_TO_BE):
         plain.add(phrase(name.partition("_")[2]))  # is_gift: what is a gift
     names = set().union(*map(_long_forms, _declared_names(field) | plain))
-    for word, others in SYNONYMS.items():
+    for word, synonyms in SYNONYMS.items():
         if (word,) in names:
-            names |= set(map(phrase, others))
+            names |= set(map(phrase, synonyms))
     return {name for name in names if 0 < len(name) <= MAX_PHRASE}
 
 
@@ -186,4 +186,4 @@ def _long_forms(name: Phrase) -> set[Phrase]:
         if len(part) > len(_GLUED) + 2 and part.endswith(_GLUED):
             forms.add((part.removesuffix(_GLUED), "number"))
         ways.append(forms)
-    return {tuple(chain.from_iterable(each)) for each in product(*ways)}
+    return {tuple(chain.from_iterable(forms)) for forms in product(*ways)}

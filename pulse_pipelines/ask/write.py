@@ -32,7 +32,7 @@ def sql(plan: Plan) -> str:
         return _per_period(plan, plan.per)
     if not measures and not dimensions:
         return _rows(plan)
-    chosen = ", ".join(f'{what} AS "{name}"' for what, name in (*dimensions, *measures))
+    chosen = ", ".join(f'{expression} AS "{name}"' for expression, name in (*dimensions, *measures))
     lines = [f"SELECT {'' if measures else 'DISTINCT '}{chosen}", f"FROM {_source(plan)}"]
     lines += _where(plan)
     if dimensions and measures:
@@ -96,7 +96,7 @@ def _measure(measure: Measure, plan: Plan) -> str:
     if measure.field is None:
         if measure.aggregation == "count":
             return "count(*)"
-        counted = " AND ".join(_condition(each) for each in plan.counted)
+        counted = " AND ".join(_condition(condition) for condition in plan.counted)
         share = f"count_if({counted}) / nullif(count(*), 0)"
         return f"100.0 * {share}" if measure.aggregation == "percent" else share
     column = measure.field.sql

@@ -116,7 +116,7 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
     conformer = DayRows(task.tenant, task.dataset, task.day, task.version, task.limits)
     stem = f"{task.backfill_id}-{token()}"
     lake = BatchFiles(task.tenant, settings.object_store.bucket, stem, drop_copies=False, pause=GiveWay())
-    rows = others = 0
+    rows = rows_of_other_versions = 0
     refused: list[DeadLetter] = []
     landing: list[Landing] = []
 
@@ -128,8 +128,8 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
 
     with lake:
         for batch_id, messages in _landed(task, settings.ingest.chunk_rows):
-            table, by_others, invalid = conformer.landed(batch_id, messages)
-            rows, others = rows + table.num_rows, others + by_others
+            table, of_other_versions, invalid = conformer.landed(batch_id, messages)
+            rows, rows_of_other_versions = rows + table.num_rows, rows_of_other_versions + of_other_versions
             refused.extend(invalid[: SHOWN - len(refused)])
             add(table)
         if task.sources is None:
@@ -140,7 +140,7 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
         f"partition {m.partition}, offset {m.offset}: {r.reason}" + (f" at {r.pointer}" if r.pointer else "")
         for m, _, _, r in refused
     )
-    return Rebuilt(tuple(lake.candidates), rows, others, why, tuple(landing))
+    return Rebuilt(tuple(lake.candidates), rows, rows_of_other_versions, why, tuple(landing))
 
 
 def _landed(task: RebuildTask, chunk_rows: int) -> Iterator[tuple[str, list[Message]]]:

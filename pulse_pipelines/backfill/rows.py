@@ -53,15 +53,15 @@ class DayRows:
             The rows, the number of those that needed another version, and events invalid by all versions.
         """
         rows, refused = self._by(self._version, batch_id, messages, UNLIMITED)
-        parts, others = [rows], 0
+        parts, rows_of_other_versions = [rows], 0
         for version in sorted(self._as_of.keys() - {self._version}, reverse=True):
             if not refused:
                 break
             pending = [letter.message for letter in refused]
             more, refused = self._by(version, batch_id, pending, UNLIMITED)
-            others += more.num_rows
+            rows_of_other_versions += more.num_rows
             parts.append(more)
-        return pa.concat_tables(parts), others, refused
+        return pa.concat_tables(parts), rows_of_other_versions, refused
 
     def _by(
         self, version: int, batch_id: str, messages: Sequence[Message], limits: EventLimits

@@ -53,8 +53,8 @@ def make(run: Digests) -> bytes:
     """Build the filter of a non-empty run; the result is deterministic."""
     first, last = int(run.heads[0]), int(run.heads[-1])
     below = run.heads - run.heads[0]
-    few = max(1, len(run) // BUCKET).bit_length() - 1
-    shift = min(max(PRINT_BITS, (last - first).bit_length() - few), HEAD_BITS - 1)
+    bucket_bits = max(1, len(run) // BUCKET).bit_length() - 1
+    shift = min(max(PRINT_BITS, (last - first).bit_length() - bucket_bits), HEAD_BITS - 1)
     buckets = _buckets(first, last, shift)
     starts = np.searchsorted(below, np.arange(buckets, dtype=np.uint64) << np.uint64(shift))
     fences = np.append(starts, len(run)).astype("<u4")

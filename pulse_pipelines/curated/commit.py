@@ -173,7 +173,7 @@ def _serve(connection: postgres.Connection, results: Sequence[Result]) -> None:
 
 
 def _json(rows: Any) -> str:
-    return json_values.written(rows.to_pylist()).decode()
+    return json_values.encoded(rows.to_pylist()).decode()
 
 
 def _without(result: Result, outdated: set[tuple[str, date]]) -> Result | None:

@@ -70,8 +70,8 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
     for attempt in range(1, LOOKS + 1):
         computed, failed, outdated = _compute_pass(spark, due)
         results.extend(computed)
-        failures.extend(failed if attempt < LOOKS else (*failed, *(each.failure for each in outdated)))
-        again = {(each.dataset_id, each.day) for each in outdated}
+        failures.extend(failed if attempt < LOOKS else (*failed, *(day.failure for day in outdated)))
+        again = {(day.dataset_id, day.day) for day in outdated}
         due = [d for d in due if (d.dataset.dataset_id, d.day) in again]
         if not due:
             break
@@ -85,17 +85,19 @@ def _compute_pass(
     failures: list[Failed] = []
     outdated: list[_OutdatedDay] = []
     inputs_by_rollup: dict[Rollup, list[_Input]] = defaultdict(list)
-    for mine in _by_dataset(due):
-        tenant, dataset = mine[0].tenant, mine[0].dataset
+    for dataset_days in _by_dataset(due):
+        tenant, dataset = dataset_days[0].tenant, dataset_days[0].dataset
         try:
-            pinned = pin(tenant, dataset.dataset_id, [d.day for d in mine])
+            pinned = pin(tenant, dataset.dataset_id, [d.day for d in dataset_days])
         except Exception as error:  # of any kind: it must not fail the other datasets
             outages.check()
             failures.append(Failed.by(Work(JOB, tenant, TASK, dataset.dataset_id, dataset.slug), error))
             continue
         if pinned is not None:
-            for rollup in {rollup: None for d in mine for rollup in d.rollups}:
-                inputs_by_rollup[rollup].extend(_inputs(pinned, [d for d in mine if rollup in d.rollups]))
+            for rollup in {rollup: None for d in dataset_days for rollup in d.rollups}:
+                inputs_by_rollup[rollup].extend(
+                    _inputs(pinned, [d for d in dataset_days if rollup in d.rollups])
+                )
     leave_at_once(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     results: dict[UUID, dict[Rollup, Result]] = defaultdict(dict)
@@ -182,7 +184,7 @@ def _of_chunk(
         try:
             outages.check(spark)
         except Transient:
-            raise _SparkEndedError([_failed(rollup, *each, error) for each in single]) from error
+            raise _SparkEndedError([_failed(rollup, *pinned_day, error) for pinned_day in single]) from error
         # One of the days is at fault: halve the statement to find it.
         if len(single) > 1:
             for half in statements.halves(chunk):
@@ -194,9 +196,11 @@ def _of_chunk(
             yield _at_fault(rollup, *single[0], error)
         return
     for part, (pinned, days) in zip(parts, chunk, strict=True):
-        mine = rows.filter(pc.equal(rows.column("part"), part.number))
+        part_rows = rows.filter(pc.equal(rows.column("part"), part.number))
         for day in days:
-            day_rows = mine.filter(pc.equal(mine.column("day"), pa.scalar(day))).drop_columns(["part", "day"])
+            day_rows = part_rows.filter(pc.equal(part_rows.column("day"), pa.scalar(day))).drop_columns(
+                ["part", "day"]
+            )
             try:
                 yield Result(pinned, rollup, rows={day: rollup.checked(day_rows, pinned.dataset)})
             except UserError as error:

@@ -106,7 +106,7 @@ def _spread(pieces: Sequence[Days]) -> list[Several]:
     """Distribute pieces over two tasks per slot of Spark, with about as many days in each."""
     tasks: list[list[Days]] = [[] for _ in range(min(len(pieces), 2 * load_settings().spark.parallelism))]
     for piece in sorted(pieces, key=lambda piece: len(piece.days), reverse=True):
-        min(tasks, key=lambda task: sum(len(each.days) for each in task)).append(piece)
+        min(tasks, key=lambda task: sum(len(assigned.days) for assigned in task)).append(piece)
     return [Several(tuple(task)) for task in tasks]
 
 

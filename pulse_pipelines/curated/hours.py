@@ -56,8 +56,8 @@ def last_hours(tenant: Tenant, slugs: Sequence[str], now: datetime) -> list[Data
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         rows = connection.execute(DAYS, values).fetchall()
     of_dataset: dict[str, list[Any]] = {}
-    for slug, *rest in rows:
-        of_dataset.setdefault(slug, []).append(rest)
+    for slug, *columns in rows:
+        of_dataset.setdefault(slug, []).append(columns)
     return [_hours(slug, of_dataset[slug], starts) for slug in slugs if slug in of_dataset]
 
 

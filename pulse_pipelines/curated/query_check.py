@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.optimizer.scope import traverse_scope
 
+from pulse_pipelines.curated import exact_spark
 from pulse_pipelines.curated.grammar import FUNCTIONS, NODES, REFUSED
 from pulse_resources.errors import Terminal, UserError
 
@@ -36,10 +36,7 @@ def check_query(text: str, of: str, *, only: str | None = None) -> Query:
     Raises:
         UserError: it is not one SELECT, or contains something that it may not use.
     """
-    try:
-        statements = [found for found in sqlglot.parse(text, dialect="spark") if found is not None]
-    except sqlglot.errors.SqlglotError as error:
-        raise UserError(f"the SQL cannot be parsed: {error}"[:500]) from error
+    statements = exact_spark.parsed(text)
     if len(statements) != 1 or not isinstance(statements[0], exp.Select | exp.SetOperation):
         raise UserError("there must be exactly one statement, a SELECT")
     (query,) = statements
@@ -59,7 +56,7 @@ def check_query(text: str, of: str, *, only: str | None = None) -> Query:
         for source in scope.sources.values():
             if isinstance(source, exp.Table) and source.name.lower() not in tables:
                 raise _foreign(source, of, only)  # named as a query is that cannot be seen from there
-    return Query(query.sql(dialect="spark", comments=False), tuple(tables))
+    return Query(exact_spark.written(query), tuple(tables))
 
 
 def _is_plain(table: exp.Table) -> bool:

@@ -48,6 +48,6 @@ def team_rollups(folder: Path | None = None) -> list[TeamRollup]:
     files = sorted((folder or load_settings().curated.rollups_dir).glob("*.sql"))
     rollups: list[TeamRollup] = []
     for file in files:
-        sources = {(other.dataset, other.name): other.source for other in rollups}
+        sources = {(rollup.dataset, rollup.name): rollup.source for rollup in rollups}
         rollups.append(read(file, sources))
     return rollups

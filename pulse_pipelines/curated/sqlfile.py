@@ -87,8 +87,8 @@ def read(file: Path, existing: Mapping[tuple[str, str], str]) -> TeamRollup:
     named, query = _is_name(name) and (slug, name) not in existing, ""
     try:
         _check_header(header, name, grain)
-        if other := existing.get((slug, name)):
-            raise UserError(f"{other} is the rollup {name!r} of {slug!r} already", fix="Rename one of them")
+        if earlier := existing.get((slug, name)):
+            raise UserError(f"{earlier} is the rollup {name!r} of {slug!r} already", fix="Rename one of them")
         query = checked_query(text)
     except UserError as error:
         problem = f"{error.message}" + (f". {error.fix}" if error.fix else "")

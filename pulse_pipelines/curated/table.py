@@ -99,7 +99,7 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
     if not removed and not filled:
         return Following(None)
     schema = _following(table, _target_columns(rollup, filled)) if filled else table.schema()
-    added = [_write(table, schema, day, found) for day, found in filled.items()]
+    added = [_write(table, schema, day, rows) for day, rows in filled.items()]
     written = tuple(file.file_path for file in added)
     if _manifests(table) >= MANIFESTS:  # enter every file again, in one manifest
         added += [file for file in live.values() if file_metrics.day_of(file) not in rows]

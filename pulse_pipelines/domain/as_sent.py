@@ -86,7 +86,7 @@ class _Schema:
                 pending.extend(c.schema for c in union.choices if value.get(union.member) in c.values)
                 continue
             for keyword in ("anyOf", "oneOf"):
-                choices = [each for each in list_of(node.get(keyword)) if each != {"type": "null"}]
+                choices = [choice for choice in list_of(node.get(keyword)) if choice != {"type": "null"}]
                 pending.extend(choices if len(choices) == 1 else ())
         return list(unique.values())
 
@@ -119,7 +119,7 @@ def _whole(value: Any, undeclared: Any) -> Any:
     if isinstance(value, dict) and isinstance(undeclared, dict):
         return value | {name: _whole(value.get(name), member) for name, member in undeclared.items()}
     if isinstance(value, list) and isinstance(undeclared, list):
-        return [_whole(item, rest) for item, rest in zip(value, undeclared, strict=True)]
+        return [_whole(item, member) for item, member in zip(value, undeclared, strict=True)]
     is_rounded = isinstance(undeclared, int | float)
     return undeclared if value is None or is_rounded else value
 

@@ -87,7 +87,7 @@ class Files:
             ) from None
         if form is Format.PARQUET and path.endswith(".gz"):
             raise UserError("Parquet is compressed inside", fix="Name files without .gz")
-        if not isinstance(key, list | tuple) or not all(isinstance(each, str) and each for each in key):
+        if not isinstance(key, list | tuple) or not all(isinstance(column, str) and column for column in key):
             raise UserError("key must be a list of columns")
         if not key and form is not Format.NDJSON:
             raise UserError("the pipe has no key", fix="Name the columns that identify a row: `key`")

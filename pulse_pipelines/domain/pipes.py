@@ -65,7 +65,7 @@ class PostgresTable:
             raise UserError("an incremental pipe needs a cursor, and no other pipe has one")
         if "overlap" in texts and "cursor" not in texts:
             raise UserError("an overlap needs a cursor")
-        if not isinstance(key, list | tuple) or not all(isinstance(each, str) for each in key):
+        if not isinstance(key, list | tuple) or not all(isinstance(column, str) for column in key):
             raise UserError("key must be a list of columns")
         cursor, overlap, timestamp = texts.get("cursor"), texts.get("overlap"), timestamp_column(texts)
         if timestamp and mode is Mode.CHANGES:

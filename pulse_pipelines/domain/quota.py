@@ -63,18 +63,18 @@ def checked_rate(value: float) -> float:
     )
 
 
-def part(rate: float, demand: float, others: Sequence[float]) -> float:
+def part(rate: float, demand: float, other_demands: Sequence[float]) -> float:
     """The share of a rate for one of several processes, by the demand on each of them (all per second).
 
     Max-min fair: each gets its demand, up to an equal part of what processes with less demand leave; any
     remainder is divided equally. So all shares add up to the rate.
     """
-    remaining, asking = rate, sorted((demand, *others))
+    remaining, asking = rate, sorted((demand, *other_demands))
     while asking and asking[0] <= remaining / len(asking):
         remaining -= asking.pop(0)
     if asking:
         return min(demand, remaining / len(asking))
-    return demand + remaining / (len(others) + 1)
+    return demand + remaining / (len(other_demands) + 1)
 
 
 def admit(used: int, requests: "list[int]", maximum: int) -> list[bool]:

@@ -80,7 +80,9 @@ def _in_so_many_words(document: Mapping[str, Any], field: str) -> bool:
         if not isinstance(fragment, dict):
             return False
         choices = [
-            each for each in fragment.get("anyOf") or fragment.get("oneOf") or () if each != {"type": "null"}
+            choice
+            for choice in fragment.get("anyOf") or fragment.get("oneOf") or ()
+            if choice != {"type": "null"}
         ]
         if isinstance(reference := fragment.get("$ref"), str):
             fragment = resolve(reference, document)
@@ -88,5 +90,5 @@ def _in_so_many_words(document: Mapping[str, Any], field: str) -> bool:
             fragment = choices[0] if len(choices) == 1 else None
         else:
             declared = fragment.get("type")
-            return [each for each in list_of(declared) or [declared] if each != "null"] == ["string"]
+            return [name for name in list_of(declared) or [declared] if name != "null"] == ["string"]
     return False

@@ -242,10 +242,10 @@ def _replaced(added: int, runs: Sequence[tuple[int, Heads]]) -> list[tuple[int, 
     size = added
     while True:
         level = size.bit_length() // 2
-        alike = [each for each in candidates if len(each[1]).bit_length() // 2 <= level]
+        alike = [run for run in candidates if len(run[1]).bit_length() // 2 <= level]
         more = sum(len(run) for _, run in alike)
         if len(alike) < FAN_IN - 1 or size + more > MERGED:
             return chosen
         chosen += alike
-        candidates = [each for each in candidates if each not in alike]
+        candidates = [run for run in candidates if run not in alike]
         size += more

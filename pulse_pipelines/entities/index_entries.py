@@ -103,7 +103,7 @@ def current(connection: postgres.Connection, dataset: Dataset, updated: int) -> 
     An index by a property of a newer schema than the dataset is seen with is left out: it falls behind.
     """
     indexes = postgres.select(connection, Index, CURRENT, [dataset.dataset_id, updated])
-    return tuple(each for each in indexes if each.fits(dataset))
+    return tuple(index for index in indexes if index.fits(dataset))
 
 
 def advance(
@@ -126,7 +126,7 @@ def advance(
         old: of each the value of that version (`index_runs.values_at`), if the index had it before.
         added: values of the versions.
     """
-    run = index_runs.made(before, previous, old, added)
+    run = index_runs.build_run(before, previous, old, added)
     place = {"index": index_id, "before": before, "after": before + len(previous), "entries": run.entries}
     fail_point("indexes.before_advance")
     if connection.execute(ADVANCE, place).rowcount != 1:

@@ -107,7 +107,7 @@ class Run:
         return 2 * len(self) - int(self.new.is_zero().sum()) - int(self.old.is_zero().sum())
 
 
-def made(before: int, previous: Counters, old: Digests, added: Iterable[Values]) -> Run:
+def build_run(before: int, previous: Counters, old: Digests, added: Iterable[Values]) -> Run:
     """The run of the versions after a place: see `indexes.advance`."""
     new, first = none(len(previous)), before + 1
     for part in added:

@@ -101,7 +101,7 @@ def declare(tenant: Tenant, slug: str, expression: str, *, pipe: str | None = No
                 tenant=tenant.slug,
                 dataset=slug,
             )
-        index = next(each for each in declared if each.expression == text)
+        index = next(candidate for candidate in declared if candidate.expression == text)
         if pipe is not None:
             connection.execute(READ, [reader_of(pipe), index.index_id])
     return index

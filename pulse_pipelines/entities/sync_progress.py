@@ -206,7 +206,7 @@ def add_ids(connection: postgres.Connection, tenant_id: UUID, sync_id: int, adde
 
 def count(connection: postgres.Connection, counts: Mapping[int, Counts]) -> None:
     """Add counts to the rows of syncs, by their ids."""
-    values = [{"sync": sync_id, **each._asdict()} for sync_id, each in counts.items() if any(each)]
+    values = [{"sync": sync_id, **counted._asdict()} for sync_id, counted in counts.items() if any(counted)]
     if values:
         connection.cursor().executemany(COUNT, values)
 
@@ -264,4 +264,6 @@ def as_json(ends: Ends) -> Jsonb:
 def _packed(ends: Mapping[str, int]) -> Positions:
     offsets = {int(partition): offset for partition, offset in ends.items()}
     last = max(offsets, default=0)
-    return np.array([position(each, offsets.get(each, 0)) for each in range(last + 1)], np.int64)
+    return np.array(
+        [position(partition, offsets.get(partition, 0)) for partition in range(last + 1)], np.int64
+    )

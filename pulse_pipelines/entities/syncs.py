@@ -140,7 +140,7 @@ def finish(tenant: Tenant, slug: str, opened_part: OpenedPart, refused: Sequence
     """
     if opened_part.repeated:
         return
-    part, names = opened_part.part, [each for each in refused if each is not None]
+    part, names = opened_part.part, [entity_id for entity_id in refused if entity_id is not None]
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         ends = sync_progress.as_json(sync_progress.ends_of(tenant, connection)) if part.is_last else None
         values = {

@@ -36,7 +36,7 @@ class Everywhere:
     @property
     def all_slugs(self) -> frozenset[str]:
         """Slugs of all datasets of the tenant."""
-        return frozenset(each.slug for each in (*self.datasets, *self.entities))
+        return frozenset(dataset.slug for dataset in (*self.datasets, *self.entities))
 
     def no_dataset(self, slug: str) -> frozenset[str] | None:
         """The existing slugs, for the first dataset: its erasure also covers events for unknown datasets."""
@@ -84,7 +84,7 @@ def find(tenant: Tenant, where: str) -> Everywhere:
     of_events = tuple(dataset for dataset in owned if by_id or not dataset.of_entities)
     for dataset in owned:
         subject(dataset, where)
-    return Everywhere(where, of_events, tuple(each for each in owned if each not in of_events))
+    return Everywhere(where, of_events, tuple(dataset for dataset in owned if dataset not in of_events))
 
 
 def preview(tenant: Tenant, scope: Everywhere) -> dict[str, ErasurePreview]:

@@ -56,7 +56,7 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> list[
         *_topics(tenant),
         _claims(subject),
         *_transforms(tenant, subject),
-        *(_deleted(each) for each in deleted_datasets),
+        *(_deleted(dataset) for dataset in deleted_datasets),
         *own_tables.remains(tenant, subject, steps),
     ]
 

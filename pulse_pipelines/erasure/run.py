@@ -180,7 +180,9 @@ def _leftovers(tenant: Tenant, target: Subject, erasure_id: str, verification: V
 def _because_deleted(tenant: Tenant, target: Subject, error: Terminal) -> Terminal:
     """Add the cause to the error if the dataset was deleted meanwhile."""
     dataset = target.dataset
-    deleted_before = [each for each in deleted(tenant, dataset.slug) if each.dataset_id == dataset.dataset_id]
+    deleted_before = [
+        candidate for candidate in deleted(tenant, dataset.slug) if candidate.dataset_id == dataset.dataset_id
+    ]
     if not deleted_before:
         return error
     return Terminal(
@@ -212,7 +214,7 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
             "summaries": steps[rows.STEP]["summaries"] + steps[curated.SUMMARIES],
             "states": steps[rows.STEP].get("states", 0),
             "snapshots": steps[history.STEP]["snapshots_dropped"],
-            "own_rows": sum(each.rows for each in outcomes),
+            "own_rows": sum(outcome.rows for outcome in outcomes),
         },
         "table": steps[rows.STEP] | steps[history.STEP],
         "raw_zone": {name: raw_zone[name] for name in ("objects", "orphans")},

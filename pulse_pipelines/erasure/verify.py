@@ -35,7 +35,7 @@ class Verified:
 
     @property
     def leftovers(self) -> list[str]:
-        return [each for places in self.by_step.values() for each in places]
+        return [place for places in self.by_step.values() for place in places]
 
     @property
     def clean(self) -> bool:
@@ -60,7 +60,7 @@ def scan(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
     state_events = states.count_remaining(tenant, subject, erasure)
     _add(result, rows.STEP, [f"{state_events} events in the dataset's state"] if state_events else [])
     prefixes = [f"{tenant.raw_prefix(bucket, slug)}/" for slug in raw.slugs(subject)]
-    raw_objects = [each.path for prefix in prefixes for each in object_store.listed(prefix)]
+    raw_objects = [raw_object.path for prefix in prefixes for raw_object in object_store.listed(prefix)]
     _scan(result, raw.STEP, "raw objects", raw_objects, lambda path: _lines(path, subject))
     if erasure.finished_at is None:  # later commits remove other files
         removed = sum(map(names_removed, _manifests(tenant, subject)))
@@ -77,12 +77,16 @@ def scan(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
         _add(result, curated.STEP, [f"a rollup from before, {path}" for path in stale])
     if own_tables.erased(erasure.steps):
         outcomes = own_tables.search_again(tenant, subject, erasure)
-        result.searched["files of own tables"] = sum(each.searched for each in outcomes)
-        _add(result, own_tables.STEP, [f"{each.rows} rows in {each.table}" for each in outcomes if each.rows])
+        result.searched["files of own tables"] = sum(outcome.searched for outcome in outcomes)
         _add(
             result,
             own_tables.STEP,
-            [f"unread: {each.table}, {each.reason}" for each in outcomes if each.reason],
+            [f"{outcome.rows} rows in {outcome.table}" for outcome in outcomes if outcome.rows],
+        )
+        _add(
+            result,
+            own_tables.STEP,
+            [f"unread: {outcome.table}, {outcome.reason}" for outcome in outcomes if outcome.reason],
         )
     return result
 

@@ -210,7 +210,10 @@ def _of_validated(target: Target, events: Sequence[Event]) -> _Values:
     datas = [event["data"] for event in events]
     if target.of_entities:
         deleted = [event.get(entities.DELETION) is True for event in events]
-        datas = [{} if gone else entities.content(data) for data, gone in zip(datas, deleted, strict=True)]
+        datas = [
+            {} if is_deleted else entities.content(data)
+            for data, is_deleted in zip(datas, deleted, strict=True)
+        ]
         physical = _of_entities(map(entities.canonical, datas), deleted)
     return _Values(
         ids=[event["event_id"] for event in events],
@@ -231,8 +234,8 @@ def _of_entities(contents: Iterable[bytes], deleted: Sequence[bool]) -> dict[str
         contents: as canonical JSON.
     """
     hashes = [
-        None if gone else entities.content_hash(content)
-        for content, gone in zip(contents, deleted, strict=True)
+        None if is_deleted else entities.content_hash(content)
+        for content, is_deleted in zip(contents, deleted, strict=True)
     ]
     return {
         UPDATED: pa.array([0] * len(deleted), pa.int64()),

@@ -123,8 +123,8 @@ def accept(tenant: Tenant, losses: Sequence[Loss]) -> list[Loss]:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         partitions = len(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
     kafka.ensure_partitions(tenant.topic, partitions)
-    made = kafka.topic_ids([tenant.topic])[tenant.topic]
-    losses = [replace(loss, topic_id=loss.topic_id or made) for loss in losses]
+    topic_id = kafka.topic_ids([tenant.topic])[tenant.topic]
+    losses = [replace(loss, topic_id=loss.topic_id or topic_id) for loss in losses]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         _unplan(connection, tenant)
         _record(connection, tenant, losses)

@@ -127,7 +127,7 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
 
 
 def _by_tenant(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-    return [tuple(own) for _, own in groupby(sorted(ranges), key=lambda r: r.tenant_id)]
+    return [tuple(tenant_ranges) for _, tenant_ranges in groupby(sorted(ranges), key=lambda r: r.tenant_id)]
 
 
 def _share(plan: Plan, ranges: Sequence[OffsetRange]) -> Plan:

@@ -102,8 +102,8 @@ def dead_letters(why: str, messages: Sequence[Message]) -> Conformed:
     rejected = Rejected(Reason.PROCESSING_FAILED, why)
     named = (refusal(_decoded(message.payload), rejected) for message in messages)
     letters = [
-        DeadLetter(message, each.dataset, each.event_id, rejected)
-        for message, each in zip(messages, named, strict=True)
+        DeadLetter(message, event.dataset, event.event_id, rejected)
+        for message, event in zip(messages, named, strict=True)
     ]
     return Conformed(dead_letters=letters)
 

@@ -57,8 +57,8 @@ def stage_rows_of(landed: Landed, refused: LandingFailed) -> int:
     of_tasks = (topic.ids.get(refused.dataset_id) for topic in landed.topics)
     arrived = ArrivedIds.unpacked(ids for ids in of_tasks if ids is not None)
     unlanded = set(arrived.positions.tolist())
-    for others in (landed.verdicts.duplicates, landed.verdicts.over_quota):
-        unlanded -= _set_of(others.get(refused.dataset_id, {}))
+    for unlanded_by_dataset in (landed.verdicts.duplicates, landed.verdicts.over_quota):
+        unlanded -= _set_of(unlanded_by_dataset.get(refused.dataset_id, {}))
     return _stage(landed, dataset, unlanded, Reason.LANDING_FAILED, refused.error)
 
 

@@ -244,8 +244,8 @@ def plan_batch(
     with postgres.transaction("pulse_pipeline") as connection:
         free = [
             r
-            for _, own in groupby(sorted(ranges), key=lambda r: r.tenant_id)
-            for r in _advance(connection, list(own), status)
+            for _, tenant_ranges in groupby(sorted(ranges), key=lambda r: r.tenant_id)
+            for r in _advance(connection, list(tenant_ranges), status)
         ]
         if not free:
             return None

@@ -55,7 +55,9 @@ def over(
     for month, events in _by_month(intake.this_month(connection), scope, topics, np.sort(new)).items():
         counted = np.isin(events, np.concatenate(verdicts))
         by_month[month] = events[counted], events[~counted]
-    requested = {month: Rows(len(counted), len(others)) for month, (counted, others) in by_month.items()}
+    requested = {
+        month: Rows(len(counted), len(uncounted)) for month, (counted, uncounted) in by_month.items()
+    }
     granted = _hold(plan, scope.tenant.tenant_id, requested, maximum)
     fail_point("gate.after_hold")
     full = [month for month in sorted(by_month) if granted[month] != requested[month]]

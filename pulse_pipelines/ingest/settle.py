@@ -184,7 +184,7 @@ class _Settlement(Change[_Staged]):
         if letters:
             connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
         ledger.land(connection, (day for table in part.tables for day in table.landings(plan.batch_id)))
-        raw = [each for topic in part.topics for each in topic.raw]
+        raw = [raw_file for topic in part.topics for raw_file in topic.raw]
         raw_zone.register(connection, tenant_id, plan.batch_id, raw)
         early = intake.settle(connection, tenant_id, plan.batch_id)
         for kind, tables in _by_kind(part.tables, work.landed.verdicts.appends).items():

@@ -158,13 +158,13 @@ class Verdicts:
     appends: "dict[UUID, Append]" = field(default_factory=dict)
     """By dataset of entities: the versions that land."""
 
-    def include(self, others: "Verdicts") -> None:
+    def include(self, verdicts: "Verdicts") -> None:
         """Add the verdicts about another tenant."""
-        self.duplicates.update(others.duplicates)
-        self.fresh.update(others.fresh)
-        self.over_quota.update(others.over_quota)
-        self.quota_reasons.update(others.quota_reasons)
-        self.appends.update(others.appends)
+        self.duplicates.update(verdicts.duplicates)
+        self.fresh.update(verdicts.fresh)
+        self.over_quota.update(verdicts.over_quota)
+        self.quota_reasons.update(verdicts.quota_reasons)
+        self.appends.update(verdicts.appends)
 
     def duplicates_of(self, dataset_id: UUID, partition: int) -> list[int]:
         """Offsets of a dataset's duplicates in a partition."""

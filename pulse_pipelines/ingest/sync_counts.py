@@ -34,7 +34,7 @@ def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> N
     """
     tenant_id = part.tenant.tenant_id
     begins = np.array([position(range_.partition, range_.start) for range_ in part.ranges], np.int64)
-    failed = [each for each in sync_progress.failed_lately(connection, tenant_id) if not each.is_over(begins)]
+    failed = [sync for sync in sync_progress.failed_lately(connection, tenant_id) if not sync.is_over(begins)]
     open_syncs = [*sync_progress.unfinished(connection, tenant_id=tenant_id, lock=True), *failed]
     if not open_syncs:
         return
@@ -80,7 +80,9 @@ def _note(
     counts = {}
     for sync, counted in count(connection, landed, part, dataset, syncs, refused):
         inside = sync.within(places)
-        nameless = sum(bool(mine) and name is None for name, mine in zip(refused.ids, inside, strict=True))
+        nameless = sum(
+            bool(is_inside) and name is None for name, is_inside in zip(refused.ids, inside, strict=True)
+        )
         counts[sync.sync_id] = counted._replace(refused=int(inside.sum()), nameless=nameless)
     sync_progress.count(connection, counts)
 
@@ -126,9 +128,11 @@ def _count_entities(
     sent = NOWHERE if added is None else np.setdiff1d(added.positions, deletions, assume_unique=True)
     for sync in syncs:
         if sync.is_full:
-            after = sync.since(refused.places)
-            names = [name for name, mine in zip(refused.ids, after, strict=True) if mine and name is not None]
-            ids = [arrived.digests[sync.since(arrived.positions)], Digests.of(names, dataset.claim_seed)]
+            is_after = sync.since(refused.places)
+            named_ids = [
+                name for name, after in zip(refused.ids, is_after, strict=True) if after and name is not None
+            ]
+            ids = [arrived.digests[sync.since(arrived.positions)], Digests.of(named_ids, dataset.claim_seed)]
             sync_progress.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(ids))
         created = changed = deleted = 0
         unchanged = int(sync.within(arrived.positions).sum())
@@ -142,10 +146,10 @@ def _count_entities(
 
 def _arrived(topics: Sequence[TopicDrained], dataset_id: UUID) -> tuple[ArrivedIds, Positions]:
     """Ids and positions that arrived for a dataset, and apart the positions of full syncs' deletions."""
-    mine = [topic for topic in topics if dataset_id in topic.ids]
-    if not mine:
+    dataset_topics = [topic for topic in topics if dataset_id in topic.ids]
+    if not dataset_topics:
         return ArrivedIds(Digests.joined([]), NOWHERE), NOWHERE
-    arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in mine)
-    states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in mine)
+    arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in dataset_topics)
+    states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in dataset_topics)
     of_syncs = states.heads == heads.OF_SYNC
     return ArrivedIds(arrived.digests[~of_syncs], arrived.positions[~of_syncs]), arrived.positions[of_syncs]

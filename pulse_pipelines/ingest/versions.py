@@ -230,6 +230,6 @@ def numbered(
     numbers = pa.array(places.numbers(at.to_numpy()), pa.int64())
     rows = rows.set_column(place, rows.schema.field(place), numbers)
     values = {
-        each.index_id: index_entries.values(rows, each.of(dataset), dataset).packed() for each in indexed
+        index.index_id: index_entries.values(rows, index.of(dataset), dataset).packed() for index in indexed
     }
     return replace(candidate_files.with_rows(dataset, candidate, rows), values=values)

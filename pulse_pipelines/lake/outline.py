@@ -242,13 +242,15 @@ def _check_columns(schemas: Iterable[_Schema]) -> None:
 
 def _columns(schema: _Schema) -> Iterator[tuple[int, int]]:
     """The id of each column of a schema, nested ones included, and the length of its full name."""
-    pending: list[tuple[int, int, _Type]] = [(each.id, len(each.name), each.type) for each in schema.fields]
+    pending: list[tuple[int, int, _Type]] = [
+        (field.id, len(field.name), field.type) for field in schema.fields
+    ]
     while pending:
         number, length, kind = pending.pop()
         yield number, length
         match kind:
             case _Struct():
-                pending += [(each.id, length + 1 + len(each.name), each.type) for each in kind.fields]
+                pending += [(field.id, length + 1 + len(field.name), field.type) for field in kind.fields]
             case _List():
                 pending.append((kind.element_id, length + len(".element"), kind.element))
             case _Map():

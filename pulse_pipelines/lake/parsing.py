@@ -82,8 +82,8 @@ def table(document: Document) -> TableMetadata:
     """Metadata of a table. Raises an error of `updates.WRONG`: the document is none."""
     outline.check(document, outline.TABLE)
     entries = _entries(document, _TABLE_LISTS)
-    rest = {name: value for name, value in document.items() if name not in entries}
-    return TableMetadataUtil.parse_obj(rest).model_copy(
+    remainder = {name: value for name, value in document.items() if name not in entries}
+    return TableMetadataUtil.parse_obj(remainder).model_copy(
         update={name.replace("-", "_"): parsed for name, parsed in entries.items()}
     )
 

@@ -83,15 +83,15 @@ def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any
         outline.check(body, outline.NEW_TABLE)
         properties = {str(key): str(value) for key, value in dict(body.get("properties") or {}).items()}
         paths.check_properties(properties, location)
-        made = new_table_metadata(
+        created = new_table_metadata(
             Schema.model_validate(body.get("schema")),
             PartitionSpec.model_validate(body.get("partition-spec") or UNPARTITIONED_PARTITION_SPEC),
             SortOrder.model_validate(body.get("write-order") or UNSORTED_SORT_ORDER),
             location,
             {"format-version": "2"} | paths.defaults(location) | properties,
         )
-        updates.check(made)
-        document = updates.document(made)
+        updates.check(created)
+        document = updates.document(created)
         updates.with_defaults(document["schemas"][0], body.get("schema"))
     paths.check(tenant, document)
     return document

@@ -160,7 +160,7 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
         following = update_table_metadata(
             base,
             (
-                *(each for update in updates for each in ids.put_right(update)),
+                *(changed for update in updates for changed in ids.put_right(update)),
                 SetLocationUpdate(location=location),
             ),
             enforce_validation=True,

@@ -116,7 +116,7 @@ class _ViewCommit(CatalogChange[Files]):
 
 def _objects(body: Mapping[str, Any], part: str) -> Sequence[Document]:
     objects = body.get(part) or []
-    if not isinstance(objects, list) or not all(isinstance(each, dict) for each in objects):
+    if not isinstance(objects, list) or not all(isinstance(value, dict) for value in objects):
         raise Malformed(f"{part} is a list of objects")
     return objects
 
@@ -138,7 +138,7 @@ class _Added(dict[str, int]):
         super().__init__()
         self.by_id: dict[int, Document] = {}
         self.by_content: dict[bytes, int] = {}
-        self.schema_ids = {each["schema-id"] for each in view["schemas"]}
+        self.schema_ids = {schema["schema-id"] for schema in view["schemas"]}
         for version in view["versions"]:
             self.enter(version)
 
@@ -167,7 +167,7 @@ def _add_schema(view: Document, update: Document, added: _Added) -> None:
         if Schema.model_validate(present) == schema:
             added["schema"] = present["schema-id"]
             return
-    number = max(each["schema-id"] for each in view["schemas"]) + 1
+    number = max(view_schema["schema-id"] for view_schema in view["schemas"]) + 1
     view["schemas"].append(orjson.loads(schema.model_dump_json()) | {"schema-id": number})
     added["schema"] = number
     added.schema_ids.add(number)
@@ -229,13 +229,13 @@ def _set_version(view: Document, update: Document, added: _Added) -> None:
 def _forget(view: Document) -> None:
     """Remove versions beyond the number to keep; the current and the newest version stay."""
     keep = max(1, int(view["properties"].get(_KEEP, _DEFAULT_VERSIONS)))
-    numbers = sorted((each["version-id"] for each in view["versions"]), reverse=True)
+    numbers = sorted((version["version-id"] for version in view["versions"]), reverse=True)
     remaining = {view["current-version-id"], *numbers[:keep]}
     while len(remaining) > keep and len(remaining) > 1:
         remaining.discard(min(remaining - {view["current-version-id"]}))
-    view["versions"] = [each for each in view["versions"] if each["version-id"] in remaining]
+    view["versions"] = [version for version in view["versions"] if version["version-id"] in remaining]
     log = view["version-log"]
-    first = max((n + 1 for n, each in enumerate(log) if each["version-id"] not in remaining), default=0)
+    first = max((n + 1 for n, entry in enumerate(log) if entry["version-id"] not in remaining), default=0)
     view["version-log"] = log[first:]
 
 

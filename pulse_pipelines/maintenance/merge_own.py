@@ -76,7 +76,7 @@ class Group:
 
     def stands(self, live: dict[str, DataFile], spec_id: int) -> bool:
         """Whether all of its files are still the table's, and their partitions written as before."""
-        return spec_id == self.after.spec_id and all(each.file_path in live for each in self.before)
+        return spec_id == self.after.spec_id and all(file.file_path in live for file in self.before)
 
 
 @dataclass

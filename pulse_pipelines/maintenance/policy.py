@@ -203,7 +203,7 @@ def needs(
     due += [need for tenant in tenants for need in of_tenant(tenant, settings)]
     for tenant_id, owner, dataset_id, named in unbuilt:
         due.append(Need(Tenant(tenant_id, owner), dataset_id, named, Task.WINDOWS, "not built to the end", 0))
-    failed = {each.work: each for each in failed_work.standing(JOB)}
+    failed = {failure.work: failure for failure in failed_work.standing(JOB)}
     due = [_after(failed.get(need.work), need) for need in due]
     order = list(Task)
     due.sort(key=lambda need: (need.failures, order.index(need.task), -need.weight))
@@ -284,7 +284,7 @@ def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
         since = f"{cleaned_at:%Y-%m-%d %H:%M}" if cleaned_at else "it was made"
         yield replace(need(Task.RAW, f"not searched for orphans since {since}", cleaned_at), since=cleaned_at)
     limits = {"raw objects": settings.raw_days, "claims": settings.claim_days}
-    limited = [f"{what} for {days} days" for what, days in limits.items() if days >= 0]
+    limited = [f"{kind} for {days} days" for kind, days in limits.items() if days >= 0]
     if limited and (retained_at is None or tenant.now - retained_at >= pause):
         yield need(Task.RETENTION, f"keeps {' and '.join(limited)}", retained_at)
     if tenant.has_tables and (tidied_at is None or tenant.now - tidied_at >= pause):

@@ -36,7 +36,7 @@ def remove_orphan_files(
     location = load_table().location()
     with leases.nobody_moving(dataset.dataset_id):
         objects = object_store.aged(location, min_age)
-    done.before = {"objects": len(objects), "bytes": sum(each.bytes for each in objects)}
+    done.before = {"objects": len(objects), "bytes": sum(stored_object.bytes for stored_object in objects)}
     removed = orphan_files.remove(tenant, load_table, objects, partial(in_flight, tenant), with_log=with_log)
     done.after = {
         "objects": len(objects) - removed.objects,

@@ -115,7 +115,7 @@ def remove_orphans(tenant: Tenant, since: datetime | None, done: Done) -> None:
 def _orphans(tenant: Tenant, slug: str, folder: str, objects: list[Object]) -> list[Object]:
     """Objects that are not registered although their batch settled. The order of the queries matters: what
     settles in between is registered by then."""
-    names = {each.name.partition("-")[0] for each in objects}
+    names = {stored_object.name.partition("-")[0] for stored_object in objects}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = {"batches": list(names), "tenant": tenant.tenant_id}
         settled = {batch for (batch,) in connection.execute(SETTLED, values)}
@@ -123,7 +123,9 @@ def _orphans(tenant: Tenant, slug: str, folder: str, objects: list[Object]) -> l
         rows = connection.execute(REGISTERED, [tenant.tenant_id, slug, folder])
         registered = {path for (path,) in rows}
     return [
-        each for each in objects if each.path not in registered and each.name.partition("-")[0] in settled
+        stored_object
+        for stored_object in objects
+        if stored_object.path not in registered and stored_object.name.partition("-")[0] in settled
     ]
 
 

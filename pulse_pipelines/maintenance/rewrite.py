@@ -85,7 +85,7 @@ def on_spark(
                         raise _error(outcome, tenant, slug)
                     written[outcome.source] = outcome
                 progress(len(written), len(files))
-            done.after = {"files": len(written), "bytes": sum(each.bytes for each in written.values())}
+            done.after = {"files": len(written), "bytes": sum(file.bytes for file in written.values())}
         return written
 
     return rewriter

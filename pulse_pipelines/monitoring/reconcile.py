@@ -89,7 +89,7 @@ class _PartitionOffsets:
     """Offsets of one partition, by what became of each event."""
 
     rows: list[Offsets] = field(default_factory=list)
-    others: list[Offsets] = field(default_factory=list)
+    without_rows: list[Offsets] = field(default_factory=list)
     once: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     """For each settled offset, whether it is accounted for exactly once."""
 
@@ -172,9 +172,11 @@ def _sort_out(recorded: Accounts, tables: Iterable[Rows]) -> dict[int, _Partitio
             by_partition[partition].rows.append(offsets)
     for places in (recorded.dead_letters, recorded.erased_rows):
         for partition, parts in places.items():
-            by_partition[partition].others.extend(parts)
+            by_partition[partition].without_rows.extend(parts)
     for settled in recorded.ranges:
-        by_partition[settled.partition].others.extend(accounts.expanded((*settled.copies, *settled.absent)))
+        by_partition[settled.partition].without_rows.extend(
+            accounts.expanded((*settled.copies, *settled.absent))
+        )
     return by_partition
 
 
@@ -214,7 +216,7 @@ def _balance(report: TenantReport, recorded: Accounts, by_partition: dict[int, _
 
 
 def _account(partition: int, settled: int, account: _PartitionOffsets) -> Iterable[Problem]:
-    everything = [*account.rows, *account.others]
+    everything = [*account.rows, *account.without_rows]
     offsets = np.concatenate(everything) if everything else np.empty(0, np.int64)
     inside = (offsets >= 0) & (offsets < settled)
     occurrences = np.bincount(offsets[inside], minlength=settled)

@@ -66,14 +66,14 @@ def _carry_out(session: Session, trying: Attempt, move: Move, progress: Progress
         watchdog.watched(work, load_settings().ingest.attempt_seconds) as alive,
     ):
 
-        def both(written: int, total: int) -> None:
+        def report_progress(written: int, total: int) -> None:
             alive()
             trying.progress(written, total)
             progress(written, total)
 
         why = f"a move to {move.schema_uri}"
         names = (tenant, move.dataset_id, move.slug)
-        writer = rewrite.on_spark(session, *names, why, run_id=move.run_id, progress=both)
+        writer = rewrite.on_spark(session, *names, why, run_id=move.run_id, progress=report_progress)
         evolve.carry_out(
             tenant, move.slug, move.dataset_id, move.schema_uri, rewriter=writer, write=trying.done
         )

@@ -61,5 +61,7 @@ def _schema(tenant: Tenant, definition: Definition) -> dict[str, Any] | None:
     schema = sources.module_of(definition).schema(tenant, definition)
     if schema is None or definition.timestamp is None:
         return schema
-    declared = {name: each for name, each in schema["properties"].items() if name != definition.timestamp}
+    declared = {
+        name: subschema for name, subschema in schema["properties"].items() if name != definition.timestamp
+    }
     return schema | {"properties": declared}

@@ -51,7 +51,9 @@ def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
 
 def last_delivery(pipe: Pipe) -> int | None:
     """Number of the latest run of a pipe with a sink; None if there is none."""
-    return next((each.delivery_id for each in deliveries.list_deliveries(pipe.tenant, pipe.name, 1)), None)
+    return next(
+        (delivery.delivery_id for delivery in deliveries.list_deliveries(pipe.tenant, pipe.name, 1)), None
+    )
 
 
 def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | None:

@@ -256,7 +256,7 @@ def _readable(rows: Iterable[Sequence[Any]]) -> list[Pipe]:
 
 
 def _pipe(row: Sequence[Any]) -> Pipe:
-    tenant_id, tenant, name, dataset, dataset_id, document, *rest = row
-    pipe = Pipe(Tenant(tenant_id, tenant), name, dataset, dataset_id, parse_definition(document), *rest)
+    tenant_id, tenant, name, dataset, dataset_id, document, *columns = row
+    pipe = Pipe(Tenant(tenant_id, tenant), name, dataset, dataset_id, parse_definition(document), *columns)
     position, form = parted(pipe.position or "")
     return replace(pipe, position=position, form=form) if form else pipe

@@ -134,8 +134,8 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
             with _ended_with(spark, f"pipe-{sync_id}"), turn.waiting():
                 loaded = _loaded(spark, plan)
             fail_point("pipe.loaded")
-            position = next((each.position for each in loaded[::-1] if each.position), plan.position)
-            more = any(each.more for each in loaded)
+            position = next((part.position for part in loaded[::-1] if part.position), plan.position)
+            more = any(part.more for part in loaded)
             _sent(pipe, sync_id, position, more=more, is_open=more and plan.is_full)
         except Exception as error:
             if plan.continues and isinstance(error, Transient):
@@ -146,7 +146,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool, others_w
             _failed_at(pipe.tenant, sync_id)
             raise
     fail_point("pipe.sent")
-    rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
+    rows, size = sum(part.rows for part in loaded), sum(part.bytes for part in loaded)
     shown = parted(position or "")[0] or None
     return Sent(sync_id, plan.is_full, rows, size, shown, more)
 
@@ -190,9 +190,9 @@ def _begin(pipe: Pipe, plan: ReadPlan) -> int:
     is_full = plan.is_full and pipe.definition.kind == DatasetKind.ENTITIES
     part = Part(f"{pipe.name}/{token[:12]}", token, None, is_full, is_first=True, is_last=True)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-        begun = progress.open_sync(connection, pipe.name) if plan.continues else None
-        sync_id = begun[0] if begun else taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
-        if is_full and not begun:
+        sync = progress.open_sync(connection, pipe.name) if plan.continues else None
+        sync_id = sync[0] if sync else taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
+        if is_full and not sync:
             taken.supersede(connection, pipe.dataset_id, sync_id)
         connection.execute(OF_PIPE, [pipe.name, plan.as_of, sync_id])
     return sync_id

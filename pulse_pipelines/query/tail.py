@@ -74,12 +74,14 @@ def _latest(metadata: TableMetadata) -> int:
 def _appended(metadata: TableMetadata, after: int, offsets: Offsets) -> tuple[list[pa.Table], int]:
     """The rows of each append since a sequence number, oldest first, and the latest sequence number."""
     snapshots = list(history(metadata))
-    fresh = [each for each in snapshots if (each.sequence_number or 0) > after]
+    fresh = [snapshot for snapshot in snapshots if (snapshot.sequence_number or 0) > after]
     # The rows that were read are gone.
     if fresh and len(fresh) == len(snapshots) and fresh[-1].sequence_number != 1:
         rows = _since(metadata, fresh[0], offsets)
         return [rows] if len(rows) else [], _latest(metadata)
-    appends = [each for each in fresh if each.summary and each.summary.operation is Operation.APPEND]
+    appends = [
+        snapshot for snapshot in fresh if snapshot.summary and snapshot.summary.operation is Operation.APPEND
+    ]
     return [_rows(metadata, append) for append in reversed(appends)], _latest(metadata)
 
 

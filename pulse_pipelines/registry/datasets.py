@@ -144,7 +144,7 @@ def find_in(connection: postgres.Connection, tenant: Tenant, slug: str) -> Datas
     """As `find_dataset`, in a session of the tenant's."""
     for dataset in dataset_rows.read(connection, dataset_rows.OF_SLUG, [slug]):
         return dataset
-    slugs = [other for (other,) in connection.execute(SLUGS, ["", None])]
+    slugs = [existing_slug for (existing_slug,) in connection.execute(SLUGS, ["", None])]
     raise NotFound("no such dataset", fix=meant(slug, slugs), tenant=tenant.slug, dataset=slug)
 
 

@@ -104,8 +104,8 @@ def note(failed: Iterable[Failed], *, first_s: float, most_s: float) -> None:
     of_tenant: dict[Tenant, dict[Work, Failed]] = defaultdict(dict)
     for failure in failed:
         of_tenant[failure.work.tenant].setdefault(failure.work, failure)  # two failures in one run count once
-    for tenant, mine in of_tenant.items():
-        for failure in mine.values():
+    for tenant, failures in of_tenant.items():
+        for failure in failures.values():
             values = _values(failure.work) | {"slug": failure.work.slug, "error": _storable(failure.error)}
             with (
                 contextlib.suppress(psycopg.errors.ForeignKeyViolation),  # the dataset was deleted meanwhile
@@ -132,8 +132,8 @@ def standing(job: str | None = None) -> list[Standing]:
     with postgres.transaction("pulse_pipeline") as connection:
         rows = connection.execute(STANDING, {"job": job}).fetchall()
     return [
-        Standing(Work(name, Tenant(tenant_id, tenant), task, dataset_id, slug, day), *rest)
-        for name, tenant_id, tenant, task, dataset_id, slug, day, *rest in rows
+        Standing(Work(name, Tenant(tenant_id, tenant), task, dataset_id, slug, day), *columns)
+        for name, tenant_id, tenant, task, dataset_id, slug, day, *columns in rows
     ]
 
 

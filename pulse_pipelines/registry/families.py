@@ -96,10 +96,10 @@ def list_families(slugs: Collection[str] | None = None) -> list[Family]:
     """Families, by slug: of these slugs, or all."""
     by_slug: dict[tuple[str, date | None], list[Member]] = {}
     with postgres.transaction("pulse_pipeline") as connection:
-        for slug, first_day, tenant_id, tenant, dataset_id, *rest in connection.execute(
+        for slug, first_day, tenant_id, tenant, dataset_id, *columns in connection.execute(
             MEMBERS, {"slugs": None if slugs is None else list(slugs)}
         ):
-            member = Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest)
+            member = Member(Tenant(tenant_id, tenant), dataset_id, slug, *columns)
             by_slug.setdefault((slug, first_day), []).append(member)
     return [Family(slug, tuple(members), first_day) for (slug, first_day), members in by_slug.items()]
 

@@ -189,9 +189,9 @@ def hold(
         free = max(0, maximum - places.used)
         counted = min(rows.counted, places.open + free)
         beyond = max(0, counted - places.open)
-        others = min(rows.others, free - beyond)
-        connection.execute(HOLD, values | {"records": counted + others, "direct": beyond + others})
-        granted[month] = Rows(counted, others)
+        uncounted = min(rows.others, free - beyond)
+        connection.execute(HOLD, values | {"records": counted + uncounted, "direct": beyond + uncounted})
+        granted[month] = Rows(counted, uncounted)
     return granted
 
 

@@ -274,5 +274,5 @@ def revoke_operator_key(key_id: str) -> ApiKey:
 
 
 def _stored(row: Sequence[Any]) -> ApiKey:
-    key_id, name, scopes, *rest = row
-    return ApiKey(key_id, name, frozenset(KeyScope(scope) for scope in scopes), *rest)
+    key_id, name, scopes, *columns = row
+    return ApiKey(key_id, name, frozenset(KeyScope(scope) for scope in scopes), *columns)

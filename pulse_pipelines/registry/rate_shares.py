@@ -56,5 +56,5 @@ def exchange(
         for kind, per_second in demand.items():
             values = common | {"kind": kind, "asked": per_second}
             connection.execute(RECORD_DEMAND, values)
-            shares[kind] = [other for (other,) in connection.execute(OTHERS, values)]
+            shares[kind] = [other_demand for (other_demand,) in connection.execute(OTHERS, values)]
     return shares

@@ -117,7 +117,7 @@ def named_tables(
     """
     tables = [_named(connection, tenant, name) or _missing(connection, tenant, name) for name in names]
     more = [_named(connection, tenant, name) for name in optional]
-    return [*tables, *(each for each in more if each is not None)]
+    return [*tables, *(table for table in more if table is not None)]
 
 
 def _named(connection: postgres.Connection, tenant: Tenant, name: str) -> NamedTable | None:

@@ -187,9 +187,9 @@ def _fix(files: TableFiles, lost: Sequence[LostBatch]) -> str:
     beyond = lost_raw.batches_of((batch for batch in lost if not batch.in_kafka), dataset)
     if lacking := [str(day) for day in files.days if day in beyond]:
         is_all = len(lacking) == len(files.days)
-        others = "" if is_all else f"`pulse restore repair {tenant}` rebuilds the others; "
+        advice = "" if is_all else f"`pulse restore repair {tenant}` rebuilds the others; "
         return (
-            f"{others}{some_of(lacking)} cannot be rebuilt: raw objects are gone, and the topic no longer "
+            f"{advice}{some_of(lacking)} cannot be rebuilt: raw objects are gone, and the topic no longer "
             "holds their events. Put the raw objects back from a backup first"
         )
     return f"`pulse restore repair {tenant}` repairs it" + (", from the raw zone" if files.days else "")

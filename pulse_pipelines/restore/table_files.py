@@ -180,13 +180,19 @@ def _fitted(dataset: Dataset, document: Document) -> Document | None:
     if document.get("properties", {}).get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
         return None
     schema, schemas = orjson.loads(dataset.table_schema), document["schemas"]
-    current = next(each for each in schemas if each["schema-id"] == document["current-schema-id"])
-    before, now = ([_column(field) for field in each["fields"]] for each in (current, schema))
+    current = next(
+        document_schema
+        for document_schema in schemas
+        if document_schema["schema-id"] == document["current-schema-id"]
+    )
+    before, now = (
+        [_column(field) for field in document_schema["fields"]] for document_schema in (current, schema)
+    )
     if before == now:
         return document
     if any(column not in now for column in before):
         return None
-    number = max(each["schema-id"] for each in schemas) + 1
+    number = max(document_schema["schema-id"] for document_schema in schemas) + 1
     last = max(document["last-column-id"], Schema.model_validate(schema).highest_field_id)
     return document | {
         "schemas": [*schemas, schema | {"schema-id": number}],

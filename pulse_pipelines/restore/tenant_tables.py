@@ -87,8 +87,8 @@ def _lost_metadata(tenant: Tenant, table: OwnTable) -> LostMetadata | None:
             return None  # the store has it, though it may be damaged or too large
     if catalog.find(tenant, table.namespace, table.name) != table.at:
         return None  # an engine has committed meanwhile, and may have removed what it replaced
-    others = _whole_documents(tenant, table, objects - {table.at})
-    return LostMetadata(table, next((path for path, _ in others), None))
+    documents = _whole_documents(tenant, table, objects - {table.at})
+    return LostMetadata(table, next((path for path, _ in documents), None))
 
 
 def _listed(tenant: Tenant, table: OwnTable) -> set[str]:

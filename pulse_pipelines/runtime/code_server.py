@@ -104,9 +104,9 @@ def _close(folder: Path) -> None:
 
 def _report_dead_runs() -> None:
     """Report runs of the previous server as failed; one that is requested only now will not begin."""
-    begun = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
+    statuses = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
     with DagsterInstance.get() as instance:
-        for run in instance.get_runs(RunsFilter(statuses=begun)):
+        for run in instance.get_runs(RunsFilter(statuses=statuses)):
             instance.report_run_failed(run, "The code server ended, and this run with it.")
 
 
@@ -227,10 +227,10 @@ class _Server(DagsterApiServer):
         parts = getattr(import_module(self._module), "PARTS", None)
         if parts is None:
             return
-        (rest,) = loaded.definitions_by_name.values()
+        (definition,) = loaded.definitions_by_name.values()
         at_once = self._snapshot is None  # ingestion waits for this
         self._snapshot = self._snapshot or PartedSnapshot(parts, self._file)
-        self._current = self._snapshot.refresh(rest, at_once=at_once)
+        self._current = self._snapshot.refresh(definition, at_once=at_once)
 
     def _get_serialized_external_repository_data(
         self, request: dagster_api_pb2.ExternalRepositoryRequest

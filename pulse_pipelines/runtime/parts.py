@@ -102,11 +102,11 @@ class PartedSnapshot:
         self._rest: tuple[str, ...] = ()
         self._selected: dict[frozenset[AssetKey], RepositoryDefinition] = {}
 
-    def refresh(self, rest: RepositoryDefinition, *, at_once: bool = False) -> bool:
+    def refresh(self, definition: RepositoryDefinition, *, at_once: bool = False) -> bool:
         """Build the parts that are new or have changed.
 
         Args:
-            rest: what is in no part; ops that parts are modelled on are in it, too.
+            definition: what is in no part; ops that parts are modelled on are in it, too.
             at_once: leave those that have changed as they are.
 
         Returns:
@@ -127,7 +127,7 @@ class PartedSnapshot:
             current |= built
         self._file.write({}, self._built_parts.keys() - versions)
         self._built_parts = {name: current[name] for name in versions if name in current}
-        self._rest, self._selected = self._without_parts(rest), {}
+        self._rest, self._selected = self._without_parts(definition), {}
         _shown[:] = [self]
         return len(due) == len(changed)
 
@@ -155,15 +155,15 @@ class PartedSnapshot:
             texts |= {name: serialize_value([nodes[name], checks[name]]) for name in unlike}
         return {name: Part(version, packed(texts[name])) for name, version in versions.items()}
 
-    def _without_parts(self, rest: RepositoryDefinition) -> tuple[str, str]:
+    def _without_parts(self, definition: RepositoryDefinition) -> tuple[str, str]:
         """Lines of what is in no part: the snapshot without assets and checks, and these."""
 
-        def others(keys: Iterable[AssetKey]) -> list[AssetKey]:
+        def unparted(keys: Iterable[AssetKey]) -> list[AssetKey]:
             return [key for key in keys if self._parts.part_of(key) is None]
 
-        snapshot = RepositorySnap.from_def(rest, defer_snapshots=True)
-        resources = [copy(r, asset_keys_using=others(r.asset_keys_using)) for r in snapshot.resources or ()]
-        other_keys = set(others(node.asset_key for node in snapshot.asset_nodes))
+        snapshot = RepositorySnap.from_def(definition, defer_snapshots=True)
+        resources = [copy(r, asset_keys_using=unparted(r.asset_keys_using)) for r in snapshot.resources or ()]
+        other_keys = set(unparted(node.asset_key for node in snapshot.asset_nodes))
         nodes = [node for node in snapshot.asset_nodes if node.asset_key in other_keys]
         checks = [check for check in snapshot.asset_check_nodes or () if check.asset_key in other_keys]
         updated = self._parts.assets_by_sensor()
@@ -266,13 +266,13 @@ class KeptParts:
     def deserialize(self, text: str, as_type: Any) -> Any:
         """Dagster's `deserialize_value`, for the text of a `PartedSnapshot`, too."""
         first, *lines = text.split("\n")  # JSON that was not made here has one line
-        rest = deserialize_value(first, as_type)
+        snapshot = deserialize_value(first, as_type)
         if not lines:
-            return rest
+            return snapshot
         self._parts_by_line = {line: self._parts_by_line.get(line) or _read(line) for line in lines}
         nodes = [node for of_part in self._parts_by_line.values() for node in of_part[0]]
         checks = [check for of_part in self._parts_by_line.values() for check in of_part[1]]
-        return copy(rest, asset_nodes=nodes, asset_check_nodes=checks)
+        return copy(snapshot, asset_nodes=nodes, asset_check_nodes=checks)
 
 
 def keep_loaded_parts() -> None:

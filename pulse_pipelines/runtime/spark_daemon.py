@@ -42,12 +42,12 @@ IDLE_LOOKS = 4
 
 def installed_instead_of_archives(path: list[str]) -> list[str]:
     """The path without archives that the installed pyspark contains; all of it if none is installed."""
-    others = [place for place in path if not place.endswith(".zip")]
-    installed = PathFinder.find_spec("pyspark", others)
+    folders = [place for place in path if not place.endswith(".zip")]
+    installed = PathFinder.find_spec("pyspark", folders)
     if installed is None or installed.origin is None:
         return path
     package = Path(installed.origin).parent.resolve()
-    return [place for place in path if place in others or package not in Path(place).resolve().parents]
+    return [place for place in path if place in folders or package not in Path(place).resolve().parents]
 
 
 class _Idle:

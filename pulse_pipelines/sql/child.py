@@ -93,7 +93,7 @@ def run(
             seconds=limits["seconds"],
         )
         head, content = _run(database, query, job)
-        return head | {"checked": _few(checked)}, content
+        return head | {"checked": _limited_marks(checked)}, content
     except (duckdb.OutOfMemoryException, MemoryError) as error:
         raise UserError(
             f"the query needs more than the {limits['memory_bytes'] // 2**20} MiB of memory that it may have",
@@ -145,13 +145,13 @@ def _failed(error: duckdb.Error) -> UserError:
     return WrongQueryError(message, fix=fix)
 
 
-def _few(checked: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+def _limited_marks(checked: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """As many of the marks, by folder, as an answer has room for."""
-    few, room = {}, manifests.ANSWERED
+    limited, room = {}, manifests.ANSWERED
     for folder, marks in checked.items():
-        few[folder] = marks[:room]
-        room -= len(few[folder])
-    return few
+        limited[folder] = marks[:room]
+        room -= len(limited[folder])
+    return limited
 
 
 def _run(

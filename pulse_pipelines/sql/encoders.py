@@ -1,7 +1,7 @@
 """Encoders of results: incremental by batch of rows, so that an oversized result is stopped early."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -21,8 +21,7 @@ from pulse_pipelines.query.formats import (
     csv_lines,
     no_formula,
 )
-from pulse_pipelines.sql.values import HUGEINT, Text, values
-from pulse_resources.errors import UserError
+from pulse_pipelines.sql.values import HUGEINT, Text, has, lacking_time, unfit, values
 
 
 class Encoder(ABC):
@@ -108,8 +107,10 @@ class _Arrow(Encoder):
     @override
     def add(self, batch: pa.RecordBatch) -> None:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            if _has(column.type, HUGEINT.equals):
+            if has(column.type, HUGEINT.equals):
                 _check_digits(name, column)
+            if (lacking := lacking_time(column)) is not None:
+                raise unfit(name, column.type, lacking)
         self._writer.write_batch(batch)
 
     @override
@@ -126,8 +127,8 @@ class _Parquet(_Arrow):
     @override
     def _opened(self, schema: pa.Schema) -> "pa.ipc.RecordBatchStreamWriter | pq.ParquetWriter":
         for field in schema:
-            if _has(field.type, lambda kind: pt.is_interval(kind) or pt.is_union(kind)):
-                raise _unfit(field.name, field.type, "Parquet has no such type")
+            if has(field.type, lambda kind: pt.is_interval(kind) or pt.is_union(kind)):
+                raise unfit(field.name, field.type, "Parquet has no such type")
         return pq.ParquetWriter(self._sink, schema, compression="zstd")
 
 
@@ -151,8 +152,8 @@ def encoder(media_type: str, schema: pa.Schema, about: Mapping[str, object], tex
     Raises:
         UserError: the format cannot have a column of such a type; also by `add`.
     """
-    made: Encoder = ENCODERS[media_type](schema, about, text)  # type: ignore[call-arg]
-    return made
+    result_encoder: Encoder = ENCODERS[media_type](schema, about, text)  # type: ignore[call-arg]
+    return result_encoder
 
 
 def of_json(content: bytes) -> dict[str, Any]:
@@ -169,17 +170,8 @@ def _values(batch: pa.RecordBatch, text: Text) -> list[list[object]]:
         try:
             columns.append(values(column, text))
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
-            raise _unfit(name, column.type, str(error)) from error
+            raise unfit(name, column.type, str(error)) from error
     return columns
-
-
-def _has(kind: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type is one of some, at any depth."""
-    if is_such(kind):
-        return True
-    if pt.is_map(kind):
-        return _has(kind.key_type, is_such) or _has(kind.item_type, is_such)
-    return pt.is_nested(kind) and any(_has(kind.field(n).type, is_such) for n in range(kind.num_fields))
 
 
 def _check_digits(name: str, column: pa.Array) -> None:
@@ -187,11 +179,4 @@ def _check_digits(name: str, column: pa.Array) -> None:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        raise _unfit(name, column.type, "it has a number of 39 digits") from None
-
-
-def _unfit(name: str, kind: pa.DataType, why: str) -> UserError:
-    return UserError(
-        f"the column {name[:100]!r}, of type {str(kind)[:200]}, cannot be written: {why[:500]}",
-        fix="Make text of it: CAST(... AS VARCHAR)",
-    )
+        raise unfit(name, column.type, "it has a number of 39 digits") from None

@@ -1,6 +1,6 @@
 """DuckDB for one query of a caller: the permitted tables are views, and everything else is locked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,13 +202,27 @@ def rows(
         names: names of the columns, if not those that the query gives them.
     """
     reader, write = database.execute(text).to_arrow_reader(batch_rows), values.texts(database)
-    types = [values.exact(pa.nulls(0, each.type), write).type for each in reader.schema]
+    types = [values.exact(pa.nulls(0, column.type), write).type for column in reader.schema]
     schema = pa.schema(list(zip(names or reader.schema.names, types, strict=True)))
-    batches = (
-        pa.record_batch([values.exact(column, write) for column in batch.columns], schema=schema)
-        for batch in reader
-    )
-    return pa.RecordBatchReader.from_batches(schema, batches)
+    checked = [place for place, kind in enumerate(types) if values.has(kind, pa.types.is_interval)]
+    if checked:
+        of_all = ", ".join(["*", *(f"CAST(#{place + 1} AS VARCHAR)" for place in checked)])
+        reader = database.sql(text).project(of_all).to_arrow_reader(batch_rows)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            columns = batch.columns[: len(types)]
+            for place, expected in zip(checked, batch.columns[len(types) :], strict=True):
+                _check_intervals(schema.field(place), write(columns[place]), expected)
+            yield pa.record_batch([values.exact(column, write) for column in columns], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _check_intervals(field: pa.Field, written: Sequence[str | None], expected: pa.Array) -> None:
+    """Raise UserError if intervals have become others: Arrow has their time in 64 bits of nanoseconds."""
+    if written != expected.to_pylist():
+        raise values.unfit(field.name, field.type, "the time of an interval is beyond 292 years")
 
 
 def duplicates(names: Iterable[str]) -> list[str]:

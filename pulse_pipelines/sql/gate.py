@@ -116,7 +116,7 @@ class Gate:
                 raise UserError(
                     f"{name[:100]!r} is not a name for a part of a query", fix="Use a-z, 0-9 and _"
                 )
-        for name in sorted(used | {each.lower() for each in defined}):
+        for name in sorted(used | {part.lower() for part in defined}):
             namespace = name.rpartition(".")[0].lower()
             if name in self._system_views or namespace in self._system_schemas:
                 raise UserError(f"{name[:100]!r} is a table of DuckDB's own", fix=_NAMES)

@@ -208,7 +208,7 @@ class Verdicts:
         since = (time.monotonic() if now is None else now) - LIFETIME_S
         with self._lock:
             times = self._times.get(folder, {})
-            recent = {mark: made for mark, made in times.items() if made >= since}
+            recent = {mark: added_at for mark, added_at in times.items() if added_at >= since}
             self._put(folder, recent)
             return list(recent)
 
@@ -219,9 +219,9 @@ class Verdicts:
             marks: a list; what else it may be is left out.
             now: as in `of`.
         """
-        made = time.monotonic() if now is None else now
+        added_at = time.monotonic() if now is None else now
         usable = marks[:ANSWERED] if isinstance(marks, list) else []
-        new = {mark: made for mark in usable if isinstance(mark, str) and len(mark) == 2 * _MARK_BYTES}
+        new = {mark: added_at for mark in usable if isinstance(mark, str) and len(mark) == 2 * _MARK_BYTES}
         with self._lock:
             self._put(folder, self._times.get(folder, {}) | new)
             while self._number > REMEMBERED:

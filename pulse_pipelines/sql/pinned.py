@@ -70,13 +70,13 @@ def tables(
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         datasets = registry.named_tables(connection, tenant, ours, optional)
         locations = {name: _location(connection, tenant, name) for name in named if "." in name}
-    unknown = sorted(travel.snapshots.keys() - {each.table for each in datasets} - locations.keys())
+    unknown = sorted(travel.snapshots.keys() - {dataset.table for dataset in datasets} - locations.keys())
     if unknown:
         raise UserError(
             f"a snapshot is named for {unknown[0]!r}, which the query does not read",
             fix="Name tables as the query does, and a dataset's latest state by the dataset's slug",
         )
-    pinned = [_pin_dataset_table(tenant, each, travel) for each in datasets]
+    pinned = [_pin_dataset_table(tenant, dataset, travel) for dataset in datasets]
     return pinned + [_pin_tenant_table(tenant, name, at, travel) for name, at in locations.items()]
 
 

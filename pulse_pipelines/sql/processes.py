@@ -191,10 +191,10 @@ class Processes:
 
     def _make_process(self) -> Process:
         """Start a child, and wait until it is confined."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            handle = self._forked(theirs)
-        process = Process(Connection(ours.detach()), handle)
+        parent_end, child_end = socket.socketpair()
+        with child_end:
+            handle = self._forked(child_end)
+        process = Process(Connection(parent_end.detach()), handle)
         try:
             process._received(time.monotonic() + _BEGINNING_S, MAX_HEAD)
         except (EOFError, OSError, TimeUpError) as error:
@@ -202,12 +202,12 @@ class Processes:
             raise Transient("the process of a query does not start") from error
         return process
 
-    def _forked(self, theirs: socket.socket) -> int:
+    def _forked(self, child_end: socket.socket) -> int:
         with self._lock:
             for _ in range(2):  # once more, by a new template, if the first has ended
                 control = self._control or self._start_template()
                 with suppress(OSError):
-                    socket.send_fds(control, [b"."], [theirs.fileno()])
+                    socket.send_fds(control, [b"."], [child_end.fileno()])
                     _, handles, _, _ = socket.recv_fds(control, 1, 1)
                     if handles:
                         return handles[0]
@@ -220,15 +220,15 @@ class Processes:
         if self._template is not None:
             self._template.kill()
             self._template.wait(_ENDING_S)
-        ours, theirs = socket.socketpair()
-        with theirs:
+        parent_end, child_end = socket.socketpair()
+        with child_end:
             self._template = subprocess.Popen(
                 self._command,
-                stdin=theirs.fileno(),
+                stdin=child_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 cwd="/",
                 env={"PATH": os.defpath},
             )
-        ours.settimeout(_BEGINNING_S)
-        self._control = ours
-        return ours
+        parent_end.settimeout(_BEGINNING_S)
+        self._control = parent_end
+        return parent_end

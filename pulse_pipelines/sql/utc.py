@@ -88,9 +88,9 @@ def create_macros(database: duckdb.DuckDBPyConnection) -> None:
         plain, usual = f"{_plain('a0', _FIRST)}::{kind}", f"a0::{kind}"
         if kind == "VARCHAR":
             plain = f"{plain} || '+00'"
-        others = [f"(a0 {other}) AS {usual}" for other in _CONVERTIBLE]
+        macros = [f"(a0 {source_type}) AS {usual}" for source_type in _CONVERTIBLE]
         zoned = f"(a0 TIMESTAMPTZ) AS coalesce({plain}, {usual})"
-        _create(database, name, [zoned, *others, f"(a0) AS {usual}"])
+        _create(database, name, [zoned, *macros, f"(a0) AS {usual}"])
     pairs = [
         _overload("-", pair, _1970)
         if set(pair) == {"TIMESTAMPTZ"}

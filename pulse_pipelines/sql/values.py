@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from pulse_resources.errors import UserError
+
 HUGEINT = pa.decimal128(38, 0)
 UHUGEINT = pa.decimal256(39, 0)
 _DAYS = (-719_162, 2_932_896)
@@ -20,6 +22,7 @@ _DAYS = (-719_162, 2_932_896)
 _DAY_US = 86_400 * 10**6
 _PER_DAY = {unit: 86_400 * parts for unit, parts in (("s", 1), ("ms", 10**3), ("us", 10**6))}
 _INFINITE = 2**63 - 1
+_INFINITE_DAY = 2**31 - 1
 
 Text = Callable[[pa.Array], list[str | None]]
 """Values as DuckDB writes them."""
@@ -36,6 +39,23 @@ def texts(database: duckdb.DuckDBPyConnection) -> Text:
             return [row[0] for row in texts_of_values.fetchall()]
 
     return text
+
+
+def has(kind: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is one of some, at any depth."""
+    if is_such(kind):
+        return True
+    if pt.is_map(kind):
+        return has(kind.key_type, is_such) or has(kind.item_type, is_such)
+    return pt.is_nested(kind) and any(has(kind.field(n).type, is_such) for n in range(kind.num_fields))
+
+
+def unfit(name: str, kind: pa.DataType, why: str) -> UserError:
+    """The error of a column with a value that a format does not have."""
+    return UserError(
+        f"the column {name[:100]!r}, of type {str(kind)[:200]}, cannot be written: {why[:500]}",
+        fix="Make text of it: CAST(... AS VARCHAR)",
+    )
 
 
 def exact(array: pa.Array, text: Text) -> pa.Array:
@@ -55,12 +75,12 @@ def exact(array: pa.Array, text: Text) -> pa.Array:
     if not pt.is_nested(kind):
         return array
     buffer_count, children = _parts(array)
-    made = [exact(child, text) for child in children]
+    exact_children = [exact(child, text) for child in children]
     return pa.Array.from_buffers(
-        _type_of(kind, [child.type for child in made]),
+        _type_of(kind, [child.type for child in exact_children]),
         len(array),
         array.buffers()[:buffer_count],
-        children=made,
+        children=exact_children,
     )
 
 
@@ -122,7 +142,7 @@ def values(array: pa.Array, text: Text) -> list[Any]:
         ends = _offsets(array)
         converted = [columns[0][first:last] for first, last in pairwise(ends)]
     valid = array.is_valid().to_pylist()
-    return [each if is_there else None for each, is_there in zip(converted, valid, strict=True)]
+    return [value if is_valid else None for value, is_valid in zip(converted, valid, strict=True)]
 
 
 def _offsets(array: pa.Array) -> Sequence[int]:
@@ -140,9 +160,9 @@ def _leaves(array: pa.Array, text: Text) -> list[Any]:
         return _usual(array)
     written = iter(text(array.filter(odd)))
     if pt.is_timestamp(array.type) and array.type.unit == "ns":
-        written = (each and each.replace(" ", "T") for each in written)
+        written = (value and value.replace(" ", "T") for value in written)
     usual = _usual(pc.if_else(odd, pa.scalar(None, array.type), array))
-    return [next(written) if is_odd else each for is_odd, each in zip(odd.to_pylist(), usual, strict=True)]
+    return [next(written) if is_odd else value for is_odd, value in zip(odd.to_pylist(), usual, strict=True)]
 
 
 def _usual(array: pa.Array) -> list[Any]:
@@ -169,6 +189,25 @@ def _odd_values(array: pa.Array) -> pa.Array | None:
         day = _PER_DAY[kind.unit]
         return _out_of_range(whole, _DAYS[0] * day, (_DAYS[1] + 1) * day - 1)
     return None
+
+
+def lacking_time(array: pa.Array) -> str | None:
+    """Which times an array has that Arrow lacks, and other readers take for another one; None: none."""
+    kind = array.type
+    if pt.is_nested(kind):
+        return next(
+            (lacking for part in _parts(array)[1] if (lacking := lacking_time(part)) is not None), None
+        )
+    if pt.is_time64(kind):
+        beyond, lacking = array.view(pa.int64()), "it has the time 24:00:00"
+        last = _DAY_US * (1_000 if kind.unit == "ns" else 1) - 1
+    elif pt.is_date32(kind):
+        beyond, last, lacking = array.view(pa.int32()), _INFINITE_DAY - 1, "it has an infinite date"
+    elif pt.is_timestamp(kind):
+        beyond, last, lacking = array.view(pa.int64()), _INFINITE - 1, "it has an infinite time"
+    else:
+        return None
+    return lacking if pc.any(_out_of_range(beyond, -last, last)).as_py() else None
 
 
 def _out_of_range(numbers: pa.Array, least: int, most: int) -> pa.Array:

@@ -170,12 +170,14 @@ def land(
         return None
     for dataset_id, state_id, room in connection.execute(HOLD, [dataset_ids]).fetchall():
         frames = [file.state for file in files[dataset_id]]
-        if any(each is None or each.state_id != state_id for each in frames):
+        if any(state_frame is None or state_frame.state_id != state_id for state_frame in frames):
             return dataset_id  # type: ignore[no-any-return]
-        present = [each for each in frames if each is not None]
-        merge(connection, tenant_id, dataset_id, room, [each.packed for each in present])
-        if rows_are_new and any(each.windows for each in present):
-            window_buckets.land(connection, tenant_id, dataset_id, [each.windows for each in present])
+        present = [state_frame for state_frame in frames if state_frame is not None]
+        merge(connection, tenant_id, dataset_id, room, [state_frame.packed for state_frame in present])
+        if rows_are_new and any(state_frame.windows for state_frame in present):
+            window_buckets.land(
+                connection, tenant_id, dataset_id, [state_frame.windows for state_frame in present]
+            )
     return None
 
 
@@ -210,7 +212,7 @@ def forget(connection: postgres.Connection, dataset_id: UUID, places: Sequence[t
 
 def _newest_of(frames: Iterable[bytes]) -> pa.Table:
     """The newest event per key in frames."""
-    tables = [unpacked(each) for each in frames]
+    tables = [unpacked(content) for content in frames]
     if len(tables) == 1:
         return tables[0]
     every = pa.concat_tables(tables).combine_chunks()

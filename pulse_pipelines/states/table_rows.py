@@ -29,7 +29,7 @@ def files(tenant: Tenant, dataset: Dataset, location: str) -> list[FileScanTask]
     with readable.damage_explained(location):
         table = iceberg.load_table((tenant.namespace, dataset.slug), location)
         tasks = list(table.scan().plan_files())
-    if any(each.delete_files for each in tasks):
+    if any(task.delete_files for task in tasks):
         raise Terminal(
             "another engine wrote delete files into the table",
             fix="Compact it (pulse upkeep), then declare the state again",

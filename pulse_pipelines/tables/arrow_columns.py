@@ -188,7 +188,7 @@ def timestamps(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str
             moment = None
         converted.append(moment)
     filler = EARLIEST if required else None  # a required column takes no null
-    return pa.array([filler if each is None else each for each in converted], TIMESTAMP)
+    return pa.array([filler if value is None else value for value in converted], TIMESTAMP)
 
 
 def refuse_untimely(
@@ -244,11 +244,11 @@ def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Ar
         if not nested and data.keys() <= names and _FLOATS.issuperset([type(get(name)) for name in doubles]):
             texts.append(None)
             continue
-        rest = {key: value for key, value in data.items() if key not in names}
+        undeclared = {key: value for key, value in data.items() if key not in names}
         for column in partial:
             if remainder := untyped_parts(get(column.field), column.type):
-                rest[column.field] = remainder
-        texts.append(json_text(rest) if rest else None)
+                undeclared[column.field] = remainder
+        texts.append(json_text(undeclared) if undeclared else None)
     return pa.array(texts, pa.string())
 
 
@@ -263,11 +263,11 @@ def untyped_parts(value: Any, kind: FieldType) -> Any:
         return value if type(value) is int and float(value) != value else None
     if kind.kind is Kind.STRUCT and type(value) is dict:
         declared = dict(kind.fields)
-        rest = {key: item for key, item in value.items() if key not in declared}
+        undeclared = {key: item for key, item in value.items() if key not in declared}
         for key, member in kind.fields:
             if remainder := untyped_parts(value.get(key), member):
-                rest[key] = remainder
-        return rest
+                undeclared[key] = remainder
+        return undeclared
     if kind.kind is Kind.LIST and type(value) is list and kind.item is not None:
         remainders = [untyped_parts(item, kind.item) for item in value]
         return remainders if any(remainders) else None

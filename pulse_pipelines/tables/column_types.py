@@ -91,5 +91,7 @@ SCALARS: dict[Kind, ColumnType] = {
         lambda value: True,
     ),
 }
-ICEBERG = {each.arrow: each.iceberg for kind, each in SCALARS.items() if kind is not Kind.JSON}
+ICEBERG = {
+    column_type.arrow: column_type.iceberg for kind, column_type in SCALARS.items() if kind is not Kind.JSON
+}
 """Iceberg types by Arrow type."""

@@ -131,7 +131,7 @@ def _ids(field: pa.Field) -> Shape:
     number = (field.metadata or {}).get(PYARROW_PARQUET_FIELD_ID_KEY)
     if number is None:
         raise Unfit("a file has columns without field ids")
-    return (int(number), tuple(_ids(each) for each in children(field.type)))
+    return (int(number), tuple(_ids(child) for child in children(field.type)))
 
 
 def children(kind: pa.DataType) -> list[pa.Field]:
@@ -280,7 +280,7 @@ def _data_file(
         dict(zip((column[0] for column in file_shape[1]), leaves, strict=True)),
     )
     bound_texts(statistics)
-    made = DataFile.from_args(
+    data_file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
@@ -291,10 +291,10 @@ def _data_file(
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
-    made.spec_id = like.spec_id
-    return made
+    data_file.spec_id = like.spec_id
+    return data_file
 
 
 def _leaves(field: Shape) -> list[int]:
     number, within = field
-    return [leaf for each in within for leaf in _leaves(each)] or [number]
+    return [leaf for child in within for leaf in _leaves(child)] or [number]

@@ -118,7 +118,7 @@ def by_partition(positions: Positions) -> dict[int, list[int]]:
     ascending = np.sort(positions)
     partitions = ascending >> _PARTITION_SHIFT
     offsets = ascending - (partitions << _PARTITION_SHIFT)
-    return {int(each): offsets[partitions == each].tolist() for each in np.unique(partitions)}
+    return {int(partition): offsets[partitions == partition].tolist() for partition in np.unique(partitions)}
 
 
 def ends(positions: Positions) -> list[int]:

@@ -136,9 +136,9 @@ def unpack(packed: bytes) -> Iterator[bytes]:
 def messages(packed: bytes) -> Iterator[Message]:
     """The messages of an object whose payloads are JSON. Raises OSError: it is damaged."""
     for line in unpack(packed):
-        head, event, rest = line.partition(_EVENT)
+        head, event, payload = line.partition(_EVENT)
         if event:
-            yield _message(orjson.loads(head + b"}"), rest[:-2])
+            yield _message(orjson.loads(head + b"}"), payload[:-2])
 
 
 def find(packed: bytes, partition: int, offset: int) -> Message | None:
@@ -151,11 +151,11 @@ def find(packed: bytes, partition: int, offset: int) -> Message | None:
 def message(line: bytes, select: Callable[[bytes], bool]) -> Message | None:
     """The message of a line; None if its payload is JSON and not `select`, which is called before decoding,
     with the payload and the end of the line."""
-    head, event, rest = line.partition(_EVENT)
+    head, event, payload = line.partition(_EVENT)
     if not event:
         origin = orjson.loads(line)
         return _message(origin, base64.b64decode(origin["bytes"]))
-    return _message(orjson.loads(head + b"}"), rest[:-2]) if select(rest) else None
+    return _message(orjson.loads(head + b"}"), payload[:-2]) if select(payload) else None
 
 
 def _message(origin: dict[str, int], payload: bytes) -> Message:

@@ -83,7 +83,7 @@ class ReachableFiles:
         snapshots = [s for s in document.get("snapshots", ()) if s["snapshot-id"] not in covered]
         reached = {snapshot["manifest-list"] for snapshot in snapshots}
         for part in ("statistics", "partition-statistics"):
-            reached |= {each["statistics-path"] for each in document.get(part, ())}
+            reached |= {file["statistics-path"] for file in document.get(part, ())}
         manifests: dict[str, ManifestFile] = {}
         for snapshot in snapshots if self._store else _uncovered(snapshots):
             for manifest in self._list(self._inside(snapshot["manifest-list"]), bool(covered)):

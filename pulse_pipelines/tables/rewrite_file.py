@@ -131,12 +131,12 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
 
     A number is a double, and an integer that it cannot hold becomes the nearest; `_extra` keeps its digits.
     """
-    rest = widened.rest(batch, schema)
+    extra = widened.extra_column(batch, schema)
     arrays = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
-        if field.name == widened.EXTRA and rest is not None:
-            arrays.append(rest.cast(field.type))
+        if field.name == widened.EXTRA and extra is not None:
+            arrays.append(extra.cast(field.type))
         elif index < 0:
             arrays.append(pa.nulls(batch.num_rows, field.type))
         else:

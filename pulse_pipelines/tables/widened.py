@@ -18,7 +18,7 @@ EXACT = 2**53
 """A double holds each integer up to it."""
 
 
-def rest(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Array | None:
+def extra_column(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Array | None:
     """The column `_extra` of rows that are cast to a schema; None if the cast changes nothing of it."""
     place = batch.schema.get_field_index(EXTRA)
     rounded = [
@@ -74,5 +74,5 @@ def _joined(before: Any, digits: Any) -> Any:
     if isinstance(before, dict) and isinstance(digits, dict):
         return before | {name: _joined(before.get(name), value) for name, value in digits.items()}
     if isinstance(before, list) and isinstance(digits, list):
-        return [_joined(one, more) for one, more in zip(before, digits, strict=True)]
+        return [_joined(item, more) for item, more in zip(before, digits, strict=True)]
     return before if digits is None else digits

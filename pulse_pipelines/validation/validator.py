@@ -166,7 +166,7 @@ class Validator:
         documents = {document for dataset in self.scope.datasets for document in dataset.documents.values()}
         costs = [cost_of(document) for document in documents]
         nanoseconds = INLINE_SECONDS * 1e9
-        event, byte = (max(each, default=0) for each in ((c.event for c in costs), (c.byte for c in costs)))
+        event, byte = (max(cost, default=0) for cost in ((c.event for c in costs), (c.byte for c in costs)))
         return event / nanoseconds, byte / nanoseconds
 
     @cached_property

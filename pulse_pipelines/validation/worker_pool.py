@@ -77,8 +77,8 @@ class ValidatorPool:
         finally:
             self._idle.put(worker)
         if answer is None:
-            much = f"{memory_bytes >> 20} MB of memory" if ended == -signal.SIGABRT else f"{seconds:g} s"
-            detail = f"judging it by the dataset's schema takes more than {much}"
+            limit = f"{memory_bytes >> 20} MB of memory" if ended == -signal.SIGABRT else f"{seconds:g} s"
+            detail = f"judging it by the dataset's schema takes more than {limit}"
             return Rejected(Reason.TOO_EXPENSIVE, detail, "/data"), seconds
         took, verdict = orjson.loads(answer)
         if verdict is None:
@@ -94,11 +94,11 @@ class ValidatorPool:
 
 class _Worker:
     def __init__(self) -> None:
-        self._connection, theirs = Pipe()
-        with theirs:
+        self._connection, child_end = Pipe()
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", __name__, str(child_end.fileno())],
+                pass_fds=[child_end.fileno()],
                 # On an executor Spark has put Pulse on `sys.path`, which a new Python does not inherit.
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )

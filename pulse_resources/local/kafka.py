@@ -38,7 +38,8 @@ _SCRAM_LOGIN = (
     'username="{user}" password="{password}";'
 )
 _CREDENTIAL = "name={user},password={password}"
-# Small index files: each partition of each tenant preallocates two per segment.
+# Small index files: each partition of each tenant preallocates two per segment. An idle controller writes a
+# record of its own twice a second by default.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -74,6 +75,7 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+metadata.max.idle.interval.ms=10000
 """
 _TLS = """\
 listener.name.inside.ssl.keystore.type=PEM

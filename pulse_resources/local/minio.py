@@ -64,8 +64,8 @@ def _setup(
 
 def external(settings: Settings) -> Service:
     endpoint = settings.object_store.endpoint
-    scheme, _, rest = endpoint.partition("://")
-    host = rest.split("/")[0]
+    scheme, _, address = endpoint.partition("://")
+    host = address.split("/")[0]
     if ":" not in host:
         host += ":443" if scheme == "https" else ":80"
     return Service("minio", endpoint, listens(host), prepare=True, external=True)

@@ -58,11 +58,11 @@ def choose(preferred: int, in_use: Collection[int]) -> int:
     return preferred if preferred not in in_use and is_free(preferred) else choose_any(in_use)
 
 
-def choose_any(others: Collection[int]) -> int:
+def choose_any(excluded: Collection[int]) -> int:
     """Choose a free port below the ephemeral range: no client takes it while its service restarts."""
     candidates = range(_LOWEST, _ephemeral_start())
     for port in random.sample(candidates, len(candidates)):
-        if port not in others and is_free(port):
+        if port not in excluded and is_free(port):
             return port
     raise Terminal(f"No free TCP port between {candidates.start} and {candidates.stop}")
 

@@ -93,12 +93,12 @@ def family(root: ProcessId, processes: dict[int, Process]) -> set[int]:
 
 def living(ids: Iterable[ProcessId]) -> set[int]:
     """Processes among `ids` that still run; a number that another process or thread has now is none."""
-    return {each.pid for each in ids if each.alive()}
+    return {process.pid for process in ids if process.alive()}
 
 
 def marked(mark: str) -> set[int]:
     """Living processes with the mark of a stack in their environment."""
-    return {pid for pid, found in _marks() if found == mark}
+    return {pid for pid, process_mark in _marks() if process_mark == mark}
 
 
 def marks() -> set[str]:
@@ -131,8 +131,8 @@ def share_port(pids: Iterable[int], port: int) -> bool:
     files = {file for pid in pids for file in _open_files(pid)}
     listeners = _listeners(port)
     addresses = {address for inode, address in listeners.items() if f"socket:[{inode}]" in files}
-    others = {address for inode, address in listeners.items() if f"socket:[{inode}]" not in files}
-    return not addresses.isdisjoint(others)
+    foreign_addresses = {address for inode, address in listeners.items() if f"socket:[{inode}]" not in files}
+    return not addresses.isdisjoint(foreign_addresses)
 
 
 def _listeners(port: int) -> dict[str, str]:

@@ -108,8 +108,8 @@ def check_tls(layout: Layout) -> None:
 def _kafka_mechanism(layout: Layout) -> str:
     """SCRAM; data that an earlier version formatted has no credentials for it.
 
-    Each client hashes the password 4,096 times per connection, three times as long with SHA-512. The password is
-    random, so no number of hashes makes it harder to guess.
+    Each client hashes the password 4,096 times per connection, three times as long with SHA-512. The password
+    is random, so no number of hashes makes it harder to guess.
     """
     return "PLAIN" if (layout.home / "kafka" / "data").exists() else "SCRAM-SHA-256"
 

@@ -234,7 +234,7 @@ class Runner(threading.Thread):
             return
         main = self._main
         before = processes.family(main, processes.table())
-        members = [each for each in map(processes.ProcessId.of, before) if each]
+        members = [member for member in map(processes.ProcessId.of, before) if member]
         processes.end(
             lambda: processes.living(members) | processes.family(main, processes.table()),
             self.service.stop_signal,

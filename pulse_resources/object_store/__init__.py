@@ -115,7 +115,7 @@ def pages(prefix: str, key: StoreKey) -> Iterator[list[str]]:
         for page in listing.paginate(
             Bucket=bucket, Prefix=f"{name}/", PaginationConfig={"PageSize": DELETES}
         ):
-            yield [f"s3://{bucket}/{each['Key']}" for each in page.get("Contents", ())]
+            yield [f"s3://{bucket}/{entry['Key']}" for entry in page.get("Contents", ())]
     except (BotoCoreError, ClientError) as error:
         raise OSError(f"cannot list objects: {error}") from error
 
@@ -136,7 +136,7 @@ def aged(prefix: str, min_age: timedelta) -> list[Object]:
     if not min_age:
         return list(listed(prefix))
     newest = store_time() - min_age
-    return [each for each in listed(prefix) if each.modified <= newest]
+    return [stored_object for stored_object in listed(prefix) if stored_object.modified <= newest]
 
 
 def store_time() -> datetime:
@@ -149,7 +149,7 @@ def store_time() -> datetime:
     with file_system().open_output_stream(key(f"{folder}/clock"), compression=None) as sink:
         sink.write(b"its LastModified is what upkeep compares ages with\n")
     (clock,) = [
-        each for each in listed(folder) if each.name == "clock"
+        stored_object for stored_object in listed(folder) if stored_object.name == "clock"
     ]  # from a listing, as the times it is compared with
     return clock.modified
 

@@ -43,7 +43,7 @@ def client(
     from botocore.config import Config
 
     with _making:
-        made = _session().create_client(
+        s3 = _session().create_client(
             "s3",
             region_name=region,
             endpoint_url=endpoint,
@@ -59,8 +59,8 @@ def client(
                 s3={"addressing_style": "path" if endpoint else "auto"},
             ),
         )
-    made.meta.events.register(page_sizes.EVENT, page_sizes.take_sizes)
-    return made
+    s3.meta.events.register(page_sizes.EVENT, page_sizes.take_sizes)
+    return s3
 
 
 def _forget_parent() -> None:

@@ -72,7 +72,7 @@ def explain_errors(error: ValidationError) -> Iterator[tuple[str, str, str]]:
 
 def explained(error: ValidationError) -> str:
     """Names invalid settings by their environment variables, with the reasons, but never their values."""
-    return "; ".join(f"{name}: {said}" for _, name, said in explain_errors(error))
+    return "; ".join(f"{name}: {problem}" for _, name, problem in explain_errors(error))
 
 
 def not_json(error: str) -> str:
@@ -80,7 +80,9 @@ def not_json(error: str) -> str:
     section = re.search(r'field "(\w+)"', error)
     name = f"{PREFIX}{section[1]}".upper() if section else PREFIX
     variables = [
-        each for each in sorted(os.environ) if each.upper() == name or each.upper().startswith(f"{name}__")
+        candidate
+        for candidate in sorted(os.environ)
+        if candidate.upper() == name or candidate.upper().startswith(f"{name}__")
     ]
     return f"{' or '.join(variables) or name} is not what its setting takes"
 

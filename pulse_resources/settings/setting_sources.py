@@ -37,9 +37,10 @@ def in_force() -> list[InForce]:
 
 def _source(section: str, name: str, from_file: dict[str, Any]) -> Source:
     variable_name = variable(section, name)
-    variables = {each.upper() for each in os.environ}
+    variables = {variable_set.upper() for variable_set in os.environ}
     if f"{PREFIX}{section}".upper() in variables or any(
-        each == variable_name or each.startswith(variable_name + BETWEEN) for each in variables
+        variable_set == variable_name or variable_set.startswith(variable_name + BETWEEN)
+        for variable_set in variables
     ):
         return "environment"
     return "file" if name in from_file.get(section, ()) else "default"

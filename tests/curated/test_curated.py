@@ -27,6 +27,7 @@ from pulse_pipelines.curated.daily import DAILY
 from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.run import curate, remove_orphan_files
 from pulse_pipelines.curated.summary import summary
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.moves import evolve
 from pulse_resources import iceberg, postgres, spark
@@ -82,7 +83,7 @@ def test_the_daily_rollup_equals_a_query_of_duckdb(filled: Zone) -> None:
         for name in ("events", "distinct_ids", "types"):
             assert row[name] == expected[name]
         for name in ("first_at", "last_at"):
-            assert row[name] == expected[name].isoformat()
+            assert row[name] == utc_text(expected[name])
         numbers = {summary.pop("column"): summary for summary in row["numbers"]}
         for column, names in (("amount", "abcd"), ("count", "efgh")):
             keys = ("min", "mean", "max", "null_share")

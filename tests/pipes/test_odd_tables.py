@@ -109,6 +109,17 @@ def test_a_named_key_must_equal_the_key_columns_of_a_unique_index(owner: Owner, 
     pipes.create(owner.tenant, definition(PIPE | {"key": ["id"]}))
 
 
+def test_a_key_whose_earlier_rows_may_have_nulls_is_refused(owner: Owner, source: Any) -> None:
+    """Since Postgres 18 a column may forbid nulls to new rows alone; a unique index allows many of them."""
+    source.execute("CREATE TABLE planes (line text, seat int NOT NULL, UNIQUE (line, seat))")
+    source.execute("INSERT INTO planes VALUES (NULL, 1), (NULL, 1), ('a', 1)")
+    source.execute("ALTER TABLE planes ADD CONSTRAINT has_line NOT NULL line NOT VALID")
+    of_both = PIPE | {"key": ["line", "seat"]}
+    refused(owner, "no unique index", of_both)
+    source.execute("DELETE FROM planes WHERE line IS NULL; ALTER TABLE planes VALIDATE CONSTRAINT has_line")
+    pipes.create(owner.tenant, definition(of_both))
+
+
 @pytest.mark.parametrize("mode", [PIPE, BY_CURSOR, PIPE | {"mode": "changes"}])
 @pytest.mark.sample(1)
 def test_a_table_with_children_is_refused(owner: Owner, source: Any, mode: dict[str, Any]) -> None:
@@ -295,6 +306,22 @@ def test_a_pipe_reads_a_table_with_a_changed_partition_whole(owner: Owner, sourc
     twice = {row["tail"]: row["twice"] for row in latest(owner).values()}
     assert twice == dict(source.execute("SELECT tail, twice FROM planes").fetchall())
     source.execute("CREATE TABLE last PARTITION OF planes FOR VALUES FROM (200) TO (300); TRUNCATE last")
+    assert not bring(owner).is_full
+
+
+def test_a_partitioned_table_that_takes_the_name_of_another_is_read_whole(owner: Owner, source: Any) -> None:
+    """Also if it had its partitions when the other one was last read, as one that is filled beforehand."""
+    for table in ("planes", "filled"):
+        columns = "tail text, at int, PRIMARY KEY (tail, at)"
+        source.execute(f"CREATE TABLE {table} ({columns}) PARTITION BY RANGE (at)")
+        source.execute(f"CREATE TABLE {table}_all PARTITION OF {table} FOR VALUES FROM (0) TO (1000)")
+    source.execute("INSERT INTO planes VALUES ('N1', 100); INSERT INTO filled VALUES ('N1', 100), ('N2', 5)")
+    pipes.create(owner.tenant, definition(BY_CURSOR))
+    bring(owner)
+    assert not bring(owner).is_full
+    source.execute("ALTER TABLE planes RENAME TO old; ALTER TABLE filled RENAME TO planes")
+    assert bring(owner).is_full
+    assert {row["tail"] for row in latest(owner).values()} == {"N1", "N2"}
     assert not bring(owner).is_full
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.sql import ask, processes
 
-from pulse_pipelines.query.formats import ARROW, CSV, PARQUET
+from pulse_pipelines.query.formats import ARROW, CSV, JSON, PARQUET
 from pulse_pipelines.sql.processes import Processes
 from pulse_resources.errors import UserError
 
@@ -123,6 +123,56 @@ def test_a_number_of_39_digits_is_named_with_its_column(made: Processes, media_t
         assert len(json.loads(ask(made, f'SELECT {expression} AS "sum"'))["rows"]) == 1
     for expression in (f"{'9' * 38}::HUGEINT", "340282366920938463463374607431768211455::UHUGEINT", "sum(1)"):
         assert ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
+
+
+@pytest.mark.parametrize("media_type", [ARROW, PARQUET])
+def test_a_time_that_arrow_lacks_is_named_with_its_column(made: Processes, media_type: str) -> None:
+    """Readers take the infinite ones for days in distant years, and 24:00 for the midnight before."""
+    for value, why in (
+        ("'infinity'::DATE", "infinite"),
+        ("'-infinity'::TIMESTAMP", "infinite"),
+        ("'infinity'::TIMESTAMPTZ", "infinite"),
+        ("'-infinity'::TIMESTAMP_MS", "infinite"),
+        ("[NULL, {'a': MAP {'k': 'infinity'::TIMESTAMP_NS}}]", "infinite"),
+        ("'24:00:00'::TIME", "24:00:00"),
+        ("{'a': ['24:00:00'::TIME]}", "24:00:00"),
+    ):
+        with pytest.raises(UserError, match=rf"the column 'until', of type .*: .*{why}") as refused:
+            ask(made, f'SELECT {value} AS "until" FROM range(3)', media_type=media_type)
+        assert "CAST" in str(refused.value)
+    beyond = """SELECT DATE '200000-01-01' AS day, ['23:59:59.999999'::TIME] AS time,
+        TIMESTAMP '290000-01-01 00:00:00' AS moment, NULL::DATE AS none, 'infinity'::DATE::VARCHAR AS text"""
+    assert ask(made, beyond, media_type=media_type)
+
+
+@pytest.mark.parametrize("media_type", [JSON, CSV, ARROW])
+def test_an_interval_of_more_hours_than_arrow_holds_is_named_with_its_column(
+    made: Processes, media_type: str
+) -> None:
+    """Arrow has its time in nanoseconds, of 292 years: DuckDB makes another interval of more, silently."""
+    summed = "SELECT to_hours(sum(23)::INTEGER) AS waited FROM range(120_000)"
+    nested = "SELECT {'a': [MAP {'k': INTERVAL '-3000000 hours'}]} AS waited, 1 AS \"a\", 2 AS \"a_1\""
+    for sql in (summed, nested, f"WITH w AS ({summed}) SELECT NULL AS n, * FROM w; -- the end"):
+        with pytest.raises(UserError, match=r"the column 'waited', of type .*: .* 292 years") as refused:
+            ask(made, sql, media_type=media_type)
+        assert "CAST" in str(refused.value)
+    text = f"SELECT CAST(waited AS VARCHAR) AS waited FROM ({summed})"
+    assert json.loads(ask(made, text))["rows"] == [{"waited": "2760000:00:00"}]
+
+
+def test_intervals_that_arrow_holds_are_as_they_were(made: Processes) -> None:
+    sql = """
+        SELECT CASE WHEN n % 7 = 3 THEN NULL ELSE to_hours(n * 2500) END AS waited, n AS "N",
+            {'i': [to_years(n::INTEGER), NULL], 'u': union_value(i := to_days(-n::INTEGER))} AS "n of"
+        FROM (SELECT range AS n FROM range(1_000)) ORDER BY n DESC"""
+    rows = json.loads(ask(made, sql))["rows"]
+    assert [row["N"] for row in rows] == list(range(999, -1, -1))
+    assert rows[0]["waited"] == "2497500:00:00"
+    assert rows[-2] == {"waited": "2500:00:00", "N": 1, "n of": {"i": ["1 year", None], "u": "-1 day"}}
+    assert rows[-4]["waited"] is None
+    twice = "SELECT INTERVAL 1 DAY AS i, 1 AS i"
+    with pytest.raises(UserError, match="two columns of the result are called 'i'"):
+        ask(made, twice)
 
 
 @pytest.mark.parametrize("expression", ["1::VARIANT", "[" * 100 + "1" + "]" * 100])

@@ -16,6 +16,7 @@ from pulse_pipelines.curated import rollups
 from pulse_pipelines.curated.due import Due, due_days
 from pulse_pipelines.curated.run import CurateResult, curate
 from pulse_pipelines.curated.sqlfile import TeamRollup
+from pulse_pipelines.domain.moments import utc_text
 from pulse_pipelines.query import duckdb_pool
 from pulse_resources import iceberg, postgres, spark
 from pulse_resources.settings import Settings
@@ -124,5 +125,9 @@ def visit(at: str, *, dataset: str = "visits", **data: Any) -> bytes:
 
 
 def plain(rows: Sequence[dict[str, Any]]) -> Any:
-    """Rows of a table as they are served: times as text."""
-    return json.loads(json.dumps(rows, default=lambda value: value.isoformat()))
+    """Rows of a table as they are served: days and moments as text."""
+
+    def text(value: date) -> str:
+        return utc_text(value) if isinstance(value, datetime) else value.isoformat()
+
+    return json.loads(json.dumps(rows, default=text))

@@ -64,12 +64,13 @@ _BOUND = re.compile(
     r"^\s*(?:async )?(?:def|class) (?P<defined>\w+)"
     r"|(?:^\s*|[(,*] ?)(?P<annotated>\w+): (?=\S)"
     r"|^\s*(?:\w+: [^=]+ )?(?P<targets>\(?\*?\w+(?:, \*?\w+)*,?\)?) [-+*/|&]?=(?!=)"
-    r"|^\s*(?:async )?for (?P<items>[\w, ()*]+) in .*[:(\[{]$"
+    r"|\bfor (?P<items>[\w, ()*]+?) in\b"
     r"|\bas (?P<alias>\w+|\([\w, ]+\))[:,)]"
     r"|\b(?P<walrus>\w+) :="
     r"|\blambda (?P<arguments>[\w, *=]*):",
     re.MULTILINE,
 )
+_BOUND_IN_TEXT = re.compile(r"\bfor [(*]*\w+(?:\)*, [(*]*\w+)*\)* in\b")
 _CLASS = re.compile(r"^class (\w+)|^([A-Z][a-z]\w*) = ", re.MULTILINE)
 _PACKED = re.compile(r"(?<=[(,\s])\*[(\[](?![^()\[\]]* for )(?=[^()\[\]]*,)")
 
@@ -110,7 +111,10 @@ def _texts_and_code(source: str) -> Iterator[str]:
 
 
 def _blanked(match: re.Match[str]) -> str:
-    return '""' + "\n" * match[0].count("\n")
+    """Nothing of a text, except the names that comprehensions within an f-string bind."""
+    is_formatted = match.string[match.start() - 1 : match.start()] == "f"
+    bound = _BOUND_IN_TEXT.findall(match[0]) if is_formatted else ()
+    return " ".join(['""', *bound]) + "\n" * match[0].count("\n")
 
 
 def _names(path: str, code: str) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ async def _collect(attacker: Attacker, body: bytes, connections: int = 4, **head
 async def _trickle(attacker: Attacker) -> None:
     head = wire.request("POST", "/v1/collect", attacker.key("collect"), b"", content_length="100000")
 
-    async def one() -> None:
+    async def send_slowly() -> None:
         link = await Link.to(attacker.target.api, SOURCE)
         link.send(head)
         answered = asyncio.create_task(attacker.counted(link))
@@ -38,7 +38,7 @@ async def _trickle(attacker: Attacker) -> None:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(SLOW):
-            group.create_task(one())
+            group.create_task(send_slowly())
 
 
 async def _no_key(attacker: Attacker) -> None:

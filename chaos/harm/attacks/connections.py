@@ -4,13 +4,14 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from chaos.harm import wire
 from chaos.harm.attack import OPEN, SOURCE, Attack, Attacker, may
 from chaos.harm.wire import Link
 
 HEADS = 1_005
+ADDRESSES = 100
 READERS = 200
 PIPELINED = 64
 PIECES = 1_000_000
@@ -20,10 +21,20 @@ SMALL = 4_096
 
 
 async def _half_heads(attacker: Attacker) -> None:
-    async def one() -> None:
+    await _send_half_heads(attacker, [SOURCE])
+
+
+async def _half_heads_of_many(attacker: Attacker) -> None:
+    await _send_half_heads(attacker, [f"127.0.1.{number}" for number in range(1, ADDRESSES + 1)])
+
+
+async def _send_half_heads(attacker: Attacker, sources: Sequence[str]) -> None:
+    """Open connections from these addresses in turn, and reconnect."""
+
+    async def hold_half_heads(source: str) -> None:
         while attacker.remaining_s > 0:
             try:
-                link = await Link.to(attacker.target.api, SOURCE)
+                link = await Link.to(attacker.target.api, source)
             except OSError:
                 attacker.counts["refused"] += 1
                 continue
@@ -32,15 +43,15 @@ async def _half_heads(attacker: Attacker) -> None:
             await asyncio.sleep(1.0)  # reconnect, like all others
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(HEADS):
-            group.create_task(one())
+        for number in range(HEADS):
+            group.create_task(hold_half_heads(sources[number % len(sources)]))
 
 
 async def _slow_readers(attacker: Attacker) -> None:
     """Send sixteen requests for large responses and read nothing."""
     loop = asyncio.get_running_loop()
 
-    async def one() -> None:
+    async def request_without_reading() -> None:
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
             connection.setblocking(False)
@@ -52,7 +63,7 @@ async def _slow_readers(attacker: Attacker) -> None:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(READERS):
-            group.create_task(one())
+            group.create_task(request_without_reading())
 
 
 async def _churn(attacker: Attacker) -> None:
@@ -62,7 +73,7 @@ async def _churn(attacker: Attacker) -> None:
 async def _pipelined(attacker: Attacker) -> None:
     many = wire.request("GET", "/v1/usage", attacker.key("read")) * PIPELINED
 
-    async def one() -> None:
+    async def send_pipelined() -> None:
         while attacker.remaining_s > 0:
             link = await Link.to(attacker.target.api, SOURCE)
             answer = await attacker.counted(link, many)
@@ -72,7 +83,7 @@ async def _pipelined(attacker: Attacker) -> None:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(10):
-            group.create_task(one())
+            group.create_task(send_pipelined())
 
 
 async def _unknown_keys(attacker: Attacker) -> None:
@@ -113,6 +124,12 @@ ATTACKS = (
         f"{HEADS:,} half-sent headers, again and again",
         "none",
         _half_heads,
+        may(408, 503, "refused", "closed", "open"),
+    ),
+    Attack(
+        f"{HEADS:,} half-sent headers from {ADDRESSES} addresses",
+        "none",
+        _half_heads_of_many,
         may(408, 503, "refused", "closed", "open"),
     ),
     Attack(f"{READERS} who read no answer", "none", _slow_readers, may("open")),

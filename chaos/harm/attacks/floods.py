@@ -29,8 +29,8 @@ def _event(valid: bool, dataset: str = DATASET, at: str = "2026-11-19T10:00:00Z"
 
 
 def _bodies(events: int, dataset: str = DATASET, *, valid: bool = True) -> Iterator[bytes]:
-    made = [b"\n".join(_event(valid, dataset) for _ in range(events)) for _ in range(BODIES)]
-    return itertools.cycle(made)
+    bodies = [b"\n".join(_event(valid, dataset) for _ in range(events)) for _ in range(BODIES)]
+    return itertools.cycle(bodies)
 
 
 async def _saturating(attacker: Attacker) -> None:

@@ -34,7 +34,7 @@ async def _children(attacker: Attacker) -> None:
     child = await issued(first["key"])
     grandchild = await issued(child["key"])
     await attacker.ask("DELETE", f"{PATH}/{first['key_id']}", "manage")
-    requests = [wire.request("GET", PATH, each["key"]) for each in (first, child, grandchild)]
+    requests = [wire.request("GET", PATH, key["key"]) for key in (first, child, grandchild)]
     attacker.counts.clear()
     await attacker.flood(itertools.cycle(requests), 8)
 

@@ -114,32 +114,32 @@ async def _query(attacker: Attacker) -> None:
     await attacker.flood(itertools.cycle(requests), AT_ONCE)
 
 
-def _widen(tenant: Tenant, *others: Tenant) -> None:
+def _widen(tenant: Tenant, *other_tenants: Tenant) -> None:
     """A table, and a metadata file of it that has 100,000 columns, and names other tenants."""
     external.create(tenant, load_settings().lake.linked_url)
     current = metadata.read(tenant, catalog.location(tenant, (NAMESPACE,), external.TABLE[1]))
     document = current.document()
     fields = [{"id": n, "name": f"c{n}", "required": False, "type": "long"} for n in range(1, COLUMNS)]
     document |= {"schemas": [{"type": "struct", "schema-id": 0, "fields": fields}], "last-column-id": COLUMNS}
-    document["properties"] |= {OTHERS: " ".join(other.slug for other in others)}
+    document["properties"] |= {OTHERS: " ".join(other.slug for other in other_tenants)}
     object_store.put(f"{current.location}/metadata/{WIDE}", orjson.dumps(document))
 
 
 def _widen_three(tenant: Tenant) -> None:
     """Such a table of this tenant, and of two new ones."""
-    others = [batches.make_tenant(with_states=False) for _ in range(2)]
-    for other in others:
-        _widen(other)
-    _widen(tenant, *others)
+    new_tenants = [batches.make_tenant(with_states=False) for _ in range(2)]
+    for new_tenant in new_tenants:
+        _widen(new_tenant)
+    _widen(tenant, *new_tenants)
 
 
 async def _register_of_three(attacker: Attacker) -> None:
     """Three tenants register such metadata at the same time, each over several connections."""
     tenant = registry.find_tenant(attacker.target.tenant)
     wide = metadata.read(tenant, _wide(tenant), bypass_cache=True).document()
-    others = [registry.find_tenant(slug) for slug in wide["properties"][OTHERS].split()]
+    other_tenants = [registry.find_tenant(slug) for slug in wide["properties"][OTHERS].split()]
     async with asyncio.TaskGroup() as group:
-        for owner in (tenant, *others):
+        for owner in (tenant, *other_tenants):
             group.create_task(_register(attacker, owner))
 
 

@@ -206,6 +206,18 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._stalled = math.inf
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a request, or for the end of its head: closing it loses nothing."""
+        return self._in_head or self.cycle is None or self.cycle.response_complete
+
+    def give_way(self) -> None:
+        """Close the connection, which is waiting, for another address."""
+        if self._in_head and self._received:
+            self._refuse(refusals.busy("connections", "this address has more connections than others"))
+        else:
+            self.transport.close()
+
     def check_deadlines(self, now: float) -> None:
         """Close the connection if a deadline has passed."""
         if now >= self._stalled or (self.transport.is_closing() and now >= self._deadline):

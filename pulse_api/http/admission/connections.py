@@ -1,7 +1,7 @@
 """Connection limits: number in total and per address, and checks of their deadlines."""
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from typing import Protocol
 
 from pulse_api.http import measures
@@ -17,8 +17,15 @@ CHECK_INTERVAL_S = 1.0
 class BoundedConnection(Protocol):
     """A connection that is counted."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a request, or for the end of its head: closing it loses nothing."""
+
     def check_deadlines(self, now: float) -> None:
         """Close the connection if a deadline has passed."""
+
+    def give_way(self) -> None:
+        """Close the connection, which is waiting, for another address."""
 
 
 class Connections:
@@ -35,9 +42,10 @@ class Connections:
         self.ending = False
         """Whether the server ends: the next answer on a connection is its last."""
         self._most = most
-        self._most_per_address = most_per_address or most
+        self._most_per_address = most_per_address
         self._open: dict[BoundedConnection, str] = {}
-        self._by_address: Counter[str] = Counter()
+        self._by_address: defaultdict[str, dict[BoundedConnection, None]] = defaultdict(dict)
+        """Connections of each address, the oldest first."""
         self.counts_addresses = most_per_address > 0
         """Whether a connection is one client's; behind a proxy, requests of many follow each other on it."""
         self._recent = RecentActivity()
@@ -46,13 +54,14 @@ class Connections:
     def add(self, connection: BoundedConnection, host: str) -> ProblemError | None:
         """Count a connection; beyond a limit it is not counted, and the problem is returned."""
         address = address_of(host)
-        if len(self._open) >= self._most:
-            return refusals.busy("connections", f"there are {self._most:,} connections already")
-        if self._by_address[address] >= self._most_per_address:
+        count = len(self._by_address.get(address, ()))
+        if self.counts_addresses and count >= self._most_per_address:
             detail = f"there are {self._most_per_address:,} connections from this address already"
             return refusals.busy("connections-of-address", detail)
+        if len(self._open) >= self._most and not self._make_room(count):
+            return refusals.busy("connections", f"there are {self._most:,} connections already")
         self._open[connection] = address
-        self._by_address[address] += 1
+        self._by_address[address][connection] = None
         if self.counts_addresses:
             self._recent.opened(address)
         measures.CONNECTIONS.inc()
@@ -66,9 +75,21 @@ class Connections:
         if (address := self._open.pop(connection, None)) is None:
             return
         measures.CONNECTIONS.dec()
-        self._by_address[address] -= 1
+        del self._by_address[address][connection]
         if not self._by_address[address]:
             del self._by_address[address]
+
+    def _make_room(self, count: int) -> bool:
+        """Close the oldest waiting connection of the address with the most, for one that has `count`."""
+        crowd = max(self._by_address.values(), key=len)
+        if not self.counts_addresses or len(crowd) <= count + 1:
+            return False
+        oldest = next((connection for connection in crowd if connection.is_waiting), None)
+        if oldest is None:
+            return False
+        self.remove(oldest)
+        oldest.give_way()
+        return True
 
     def refused(self, connection: BoundedConnection) -> None:
         """Count a refusal for the address of a connection."""

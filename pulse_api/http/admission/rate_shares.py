@@ -86,8 +86,8 @@ class RateShares:
                 by_tenant[tenant_id][kind] = per_second
         shares: dict[BucketKey, float] = {}
         for tenant_id, demand_of_tenant in by_tenant.items():
-            others = rate_shares.exchange(self._process, tenant_id, demand_of_tenant, lifetime)
+            demand_elsewhere = rate_shares.exchange(self._process, tenant_id, demand_of_tenant, lifetime)
             for kind, per_second in demand_of_tenant.items():
                 rate = demand[tenant_id, kind][1]
-                shares[tenant_id, kind] = part(rate, per_second, others[kind]) / rate
+                shares[tenant_id, kind] = part(rate, per_second, demand_elsewhere[kind]) / rate
         self._rates.share(shares, 1 / processes)

@@ -95,7 +95,7 @@ def _gunzip(body: bytes, limits: ApiSettings) -> bytes:
     most = _most(body, limits)
     parts: list[bytes] = []
     members = size = at = 0
-    rest = memoryview(body)
+    view = memoryview(body)
     while at < len(body):
         members += 1
         if members > limits.max_events:
@@ -109,7 +109,7 @@ def _gunzip(body: bytes, limits: ApiSettings) -> bytes:
             raise EOFError("something follows it")
         member = zlib.decompressobj(GZIP_WINDOW)
         while not member.eof:
-            piece = rest[at : at + GZIP_PIECE]
+            piece = view[at : at + GZIP_PIECE]
             if not piece:
                 raise EOFError("it ends too early")
             part = member.decompress(piece, most + 1 - size)

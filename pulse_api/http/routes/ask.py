@@ -132,7 +132,7 @@ def list_questions(
 ) -> QuestionList:
     """The tenant's questions, the latest first: who asked, what ran for it, and what it took."""
     questions = record.questions(principal.tenant, limit)
-    return QuestionList(questions=[QuestionInfo(**vars(each)) for each in questions])
+    return QuestionList(questions=[QuestionInfo(**vars(question)) for question in questions])
 
 
 @meanings.get(

@@ -78,7 +78,7 @@ async def push_entities(request: Request, slug: DatasetSlug) -> Response:
     opened_part = await state.sync_part(tenant.tenant_id, syncs.begin, tenant, slug, part)
     verdicts = await _verdicts(request, principal, slug, opened_part)
     if verdicts.outgoing or not verdicts.refused:
-        refused = [each["event_id"] for each in verdicts.notable if each["status"] == "refused"]
+        refused = [verdict["event_id"] for verdict in verdicts.notable if verdict["status"] == "refused"]
         await state.sync_part(tenant.tenant_id, syncs.finish, tenant, slug, opened_part, refused)
     return answer(verdicts, "entities")
 

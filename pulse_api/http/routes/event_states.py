@@ -154,7 +154,7 @@ def list_states(
 ) -> Response:
     """The newest event of each key, `limit` keys at a time. A page with fewer keys is the last one."""
     state, newest = declared_states.page(principal.tenant, slug, after, limit)
-    about = described(state).model_dump() | {"state": [_shown(each) for each in newest]}
+    about = described(state).model_dump() | {"state": [_shown(event) for event in newest]}
     return Response(orjson.dumps(about, option=orjson.OPT_UTC_Z), media_type="application/json")
 
 

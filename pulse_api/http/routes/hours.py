@@ -55,14 +55,15 @@ def get_hours(
         as_of=as_of,
         datasets=[
             HoursInfo(
-                dataset=one.dataset,
+                dataset=page.dataset,
                 hours=[
-                    HourInfo.model_validate({"from": hour.start, "events": hour.events}) for hour in one.hours
+                    HourInfo.model_validate({"from": hour.start, "events": hour.events})
+                    for hour in page.hours
                 ],
-                computed_at=one.computed_at,
-                changed_since=one.changed_since,
+                computed_at=page.computed_at,
+                changed_since=page.changed_since,
             )
-            for one in pages
+            for page in pages
         ],
         next_after=next_after,
     )

@@ -30,5 +30,7 @@ def get_connection(principal: LakeReader) -> Connection:
     It holds no key: issue one with the scope `lake:read` for each engine.
     """
     catalog, tenant = load_settings().lake.linked_url, principal.tenant.slug
-    texts = [EngineText(engine=one, paste=written(one, tenant, PLACEHOLDER, catalog)) for one in Engine]
+    texts = [
+        EngineText(engine=engine, paste=written(engine, tenant, PLACEHOLDER, catalog)) for engine in Engine
+    ]
     return Connection(catalog=catalog, placeholder=PLACEHOLDER, engines=texts)

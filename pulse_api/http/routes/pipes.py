@@ -209,8 +209,8 @@ def get_pipe(principal: Reader, pipe: PipeName) -> PipeDetails:
     return PipeDetails(
         **_info(details).model_dump(),
         last_day=Counts(**counts._asdict()),
-        syncs=[described(each) for each in recent_syncs],
-        deliveries=[DeliveryInfo(**asdict(each)) for each in delivered],
+        syncs=[described(sync) for sync in recent_syncs],
+        deliveries=[DeliveryInfo(**asdict(delivery)) for delivery in delivered],
     )
 
 

@@ -216,7 +216,7 @@ async def check_schema(
         largest_event_bytes=examined.bound.max_bytes,
         largest_event_seconds=round(examined.examination.largest_event_seconds, 4),
         limit_seconds=examined.bound.seconds,
-        incompatibilities=None if obstacles is None else [Obstacle(**vars(one)) for one in obstacles],
+        incompatibilities=None if obstacles is None else [Obstacle(**vars(item)) for item in obstacles],
     )
 
 

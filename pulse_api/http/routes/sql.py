@@ -177,7 +177,7 @@ def list_queries(
 ) -> QueryList:
     """The tenant's queries with their outcomes, the latest first."""
     recorded = audit.queries(principal.tenant, limit, running=running)
-    return QueryList(queries=[QueryInfo(**vars(each)) for each in recorded])
+    return QueryList(queries=[QueryInfo(**vars(query)) for query in recorded])
 
 
 @records.delete("/{query_id}", summary="Cancel a query", responses=documented(401, 403, 404, 422, 429, 503))

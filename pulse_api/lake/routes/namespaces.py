@@ -48,8 +48,8 @@ def _drop(request: CatalogRequest) -> Response:
 def _update(request: CatalogRequest) -> Response:
     body = request.json()
     updates, removals = strings(body, "updates"), _removals(body)
-    if both := set(updates) & set(removals):
-        raise refused(422, f"a property is set and removed: {min(both)[:100]}")
+    if repeated := set(updates) & set(removals):
+        raise refused(422, f"a property is set and removed: {min(repeated)[:100]}")
     try:
         changed = namespaces.update(request.caller.tenant, request.namespace, updates, removals, request.once)
     except Repeated:
@@ -59,7 +59,7 @@ def _update(request: CatalogRequest) -> Response:
 
 def _removals(body: dict[str, Any]) -> list[str]:
     names = body.get("removals") or []
-    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+    if not isinstance(names, list) or not all(isinstance(value, str) for value in names):
         raise refused(400, "removals is a list of names")
     return names
 

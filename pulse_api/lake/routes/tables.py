@@ -22,7 +22,7 @@ def _load(request: CatalogRequest) -> Response:
         raise refused(400, "snapshots is all or refs")
     table = tables.load(request.caller.tenant, request.namespace, request.table, may_write=request.may_write)
     etag = table.etag if snapshots == "all" else f'{table.etag[:-1]}-refs"'
-    if etag in (each.strip() for each in request.headers.get("if-none-match", "").split(",")):
+    if etag in (tag.strip() for tag in request.headers.get("if-none-match", "").split(",")):
         return Response(status_code=304, headers={"ETag": etag})
     metadata = table.metadata.content if snapshots == "all" else table.metadata.refs_only()
     return load_result(table, metadata, etag)

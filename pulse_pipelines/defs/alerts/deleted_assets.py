@@ -27,8 +27,8 @@ class DeletedAssets:
     def _is_deleted(self, path: Sequence[str], tags: Mapping[str, str], at: datetime) -> bool:
         match path:
             case ["pipes", name]:
-                made = self._pipes.get((tags.get(PARTITION, ""), name))
-                return made is None or made > at
+                created_at = self._pipes.get((tags.get(PARTITION, ""), name))
+                return created_at is None or created_at > at
             case ["lake", slug] | ["curated", slug, _] if TENANT in tags:
                 return tags[TENANT] not in self._owners_of(slug)
         return False

@@ -57,8 +57,8 @@ class Identity:
         return f"{role}.{ends}.{self._signature(role, str(ends))}"
 
     def _of_session(self, value: str) -> Role | None:
-        name, _, rest = value.partition(".")
-        ends, _, signature = rest.partition(".")
+        name, _, remainder = value.partition(".")
+        ends, _, signature = remainder.partition(".")
         role = next((role for role in self._tokens if role == name), None)
         if role is None or not hmac.compare_digest(_digest(self._signature(role, ends)), _digest(signature)):
             return None

@@ -85,10 +85,10 @@ def _report(context: dg.OpExecutionContext, days: Sequence[Curated]) -> None:
     of_asset: dict[dg.AssetKey, list[Curated]] = defaultdict(list)
     for day in days:
         of_asset[curated_key(day.slug, day.rollup)].append(day)
-    for key, mine in of_asset.items():
-        log_together(context, [_materialization(key, day) for day in mine if day.error is None])
-        problems = [day.error for day in mine if day.error]
-        metadata: dict[str, object] = {"days": len(mine), "failed": len(problems)}
+    for key, asset_days in of_asset.items():
+        log_together(context, [_materialization(key, day) for day in asset_days if day.error is None])
+        problems = [day.error for day in asset_days if day.error]
+        metadata: dict[str, object] = {"days": len(asset_days), "failed": len(problems)}
         if problems:
             metadata["problems"] = dg.MetadataValue.md(_list(problems))
         evaluation = dg.AssetCheckEvaluation(

@@ -27,28 +27,28 @@ def cli_backfill_events(context: dg.SensorEvaluationContext) -> dg.SensorResult 
     if not backfills:
         return dg.SkipReason("no backfill was made by hand since the last look")
     since = max(since, backfills[-1].settled_at)
-    reported |= {made.backfill_id: made.settled_at.isoformat() for made in backfills}
+    reported |= {backfill.backfill_id: backfill.settled_at.isoformat() for backfill in backfills}
     recent = {
         name: at for name, at in reported.items() if datetime.fromisoformat(at) > since - history.OVERLAP
     }
     return dg.SensorResult(
-        asset_events=[_materialization(made) for made in backfills],
+        asset_events=[_materialization(backfill) for backfill in backfills],
         cursor=json.dumps({"since": since.isoformat(), "seen": recent}),
     )
 
 
-def _materialization(made: Made) -> dg.AssetMaterialization:
+def _materialization(backfill: Made) -> dg.AssetMaterialization:
     return dg.AssetMaterialization(
-        asset_key(made.dataset),
-        partition=dg.MultiPartitionKey({"day": str(made.day), "tenant": made.tenant}),
+        asset_key(backfill.dataset),
+        partition=dg.MultiPartitionKey({"day": str(backfill.day), "tenant": backfill.tenant}),
         metadata={
-            "dagster/partition_row_count": made.rows,
-            "backfill": made.backfill_id,
-            "schema_version": made.schema_version,
-            "dead_letters_landed": made.dead_letters_landed,
-            "files": made.files,
-            "bytes": made.bytes,
-            "snapshot_id": str(made.snapshot_id),
+            "dagster/partition_row_count": backfill.rows,
+            "backfill": backfill.backfill_id,
+            "schema_version": backfill.schema_version,
+            "dead_letters_landed": backfill.dead_letters_landed,
+            "files": backfill.files,
+            "bytes": backfill.bytes,
+            "snapshot_id": str(backfill.snapshot_id),
         },
-        tags={"pulse/tenant": made.tenant},
+        tags={"pulse/tenant": backfill.tenant},
     )

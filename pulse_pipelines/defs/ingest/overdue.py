@@ -69,7 +69,7 @@ def publish_dead_letters() -> None:
 )
 def overdue_dead_letters(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     overdue = dead_letter.overdue(PATIENCE_S)
-    waiting = {each.work.tenant for each in failed_work.standing(JOB) if each.backing_off}
+    waiting = {failure.work.tenant for failure in failed_work.standing(JOB) if failure.backing_off}
     overdue_by_tenant = {
         tenant.slug: batches
         for tenant, batches in overdue.items()

@@ -124,7 +124,7 @@ class _Compiler:
                 return _literal(node)
         if node.name in values.SIGNS:
             return self._comparison(node)
-        parts = [self.part(each) for each in node.of]
+        parts = [self.part(operand) for operand in node.of]
         part_values = [part.value for part in parts]
         match node.name:
             case "concat":
@@ -173,7 +173,7 @@ class _Compiler:
         return _Part(kind.kind, sql, values.property_at(path))
 
     def _comparison(self, node: Call) -> _Part:
-        parts = [self.part(each) for each in node.of]
+        parts = [self.part(operand) for operand in node.of]
         for position, (place, other) in enumerate(zip((1, 0), reversed(parts), strict=True)):
             if isinstance(node.of[position], Literal) and not isinstance(node.of[place], Literal):
                 parts[position] = _as_kind(node.of[position], parts[position], other.kind)

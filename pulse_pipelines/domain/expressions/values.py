@@ -63,7 +63,7 @@ def concatenated(of: list[Evaluator]) -> Evaluator:
     """The texts one after the other; None if one is None."""
 
     def value(row: Row) -> str | None:
-        texts = [text_of(each(row)) for each in of]
+        texts = [text_of(evaluate(row)) for evaluate in of]
         return None if None in texts else "".join(map(str, texts))
 
     return value
@@ -76,7 +76,7 @@ def small(of: Evaluator) -> Evaluator:
 
 def first(of: list[Evaluator]) -> Evaluator:
     """The first value that is not None."""
-    return lambda row: next((operand for each in of if (operand := each(row)) is not None), None)
+    return lambda row: next((operand for evaluate in of if (operand := evaluate(row)) is not None), None)
 
 
 def date_of(of: Evaluator) -> Evaluator:

@@ -268,14 +268,14 @@ def _by_place(edges: Iterable[tuple[int, Edge]]) -> Iterator[Place]:
             everywhere[kind].append((times, but, id(child)))
         else:
             named.setdefault((kind, place), Counter())[id(child)] += times
-    for kind, others in everywhere.items():
+    for kind, edges_of_all in everywhere.items():
         elsewhere: Counter[int] = Counter()
-        for times, _, child_id in others:
+        for times, _, child_id in edges_of_all:
             elsewhere[child_id] += times
         yield Place(False, MEMBER_BYTES if kind == "member" else 0, elsewhere)
         for (other_kind, place), counts in named.items():
             if other_kind == kind:
-                for times, but, child_id in others:
+                for times, but, child_id in edges_of_all:
                     if place not in but:
                         counts[child_id] += times
     for (kind, place), counts in named.items():

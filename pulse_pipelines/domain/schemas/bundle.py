@@ -37,7 +37,7 @@ def bundled(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def same_draft(root: Subschema, node: Subschema) -> bool:
     """Whether a subschema declares the root's draft, or none."""
-    drafts = [str(each.get("$schema", root.get("$schema"))).removesuffix("#") for each in (root, node)]
+    drafts = [str(schema.get("$schema", root.get("$schema"))).removesuffix("#") for schema in (root, node)]
     return drafts[0] == drafts[1]
 
 

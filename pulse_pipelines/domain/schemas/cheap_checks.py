@@ -29,7 +29,7 @@ def guarded(document: Mapping[str, Any]) -> dict[str, Any]:
     for _, node in list(subschemas(root)):
         keywords, union = sorted(guards(node, root)), discriminated.pop(id(node), None)
         if isinstance(node, dict) and (keywords or union):
-            added = [each for keyword in keywords for each in _GUARDS[keyword](node)]
+            added = [guard for keyword in keywords for guard in _GUARDS[keyword](node)]
             if union is not None:
                 del node[union.keyword]
                 added.extend(_one_choice(union))
@@ -65,7 +65,7 @@ def _enum(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _pattern(node: dict[str, Any]) -> list[dict[str, Any]]:
     pattern = node.pop("pattern")
-    return [each | {WRITTEN: pattern} for each in equivalent(pattern) or []]
+    return [part | {WRITTEN: pattern} for part in equivalent(pattern) or []]
 
 
 def _one_choice(union: Union) -> list[dict[str, Any]]:

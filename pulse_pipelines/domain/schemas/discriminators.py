@@ -123,8 +123,8 @@ class _AllFacts:
 def _discriminated(node: Subschema, keyword: str, facts: _AllFacts) -> Union | None:
     choices = node[keyword]
     by_choice = [facts.of(choice) for choice in choices]
-    for member in sorted(frozenset.intersection(*(each.determined() for each in by_choice))):
-        values = [each.texts[member] for each in by_choice]
+    for member in sorted(frozenset.intersection(*(choice_facts.determined() for choice_facts in by_choice))):
+        values = [choice_facts.texts[member] for choice_facts in by_choice]
         if sum(map(len, values)) == len(frozenset[str]().union(*values)):
             return Union(keyword, member, tuple(map(Choice, values, choices)))
     return None

@@ -45,9 +45,9 @@ class Narrowing:
         """
         self._budget = LOOKS * values(data)
         path: ValuePath = []
-        pointer, value, begun = "#", data, set[tuple[str, int]]()
-        while (pointer, id(value)) not in begun:
-            begun.add((pointer, id(value)))
+        pointer, value, visited = "#", data, set[tuple[str, int]]()
+        while (pointer, id(value)) not in visited:
+            visited.add((pointer, id(value)))
             if self._is_small(value) or not _may_choose(self._node(pointer)):
                 return path, value, self._checks.get(pointer) or self._plain(pointer)
             for further, key, part in self._parts(pointer, value):
@@ -115,12 +115,12 @@ class Narrowing:
         if not is_object:
             return not fits, 0, 0
         members: Mapping[str, Any] = dict_of(node.get("properties"))
-        others = sum(
+        wrong_constants = sum(
             name in value and not self._is_valid(_below(pointer, "properties", name), value[name])
             for name, member in members.items()
             if {"const", "enum"} & dict_of(member).keys()
         )
-        return not fits, others, sum(name not in value for name in list_of(node.get("required")))
+        return not fits, wrong_constants, sum(name not in value for name in list_of(node.get("required")))
 
 
 def _below(pointer: str, *parts: str | int) -> str:
@@ -143,11 +143,11 @@ def _may_choose(node: Any) -> bool:
 
 def reachable(node: Any, root: Subschema, most: int) -> int:
     """The number of subschemas that a subschema has or refers to, itself included; at most `most` + 1."""
-    begun, pending, count = set[int](), [node], 0
+    visited, pending, count = set[int](), [node], 0
     while pending and count <= most:
         current = pending.pop()
-        if isinstance(current, dict) and id(current) not in begun:
-            begun.add(id(current))
+        if isinstance(current, dict) and id(current) not in visited:
+            visited.add(id(current))
             count += 1
             pending.extend(child for _, child in children(current))
             if isinstance(reference := current.get("$ref"), str):

@@ -63,7 +63,12 @@ def equivalent(pattern: str) -> list[dict[str, Any]] | None:
 
 def patterns_in(parts: list[dict[str, Any]]) -> list[str]:
     """The patterns in the subschemas that `equivalent` returns."""
-    return [str(each["pattern"]) for one in parts for each in (one, one.get("not", {})) if "pattern" in each]
+    return [
+        str(schema["pattern"])
+        for part in parts
+        for schema in (part, part.get("not", {}))
+        if "pattern" in schema
+    ]
 
 
 def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:

@@ -76,12 +76,19 @@ class Shapes:
     def _compute(self, root: Subschema) -> None:
         """Compute the shapes of all subschemas bottom-up, iteratively, since chains may be long."""
         pending = [(root, self._inner(root))]
-        begun = {id(root)}
+        visited = {id(root)}
         while pending:
             node, inner = pending[-1]
-            child = next((each for each in inner if isinstance(each, dict) and id(each) not in begun), None)
+            child = next(
+                (
+                    subschema
+                    for subschema in inner
+                    if isinstance(subschema, dict) and id(subschema) not in visited
+                ),
+                None,
+            )
             if child is not None:
-                begun.add(id(child))
+                visited.add(id(child))
                 pending.append((child, self._inner(child)))
             else:
                 self._by_node[id(node)] = self._narrowed(self._parts(node))
@@ -125,15 +132,15 @@ class Shapes:
         items, item = node.get("items"), None
         if "prefixItems" not in node and isinstance(items, dict | bool):
             item = self.of(items)
-        others: ValueShape | None = None
+        undeclared: ValueShape | None = None
         if "additionalProperties" in node and "patternProperties" not in node:
-            others = self.of(node["additionalProperties"])
-            others = None if others is ANYTHING else others
+            undeclared = self.of(node["additionalProperties"])
+            undeclared = None if undeclared is ANYTHING else undeclared
         members = {name: self.of(child) for name, child in dict_of(node.get("properties")).items()}
         form = node.get("format")
-        if types is EVERY and item is others is form is None and not members:
+        if types is EVERY and item is undeclared is form is None and not members:
             return ANYTHING
-        return ValueShape(types, form if isinstance(form, str) else None, item, members, others)
+        return ValueShape(types, form if isinstance(form, str) else None, item, members, undeclared)
 
     def _narrowed(self, parts: Iterable[ValueShape]) -> ValueShape:
         narrowed = ANYTHING
@@ -194,21 +201,25 @@ class Shapes:
         if not b.certain and not {"object", "array"} <= b.types:
             a = self._doubtful(a)
         by_kind = {
-            kind: [each for each in (a, b) if kind in each.types] for kind in ("string", "array", "object")
+            kind: [shape for shape in (a, b) if kind in shape.types] for kind in ("string", "array", "object")
         }
-        formats = {each.format for each in by_kind["string"]}
+        formats = {shape.format for shape in by_kind["string"]}
         merged = ValueShape(a.types | b.types, formats.pop() if len(formats) == 1 else None)
         certain = a.certain and b.certain
         if by_kind["array"]:
-            item, *others = (each.item for each in by_kind["array"])
-            if item and all(others):
-                item = self._merge(item, others[0], narrow=False) if others and others[0] else item
-            merged = replace(merged, item=item if all(others) else None)
+            item, *other_items = (shape.item for shape in by_kind["array"])
+            if item and all(other_items):
+                item = (
+                    self._merge(item, other_items[0], narrow=False)
+                    if other_items and other_items[0]
+                    else item
+                )
+            merged = replace(merged, item=item if all(other_items) else None)
         if len(by_kind["object"]) == 1:
             merged = replace(merged, members=by_kind["object"][0].members, rest=by_kind["object"][0].rest)
         elif by_kind["object"]:
-            rest = self._merge(a.rest, b.rest, narrow=False) if a.rest and b.rest else None
-            merged = replace(merged, members=self._members(a, b, narrow=False), rest=rest)
+            undeclared = self._merge(a.rest, b.rest, narrow=False) if a.rest and b.rest else None
+            merged = replace(merged, members=self._members(a, b, narrow=False), rest=undeclared)
         return replace(merged, certain=certain)
 
     def _doubtful(self, shape: ValueShape) -> ValueShape:

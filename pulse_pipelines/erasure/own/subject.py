@@ -49,8 +49,8 @@ def paths_of(subject: Subject) -> tuple[Path, ...]:
         return tuple({(subject.name,), (ENVELOPE[subject.name],)})
     if subject.path[0] != "data":
         return (subject.path,)
-    rest = subject.path[1:]
-    return rest, ("_extra", *rest), subject.path
+    steps = subject.path[1:]
+    return steps, ("_extra", *steps), subject.path
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SearchedValue:
 
     def columns(self, table: TableMetadata) -> list[tuple[str, IcebergType]]:
         """Where the paths end in any schema of the table: the path with dots, and the type there."""
-        return [found for schema in table.schemas for found in self._of(schema)]
+        return [place for schema in table.schemas for place in self._of(schema)]
 
     def _of(self, schema: Schema) -> list[tuple[str, IcebergType]]:
         return [end for path in self.paths for end in _ends(schema.fields, path, "")]
@@ -98,8 +98,8 @@ class SearchedValue:
         values = column.to_pylist() if any(maybe) else [None] * len(column)
         return pa.array(
             [
-                look and self._says(value, field, path, names)
-                for look, value in zip(maybe, values, strict=True)
+                may_match and self._says(value, field, path, names)
+                for may_match, value in zip(maybe, values, strict=True)
             ],
             pa.bool_(),
         )
@@ -122,7 +122,7 @@ class SearchedValue:
                 if name == str(key)
             )
         if within_list := children(kind):
-            return any(self._says(each, within_list[0], path, names) for each in value)
+            return any(self._says(item, within_list[0], path, names) for item in value)
         if not path and self._equals(value, single=pa.types.is_float32(kind)):
             return True
         return isinstance(value, str) and self._in_text(value, path)

@@ -63,7 +63,7 @@ def erase(progress: Callable[[str], None], tenant: Tenant, subject: Subject, era
             setattr(outcome, name, getattr(before, name) + getattr(outcome, name))
         outcomes_by_table[table.shown] = outcome
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            entries = [asdict(each) for each in outcomes_by_table.values()]
+            entries = [asdict(outcome) for outcome in outcomes_by_table.values()]
             record.done(connection, tenant, erasure.erasure_id, STEP, entries)
     if beyond:
         messages = "; ".join(error.message for error in beyond)
@@ -129,7 +129,7 @@ def folders_without_table(tenant: Tenant) -> list[str]:
     locations = {table.location for table in catalog.tenant_tables(tenant)}
     folders = object_store.folders(paths.tenant_folder(tenant), store)
     unknown = (folder for folder in folders if folder not in locations)
-    return [each for each in unknown if next(object_store.listed(f"{each}/data", store), None)]
+    return [folder for folder in unknown if next(object_store.listed(f"{folder}/data", store), None)]
 
 
 def asking(tenant: Tenant) -> list[OwnTable]:

@@ -101,11 +101,11 @@ def _compare(subject: Subject, snapshot: _IndexSnapshot) -> CheckResult:
             continue
         if stored.generation != snapshot.generation:  # something was erased
             return _compare(subject, _read(subject))
-        others = int(((expected != stored.digests).any(axis=0)).sum())
+        different_versions = int(((expected != stored.digests).any(axis=0)).sum())
         count = int((expected.reshape(2, 2, -1) != 0).any(axis=1).sum())
-        if others:
+        if different_versions:
             result.problems.append(
-                f"of {len(updated)} versions {others} have other values in the index by "
+                f"of {len(updated)} versions {different_versions} have other values in the index by "
                 f"{stored_index.index.expression} than their log gives"
             )
         if stored.count != stored_index.count or (parts == 1 and stored.count != count):
@@ -119,7 +119,7 @@ def _compare(subject: Subject, snapshot: _IndexSnapshot) -> CheckResult:
 
 def _versions(subject: Subject, snapshot: _IndexSnapshot, by: Sequence[Index], parts: int) -> pa.Table:
     """All versions of some entities: `_updated`, that of the version before, and a value by index."""
-    expressions = [each.of(subject.dataset) for each in by]
+    expressions = [index.of(subject.dataset) for index in by]
     columns = {"id", UPDATED, IS_DELETED}.union(*(expression.columns for expression in expressions))
     values = ", ".join(f"CASE WHEN NOT {IS_DELETED} THEN {expression.sql} END" for expression in expressions)
     with readable.damage_explained(snapshot.location):

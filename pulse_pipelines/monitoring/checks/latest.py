@@ -67,9 +67,9 @@ def _compare(subject: Subject, snapshot: _LogSnapshot) -> CheckResult:
             f"the log is at {log.updated}, {snapshot.erased} of which were erased, and the table has "
             f"{len(updated)} versions, {len(within)} of them with places of their own"
         )
-    by_rows, by_heads = (Heads.newest(each) for each in (versions, [run for _, run in log.runs]))
+    by_rows, by_heads = (Heads.newest(parts) for parts in (versions, [run for _, run in log.runs]))
     result.numbers["entities"] = len(by_rows)
-    rows, by_log = (set(_identities(each)) for each in (by_rows, by_heads))
+    rows, by_log = (set(_identities(newest)) for newest in (by_rows, by_heads))
     if rows - by_log and dataset.later_columns:
         # A head from before version 0.8 has the content hash alone as its state.
         by_content = _identities(Heads.newest(_versions(dataset, files)))

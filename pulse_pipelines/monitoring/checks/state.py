@@ -93,17 +93,19 @@ def _compare(dataset: Dataset, snapshot: _StateSnapshot) -> CheckResult:
         stored = snapshot.windows
         differences = windows.problems(connection, snapshot.location, key, stored) if stored else ()
     result = CheckResult({"keys": snapshot.keys}, list(differences))
-    wrong = other = 0
+    wrong = different_data = 0
     for key, *place, data in snapshot.sample:
         event = newest.get(key)
         wrong += event is None or place != event[0]
-        other += event is not None and place == event[0] and _decoded(data) != event[1]
+        different_data += event is not None and place == event[0] and _decoded(data) != event[1]
     if snapshot.complete and wrong:
         result.problems.append(
             f"of {len(snapshot.sample)} keys {wrong} have another newest event in the table"
         )
-    if other:
-        result.problems.append(f"of {len(snapshot.sample)} keys {other} have other data than their event")
+    if different_data:
+        result.problems.append(
+            f"of {len(snapshot.sample)} keys {different_data} have other data than their event"
+        )
     if snapshot.key_count != snapshot.keys:
         result.problems.append(f"the state counts {snapshot.keys} keys, and has {snapshot.key_count}")
     if snapshot.complete and count != snapshot.keys:

@@ -87,7 +87,7 @@ class Subject:
             entry.data_file
             for manifest in self.manifests
             if manifest.content is ManifestContent.DATA
-            and (batch is None or any(_may_have(manifest, *each) for each in sequence_numbers.items()))
+            and (batch is None or any(_may_have(manifest, *numbers) for numbers in sequence_numbers.items()))
             for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
             if batch is None or entry.snapshot_id in sequence_numbers
         ]

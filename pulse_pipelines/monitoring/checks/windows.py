@@ -90,9 +90,9 @@ def problems(
         sums=", ".join(f"coalesce(fsum({name}), 0)::DOUBLE" for name in named),
         amounts=", ".join(f"coalesce(fsum(abs({name})), 0)::DOUBLE" for name in named),
     )
-    sampled = [[each[0] for each in stored.sample], [each[1] for each in stored.sample]]
+    sampled = [[bucket[0] for bucket in stored.sample], [bucket[1] for bucket in stored.sample]]
     by_bucket = {row[:2]: row[2:] for row in connection.execute(query, [*arguments, *sampled]).fetchall()}
-    wrong = [each for each in stored.sample if not _same(each, by_bucket.get(each[:2]))]
+    wrong = [bucket for bucket in stored.sample if not _same(bucket, by_bucket.get(bucket[:2]))]
     if wrong:
         differences.append(
             f"of {len(stored.sample)} minutes of keys {len(wrong)} have other events in the table"
@@ -104,4 +104,4 @@ def _same(bucket: tuple[Any, ...], row: tuple[Any, ...] | None) -> bool:
     if row is None or bucket[2:5] != row[:3]:
         return False
     totals = zip(bucket[5], row[3], row[4], strict=True)
-    return all(abs(float(own) - total) <= NEAR * amount for own, total, amount in totals)
+    return all(abs(float(stored_total) - total) <= NEAR * amount for stored_total, total, amount in totals)

@@ -64,10 +64,10 @@ def check_executors(session: SparkSession) -> Iterator[Finding]:
     fix = "Install Pulse's requirements.lock into the Python of the executors (PYSPARK_PYTHON of the server)"
     fits = f"all {len(PACKAGES)} packages that tasks import are there"
     yield Finding(SPARK, "packages", not wrong, "; ".join(wrong) or fits, fix)
-    if any(each is None for each in versions.values()):
+    if any(installed is None for installed in versions.values()):
         return
     away = [report for report in run_tasks(session, [Reach()], reach_task, [Reached]) if report.error]
-    problem = "; ".join(f"{each.service}: {each.error}" for each in away)
+    problem = "; ".join(f"{report.service}: {report.error}" for report in away)
     yield Finding(
         SPARK, "network", not away, problem or "tasks reach Postgres, Kafka and the store", _NETWORK
     )

@@ -30,9 +30,9 @@ def reached(service: str, host: str, port: int, fix: str) -> Finding:
     return Finding(service, "address", True, f"{host}:{port} answers")
 
 
-def clock(service: str, theirs: datetime) -> Finding:
+def clock(service: str, service_time: datetime) -> Finding:
     """Compare a service's clock with this machine's."""
-    ahead = (theirs - datetime.now(UTC)).total_seconds()
+    ahead = (service_time - datetime.now(UTC)).total_seconds()
     difference = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
     fix = "Let both machines follow the same time server (NTP)"
     return Finding(service, "clock", abs(ahead) <= CLOCK_S, difference, fix)

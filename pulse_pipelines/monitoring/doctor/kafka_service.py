@@ -53,7 +53,7 @@ _ENCRYPT = (
 
 def check_kafka(settings: Settings) -> Iterator[Finding]:
     """Check Kafka; stops if the broker does not answer, or refuses this user."""
-    checked = [(each, _bootstrap(each)) for each in settings.kafka.bootstrap_servers.split(",")]
+    checked = [(server, _bootstrap(server)) for server in settings.kafka.bootstrap_servers.split(",")]
     address, at = next((pair for pair in checked if pair[1].ok), checked[0])
     yield at
     if not at.ok:
@@ -153,7 +153,7 @@ def _brokers(cluster: ClusterMetadata, factor: int, tls: Tls | None) -> Iterator
         else reached(KAFKA, str(broker.host), broker.port, fix)
         for broker in brokers
     ]
-    away = [each for each in findings if not each.ok]
+    away = [finding for finding in findings if not finding.ok]
     names = ", ".join(f"{broker.host}:{broker.port}" for broker in brokers)
     result = away[0].found if away else f"{names} can be reached"
     yield Finding(service=KAFKA, check="advertised addresses", ok=not away, found=result, fix=fix)
@@ -170,7 +170,7 @@ def _brokers(cluster: ClusterMetadata, factor: int, tls: Tls | None) -> Iterator
 def _rights(kafka_settings: KafkaSettings, topics: Sequence[str]) -> Finding:
     """Check with a request that only validates, and on the topics that there are."""
     user = kafka_settings.username if kafka_settings.sasl else "…"
-    options = " ".join(f"--operation {each.name.title().replace('_', '')}" for each in NEEDED)
+    options = " ".join(f"--operation {operation.name.title().replace('_', '')}" for operation in NEEDED)
     fix = (
         f"kafka-acls --add --allow-principal User:{user} {options} --topic pulse. "
         "--resource-pattern-type prefixed"
@@ -188,7 +188,7 @@ def _rights(kafka_settings: KafkaSettings, topics: Sequence[str]) -> Finding:
             fix=fix,
         )
     for name, lacking in _lacking(topics[:MAX_TOPICS]):
-        rights = f"{', '.join(each.name for each in lacking)} on {name}"
+        rights = f"{', '.join(operation.name for operation in lacking)} on {name}"
         return Finding(service=KAFKA, check="rights", ok=False, found=f"the user lacks {rights}", fix=fix)
     return Finding(KAFKA, "rights", True, "topics may be created, written and read")
 
@@ -202,7 +202,9 @@ def _lacking(topics: Sequence[str]) -> Iterator[tuple[str, list[AclOperation]]]:
     )
     for name, answer in answers.items():
         allowed = answer.result().authorized_operations
-        if allowed is not None and (lacking := [each for each in NEEDED if each not in allowed]):
+        if allowed is not None and (
+            lacking := [operation for operation in NEEDED if operation not in allowed]
+        ):
             yield name, lacking
 
 

@@ -230,11 +230,11 @@ def _duplicate_fate(tenant: Tenant, place: Place, partition: int, offset: int, o
     dataset = next((dataset for dataset in registry.list_datasets(tenant) if dataset.slug == slug), None)
     original = _landed_fate(tenant, dataset, event_id, None, omissions) if dataset and event_id else None
     named = original is not None and original.offset is not None
-    other = f"{original.partition}-{original.offset}" if original and named else None
+    copied_position = f"{original.partition}-{original.offset}" if original and named else None
     return Fate(
         state=FateState.DUPLICATE,
-        detail=f"a copy: the event at {other} has its id, and landed"
-        if other
+        detail=f"a copy: the event at {copied_position} has its id, and landed"
+        if copied_position
         else "a copy of an event that landed",
         dataset=slug,
         event_id=event_id,
@@ -244,7 +244,7 @@ def _duplicate_fate(tenant: Tenant, place: Place, partition: int, offset: int, o
         batch_id=place.batch_id,
         settled_at=place.settled_at,
         row=original.row if original else None,
-        copy_of=other,
+        copy_of=copied_position,
     )
 
 

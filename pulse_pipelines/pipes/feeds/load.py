@@ -81,8 +81,8 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
     site, url = pages.site_of(address, feed)
     moment = datetime.now(UTC)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-        begun = progress.open_sync(connection, pipe.name)
-    open_at = None if full or begun is None else _since(begun[1], url, str(pipe.dataset_id))
+        sync = progress.open_sync(connection, pipe.name)
+    open_at = None if full or sync is None else _since(sync[1], url, str(pipe.dataset_id))
     since = open_at or (None if full else _since(pipe.position, url, str(pipe.dataset_id)))
     if since is not None:
         with web.client(site) as client:

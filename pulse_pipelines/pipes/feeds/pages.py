@@ -84,7 +84,7 @@ def pages(
         Conflict, NotFound: as `page`.
         Transient: as `page`; or it gives way, and no page is whole.
     """
-    start, passed, empty, count, begun = since, {since}, 0, 0, time.monotonic()
+    start, passed, empty, count, began = since, {since}, 0, 0, time.monotonic()
     while True:
         try:
             current = page(client, url, since, gives_way=gives_way)
@@ -94,7 +94,7 @@ def pages(
             raise Transient(
                 "other tenants' pipes wait, and the source has not sent a page of the feed",
                 bytes=end.args[0],
-                seconds=round(time.monotonic() - begun),
+                seconds=round(time.monotonic() - began),
             ) from None
         if current.following == since:
             break

@@ -57,10 +57,10 @@ class Records(Iterator[list[str]]):
         """
         if self._end != "\n" or not self._line.endswith("\r"):
             return False
-        rest = next(self._source, "")
-        is_more = rest not in {"", "\r\n"}
-        while rest and not rest.endswith("\n"):
-            rest = next(self._source, "")
+        line = next(self._source, "")
+        is_more = line not in {"", "\r\n"}
+        while line and not line.endswith("\n"):
+            line = next(self._source, "")
         return is_more
 
     @property

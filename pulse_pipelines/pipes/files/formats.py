@@ -91,7 +91,7 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
                 raise without_time(files, name)
             return schema_inference.schema(sample)
         header = _header(Records(head, LONGEST_LINE), files)
-        return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
+        return {"type": "object", "properties": {name: {"type": ["string", "null"]} for name in header}}
 
 
 @contextmanager
@@ -125,8 +125,8 @@ def _ndjson(stream: BinaryIO) -> Iterator[Row]:
             text = text.removeprefix(codecs.BOM_UTF8)
         whole = text.endswith(b"\n") or len(text) < LONGEST_LINE
         while not whole:
-            rest = stream.readline(LONGEST_LINE)
-            whole = rest.endswith(b"\n") or not rest
+            remainder = stream.readline(LONGEST_LINE)
+            whole = remainder.endswith(b"\n") or not remainder
             if whole:
                 yield Row(line, None, text, f"the line has more than {LONGEST_LINE:,} bytes")
                 text = b""
@@ -176,7 +176,9 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
     with _on_disk(stream, LARGEST) as local:
         schema = _columns(local, files)
         texts = {
-            each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
+            column.name
+            for column in schema
+            if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
         }
         _check_texts(pq.ParquetFile(local, memory_map=False), texts)
         deltas = delta_texts.columns(pq.read_metadata(local), texts)
@@ -281,7 +283,7 @@ def _check(columns: Sequence[str], files: Files) -> None:
             f"the column {odd[0]!r} begins with _, and such properties of entities are not stored",
             fix="Rename it in the source",
         )
-    if missing := [each for each in files.key if each not in columns]:
+    if missing := [column for column in files.key if column not in columns]:
         shown = ", ".join(ascii(column) for column in columns)[:_SHOWN]
         raise UserError(
             f"the file has no column {', '.join(missing)}, which the key names: it has {shown or 'none'}",

@@ -80,7 +80,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[ReadPlan]:
     listed = _listed(place, files)
     fail_point("pipe.looked")
     position = _fingerprint(place, files, listed, str(pipe.dataset_id), dataset.schema_uri)
-    if position == pipe.position and not full and all(each.is_versioned for each in listed):
+    if position == pipe.position and not full and all(file.is_versioned for file in listed):
         yield ReadPlan(False, position, moment)
         return
     tasks = [
@@ -160,11 +160,11 @@ def event(maker: Maker, file: str, row: formats.Row) -> Event:
 def bounded(events: Iterable[Event], file: Listed) -> Iterator[Event]:
     """Events of a file while their size is in proportion to it: a value may be stored once for all rows."""
     most = max(MADE_FREELY, MOST_MADE * (file.size or 0))
-    made = 0
+    size = 0
     for key, payload in events:
         yield key, payload
-        made += len(payload)
-        if file.size is not None and made > most:
+        size += len(payload)
+        if file.size is not None and size > most:
             raise UserError(f"the rows of the file are more than {MOST_MADE:,} times larger", file=file.name)
 
 
@@ -190,7 +190,7 @@ def _fingerprint(place: Store, files: Files, listed: list[Listed], *more: str) -
     parts = [
         place.place,
         files.document,
-        [[each.name, each.size, each.etag, each.modified] for each in listed],
+        [[file.name, file.size, file.etag, file.modified] for file in listed],
     ]
     digest = hashlib.blake2b(json.dumps([*parts, *more]).encode(), digest_size=16)
     return f"{len(listed)} files {digest.hexdigest()}"

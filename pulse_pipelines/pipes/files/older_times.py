@@ -51,8 +51,8 @@ def with_digits(value: datetime | None, nanoseconds: int | None) -> str | None:
         return None
     since = value - datetime(1970, 1, 1)
     microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    rest = (nanoseconds - 1_000 * microseconds) % 2**64
-    text = f"{value.isoformat(timespec='microseconds')}{rest:03}"
+    remainder = (nanoseconds - 1_000 * microseconds) % 2**64
+    text = f"{value.isoformat(timespec='microseconds')}{remainder:03}"
     return text.rstrip("0").removesuffix(".")
 
 

@@ -122,8 +122,8 @@ _ANNOTATED = {"ENUM": pa.string(), "INTERVAL": pa.month_day_nano_interval()}
 
 def form(kind: pa.DataType) -> Form:
     """The function that makes the JSON form of a Python value of a type (see `readable`); null stays null."""
-    made = _form(kind)
-    return lambda value: None if value is None else made(value)
+    convert = _form(kind)
+    return lambda value: None if value is None else convert(value)
 
 
 def _form(kind: pa.DataType) -> Form:
@@ -150,13 +150,13 @@ def _form(kind: pa.DataType) -> Form:
         return lambda value: base64.b64encode(value).decode()
     if _is_list(kind):
         item = form(kind.value_type)
-        return lambda value: [item(each) for each in value]
+        return lambda value: [item(element) for element in value]
     if pa.types.is_struct(kind):
-        forms = {each.name: form(each.type) for each in kind}
-        return lambda value: {name: made(value[name]) for name, made in forms.items()}
+        forms = {field.name: form(field.type) for field in kind}
+        return lambda value: {name: convert(value[name]) for name, convert in forms.items()}
     if pa.types.is_map(kind):
         key, item = form(kind.key_type), form(kind.item_type)
-        return lambda value: [[key(name), item(each)] for name, each in value]
+        return lambda value: [[key(name), item(element)] for name, element in value]
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return lambda value: value
     return lambda value: value.decode() if isinstance(value, bytes) else str(value)
@@ -216,26 +216,26 @@ def _moment(value: Any) -> str:
 def _time(nanoseconds: int) -> str:
     if not 0 <= nanoseconds <= _DAY:
         raise ValueError("a time out of range")
-    seconds, rest = divmod(nanoseconds, _SECOND)
+    seconds, remainder = divmod(nanoseconds, _SECOND)
     minutes, second = divmod(seconds, 60)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{_fraction(rest)}"
+    return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{_fraction(remainder)}"
 
 
 def _duration(value: Any) -> str:
     """ISO 8601: days and seconds, with all digits of what pandas has for nanoseconds."""
     if not hasattr(value, "value"):
         return str(msgspec.to_builtins(value))
-    seconds, rest = divmod(abs(value.value), _SECOND)
+    seconds, remainder = divmod(abs(value.value), _SECOND)
     days, seconds = divmod(seconds, 86_400)
-    time = f"T{seconds}{_fraction(rest)}S" if seconds or rest or not days else ""
+    time = f"T{seconds}{_fraction(remainder)}S" if seconds or remainder or not days else ""
     return f"{'-' * (value.value < 0)}P{f'{days}D' * (days > 0)}{time}"
 
 
 def _interval(value: bytes) -> str:
     """ISO 8601, as Postgres writes it: months, days and milliseconds, each of which Parquet stores alone."""
     months, days, milliseconds = _INTERVAL(value)
-    minutes, rest = divmod(milliseconds, 60_000)
-    seconds = f"{rest // 1_000}{_fraction(rest % 1_000 * 1_000_000)}"
+    minutes, remainder = divmod(milliseconds, 60_000)
+    seconds = f"{remainder // 1_000}{_fraction(remainder % 1_000 * 1_000_000)}"
     of_day = ((months // 12, "Y"), (months % 12, "M"), (days, "D"))
     of_time = ((minutes // 60, "H"), (minutes % 60, "M"), (seconds, "S"))
     day, time = ("".join(f"{n}{unit}" for n, unit in some if n not in (0, "0")) for some in (of_day, of_time))

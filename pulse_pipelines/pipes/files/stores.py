@@ -253,12 +253,12 @@ def _differ(one: Listed, other: Listed) -> bool:
 
 
 def _of_chunks(chunks: Iterator[bytes]) -> Any:
-    rest = b""
+    buffered = b""
 
     def read(size: int) -> bytes:
-        nonlocal rest
-        rest = rest or next(chunks, b"")
-        piece, rest = rest[:size], rest[size:]
+        nonlocal buffered
+        buffered = buffered or next(chunks, b"")
+        piece, buffered = buffered[:size], buffered[size:]
         return piece
 
     return read

@@ -217,9 +217,9 @@ def mark(source: "psycopg.Connection[Any]", name: str, before: str = "") -> str:
 
     It is on the source's disk when this returns, and so is its log up to here.
     """
-    made = uuid4().hex[:12]
+    token = uuid4().hex[:12]
     with source.transaction():
         source.execute(_SETTINGS)
         query = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
-        source.execute(query.format(sql.Identifier(name), sql.Literal(f"{before} {made}".strip())))
-    return made
+        source.execute(query.format(sql.Identifier(name), sql.Literal(f"{before} {token}".strip())))
+    return token

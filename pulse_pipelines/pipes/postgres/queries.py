@@ -90,9 +90,9 @@ def changed(
 
 def _cut(event: LiteralString, rows: sql.Composed, part: str, dataset: str) -> sql.Composed:
     names: dict[str, sql.Composable] = {"dataset": sql.Literal(dataset), "longest": sql.Literal(LONGEST)}
-    made = sql.SQL(event).format(**names)
+    event_query = sql.SQL(event).format(**names)
     return sql.SQL(_CUT).format(
-        **names, table=sql.Literal(part), kept=sql.Literal(EXCERPT_BYTES), event=made, rows=rows
+        **names, table=sql.Literal(part), kept=sql.Literal(EXCERPT_BYTES), event=event_query, rows=rows
     )
 
 

@@ -9,7 +9,8 @@ from pulse_pipelines.pipes.postgres.tables import Table
 
 # What changes rows without a message: another file (the table was rewritten), other columns, another key, the
 # name of a value of an enum, a column of a composite type, the expression of a virtual column, the currency
-# of money. A range has its multirange since Postgres 14: as JSON it lacks the member before.
+# of money. A partitioned table has no file, and another one may have taken its name. A range has its
+# multirange since Postgres 14: as JSON it lacks the member before.
 _SHAPE = """
 WITH RECURSIVE types (oid) AS (
     SELECT atttypid FROM pg_attribute WHERE attrelid = to_regclass(%(name)s) AND attnum > 0
@@ -22,7 +23,7 @@ WITH RECURSIVE types (oid) AS (
         UNION ALL SELECT a.atttypid FROM pg_type b JOIN pg_attribute a ON a.attrelid = b.typrelid
             WHERE b.oid = t.oid AND b.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
     ) inner_one (oid) WHERE inner_one.oid <> 0)
-SELECT md5(concat_ws(' ', pg_relation_filenode(c.oid),
+SELECT md5(concat_ws(' ', coalesce(pg_relation_filenode(c.oid), c.oid),
     (SELECT string_agg(
             concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation), ','
             ORDER BY a.attnum)

@@ -19,15 +19,17 @@ SELECT c.oid, c.relkind::text AS kind, n.nspname AS schema, c.relname AS name, c
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 # For a domain its base type; for an array its element type. A type of the source's own may have the name of
-# one of Postgres', and is none of it.
+# one of Postgres', and is none of it. Rows from before a constraint that is not valid may have nulls.
 COLUMNS = """
-WITH RECURSIVE base AS (
-    SELECT a.attnum, a.attname, a.attnotnull, a.atttypid AS oid FROM pg_attribute a
-    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+WITH RECURSIVE base (attnum, attname, oid, is_required) AS (
+    SELECT a.attnum, a.attname, a.atttypid AS oid, a.attnotnull AND NOT EXISTS (
+        SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'n' AND NOT c.convalidated
+            AND a.attnum = ANY (c.conkey))
+    FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
-    SELECT b.attnum, b.attname, b.attnotnull, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid
+    SELECT b.attnum, b.attname, t.typbasetype, b.is_required FROM base b JOIN pg_type t ON t.oid = b.oid
     WHERE t.typtype = 'd')
-SELECT b.attname, b.attnotnull, CASE coalesce(e.typnamespace, t.typnamespace)
+SELECT b.attname, b.is_required, CASE coalesce(e.typnamespace, t.typnamespace)
     WHEN 'pg_catalog'::regnamespace THEN coalesce(e.typname, t.typname) ELSE '' END, e.oid IS NOT NULL
 FROM base b JOIN pg_type t ON t.oid = b.oid
 LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'

@@ -154,7 +154,7 @@ class Run:
             Conflict: another run has recorded something meanwhile, or the pipe was deleted.
         """
         counts = counts or Counts()
-        old, new = (None if each is None else Jsonb(asdict(each)) for each in (self.confirmed, confirmed))
+        old, new = (None if state is None else Jsonb(asdict(state)) for state in (self.confirmed, confirmed))
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             if connection.execute(CONFIRM, {"new": new, "old": old, "pipe": self.pipe}).rowcount != 1:
                 raise Conflict(
@@ -173,7 +173,7 @@ class Run:
 
 
 @contextmanager
-def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
+def recorded_run(tenant: Tenant, pipe: str) -> Iterator[Run]:
     """Record a run of a pipe for as long as the block runs, and how it ends."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [pipe])

@@ -7,7 +7,7 @@ from pulse_pipelines.pipes.postgres import sessions
 from pulse_pipelines.pipes.registry import Pipe, find
 from pulse_pipelines.pipes.sinks import answers, target
 from pulse_pipelines.pipes.sinks.checks import address_of
-from pulse_pipelines.pipes.sinks.deliveries import Confirmed, Counts, Run, begun
+from pulse_pipelines.pipes.sinks.deliveries import Confirmed, Counts, Run, recorded_run
 from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.push import push
 from pulse_pipelines.pipes.sinks.reading import Reader
@@ -38,7 +38,7 @@ def deliver(tenant: Tenant, name: str, others_wait: OthersWait = no_one_waits) -
     with locks.session(Lock.PIPE, f"{tenant.tenant_id}/{name}") as alone:
         if alone is None:
             raise Conflict("another run of the pipe is under way", tenant=tenant.slug, pipe=name)
-        with spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell, begun(tenant, name) as run:
+        with spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell, recorded_run(tenant, name) as run:
             pipe = find(tenant, name)
             log = registry.current_log(tenant, pipe.dataset)
             reader = Reader(pipe, log.generation)

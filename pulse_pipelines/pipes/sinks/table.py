@@ -145,7 +145,7 @@ class SinkTable:
             row = self._execute(statements.READ, self._target.oid, self._pipe).fetchone()
             if row is not None and row[:2] == (True, log):
                 return Position(log, *row[2:])
-            return Position(log, 0, self._begun(log, is_writer=row is not None and row[0]))
+            return Position(log, 0, self._begin(log, is_writer=row is not None and row[0]))
 
     def _create(self) -> None:
         """Create the tables of positions, unless they exist: the role may lack the right to create any."""
@@ -153,7 +153,7 @@ class SinkTable:
         if self._connection.execute(sql.SQL(statements.TABLES_EXIST).format(**named)).fetchone() != (True,):
             self._connection.execute(sql.SQL(statements.CREATE).format(**self._names))
 
-    def _begun(self, log: str, *, is_writer: bool) -> bool:
+    def _begin(self, log: str, *, is_writer: bool) -> bool:
         """Begin to copy everything; returns whether the table has earlier rows.
 
         Args:

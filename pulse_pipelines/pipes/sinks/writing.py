@@ -91,8 +91,10 @@ class Writer:
     ) -> None:
         self._connection, self._target = connection, target
         columns = [column for column, _ in target.columns]
-        others = [sql.Identifier(column) for column in columns if column != KEY]
-        assigned = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in others)
+        value_columns = [sql.Identifier(column) for column in columns if column != KEY]
+        assigned = sql.SQL(", ").join(
+            sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in value_columns
+        )
         of_rows, of_excluded = (sql.SQL(SAME).format(sql.SQL(row)) for row in ("r", "EXCLUDED"))
         self._names = names | {
             "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
@@ -100,7 +102,7 @@ class Writer:
             "number": sql.Identifier(NUMBER),
             "same": of_rows,
             "set": sql.SQL("UPDATE SET {} WHERE {}").format(assigned, of_excluded)
-            if others
+            if value_columns
             else sql.SQL("NOTHING"),
         }
         self._run(ROWS)

@@ -30,17 +30,19 @@ def query_of(definition: Definition) -> Query:
     return query
 
 
-def refuse_cycles(definition: Definition, others: Sequence[Definition]) -> None:
+def refuse_cycles(definition: Definition, definitions: Sequence[Definition]) -> None:
     """Check that no dataset becomes, through transforms, a source of itself.
 
     Args:
-        others: the tenant's pipes.
+        definitions: the tenant's pipes.
 
     Raises:
         Conflict: one would.
     """
     read_for = {
-        other.dataset: query_of(other).tables for other in others if isinstance(other.other_end, Transform)
+        other.dataset: query_of(other).tables
+        for other in definitions
+        if isinstance(other.other_end, Transform)
     }
     read_for[definition.dataset] = query_of(definition).tables
     visited: set[str] = set()

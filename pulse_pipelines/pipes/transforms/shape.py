@@ -15,6 +15,7 @@ from itertools import takewhile
 import sqlglot
 from sqlglot import exp
 
+from pulse_pipelines.curated.exact_spark import ExactSpark
 from pulse_pipelines.curated.query_check import Query
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.dataset import Dataset
@@ -97,7 +98,7 @@ def shape_of(query: Query, datasets: Mapping[str, Dataset]) -> Shape:
     Raises:
         Whole: the transform has to be computed whole.
     """
-    tree = sqlglot.parse_one(query.text, dialect="spark")
+    tree = sqlglot.parse_one(query.text, dialect=ExactSpark)
     if not isinstance(tree, exp.Select):
         raise Whole("it combines queries")
     for clause, value in tree.args.items():
@@ -123,7 +124,7 @@ def shape_of(query: Query, datasets: Mapping[str, Dataset]) -> Shape:
         alias = exp.to_identifier(table.alias_or_name, quoted=True)
         table.replace(exp.Table(this=exp.to_identifier(f"_{number}"), alias=exp.TableAlias(this=alias)))
     slugs = {alias: dataset.slug for alias, dataset in named.items()}
-    return Shape(slugs, hops, tree.sql(dialect="spark"))
+    return Shape(slugs, hops, tree.sql(dialect=ExactSpark))
 
 
 class _Reader:
@@ -152,7 +153,7 @@ class _Reader:
 
     def hop(self, join: exp.Join, alias: str) -> Hop:
         """The first equality of a join that leads from one table before it to its own. Raises Whole."""
-        text = join.sql(dialect="spark")[:80]
+        text = join.sql(dialect=ExactSpark)[:80]
         kind = {join.args.get(condition) or "" for condition in ("side", "kind", "method")} - {""}
         if not kind <= {"LEFT", "OUTER", "INNER"} or not join.args.get("on"):
             raise Whole(f"not by an equality of two columns, or neither inner nor left: {text}")
@@ -176,7 +177,7 @@ class _Reader:
             by = self._compiled(self._node(side), alias)
         except UserError:
             return None
-        return Side(alias, by, side.sql(dialect="spark"))
+        return Side(alias, by, side.sql(dialect=ExactSpark))
 
     def _compiled(self, node: Node, alias: str) -> Expression:
         return expression(str(node), self._named[alias].columns)
@@ -216,7 +217,7 @@ class _Reader:
         if (alias := names[0].lower()) in self._named and len(names) > 1:
             of, names = [alias], names[1:]
         else:
-            of = [each for each in self._named if self._columns(each).count(names[0].lower())]
+            of = [alias for alias in self._named if self._columns(alias).count(names[0].lower())]
         if len(of) != 1 or self._columns(of[0]).count(names[0].lower()) != 1:
             return None
         return of[0], [names[0].lower(), *names[1:]]

@@ -97,16 +97,41 @@ def test_half_sent_heads_do_not_block_other_clients(monkeypatch: pytest.MonkeyPa
 
         first = [half("127.0.0.1") for _ in range(9)]
         assert problem(rest(first[-1])) == (503, "too-many-connections-of-address")
-        second = [half("127.0.0.2") for _ in range(5)]
-        assert problem(rest(second[-1])) == (503, "too-many-connections")
+        second = [half("127.0.0.2") for _ in range(4)]
+        second += [half("127.0.0.2") for _ in range(2)]  # all places are taken, most by another address
+        for connection in first[:2]:
+            assert problem(rest(connection)) == (503, "too-many-connections")
+        refused = half("127.0.0.2")
+        assert problem(rest(refused)) == (503, "too-many-connections")
         url = f"http://{address[0]}:{watched}"
         assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S, verify=TLS).status_code == 200
         assert httpx.post(f"{url}/v1/collect", timeout=PATIENCE_S, verify=TLS).status_code == 200
         late.set()
-        for connection in (*first[:-1], *second[:-1]):
+        for connection in (*first[2:-1], *second):
             assert problem(rest(connection)) == (408, "head-timeout")
         late.clear()
         assert httpx.get(f"http://{address[0]}:{address[1]}/", timeout=PATIENCE_S, verify=TLS).text == "0"
+
+
+def test_places_that_wait_go_to_addresses_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand connections from a hundred addresses kept all others out, for as long as they came again."""
+    monkeypatch.setattr(bounded_protocol, "CLOSING_S", PATIENCE_S)
+    limits = {"max_connections": 6, "max_connections_per_address": 3, "head_seconds": 3_600.0}
+    url = "http://{}:{}/".format
+    with serving(**limits, keep_alive_seconds=3_600.0) as address, ExitStack() as stack:
+        with_key = stack.enter_context(httpx.Client(verify=TLS, timeout=PATIENCE_S))
+        assert with_key.get(url(*address)).text == "0"  # idle, and alone: it stays
+        crowd = [stack.enter_context(connect(address, f"127.0.0.{2 + number % 2}")) for number in range(5)]
+        for connection in crowd:
+            connection.sendall(HEAD)
+        uploading = stack.enter_context(connect(address, "127.0.0.4"))
+        uploading.sendall(HEAD + b"Content-Length: 3\r\n\r\n")
+        assert problem(rest(crowd[0])) == (503, "too-many-connections")
+        assert with_key.get(url(*address)).text == "0"
+        uploading.sendall(b"abc")
+        with HTTPResponse(uploading) as answer:
+            answer.begin()
+            assert (answer.status, answer.read()) == (200, b"3")
 
 
 def test_a_body_that_trickles_is_not_waited_for() -> None:
