@@ -136,12 +136,12 @@ def list_schemas(tenant: TenantSlug, as_json: AsJson = False) -> None:
     if as_json:
         emit([schema.version_entry for schema in schemas])
         return
-    rows = ((schema.schema_uri, schema.published_at, len(schema.document)) for schema in schemas)
+    rows = ((schema.schema_uri, schema.published_at, schema.bytes) for schema in schemas)
     show_table(
-        ("schema", "published", "characters"),
+        ("schema", "published", "bytes"),
         rows,
         empty="No schemas yet: pulse schema publish",
-        spare=("characters",),
+        spare=("bytes",),
     )
 
 
@@ -161,13 +161,16 @@ def show_schema(
 
     Example: pulse schema show acme orders > orders.json
     """
-    published = registry.list_schemas(registry.find_tenant(tenant))
+    owner = registry.find_tenant(tenant)
+    published = registry.list_schemas(owner)
     matches = [entry for entry in published if schema in (entry.schema_uri, entry.name)]
     if not matches:
         names = {name for entry in published for name in (entry.schema_uri, entry.name)}
         fix = meant(schema, names, f"See: pulse schema list {tenant}")
         raise NotFound("no such schema", fix=fix, tenant=tenant, schema=schema)
+    versions = {entry.version: entry.document for entry in registry.load_schemas(owner, [matches[-1].name])}
+    document = versions[matches[-1].version]
     if as_json:
-        emit(matches[-1].version_entry | {"schema": orjson.loads(matches[-1].document)})
+        emit(matches[-1].version_entry | {"schema": orjson.loads(document)})
     else:
-        write(matches[-1].document.removesuffix("\n") + "\n")
+        write(document.removesuffix("\n") + "\n")

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from enum import Enum
 
 from starlette.requests import Request
@@ -23,6 +25,9 @@ from pulse_api.http.tenant_accounts import keep_accounts
 from pulse_api.http.workers import CHANGES, CHANGES_BYTES, Result, Workers
 from pulse_pipelines.query import preview
 from pulse_resources.settings import load_settings
+
+PARTS = 2
+"""Transactions of parts of syncs at a time."""
 
 
 class Kind(Enum):
@@ -77,6 +82,24 @@ class AppState(Keyring):
         self._long_changes = Workers(long, _do_nothing, CHANGES, api.long_change_seconds, CHANGES_BYTES)
         self._changing_long = turns("long changes", running=long, running_of_one=1)
 
+        # A part may wait for locks of a batch of its tenant that settles: in threads of no one else.
+        self._part_threads = ThreadPoolExecutor(PARTS, "part")
+        self._part_turns = turns("parts of syncs", running=PARTS, running_of_one=1)
+
+    async def sync_part(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:
+        """Run a transaction of a part of a sync in a thread, in the tenant's turn, which ends after it.
+
+        Raises:
+            ProblemError: as `change`.
+        """
+        async with self._part_turns.take(whom):
+            running = asyncio.wrap_future(self._part_threads.submit(copy_context().run, work, *args))
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await asyncio.wait([running])
+                raise
+
     async def change(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:
         """Run a change that is expensive to compute in a worker process, in the tenant's turn.
 
@@ -119,6 +142,7 @@ class AppState(Keyring):
             await asyncio.to_thread(self.queries.stop)
             await asyncio.to_thread(self.running.stop)
             await asyncio.to_thread(self.previews.stop)
+            await asyncio.to_thread(self._part_threads.shutdown)
             await asyncio.to_thread(self._changes.stop)
             await asyncio.to_thread(self._long_changes.stop)
 

@@ -22,6 +22,13 @@ from pulse_resources.errors import Transient
 Ends = Mapping[int, int]
 """By partition an offset, in Pulse's count."""
 
+MOST_OPEN = 1_000
+"""Open syncs of a tenant, except those of pipes."""
+MOST_EMPTY_FULL = 10
+"""Full syncs among them of a dataset of which no part was accepted yet: the others supersede each other."""
+MOST_SENT = 1_000
+"""Syncs of a tenant, except those of pipes, that were sent whole and have not settled."""
+
 POSITIONS = "SELECT partition, base_offset, topic_id FROM ingest_positions WHERE tenant_id = %s"
 UNFINISHED = """
 SELECT sync_id, dataset_id, is_full, state, starts, ends FROM entity_syncs
@@ -68,6 +75,17 @@ EXPIRE = f"""
 UPDATE entity_syncs s SET state = 'failed', ended_at = now(), reason = 'no part of it came for ' || %(said)s
 WHERE s.tenant_id = %(tenant)s AND {FORSAKEN.format(seconds="%(seconds)s")}
 """  # noqa: S608 - from constants
+# Rows that are locked belong to a batch that settles: the next request that begins a sync fails them.
+FAIL_OLDEST = """
+UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = %(reason)s
+WHERE sync_id IN (SELECT sync_id FROM entity_syncs WHERE state = 'open' AND sync_id = ANY(ARRAY(
+    SELECT sync_id FROM entity_syncs WHERE tenant_id = %(tenant)s AND state = 'open' AND pipe IS NULL
+        AND (%(dataset)s::uuid IS NULL OR dataset_id = %(dataset)s AND is_full AND parts = 0)
+    ORDER BY sync_id DESC OFFSET %(most)s)) FOR UPDATE SKIP LOCKED)
+"""
+COUNT_SENT = """
+SELECT count(*) FROM entity_syncs WHERE tenant_id = %s AND state = 'sent' AND pipe IS NULL
+"""
 FAIL = """
 UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = %s
 WHERE tenant_id = %s AND state IN ('open', 'sent', 'held', 'deleting')
@@ -186,9 +204,11 @@ def add_ids(connection: postgres.Connection, tenant_id: UUID, sync_id: int, adde
         connection.execute(ADD_IDS, [tenant_id, sync_id, added.run().packed()])
 
 
-def count(connection: postgres.Connection, sync_id: int, counts: Counts) -> None:
-    """Add counts to a sync's row."""
-    connection.execute(COUNT, {"sync": sync_id, **counts._asdict()})
+def count(connection: postgres.Connection, counts: Mapping[int, Counts]) -> None:
+    """Add counts to the rows of syncs, by their ids."""
+    values = [{"sync": sync_id, **counted._asdict()} for sync_id, counted in counts.items() if any(counted)]
+    if values:
+        connection.cursor().executemany(COUNT, values)
 
 
 def reached(connection: postgres.Connection, tenant_id: UUID) -> None:
@@ -203,6 +223,31 @@ def expire(connection: postgres.Connection, tenant_id: UUID, seconds: float) -> 
     values = {"tenant": tenant_id, "seconds": seconds, "said": f"{seconds / 3600:g} hours"}
     if connection.execute(EXPIRE, values).rowcount:
         connection.execute(FORGET_IDS, [tenant_id])
+
+
+def make_room(connection: postgres.Connection, tenant: Tenant, dataset_id: UUID) -> None:
+    """Fail the tenant's oldest open syncs, except those of pipes, so that one more has room.
+
+    Each batch counts for each of them, and stores for each full sync the ids of its dataset.
+
+    Raises:
+        Transient: too many have been sent and not settled.
+    """
+    for dataset, most in ((None, MOST_OPEN), (dataset_id, MOST_EMPTY_FULL)):
+        values = {
+            "tenant": tenant.tenant_id,
+            "dataset": dataset,
+            "most": most - 1,
+            "reason": f"{most:,} syncs began after it, and none of its parts came meanwhile",
+        }
+        connection.execute(FAIL_OLDEST, values)
+    ((count,),) = connection.execute(COUNT_SENT, [tenant.tenant_id]).fetchall()
+    if count >= MOST_SENT:
+        raise Transient(
+            f"{count:,} syncs of the tenant were sent whole and have not settled",
+            fix="Send it again after they have settled, or send more entities in each sync",
+            tenant=tenant.slug,
+        )
 
 
 def fail(connection: postgres.Connection, tenant_id: UUID, why: str) -> None:

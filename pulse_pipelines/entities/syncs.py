@@ -93,7 +93,7 @@ def begin(tenant: Tenant, slug: str, part: Part) -> OpenedPart:
     Raises:
         NotFound: the tenant has no such dataset of entities.
         Conflict: the chain is broken; nothing was taken.
-        Transient: the broker does not answer.
+        Transient: the broker does not answer, or too many syncs have not settled.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         dataset_id, seed = _dataset(connection, tenant, slug)
@@ -105,6 +105,7 @@ def begin(tenant: Tenant, slug: str, part: Part) -> OpenedPart:
             if part.is_first and state == SyncState.OPEN:
                 return OpenedPart(dataset_id, seed, number, part, repeated=False)
         if part.is_first:
+            sync_progress.make_room(connection, tenant, dataset_id)
             number = open_sync(connection, tenant, dataset_id, part)
         elif row is None or state != SyncState.OPEN or before != part.previous_request_id or not parts:
             raise _broken(tenant, slug, part, "no such sync is open" if state != SyncState.OPEN else
@@ -157,7 +158,7 @@ def finish(tenant: Tenant, slug: str, opened_part: OpenedPart, refused: Sequence
             supersede(connection, opened_part.dataset_id, opened_part.sync_id)
         if refused:
             counts = Counts(refused=len(refused), nameless=len(refused) - len(names))
-            sync_progress.count(connection, opened_part.sync_id, counts)
+            sync_progress.count(connection, {opened_part.sync_id: counts})
             digests = Digests.of(names, opened_part.claim_seed)
             sync_progress.add_ids(connection, tenant.tenant_id, opened_part.sync_id, digests)
     fail_point("sync.after_take")

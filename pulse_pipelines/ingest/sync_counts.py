@@ -1,6 +1,8 @@
 """Counts of syncs: records the batch's events of syncs, in the transaction that settles the batch."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
@@ -27,7 +29,8 @@ WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s) AND coalesce(dataset, %(s
 def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> None:
     """Record the counts of the tenant's syncs, and advance those that are complete now.
 
-    To be called after the positions were advanced.
+    To be called after the positions were advanced. What the batch has of a dataset is read once, however many
+    of its syncs have not ended.
     """
     tenant_id = part.tenant.tenant_id
     begins = np.array([position(range_.partition, range_.start) for range_ in part.ranges], np.int64)
@@ -35,10 +38,12 @@ def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> N
     open_syncs = [*sync_progress.unfinished(connection, tenant_id=tenant_id, lock=True), *failed]
     if not open_syncs:
         return
-    slugs = {dataset.dataset_id: dataset.slug for dataset in landed.plan.scopes[tenant_id].datasets}
+    by_dataset: dict[UUID, list[Unfinished]] = defaultdict(list)
     for sync in open_syncs:
-        if sync.dataset_id in slugs:
-            _note(connection, landed, part, sync, slugs[sync.dataset_id])
+        by_dataset[sync.dataset_id].append(sync)
+    for dataset in landed.plan.scopes[tenant_id].datasets:
+        if dataset.dataset_id in by_dataset:
+            _note(connection, landed, part, dataset, by_dataset[dataset.dataset_id])
     sync_progress.reached(connection, tenant_id)
     fail_point("sync.after_note")
 
@@ -53,81 +58,90 @@ def dead_letters(
     return letters, np.array(places, np.int64)
 
 
+@dataclass(frozen=True)
+class _Refused:
+    """The batch's dead letters of a dataset, or of none: their ids, None if unknown, and their positions."""
+
+    ids: Sequence[str | None]
+    places: Positions
+
+
 def _note(
-    connection: postgres.Connection, landed: Landed, part: TenantPart, sync: Unfinished, slug: str
+    connection: postgres.Connection,
+    landed: Landed,
+    part: TenantPart,
+    dataset: Dataset,
+    syncs: Sequence[Unfinished],
 ) -> None:
-    dataset = next(
-        dataset
-        for dataset in landed.plan.scopes[part.tenant.tenant_id].datasets
-        if dataset.dataset_id == sync.dataset_id
-    )
-    refused, places = dead_letters(connection, landed.plan, part.tenant.tenant_id, part.parts, slug)
-    inside = sync.within(places)
-    nameless = sum(bool(is_inside) and row[2] is None for row, is_inside in zip(refused, inside, strict=True))
-    if dataset.of_entities:
-        counts = _of_entities(connection, landed, part, sync, dataset, refused, places)
-    else:
-        counts = _of_events(landed, part, sync, places)
-    counts = counts._replace(refused=int(inside.sum()), nameless=nameless)
-    if any(counts):
-        sync_progress.count(connection, sync.sync_id, counts)
+    """Record the counts of a dataset's syncs."""
+    letters, places = dead_letters(connection, landed.plan, part.tenant.tenant_id, part.parts, dataset.slug)
+    refused = _Refused([name for _, _, name in letters], places)
+    count = _count_entities if dataset.of_entities else _count_events
+    counts = {}
+    for sync, counted in count(connection, landed, part, dataset, syncs, refused):
+        inside = sync.within(places)
+        nameless = sum(
+            bool(is_inside) and name is None for name, is_inside in zip(refused.ids, inside, strict=True)
+        )
+        counts[sync.sync_id] = counted._replace(refused=int(inside.sum()), nameless=nameless)
+    sync_progress.count(connection, counts)
 
 
-def _of_events(landed: Landed, part: TenantPart, sync: Unfinished, refused: Positions) -> Counts:
-    """Count the events of a sync: those that land are new, and those that had landed before unchanged."""
-    packed = [topic.ids[sync.dataset_id] for topic in part.topics if sync.dataset_id in topic.ids]
-    if not packed:
-        return Counts()
-    arrived = ArrivedIds.unpacked(packed).positions
+def _count_events(
+    connection: postgres.Connection,
+    landed: Landed,
+    part: TenantPart,
+    dataset: Dataset,
+    syncs: Sequence[Unfinished],
+    refused: _Refused,
+) -> Iterator[tuple[Unfinished, Counts]]:
+    """Count the events of syncs: those that land are new, and those that had landed before unchanged."""
+    dataset_id = dataset.dataset_id
+    packed = [topic.ids[dataset_id] for topic in part.topics if dataset_id in topic.ids]
+    arrived = ArrivedIds.unpacked(packed).positions if packed else NOWHERE
     copies = np.array(
         [
             position(partition, offset)
-            for partition, offsets in landed.verdicts.duplicates.get(sync.dataset_id, {}).items()
+            for partition, offsets in landed.verdicts.duplicates.get(dataset_id, {}).items()
             for offset in offsets
         ],
         np.int64,
     )
-    landing = np.setdiff1d(
-        np.setdiff1d(arrived, copies), refused
-    )  # some are refused after they were accepted
-    return Counts(created=int(sync.within(landing).sum()), unchanged=int(sync.within(copies).sum()))
+    # Some are refused after they were accepted.
+    landing = np.setdiff1d(np.setdiff1d(arrived, copies), refused.places)
+    for sync in syncs:
+        created, unchanged = int(sync.within(landing).sum()), int(sync.within(copies).sum())
+        yield sync, Counts(created=created, unchanged=unchanged) if packed else Counts()
 
 
-def _of_entities(
+def _count_entities(
     connection: postgres.Connection,
     landed: Landed,
     part: TenantPart,
-    sync: Unfinished,
     dataset: Dataset,
-    refused: Sequence[tuple[int, int, str | None]],
-    places: Positions,
-) -> Counts:
-    """Count the entities of a sync by their result, and record the ids that a full sync contains.
-
-    Args:
-        refused: dead letters of the dataset: partition, offset and id ...
-        places: ... and their positions.
-    """
-    arrived, deletions = _arrived(part.topics, sync.dataset_id)
-    if sync.is_full:
-        after = sync.since(places)
-        names = [
-            row[2] for row, is_after in zip(refused, after, strict=True) if is_after and row[2] is not None
-        ]
-        parts = [arrived.digests[sync.since(arrived.positions)], Digests.of(names, dataset.claim_seed)]
-        sync_progress.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(parts))
-    added = landed.verdicts.appends.get(sync.dataset_id)
-    created = changed = deleted_count = 0
-    if added is not None:
-        created = int(sync.within(added.created).sum())
-        deleted_count = int(sync.within(added.deletions).sum())
-        sent = np.setdiff1d(added.positions, deletions, assume_unique=True)
-        changed = int(sync.within(sent).sum()) - created - deleted_count
-        deleted = added.sync_deletions.get(sync.sync_id, NOWHERE)
-        deleted_count += len(deleted)
-    unchanged = int(sync.within(arrived.positions).sum()) - created - changed
-    unchanged -= 0 if added is None else int(sync.within(added.deletions).sum())
-    return Counts(created, changed, unchanged, deleted_count)
+    syncs: Sequence[Unfinished],
+    refused: _Refused,
+) -> Iterator[tuple[Unfinished, Counts]]:
+    """Count the entities of syncs by their result, and record the ids that full syncs contain."""
+    arrived, deletions = _arrived(part.topics, dataset.dataset_id)
+    added = landed.verdicts.appends.get(dataset.dataset_id)
+    sent = NOWHERE if added is None else np.setdiff1d(added.positions, deletions, assume_unique=True)
+    for sync in syncs:
+        if sync.is_full:
+            is_after = sync.since(refused.places)
+            named_ids = [
+                name for name, after in zip(refused.ids, is_after, strict=True) if after and name is not None
+            ]
+            ids = [arrived.digests[sync.since(arrived.positions)], Digests.of(named_ids, dataset.claim_seed)]
+            sync_progress.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(ids))
+        created = changed = deleted = 0
+        unchanged = int(sync.within(arrived.positions).sum())
+        if added is not None:
+            created, deleted = int(sync.within(added.created).sum()), int(sync.within(added.deletions).sum())
+            changed = int(sync.within(sent).sum()) - created - deleted
+            unchanged -= created + changed + deleted
+            deleted += len(added.sync_deletions.get(sync.sync_id, NOWHERE))
+        yield sync, Counts(created, changed, unchanged, deleted)
 
 
 def _arrived(topics: Sequence[TopicDrained], dataset_id: UUID) -> tuple[ArrivedIds, Positions]:

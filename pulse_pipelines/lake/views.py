@@ -106,7 +106,7 @@ class _ViewCommit(CatalogChange[Files]):
                 raise Malformed(f"a view has no requirement {str(requirement.get('type'))[:100]}")
             if requirement.get("uuid") != document["view-uuid"]:
                 raise CommitFailed("Requirement failed: view UUID does not match")
-        following = _applied(document, self.updates)
+        following = applied(document, self.updates)
         _check(self.tenant, following)
         version = (table_metadata.version(current.at) or 0) + 1
         file = self.new_files.write(current.location, version, following)
@@ -128,17 +128,40 @@ def _check(tenant: Tenant, document: Document) -> None:
     paths.check(tenant, document | {"properties": {}})
 
 
-def _applied(document: Document, view_updates: Sequence[Document]) -> Document:
-    """The next metadata."""
-    following, added = orjson.loads(orjson.dumps(document)), dict[str, int]()
+class _Added(dict[str, int]):
+    """The ids of the schema and the version that a commit added last, and the view's versions.
+
+    A commit may add thousands of versions to thousands: they are not searched for each of its updates.
+    """
+
+    def __init__(self, view: Document) -> None:
+        super().__init__()
+        self.by_id: dict[int, Document] = {}
+        self.by_content: dict[bytes, int] = {}
+        self.schema_ids = {schema["schema-id"] for schema in view["schemas"]}
+        for version in view["versions"]:
+            self.enter(version)
+
+    def enter(self, version: Document) -> None:
+        """Enter a version of the view."""
+        number = version["version-id"]
+        self.by_id[number] = version
+        self.by_content.setdefault(_content(version), number)
+        self.latest = max(number, getattr(self, "latest", number))
+
+
+def applied(document: Document, view_updates: Sequence[Document]) -> Document:
+    """The next metadata of a view. Raises Malformed: an update is invalid."""
+    following = orjson.loads(orjson.dumps(document))
     with updates.malformed_refused():
+        added = _Added(following)
         for update in view_updates:
             _ACTIONS[str(update.get("action"))](following, update, added)
     _forget(following)
     return following  # type: ignore[no-any-return]
 
 
-def _add_schema(view: Document, update: Document, added: dict[str, int]) -> None:
+def _add_schema(view: Document, update: Document, added: _Added) -> None:
     schema = Schema.model_validate(update["schema"])
     for present in view["schemas"]:
         if Schema.model_validate(present) == schema:
@@ -147,21 +170,22 @@ def _add_schema(view: Document, update: Document, added: dict[str, int]) -> None
     number = max(view_schema["schema-id"] for view_schema in view["schemas"]) + 1
     view["schemas"].append(orjson.loads(schema.model_dump_json()) | {"schema-id": number})
     added["schema"] = number
+    added.schema_ids.add(number)
 
 
-def _add_version(view: Document, update: Document, added: dict[str, int]) -> None:
+def _add_version(view: Document, update: Document, added: _Added) -> None:
     version = dict(update["view-version"])
     if version.get("schema-id") == _LAST:
         version["schema-id"] = added["schema"]
-    if not any(present["schema-id"] == version["schema-id"] for present in view["schemas"]):
+    if version["schema-id"] not in added.schema_ids:
         raise ValueError(f"there is no schema {version['schema-id']}")
-    _no_dialect_lost(view, _unique_dialects(version))
-    for present in view["versions"]:
-        if _same(present, version):
-            added["version"] = present["version-id"]
-            return
-    version["version-id"] = max(present["version-id"] for present in view["versions"]) + 1
+    _check_dialects(view, added.by_id[view["current-version-id"]], _unique_dialects(version))
+    if (present := added.by_content.get(_content(version))) is not None:
+        added["version"] = present
+        return
+    version["version-id"] = added.latest + 1
     view["versions"].append(version)
+    added.enter(version)
     added["version"] = version["version-id"]
 
 
@@ -176,28 +200,26 @@ def _unique_dialects(version: Document) -> set[str]:
     return dialects
 
 
-def _no_dialect_lost(view: Document, dialects: set[str]) -> None:
+def _check_dialects(view: Document, current: Document, dialects: set[str]) -> None:
+    """Raises ValueError: the current version has a dialect that would be lost."""
     if view["properties"].get("replace.drop-dialect.allowed", "false").lower() == "true":
         return
-    current = next(
-        version for version in view["versions"] if version["version-id"] == view["current-version-id"]
-    )
     if lost := _unique_dialects(current) - dialects:
         raise ValueError(f"Cannot replace view due to loss of view dialects: {sorted(lost)}")
 
 
-def _same(one: Document, other: Document) -> bool:
+def _content(version: Document) -> bytes:
+    """What distinguishes versions, apart from their ids and times."""
     parts = ("schema-id", "representations", "default-namespace", "default-catalog", "summary")
-    return all(one.get(part) == other.get(part) for part in parts)
+    return orjson.dumps([version.get(part) for part in parts], option=orjson.OPT_SORT_KEYS)
 
 
-def _set_version(view: Document, update: Document, added: dict[str, int]) -> None:
+def _set_version(view: Document, update: Document, added: _Added) -> None:
     number = update["view-version-id"]
     number = added["version"] if number == _LAST else number
     if number == view["current-version-id"]:
         return
-    version = next((candidate for candidate in view["versions"] if candidate["version-id"] == number), None)
-    if version is None:
+    if (version := added.by_id.get(number)) is None:
         raise ValueError(f"Cannot set current version to unknown version: {number}")
     view["current-version-id"] = number
     when = version["timestamp-ms"] if added.get("version") == number else int(time.time() * 1000)
@@ -217,30 +239,30 @@ def _forget(view: Document) -> None:
     view["version-log"] = log[first:]
 
 
-def _set_properties(view: Document, update: Document, added: dict[str, int]) -> None:
+def _set_properties(view: Document, update: Document, added: _Added) -> None:
     view["properties"] |= {str(name): str(value) for name, value in update["updates"].items()}
 
 
-def _remove_properties(view: Document, update: Document, added: dict[str, int]) -> None:
+def _remove_properties(view: Document, update: Document, added: _Added) -> None:
     for name in update["removals"]:
         view["properties"].pop(name, None)
 
 
-def _assign_uuid(view: Document, update: Document, added: dict[str, int]) -> None:
+def _assign_uuid(view: Document, update: Document, added: _Added) -> None:
     if update["uuid"] != view["view-uuid"]:
         raise ValueError("Cannot reassign uuid")
 
 
-def _upgrade(view: Document, update: Document, added: dict[str, int]) -> None:
+def _upgrade(view: Document, update: Document, added: _Added) -> None:
     if update["format-version"] != 1:
         raise ValueError(f"Unsupported view format version: {update['format-version']}")
 
 
-def _set_location(view: Document, update: Document, added: dict[str, int]) -> None:
+def _set_location(view: Document, update: Document, added: _Added) -> None:
     """The catalog sets the locations of views."""
 
 
-_ACTIONS: Mapping[str, Callable[[Document, Document, dict[str, int]], None]] = {
+_ACTIONS: Mapping[str, Callable[[Document, Document, _Added], None]] = {
     "assign-uuid": _assign_uuid,
     "upgrade-format-version": _upgrade,
     "add-schema": _add_schema,

@@ -56,7 +56,7 @@ def plan(manifest: Manifest, *, prune: bool = False) -> list[Step]:
     for name in manifest.keys:
         check_name("key", name)
     _check_references(manifest)
-    existing = _find_existing(manifest.tenant)
+    existing = _find_existing(manifest)
     addresses, schema_steps = _plan_schemas(manifest, existing)
     # A pipe to a sink may read the dataset that another pipe creates.
     inbound_first = sorted(manifest.pipes, key=lambda definition: definition.delivers)
@@ -140,13 +140,15 @@ def _check_references(manifest: Manifest) -> None:
         )
 
 
-def _find_existing(slug: str) -> _Existing:
+def _find_existing(manifest: Manifest) -> _Existing:
     try:
-        tenant = registry.find_tenant(slug)
+        tenant = registry.find_tenant(manifest.tenant)
     except NotFound:
         return _Existing(tenant=None, limits=Limits(), schemas={}, datasets={}, keys={}, pipes={})
+    named = {part.schema_name for part in manifest.datasets.values()} - manifest.schemas.keys()
+    names = {*manifest.schemas, *(SchemaUri.parse(address).name for address in named)}
     schemas: dict[str, dict[int, str]] = defaultdict(dict)
-    for schema in registry.list_schemas(tenant):
+    for schema in registry.load_schemas(tenant, names):
         schemas[schema.name][schema.version] = schema.document
     keys: dict[str, list[ApiKey]] = defaultdict(list)
     now = datetime.now(UTC)

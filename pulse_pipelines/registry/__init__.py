@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         checked_schema as checked_schema,
         find_schema as find_schema,
         list_schemas as list_schemas,
+        load_schemas as load_schemas,
         publish_schema as publish_schema,
     )
     from pulse_pipelines.registry.table_lookup import (
@@ -82,7 +83,15 @@ _NAMES = {
         "list_owners",
         "version",
     ),
-    "schemas": ("PublishedSchema", "checked_schema", "find_schema", "list_schemas", "publish_schema"),
+    "schemas": (
+        "ListedSchema",
+        "PublishedSchema",
+        "checked_schema",
+        "find_schema",
+        "list_schemas",
+        "load_schemas",
+        "publish_schema",
+    ),
     "tenants": ("create_tenant", "find_tenant", "list_tenants"),
 }
 """Names of this package by their module."""

@@ -27,8 +27,15 @@ INSERT = f"""
 INSERT INTO api_keys (tenant_id, key_id, name, scopes, key_hash, expires_at, issued_by)
 VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING {FIELDS}
 """  # noqa: S608 - from a constant
-LIST = f"SELECT {FIELDS} FROM api_keys WHERE tenant_id = app_tenant() ORDER BY created_at, key_id"  # noqa: S608
 _IN_FORCE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
+LISTED_ENDED = 1_000
+"""Expired and revoked keys that a list has, the latest: their number only grows."""
+LIST = f"""
+SELECT {FIELDS} FROM api_keys WHERE tenant_id = app_tenant() AND {_IN_FORCE} UNION ALL (
+    SELECT {FIELDS} FROM api_keys WHERE tenant_id = app_tenant() AND NOT ({_IN_FORCE})
+    ORDER BY least(revoked_at, expires_at) DESC, key_id LIMIT {LISTED_ENDED})
+ORDER BY created_at, key_id
+"""  # noqa: S608
 IN_FORCE = f"SELECT {FIELDS} FROM api_keys WHERE tenant_id = app_tenant() AND {_IN_FORCE}"  # noqa: S608
 COUNT_IN_FORCE = f"SELECT count(*) FROM api_keys WHERE tenant_id = app_tenant() AND {_IN_FORCE}"  # noqa: S608
 FIND = f"SELECT {FIELDS} FROM api_keys WHERE key_id = %s AND tenant_id = app_tenant()"  # noqa: S608
@@ -157,7 +164,7 @@ def _find(connection: postgres.Connection, tenant: Tenant, key_id: str) -> ApiKe
 
 
 def list_keys(tenant: Tenant) -> list[ApiKey]:
-    """List the tenant's keys, the oldest first, including expired and revoked ones."""
+    """List the tenant's keys, the oldest first, with the `LISTED_ENDED` that expired or were revoked last."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return [_stored(row) for row in connection.execute(LIST)]
 

@@ -1,5 +1,6 @@
 """Published schemas: immutable documents, numbered by version within a name."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from pulse_pipelines.domain.schemas.cost import Bound
 from pulse_pipelines.domain.schemas.schema import SchemaUri, check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
+from pulse_pipelines.registry.schema_bytes import check_published_bytes
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound
 from pulse_resources.postgres import locks
@@ -28,28 +30,45 @@ FIND_SCHEMA = """
 SELECT schema_uri, name, version, published_at, document FROM pdm_schemas
 WHERE schema_uri = %s AND tenant_id = app_tenant()
 """
+# Lengths are read without the documents.
 LIST_SCHEMAS = """
-SELECT schema_uri, name, version, published_at, document FROM pdm_schemas
+SELECT schema_uri, name, version, published_at, octet_length(document) AS bytes FROM pdm_schemas
 WHERE tenant_id = app_tenant() ORDER BY name, version
+"""
+LOAD_SCHEMAS = """
+SELECT schema_uri, name, version, published_at, document FROM pdm_schemas
+WHERE name = ANY(%s) AND tenant_id = app_tenant() ORDER BY name, version
 """
 
 
 @dataclass(frozen=True)
-class PublishedSchema:
+class SchemaVersion:
+    """A published version without its document."""
+
     schema_uri: str
     name: str
     version: int
     published_at: datetime
+
+    @property
+    def version_entry(self) -> dict[str, Any]:
+        """The version as lists of versions show it."""
+        names = ("schema_uri", "name", "version", "published_at")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class ListedSchema(SchemaVersion):
+    bytes: int
+    """Length of the document."""
+
+
+@dataclass(frozen=True)
+class PublishedSchema(SchemaVersion):
     document: str
     """The document as published, byte for byte."""
     created: bool = False
     """Whether this call published it."""
-
-    @property
-    def version_entry(self) -> dict[str, Any]:
-        """The version without its document, as lists of versions show it."""
-        names = ("schema_uri", "name", "version", "published_at")
-        return {name: getattr(self, name) for name in names}
 
 
 def checked_schema(document: str) -> dict[str, Any]:
@@ -65,6 +84,7 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
 
     Raises:
         UserError: the name or the schema is not valid.
+        QuotaExceeded: the tenant has published too many bytes.
     """
     check_slug("schema", name)
     checked_schema(document)
@@ -77,6 +97,7 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
         uri = SchemaUri(tenant.slug, name, next_version[0] if next_version else 1)
         values = [tenant.tenant_id, name, uri.version, str(uri), document]
         (schema,) = postgres.select(connection, PublishedSchema, INSERT_SCHEMA, values)
+        check_published_bytes(connection, tenant)
         return replace(schema, created=True)
 
 
@@ -99,7 +120,13 @@ def find_schema(connection: postgres.Connection, tenant: Tenant, schema_uri: str
     return schemas[0]
 
 
-def list_schemas(tenant: Tenant) -> list[PublishedSchema]:
-    """Every version of every schema of the tenant, by name and version."""
+def list_schemas(tenant: Tenant) -> list[ListedSchema]:
+    """List every version of every schema of the tenant, by name and version, without the documents."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return postgres.select(connection, PublishedSchema, LIST_SCHEMAS)
+        return postgres.select(connection, ListedSchema, LIST_SCHEMAS)
+
+
+def load_schemas(tenant: Tenant, names: Collection[str]) -> list[PublishedSchema]:
+    """Load every version of the tenant's schemas of these names, by name and version."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return postgres.select(connection, PublishedSchema, LOAD_SCHEMAS, [list(names)])

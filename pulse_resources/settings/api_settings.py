@@ -66,6 +66,8 @@ class ApiSettings(BaseModel):
     """Unacknowledged events; more are answered with 503 and Retry-After."""
     max_keys: int = Field(default=1_000, ge=-1)
     """Keys in force of a tenant, all of which are read again after each change of one; -1: no limit."""
+    max_published_schema_bytes: int = Field(default=64 * 1024 * 1024, ge=1_048_576)
+    """Bytes of all schema versions that a tenant has published, each of 4,096 at least."""
     cache_seconds: float = Field(default=30.0, ge=0)
     """Seconds for which keys, schemas and limits are cached unless a change is announced."""
     access_log: bool = True

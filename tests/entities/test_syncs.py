@@ -13,14 +13,15 @@ from support.pipes import make_pipe
 from chaos.surroundings import superuser
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.syncs import Part, SyncState
-from pulse_pipelines.entities import syncs
+from pulse_pipelines.entities import sync_progress, syncs
 from pulse_pipelines.entities.syncs import Sync
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.ingest import attempts, plan, sync_deletions
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.issues import Kind, find_issues
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_resources.errors import Conflict, UserError
+from pulse_resources import postgres
+from pulse_resources.errors import Conflict, Transient, UserError
 from pulse_resources.process import faults
 from pulse_resources.settings import Settings
 
@@ -387,3 +388,64 @@ def test_a_failed_pipe_run_counts_its_entities_and_deletes_none(owner: Owner) ->
     assert pipes.last_day(owner.tenant)[owner.tenant.tenant_id, SLUG] == pipes.LastDay(created=1, unchanged=1)
     assert latest(owner).keys() == {"a", "b", "c", "d", "e"}
     sound(owner)
+
+
+def test_a_tenants_oldest_open_syncs_fail_for_newer_ones(owner: Owner) -> None:
+    """A client that began 300,000 syncs and ended none made each batch settle for two minutes, for a day."""
+    first = begin(owner, "first", full=False)
+    repeat(first, sync_progress.MOST_OPEN)
+    last = begin(owner, "last", full=False)
+    unfinished = unfinished_syncs(owner)
+    assert len(unfinished) == sync_progress.MOST_OPEN
+    assert last in unfinished
+    assert first not in unfinished
+    (failed,) = (sync for sync in syncs.list_syncs(owner.tenant, SLUG, 2_000) if sync.sync_id == first)
+    assert failed.state == SyncState.FAILED
+    assert failed.reason == "1,000 syncs began after it, and none of its parts came meanwhile"
+    with pytest.raises(Conflict):
+        syncs.begin(owner.tenant, SLUG, Part("first", "2", "1", is_full=False, is_first=False, is_last=True))
+
+
+def test_full_syncs_of_which_no_part_was_accepted_are_few(owner: Owner) -> None:
+    """For each of them a batch stored the ids of all its entities of the dataset."""
+    begun = [begin(owner, str(number), full=True) for number in range(sync_progress.MOST_EMPTY_FULL + 3)]
+    assert unfinished_syncs(owner) == begun[3:]
+
+
+def test_the_syncs_of_pipes_are_not_failed_for_those_of_clients(owner: Owner) -> None:
+    of_pipe = begin(owner, "pipe", full=False)
+    with superuser() as connection:
+        connection.execute("UPDATE entity_syncs SET pipe = 'planes' WHERE sync_id = %s", [of_pipe])
+    repeat(begin(owner, "first", full=False), sync_progress.MOST_OPEN)
+    begin(owner, "last", full=False)
+    assert of_pipe in unfinished_syncs(owner)
+
+
+def test_syncs_that_were_sent_whole_and_have_not_settled_are_limited(owner: Owner) -> None:
+    bring(owner, [("a", {"name": "A"})], full=False)
+    repeat(newest(owner).sync_id, sync_progress.MOST_SENT)
+    with pytest.raises(Transient, match="were sent whole and have not settled"):
+        begin(owner, "one more", full=False)
+    ingest(owner)
+    assert begin(owner, "one more", full=False) in unfinished_syncs(owner)
+    assert {sync.created for sync in syncs.list_syncs(owner.tenant, SLUG, 1_000)[1:]} == {1}
+
+
+def begin(owner: Owner, name: str, *, full: bool) -> int:
+    """Begin a sync without an accepted part; returns its id."""
+    part = Part(name, "1", None, is_full=full, is_first=True, is_last=False)
+    return syncs.begin(owner.tenant, SLUG, part).sync_id
+
+
+def repeat(sync_id: int, times: int) -> None:
+    """Enter so many copies of a sync, as if requests had begun them."""
+    names = "tenant_id, dataset_id, is_full, request_id, parts, state, starts, ends, part_at"
+    copies = f"SELECT {names}, 'copy' || n FROM entity_syncs, generate_series(1, %s) n WHERE sync_id = %s"
+    with superuser() as connection:
+        connection.execute(f"INSERT INTO entity_syncs ({names}, sequence_id) {copies}", [times, sync_id])
+
+
+def unfinished_syncs(owner: Owner) -> list[int]:
+    tenant_id = owner.tenant.tenant_id
+    with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
+        return [sync.sync_id for sync in sync_progress.unfinished(connection, tenant_id=tenant_id)]

@@ -12,12 +12,13 @@ from typing import Any
 
 import httpx
 import pytest
+from support.entities import SLUG, make_entities
 from support.files import Answer, web
 from support.http import Api, Caller, sample, served
 
 from chaos.sources import SOURCE, stored_source
-from chaos.surroundings import TLS, with_settings
-from chaos.waiting import PATIENCE_S
+from chaos.surroundings import TLS, superuser, with_settings
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api.http import openapi, views
 from pulse_api.http.routes import summary
 from pulse_api.http.workers import Workers
@@ -89,6 +90,40 @@ def test_a_source_that_does_not_answer_keeps_no_other_tenant_from_changing(
         finally:
             answering.set()
         assert [future.result().status_code for future in waiting] == [404, 404]
+
+
+def test_parts_of_a_sync_that_wait_for_its_batch_delay_only_their_own_tenant(
+    new_caller: Callable[..., Caller],
+) -> None:
+    """A batch that settles locks its tenant's syncs: parts of these took all threads that look up keys."""
+    greedy, neighbour = new_caller(), new_caller()
+    for caller in (greedy, neighbour):
+        make_entities(caller.owner)
+    part = f"/v1/datasets/{SLUG}/entities?sequence_id=one"
+    first, second = f"{part}&request_id=1&is_first=true", f"{part}&request_id=2&previous_request_id=1"
+    with ExitStack() as stack, ThreadPoolExecutor(20) as threads:
+        stack.enter_context(with_settings(API__WAIT_SECONDS=PATIENCE_S))
+        api = stack.enter_context(served())
+        waiting, other = (stack.enter_context(api.client(c.key.text)) for c in (greedy, neighbour))
+        assert waiting.post(first).status_code == 202
+        with superuser() as batch, batch.transaction():
+            tenant_id = greedy.owner.tenant.tenant_id
+            batch.execute("SELECT FROM entity_syncs WHERE tenant_id = %s FOR UPDATE", [tenant_id])
+            parts = [threads.submit(waiting.post, second) for _ in range(20)]
+            wait(lambda: waiting_for_locks() > 0, "no part waits for the batch")
+            assert [other.post(path).status_code for path in (first, second)] == [202, 202]
+            new_key = keys.issue_key(neighbour.owner.tenant, "new", [KeyScope.COLLECT])
+            with api.client(new_key.text) as unknown:
+                assert unknown.post("/v1/collect", json=sample()).status_code == 202
+            assert not any(part.done() for part in parts)
+        assert {part.result().status_code for part in parts} <= {202, 409}
+
+
+def waiting_for_locks() -> int:
+    with superuser() as connection:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+        ((count,),) = connection.execute(query, ["%entity_syncs%"]).fetchall()
+    return int(count)
 
 
 def test_repeated_changes_are_refused_with_a_time_to_retry(new_caller: Callable[..., Caller]) -> None:

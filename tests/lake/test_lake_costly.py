@@ -16,7 +16,7 @@ from support.counting import count_calls
 from support.rest_catalog import VIEW
 from test_lake_parsing import MIB, memory, table
 
-from pulse_pipelines.lake import outline, parsing, updates
+from pulse_pipelines.lake import outline, parsing, updates, views
 from pulse_pipelines.lake.errors import Malformed
 from pulse_pipelines.lake.java_compat import TableIds
 from pulse_pipelines.query import snapshots
@@ -230,6 +230,31 @@ def test_an_added_schema_is_not_compared_with_every_column_there_is(kind: str) -
         )
 
     assert cost(100) < 3 * cost(50)
+
+
+def test_an_added_version_of_a_view_is_not_compared_with_every_other() -> None:
+    """A commit of 85 kB took a quarter of a second of all threads, and one of 3.4 MB a worker for 72 s."""
+
+    def version(number: int) -> dict[str, Any]:
+        return VIEW | {
+            "version-id": number,
+            "representations": [{"type": "sql", "sql": f"{number}", "dialect": "a"}],
+        }
+
+    def cost(size: int) -> int:
+        view = {"schemas": [schema(column(1))], "versions": [version(n) for n in range(1, size)]}
+        view |= {
+            "current-version-id": 1,
+            "version-log": [],
+            "properties": {"version.history.num-entries": "9999"},
+        }
+        changes: list[dict[str, Any]] = []
+        for number in range(size, 2 * size):
+            changes.append({"action": "add-view-version", "view-version": version(number)})
+            changes.append({"action": "set-current-view-version", "view-version-id": -1})
+        return count_calls(lambda: views.applied(view, changes))
+
+    assert cost(400) < 3 * cost(200)
 
 
 def test_many_updates_are_left_to_another_process() -> None:

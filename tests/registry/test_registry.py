@@ -571,6 +571,27 @@ def test_keys_that_open_nothing_are_not_read_for_a_request(new_owner: Callable[[
     assert {revoked.key_id, ended.key_id} <= {key.key_id for key in keys.list_keys(tenant)}
 
 
+def test_the_list_of_keys_has_those_that_ended_last(new_owner: Callable[[], Owner]) -> None:
+    """A list of 100,000 revoked keys took 300 MB of the API, and delayed the events of all tenants."""
+    tenant = new_owner().tenant
+    valid, revoked = (keys.issue_key(tenant, name, [KeyScope.READ]).stored for name in ("valid", "revoked"))
+    keys.revoke_key(tenant, revoked.key_id)
+    columns = "tenant_id, name, scopes, key_hash, created_at"
+    copies = f"""
+        INSERT INTO api_keys ({columns}, key_id, revoked_at)
+        SELECT {columns}, md5(key_id || n)::char(12), revoked_at + make_interval(secs => n * %s)
+        FROM api_keys, generate_series(1, %s) n WHERE key_id = %s RETURNING key_id
+    """
+    with superuser() as connection:
+        earlier = connection.execute(copies, [-1, 500, revoked.key_id]).fetchall()
+        later = connection.execute(copies.replace("md5(", "md5('later' || "), [1, 900, revoked.key_id])
+        expected = {valid.key_id, revoked.key_id, *(key_id for (key_id,) in later)}
+    listed = {key.key_id for key in keys.list_keys(tenant)}
+    assert expected <= listed
+    assert len(listed & {key_id for (key_id,) in earlier}) == keys.LISTED_ENDED - 901
+    assert len([key for key in keys.list_keys(tenant) if key.revoked_at]) == keys.LISTED_ENDED
+
+
 def test_the_number_of_valid_keys_of_a_tenant_is_limited(new_owner: Callable[[], Owner]) -> None:
     tenant = new_owner().tenant
     there = len(keys.list_keys(tenant))

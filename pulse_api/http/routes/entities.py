@@ -1,6 +1,5 @@
 """/v1/datasets/{slug}/entities: push entities, and read their log from a reader's position."""
 
-import asyncio
 import re
 from dataclasses import replace
 from typing import Annotated
@@ -75,11 +74,12 @@ async def push_entities(request: Request, slug: DatasetSlug) -> Response:
     principal = await _of_entities(app_state(request), principal, slug)
     if (part := parts.part_of(request)) is None:
         return answer(await _verdicts(request, principal, slug), "entities")
-    opened_part = await asyncio.to_thread(syncs.begin, principal.tenant, slug, part)
+    state, tenant = app_state(request), principal.tenant
+    opened_part = await state.sync_part(tenant.tenant_id, syncs.begin, tenant, slug, part)
     verdicts = await _verdicts(request, principal, slug, opened_part)
     if verdicts.outgoing or not verdicts.refused:
         refused = [verdict["event_id"] for verdict in verdicts.notable if verdict["status"] == "refused"]
-        await asyncio.to_thread(syncs.finish, principal.tenant, slug, opened_part, refused)
+        await state.sync_part(tenant.tenant_id, syncs.finish, tenant, slug, opened_part, refused)
     return answer(verdicts, "entities")
 
 

@@ -102,7 +102,7 @@ def create_key(principal: Manager, body: NewKey) -> NewKeyInfo:
 
 @router.get("", summary="List keys", responses=documented(401, 403, 429, 503))
 def list_keys(principal: Manager) -> KeyList:
-    """The tenant's keys, expired and revoked ones included, without their secrets."""
+    """The tenant's keys without their secrets, with the 1,000 that expired or were revoked last."""
     return KeyList(keys=[info(key) for key in keys.list_keys(principal.tenant)])
 
 
