@@ -44,9 +44,9 @@ def within_pieces(filters: Filters, pieces: list[Digests], drawn: Digests) -> Ma
         candidates.digest, candidates.run, candidates.start, candidates.count, strict=True
     ):
         assert count > 0
-        there = pieces[piece][slice(start, start + count)]
-        assert len(there) == count, "within the piece"
-        mask[at] = drawn[at : at + 1].within(there)[0]
+        segment = pieces[piece][slice(start, start + count)]
+        assert len(segment) == count, "within the piece"
+        mask[at] = drawn[at : at + 1].within(segment)[0]
     return mask
 
 
@@ -62,11 +62,11 @@ def edges(run: Digests) -> list[tuple[int, int]]:
 
 
 def compare(
-    ids: list[tuple[int, int]], cuts: list[int], others: list[tuple[int, int]], lost: int = 0
+    ids: list[tuple[int, int]], cuts: list[int], other_ids: list[tuple[int, int]], lost: int = 0
 ) -> None:
     run = digests(ids)
     pieces = pieces_of(run, cuts)
-    drawn = digests([*ids, *others, *edges(run)])
+    drawn = digests([*ids, *other_ids, *edges(run)])
     packed = [claim_filters.make(piece) for piece in pieces]
     if lost:
         packed[0] = without_last(pieces[0])
@@ -93,18 +93,18 @@ def fences(piece: Digests) -> int:
 @example([(7, n) for n in range(100)], [7], [(7, 100), (6, 0), (8, 0)])
 @example([(0, 0), (LAST, LAST)], [1], [(0, 1), (LAST, 0)])
 def test_a_lookup_with_filters_equals_one_without(
-    ids: list[tuple[int, int]], cuts: list[int], others: list[tuple[int, int]]
+    ids: list[tuple[int, int]], cuts: list[int], other_ids: list[tuple[int, int]]
 ) -> None:
-    compare(ids, cuts, others)
+    compare(ids, cuts, other_ids)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 20_000), st.lists(ANY, max_size=5))
 def test_filters_find_all_ids_of_random_digests(seed: int, size: int, cuts: list[int]) -> None:
     draw = np.random.default_rng(seed)
     drawn = Digests(*(draw.integers(0, LAST, 2 * size, np.uint64, endpoint=True) for _ in range(2))).run()
-    there = draw.random(len(drawn)) < 0.5
-    there[draw.integers(len(drawn))] = True
-    run, pieces = drawn[there], pieces_of(drawn[there], cuts)
+    members = draw.random(len(drawn)) < 0.5
+    members[draw.integers(len(drawn))] = True
+    run, pieces = drawn[members], pieces_of(drawn[members], cuts)
     filters = filters_of([claim_filters.make(piece) for piece in pieces], pieces)
     candidates = filters.candidates(drawn)
     assert len(candidates) < len(run) + 20 + size // 100, "few of those that are not there"
@@ -117,7 +117,7 @@ def test_filters_find_all_ids_of_random_digests(seed: int, size: int, cuts: list
         )
         same = (piece.heads[places] == drawn.heads[at]) & (piece.tails[places] == drawn.tails[at])
         actual[at[same]] = True
-    assert (actual == there).all()
+    assert (actual == members).all()
 
 
 def test_the_comparison_notices_a_filter_that_lacks_an_id() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.claims import IDS, add, known, looked_up, names, orders, runs, session
+from support.claims import IDS, add, fresh_of, known, names, orders, runs, session
 from support.faults import AtPoint
 from support.ingest import Owner
 from support.lake import harmed, superuser
@@ -33,7 +33,7 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def full(owner: Owner) -> Owner:
     """Its dataset has large runs."""
     for prefix in PREFIXES:
-        assert add(owner, looked_up(owner, names(IDS_PER_PREFIX, prefix)))
+        assert add(owner, fresh_of(owner, names(IDS_PER_PREFIX, prefix)))
     return owner
 
 
@@ -137,7 +137,7 @@ def test_a_lookup_whose_runs_are_replaced_midway_fails_as_transient(either: Owne
 
 
 def test_the_filter_refuses_the_second_claim_of_an_id(full: Owner) -> None:
-    first, second = looked_up(full, names(IDS_PER_PREFIX, "e")), looked_up(full, ["new", "e7"])
+    first, second = fresh_of(full, names(IDS_PER_PREFIX, "e")), fresh_of(full, ["new", "e7"])
     assert add(full, first)
     assert not add(full, second)
 

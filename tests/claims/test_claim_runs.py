@@ -7,7 +7,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from support.claims import add, known, looked_up, names, orders, runs, session
+from support.claims import add, fresh_of, known, names, orders, runs, session
 from support.here import ingest_here as ingest
 from support.ingest import Owner, event
 from support.lake import superuser
@@ -25,7 +25,7 @@ NOTHING = np.empty(0, np.int64)
 
 def test_the_second_claim_of_an_id_is_refused(owner: Owner) -> None:
     """Both looked while nothing was claimed; what they have in common belongs to the first."""
-    first, second, third = (looked_up(owner, ids) for ids in (["a", "b"], ["b", "c"], ["d"]))
+    first, second, third = (fresh_of(owner, ids) for ids in (["a", "b"], ["b", "c"], ["d"]))
     assert add(owner, first)
     assert not add(owner, second)
     assert add(owner, third), "nothing of it was claimed meanwhile"
@@ -36,7 +36,7 @@ def test_runs_of_a_size_become_one(owner: Owner) -> None:
     sent: list[str] = []
     for n in range(200):
         ids = names(1 + n % 7, f"{n}-")
-        assert add(owner, looked_up(owner, ids))
+        assert add(owner, fresh_of(owner, ids))
         sent += ids
     all_runs = runs(owner)
     assert sum(run.ids for run in all_runs) == len(sent)
@@ -89,7 +89,7 @@ def test_a_claim_run_records_its_end_offsets(owner: Owner) -> None:
 @pytest.fixture
 def large(owner: Owner) -> Owner:
     """Its dataset has a run that goes to a file."""
-    assert add(owner, looked_up(owner, names(claim_cache.RETAINED_IDS)))
+    assert add(owner, fresh_of(owner, names(claim_cache.RETAINED_IDS)))
     return owner
 
 
@@ -125,7 +125,7 @@ def test_files_of_removed_runs_are_deleted(large: Owner) -> None:
     assert known(large, "e1") == {"e1"}
     (before,) = runs(large)
     for n in range(3):
-        assert add(large, looked_up(large, names(claim_cache.RETAINED_IDS, f"{n}-")))
+        assert add(large, fresh_of(large, names(claim_cache.RETAINED_IDS, f"{n}-")))
     (after,) = runs(large)
     assert after.ids == 4 * claim_cache.RETAINED_IDS
     assert known(large, "e1", "0-1", "2-1") == {"e1", "0-1", "2-1"}
@@ -158,7 +158,7 @@ def test_claims_of_a_dataset_are_added_one_after_the_other(owner: Owner) -> None
     from pulse_pipelines.tables import live_table
     from pulse_resources import iceberg
 
-    fresh, dataset = looked_up(owner, ["a"]), orders(owner)
+    fresh, dataset = fresh_of(owner, ["a"]), orders(owner)
     name, won, lock = (owner.tenant.namespace, "orders"), [], threading.Barrier(8)
 
     def land() -> None:

@@ -113,8 +113,8 @@ def test_a_gate_and_rows_that_disagree_settle_nothing(owner: Owner, monkeypatch:
     """An id that the gate lets through is lost on the way: its row would land without a claim."""
     fresh = claim_runs.fresh
 
-    def one_lost(*given: Any) -> claim_runs.Fresh:
-        ids_added = fresh(*given)
+    def one_lost(*arguments: Any) -> claim_runs.Fresh:
+        ids_added = fresh(*arguments)
         return replace(ids_added, ids=ids_added.ids[np.arange(len(ids_added.ids) - 1)])
 
     owner.send(event("a"), event("b"))

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.claims import IDS, add, known, looked_up, names, orders, runs
+from support.claims import IDS, add, fresh_of, known, names, orders, runs
 from support.faults import AtPoint
 from support.here import ingest_here as ingest
 from support.ingest import Owner, event
@@ -26,8 +26,8 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def full(owner: Owner) -> Owner:
     """Its dataset has five runs of 100 ids and one of 10."""
     for prefix in "abcde":
-        assert add(owner, looked_up(owner, names(100, prefix)))
-    assert add(owner, looked_up(owner, names(10, "f")))
+        assert add(owner, fresh_of(owner, names(100, prefix)))
+    assert add(owner, fresh_of(owner, names(10, "f")))
     return owner
 
 
@@ -35,7 +35,7 @@ EVERY = [name for prefix in "abcde" for name in names(100, prefix)] + names(10, 
 
 
 def test_large_runs_become_pieces_of_one(full: Owner) -> None:
-    before = looked_up(full, ["new"])
+    before = fresh_of(full, ["new"])
     assert merge_claims.merge_claims(orders(full)) == 500
     small, *pieces = sorted(runs(full), key=lambda run: run.ids)
     assert (small.ids, sum(piece.ids for piece in pieces), len(pieces)) == (10, 500, 2)
@@ -63,7 +63,7 @@ def test_the_sizes_of_runs_stay_few(owner: Owner) -> None:
     sent = []
     for n in range(150):
         ids = names(draw.randint(40, 100), f"{n}-")
-        assert add(owner, looked_up(owner, ids))
+        assert add(owner, fresh_of(owner, ids))
         sent += ids
         merge_claims.merge_claims(orders(owner))
     all_runs = runs(owner)

@@ -203,6 +203,6 @@ def test_rows_are_staged_although_old_metadata_was_removed(
     """An erasure removes old metadata at once; a writer that read it before stages on the current one."""
     owner.send(event("a"))
     ingest(owner)
-    staged = with_file(owner, row(owner, id="b"), seen=f"{location(owner)}.removed")
+    staged = with_file(owner, row(owner, id="b"), base=f"{location(owner)}.removed")
     loaded = iceberg.load_table((owner.tenant.namespace, "orders"), staged)
     assert loaded.current_snapshot().parent_snapshot_id == table(owner).metadata.current_snapshot_id

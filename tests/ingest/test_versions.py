@@ -16,7 +16,7 @@ from support.entities import (
     model,
     model_of_subset,
     pages,
-    seen,
+    versions_of,
 )
 from support.faults import AtPoint
 from support.here import ingest_here
@@ -101,9 +101,9 @@ def test_each_change_adds_a_version_and_an_unchanged_entity_adds_none(owner: Own
     assert [fate.state for fate in trace.by_id(owner.tenant, "DE").fates] == [trace.FateState.LANDED]
     before = owner.rows(SLUG)
     send(owner, second[2:])  # all of it unchanged: no row, no snapshot
-    there = location(owner)
+    unchanged_location = location(owner)
     ingest(owner)
-    assert (owner.rows(SLUG), location(owner)) == (before, there)
+    assert (owner.rows(SLUG), location(owner)) == (before, unchanged_location)
     assert counts(owner) == (13, 7, 5, 1)
 
 
@@ -312,7 +312,7 @@ def test_any_sequence_gives_the_log_of_the_model(
         since = f"{generation(owner)}-{len(read)}"
     assert as_model(read) == as_model(pages(owner)) == model(everything)
     if late < len(batches):
-        assert seen(of_subset) == model_of_subset(read, "x")
+        assert versions_of(of_subset) == model_of_subset(read, "x")
         assert checks.run("index_equals_log", owner.tenant, SLUG).problems == []
     assert counts(owner)[1:3] == (len(read), len(everything) - len(read))
 
@@ -322,11 +322,11 @@ def land(batch: str, point: str | None) -> None:
     if point is None:
         run_batch(batch)
     elif not attempt(batch, point):
-        given_up = next(
+        open_attempt = next(
             (open_batch for open_batch in attempts.open_batches() if open_batch.batch_id == batch), None
         )
-        if given_up is not None:
-            run_batch(batch, given_up.attempt)
+        if open_attempt is not None:
+            run_batch(batch, open_attempt.attempt)
 
 
 def attempt(batch: str, point: str) -> bool:

@@ -49,11 +49,11 @@ def publish(owner: Owner, schema: Any, name: str = "orders") -> str:
 @pytest.fixture
 def owner(stack: Settings) -> Owner:
     """A tenant with the dataset `orders` of the old schema, and two rows in it."""
-    made = Owner(registry.create_tenant(f"t{uuid.uuid4().hex[:10]}"))
-    registry.create_dataset(made.tenant, "orders", publish(made, OLD))
-    made.send(sale("a"), sale("b", n=2))
-    ingest(made)
-    return made
+    owner = Owner(registry.create_tenant(f"t{uuid.uuid4().hex[:10]}"))
+    registry.create_dataset(owner.tenant, "orders", publish(owner, OLD))
+    owner.send(sale("a"), sale("b", n=2))
+    ingest(owner)
+    return owner
 
 
 def rows(owner: Owner) -> list[tuple[str, float]]:
@@ -238,11 +238,11 @@ def test_a_table_that_changes_and_loses_files_is_read_again(
     monkeypatch.setattr(module, name, go_on)
     # The sweep of the erasure listed the table's folder before the move began, and deletes after.
     monkeypatch.setattr(leases, "nobody_moving", lambda _: nullcontext())
-    seen = [before.metadata_location, before.current_snapshot().manifest_list, *live_files(owner)]
+    used_paths = [before.metadata_location, before.current_snapshot().manifest_list, *live_files(owner)]
     uri = publish(owner, WIDENED)
     assert moved(owner.tenant, "orders", uri).schema_uri == uri
     assert len(set(locations)) == 2
-    assert objects(before.location()).isdisjoint(seen)
+    assert objects(before.location()).isdisjoint(used_paths)
     assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
     check_whole(owner)
 
@@ -321,14 +321,14 @@ def test_an_error_carries_all_incompatibilities(owner: Owner) -> None:
 def test_a_file_of_many_row_groups_is_recast_with_its_bounds(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def here(files: Sequence[Rewrite]) -> dict[str, RewrittenFile]:
+    def local_rewriter(files: Sequence[Rewrite]) -> dict[str, RewrittenFile]:
         return {file.path: rewrite_file.rewrite(file) for file in files}
 
     monkeypatch.setattr(rewrite_file, "BATCH_ROWS", 10)
     owner.send(*(sale(f"e{n:03}", n=n - 50) for n in range(100)))
     ingest(owner)
     dataset_id, uri = registry.find_dataset(owner.tenant, "orders").dataset_id, publish(owner, WIDENED)
-    dataset = evolve.carry_out(owner.tenant, "orders", dataset_id, uri, rewriter=here)
+    dataset = evolve.carry_out(owner.tenant, "orders", dataset_id, uri, rewriter=local_rewriter)
     table = open_table(owner)
     assert dataset.table_schema == table.schema().model_dump_json()
     number, name = (table.schema().find_field(field).field_id for field in ("n", "id"))

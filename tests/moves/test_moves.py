@@ -15,7 +15,7 @@ from support.here import ingest_here as ingest
 from support.ingest import Owner
 from support.lake import harmed, spark, without_object
 from support.maintenance import live_files, log
-from support.moves import asked, ready, run
+from support.moves import ready, requested_runs, run
 
 from pulse_pipelines import moves, registry
 from pulse_pipelines.defs.moves import sensor
@@ -49,17 +49,17 @@ def publish(owner: Owner, schema: Any) -> str:
 @pytest.fixture
 def owner(stack: Settings) -> Owner:
     """A tenant with the dataset `orders` of the old schema, and two rows in it."""
-    made = Owner(registry.create_tenant(f"t{uuid.uuid4().hex[:10]}"))
-    registry.create_dataset(made.tenant, "orders", publish(made, OLD))
-    made.send(sale("a"), sale("b", n=2))
-    ingest(made)
-    return made
+    owner = Owner(registry.create_tenant(f"t{uuid.uuid4().hex[:10]}"))
+    registry.create_dataset(owner.tenant, "orders", publish(owner, OLD))
+    owner.send(sale("a"), sale("b", n=2))
+    ingest(owner)
+    return owner
 
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
 
 
 def ask(owner: Owner) -> Move:
@@ -98,7 +98,7 @@ def test_a_move_is_at_once_or_a_run(owner: Owner, instance: dg.DagsterInstance) 
     assert (move.state, move.files) == (MoveState.PLANNED, None)
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 2, "it is as it was"
     files = len(live_files(owner))
-    (request,) = asked(owner, instance)
+    (request,) = requested_runs(owner, instance)
     assert run(request, instance).success
     done = now(owner, move)
     assert (done.state, done.files, done.files_done, done.error) == (MoveState.DONE, files, files, None)
@@ -106,7 +106,7 @@ def test_a_move_is_at_once_or_a_run(owner: Owner, instance: dg.DagsterInstance) 
     assert registry.find_dataset(owner.tenant, "orders").schema_uri == move.schema_uri
     assert {type(value) for _, value in rows(owner)} == {float}
     assert log(owner) == [("rewrite", "done")]
-    assert asked(owner, instance) == []
+    assert requested_runs(owner, instance) == []
     check_whole(owner)
 
 
@@ -182,9 +182,9 @@ def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance
     assert (after != before, after.dataset.schema_uri == move.schema_uri) == (moved, moved)
     assert now(owner, move).state == (MoveState.DONE if moved else MoveState.RUNNING)
     assert rows(owner) == [("a", 1), ("b", 2)]
-    assert asked(owner, instance) == [], "it waits a while"
+    assert requested_runs(owner, instance) == [], "it waits a while"
     ready(owner)
-    requests = asked(owner, instance)
+    requests = requested_runs(owner, instance)
     if moved:
         assert requests == []
     else:
@@ -206,7 +206,7 @@ def test_a_move_that_hangs_ends_itself_and_is_attempted_again(
     forked(take_alone, owner, move.move_id, **patience).killed()
     stood = now(owner, move)
     assert (stood.state, stood.files_done) == (MoveState.RUNNING, stood.files), "it came as far as the point"
-    assert asked(owner, instance) == []
+    assert requested_runs(owner, instance) == []
     ready(owner)
     assert take(owner, move, 2).state == MoveState.DONE
     check_whole(owner)
@@ -259,13 +259,13 @@ def test_deleting_the_dataset_fails_the_move(
             registry.create_dataset(owner.tenant, "orders", uri)
 
     at(point, delete)
-    (request,) = asked(owner, instance)
+    (request,) = requested_runs(owner, instance)
     assert run(request, instance).success
     ended = now(owner, move)
     assert ended.state == MoveState.FAILED
     reason = "another one has its slug" if (point, again) == ("move.owned", True) else "no such dataset"
     assert reason in (ended.error or "")
-    assert asked(owner, instance) == []
+    assert requested_runs(owner, instance) == []
     if again:
         assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
         assert rows(owner) == []
@@ -277,7 +277,7 @@ def test_an_unreadable_file_fails_the_move(
     owner: Owner, content: bytes | None, instance: dg.DagsterInstance
 ) -> None:
     move = ask(owner)
-    (request,) = asked(owner, instance)
+    (request,) = requested_runs(owner, instance)
     with without_object(live_files(owner)[0], content):
         assert not run(request, instance, raise_on_error=False).success
     ended = now(owner, move)
@@ -302,7 +302,7 @@ def test_a_failing_move_is_retried_a_limited_number_of_times(
 
     move = ask(owner)
     at("move.rewritten", fail, always=True)
-    (request,) = asked(owner, instance)
+    (request,) = requested_runs(owner, instance)
     assert not run(request, instance, raise_on_error=False).success
     waiting = now(owner, move)
     assert (waiting.state, waiting.attempt) == (MoveState.PLANNED, 2)
@@ -335,22 +335,22 @@ def test_a_run_that_vanished_before_it_began_is_followed_by_another(
     owner: Owner, instance: dg.DagsterInstance
 ) -> None:
     move = ask(owner)
-    (request,) = asked(owner, instance)
+    (request,) = requested_runs(owner, instance)
     wrong = replace_config(request, tenant="nobody")
     assert not run(wrong, instance, raise_on_error=False).success
-    assert asked(owner, instance) == []
+    assert requested_runs(owner, instance) == []
     assert "before it began the move: FAILURE" in (now(owner, move).error or "")
     ready(owner)
-    (request,) = asked(owner, instance)
+    (request,) = requested_runs(owner, instance)
     assert run(request, instance).success
     assert now(owner, move).state == MoveState.DONE
 
 
 def replace_config(request: dg.RunRequest, **config: Any) -> dg.RunRequest:
-    given = request.run_config["ops"]["move_dataset"]["config"]
+    op_config = request.run_config["ops"]["move_dataset"]["config"]
     return dg.RunRequest(
         run_key=request.run_key,
-        run_config={"ops": {"move_dataset": {"config": given | config}}},
+        run_config={"ops": {"move_dataset": {"config": op_config | config}}},
         tags=request.tags,
     )
 
@@ -388,6 +388,6 @@ def test_a_position_that_is_not_in_the_file_is_an_error(owner: Owner) -> None:
     rewriter = rewrite.on_spark(spark, owner.tenant, uuid.uuid4(), "orders", "a test")
     with pytest.raises(Terminal, match=message) as caught:
         rewriter([wrong])
-    whose = f"This was tenant {owner.tenant.slug}, dataset orders, rewritten for a test."
-    assert caught.value.__notes__ == [f"{whose} {rewrite.NEXT_STEP}."]
+    place = f"This was tenant {owner.tenant.slug}, dataset orders, rewritten for a test."
+    assert caught.value.__notes__ == [f"{place} {rewrite.NEXT_STEP}."]
     assert rewriter([Rewrite(path, 1, schema)])[path].rows == 1

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.entities import SCHEMA, SLUG, declare, entity, make_entities, model_of_subset, pages, seen
+from support.entities import SCHEMA, SLUG, declare, entity, make_entities, model_of_subset, pages, versions_of
 from support.faults import AtPoint
 from support.here import ingest_here as ingest
 from support.ingest import Owner, make_owner
@@ -54,7 +54,7 @@ def test_entities_entering_a_subset_are_new_and_leaving_ones_deleted_once(owner:
     ])  # fmt: skip
     send(owner, [("b", {"_deleted": True}), ("c", {}), ("e", {"_deleted": True})])
     changes = pages(owner, start.following, limit=1, subset="name=x")
-    assert seen(changes) == [
+    assert versions_of(changes) == [
         ("a", 4, True),
         ("b", 6, False),
         ("c", 7, False),
@@ -66,11 +66,13 @@ def test_entities_entering_a_subset_are_new_and_leaving_ones_deleted_once(owner:
     assert changes[2]["people"] == 1
     assert pages(owner, subset="name=z") == []
     for value in "xy":
-        assert seen(pages(owner, limit=2, subset=f"name={value}")) == model_of_subset(pages(owner), value)
+        assert versions_of(pages(owner, limit=2, subset=f"name={value}")) == model_of_subset(
+            pages(owner), value
+        )
     for expression in ("concat(name, '')", "(people > 0)"):  # declared late: as from the start
         declare(owner, expression)
-    assert seen(pages(owner, subset="concat(name,'')=x")) == seen(pages(owner, subset="name=x"))
-    assert [row[0] for row in seen(pages(owner, subset="(people>0)=true"))] == list("acdc")
+    assert versions_of(pages(owner, subset="concat(name,'')=x")) == versions_of(pages(owner, subset="name=x"))
+    assert [row[0] for row in versions_of(pages(owner, subset="(people>0)=true"))] == list("acdc")
     assert [(index.updated, index.behind) for index in indexes.list_indexes(owner.tenant, SLUG)] == [
         (11, 0)
     ] * 3
@@ -105,8 +107,8 @@ def test_an_erased_value_leaves_the_index_also_where_another_followed(owner: Own
     send(owner, [("a", {"name": "x"}), ("b", {"name": "x"})])
     at("erase.planned", lambda: send(owner, [("a", {"name": "y"}), ("a", {"name": "z"})]))
     assert erase(owner.tenant, SLUG, "event_id=a")["removed"]["rows"] == 1
-    assert seen(pages(owner, subset="name=x")) == [("b", 2, False)]
-    assert seen(pages(owner, subset="name=y")) == model_of_subset(pages(owner), "y")
+    assert versions_of(pages(owner, subset="name=x")) == [("b", 2, False)]
+    assert versions_of(pages(owner, subset="name=y")) == model_of_subset(pages(owner), "y")
     assert problems(owner) == []
 
 
@@ -122,7 +124,7 @@ def test_an_index_is_built_beside_batches_and_erasures(
 
     at("index_build.read", meanwhile)
     declare(owner, "name")
-    assert seen(pages(owner, subset="name=x")) == model_of_subset(pages(owner), "x")
+    assert versions_of(pages(owner, subset="name=x")) == model_of_subset(pages(owner), "x")
     assert problems(owner) == []
 
 
@@ -153,7 +155,7 @@ def test_a_reader_updates_an_index_that_is_behind(owner: Owner) -> None:
     send(owner, [("a", {"name": "X"})])
     behind = {index.expression: index.behind for index in indexes.list_indexes(owner.tenant, SLUG)}
     assert behind == {"lower(name)": 2, "name": 0}
-    assert seen(pages(owner, subset="lower(name)=x")) == [("a", 1, False), ("a", 2, False)]
+    assert versions_of(pages(owner, subset="lower(name)=x")) == [("a", 1, False), ("a", 2, False)]
     assert indexes.drop(owner.tenant, SLUG, index_id) == "lower(name)"
     with pytest.raises(Conflict, match="no index by lower"):
         pages(owner, subset="lower(name)=x")

@@ -153,7 +153,7 @@ def test_a_merge_that_lost_its_commit_is_removed_as_an_orphan(merging: Owner) ->
     append(merging, 7)
     append(merging, 8)
     before = location(merging)
-    lost = with_file(merging, row(merging, id="lost", _offset=9), seen=before)
+    lost = with_file(merging, row(merging, id="lost", _offset=9), base=before)
     staged = iceberg.load_table((merging.tenant.namespace, "orders"), lost)
     written = {m.manifest_path for m in manifests(staged)} - {
         m.manifest_path for m in manifests(table(merging))
@@ -181,8 +181,8 @@ def test_merged_manifests_keep_the_files_of_each_batch(merged: Owner) -> None:
 def test_rows_are_followed_through_a_merge(merging: Owner) -> None:
     following = tail.follow(merging.tenant, "orders", lambda: append(merging, next(numbers)))
     numbers = iter(range(7, 12))
-    seen = [row["id"] for _ in range(4) for row in next(following).to_pylist()]
-    assert seen == ["more 7", "more 8", "more 9", "more 10"]
+    ids = [row["id"] for _ in range(4) for row in next(following).to_pylist()]
+    assert ids == ["more 7", "more 8", "more 9", "more 10"]
 
 
 def test_the_smallest_are_merged_and_large_ones_are_left() -> None:

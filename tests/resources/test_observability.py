@@ -90,8 +90,8 @@ def test_each_alert_has_a_fix_and_a_test() -> None:
 
 def mounted(service: str) -> dict[str, Path]:
     """Files of this folder in a container, by their path there."""
-    given = (volume.split(":") for volume in COMPOSE[service]["volumes"] if volume.startswith("./"))
-    return {there: FOLDER.parent / here for here, there, _ in given}
+    mounts = (volume.split(":") for volume in COMPOSE[service]["volumes"] if volume.startswith("./"))
+    return {target: FOLDER.parent / source for source, target, _ in mounts}
 
 
 def test_prometheus_finds_its_files_its_key_and_the_api() -> None:
@@ -141,7 +141,7 @@ def test_grafana_finds_its_dashboard_and_prometheus() -> None:
     ],
 )
 def test_promtool_agrees(arguments: tuple[str, ...]) -> None:
-    if (program := promtool.found()) is None:
+    if (program := promtool.find_program()) is None:
         pytest.skip("there is no promtool: `make promtool` builds it")
     done = subprocess.run([program, *arguments], cwd=FOLDER, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from support.sql import LIMITS, ask, less, listening, processes, rows, said
+from support.sql import LIMITS, answer_text, ask, less, listening, processes, rows
 
 from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines.sql.processes import CancelledError, Processes, TimeUpError
@@ -52,8 +52,8 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     (folder / "secret.json").write_text(f'{{"a": "{MARKER}"}}')
     (folder / "load.sql").write_text(f"CREATE TABLE t AS SELECT '{MARKER}' AS a")
     (folder / "schema.sql").write_text("")
-    made = str(folder / "secret.duckdb")
-    with duckdb.connect(made) as database:
+    path = str(folder / "secret.duckdb")
+    with duckdb.connect(path) as database:
         database.execute(f"CREATE TABLE t AS SELECT '{MARKER}' AS a")
         database.execute(f"COPY t TO '{folder}/secret.parquet'")
     body = f"a\n{MARKER}\n"
@@ -70,14 +70,14 @@ def names(off: tuple[str, ...]) -> str:
 
 @pytest.fixture(scope="module", params=WITH_GATE, ids=names)
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Processes]:
-    with processes(request.param) as made:
-        yield made
+    with processes(request.param) as workers:
+        yield workers
 
 
 @pytest.fixture(scope="module", params=WITHOUT_GATE, ids=names)
 def gateless(request: pytest.FixtureRequest) -> Iterator[Processes]:
-    with processes(request.param) as made:
-        yield made
+    with processes(request.param) as workers:
+        yield workers
 
 
 ATTACKS = [
@@ -165,21 +165,23 @@ def test_an_attack_that_passed_the_gate_is_stopped(
 def stopped(sandbox: Processes, outside: Outside, attack: str) -> None:
     before = outside.files()
     sql = attack.format(folder=outside.folder, port=outside.port)
-    came_out = said(sandbox, sql)
-    assert MARKER not in came_out.replace(sql, "")
-    assert "root:" not in came_out
+    output = answer_text(sandbox, sql)
+    assert MARKER not in output.replace(sql, "")
+    assert "root:" not in output
     assert outside.files() == before
     assert not outside.connections
 
 
 def test_the_attacks_work_without_the_sandbox(outside: Outside) -> None:
     """Else the tests above would show nothing."""
-    with processes(("gate", "locks", "landlock", "limits")) as made:
-        assert MARKER in said(made, f"SELECT * FROM read_csv('{outside.folder}/secret.csv')")
-        assert MARKER in said(made, f"FROM '{outside.folder}/secret.parquet'")
-        assert MARKER in said(made, f"ATTACH '{outside.folder}/secret.duckdb' AS other; FROM other.t")
-        assert MARKER in said(made, f"FROM read_text('http://127.0.0.1:{outside.port}/x.csv')")
-        said(made, f"COPY (SELECT 1) TO '{outside.folder}/written.csv'")
+    with processes(("gate", "locks", "landlock", "limits")) as workers:
+        assert MARKER in answer_text(workers, f"SELECT * FROM read_csv('{outside.folder}/secret.csv')")
+        assert MARKER in answer_text(workers, f"FROM '{outside.folder}/secret.parquet'")
+        assert MARKER in answer_text(
+            workers, f"ATTACH '{outside.folder}/secret.duckdb' AS other; FROM other.t"
+        )
+        assert MARKER in answer_text(workers, f"FROM read_text('http://127.0.0.1:{outside.port}/x.csv')")
+        answer_text(workers, f"COPY (SELECT 1) TO '{outside.folder}/written.csv'")
         assert "written.csv" in outside.files()
     (outside.folder / "written.csv").unlink()
     assert outside.connections
@@ -201,9 +203,9 @@ BOMBS = {
 @pytest.fixture(scope="module", params=[(), ("gate",), ("limits",)], ids=names)
 def brief(request: pytest.FixtureRequest) -> Iterator[Processes]:
     """Processes for queries of a second."""
-    with processes(request.param, less(seconds=1.0)) as made:
-        said(made, "SELECT 1")  # else the time of the first query would be that of their start
-        yield made
+    with processes(request.param, less(seconds=1.0)) as workers:
+        answer_text(workers, "SELECT 1")  # else the time of the first query would be that of their start
+        yield workers
 
 
 @pytest.mark.long
@@ -217,15 +219,15 @@ def test_a_query_beyond_its_limits_ends_with_an_error(brief: Processes, bomb: st
 
 
 def test_without_the_memory_limit_of_duckdb_that_of_the_kernel_ends_a_query() -> None:
-    with processes(("locks",)) as made, pytest.raises(UserError, match=r"more|memory|ended"):
-        ask(made, "SELECT repeat('x', 100000000) FROM range(100)", limits=less(memory_bytes=2**40))
+    with processes(("locks",)) as workers, pytest.raises(UserError, match=r"more|memory|ended"):
+        ask(workers, "SELECT repeat('x', 100000000) FROM range(100)", limits=less(memory_bytes=2**40))
 
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Processes]:
     """All layers; what a test leaves must not matter to the next query."""
-    with processes() as made:
-        yield made
+    with processes() as workers:
+        yield workers
 
 
 def test_recursion_without_an_end_is_ended_in_time(whole: Processes) -> None:
@@ -239,7 +241,9 @@ def test_a_neighbour_does_not_notice(whole: Processes) -> None:
     """One process takes all the memory that it may, one computes without an end; others answer as ever."""
     heavy = [BOMBS["memory"], BOMBS["a join"]]
     threads = [
-        threading.Thread(target=said, args=(whole, sql), kwargs={"limits": less(seconds=4.0)}, daemon=True)
+        threading.Thread(
+            target=answer_text, args=(whole, sql), kwargs={"limits": less(seconds=4.0)}, daemon=True
+        )
         for sql in heavy
     ]
     threading.excepthook = lambda _: None  # TimeUpError, of the join

@@ -70,9 +70,9 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> InMemoryCatalog:
-    made = InMemoryCatalog("test", warehouse=str(tmp_path_factory.mktemp("lake")))
-    made.create_namespace("equality")
-    return made
+    catalog = InMemoryCatalog("test", warehouse=str(tmp_path_factory.mktemp("lake")))
+    catalog.create_namespace("equality")
+    return catalog
 
 
 def empty_table(catalog: InMemoryCatalog, case: Case) -> Table:

@@ -25,9 +25,9 @@ WHERE newest = 1 AND NOT _is_deleted ORDER BY id
 
 @pytest.fixture
 def caller(new_caller: Callable[..., Caller]) -> Caller:
-    made = new_caller()
-    make_entities(made.owner)
-    return made
+    caller = new_caller()
+    make_entities(caller.owner)
+    return caller
 
 
 def answer_of(caller: Caller, sql: str, **more: Any) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def test_only_own_datasets_of_entities_have_a_latest_state(
     caller: Caller, new_caller: Callable[..., Caller]
 ) -> None:
     other = new_caller(owner=make_owner())
-    for who, name in ((caller, "orders__latest"), (other, LATEST), (caller, "nowhere__latest")):
-        answer = who.http.post("/v1/sql", json={"sql": f"FROM {name}"})
+    for asker, name in ((caller, "orders__latest"), (other, LATEST), (caller, "nowhere__latest")):
+        answer = asker.http.post("/v1/sql", json={"sql": f"FROM {name}"})
         assert answer.status_code == 404, answer.text
     answer = caller.http.post("/v1/sql", json={"sql": "FROM orders__latest"})
     assert "events have no latest state" in answer.json()["detail"]
@@ -96,9 +96,9 @@ def test_agents_can_list_and_query_the_latest_state(caller: Caller) -> None:
     caller.owner.send(entity("DE", people=83))
     ingest(caller.owner)
 
-    def call(tool: str, **given: Any) -> dict[str, Any]:
+    def call(tool: str, **arguments: Any) -> dict[str, Any]:
         request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
-        request |= {"params": {"name": tool, "arguments": given}}
+        request |= {"params": {"name": tool, "arguments": arguments}}
         accept = {"accept": "application/json, text/event-stream"}
         answer = caller.http.post("/mcp", json=request, headers=accept)
         content: dict[str, Any] = answer.json()["result"]["structuredContent"]

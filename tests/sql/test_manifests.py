@@ -174,12 +174,15 @@ def test_a_few_manifests_are_fetched_at_once(
     database: duckdb.DuckDBPyConnection, files: Files, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     """So many, or as many as have the permitted bytes; their order is that of the list."""
-    made, fetching = [files.manifest(f"m{n}") for n in range(2 * manifests.AT_ONCE)], Fetching(together)
-    listing = files.listing(*made)
+    manifest_files, fetching = (
+        [files.manifest(f"m{n}") for n in range(2 * manifests.AT_ONCE)],
+        Fetching(together),
+    )
+    listing = files.listing(*manifest_files)
     expected = manifests.check(database, listing, ())
     monkeypatch.setattr(manifests, "_read", fetching.read)
     if together == 1:
-        monkeypatch.setattr(manifests, "AHEAD", made[0].manifest_length)
+        monkeypatch.setattr(manifests, "AHEAD", manifest_files[0].manifest_length)
     assert manifests.check(database, listing, ()) == expected
     assert fetching.most == together
 
@@ -194,10 +197,10 @@ def test_files_are_counted_as_engines_spell_it(
     database: duckdb.DuckDBPyConnection, files: Files, spelling: str
 ) -> None:
     manifest = files.manifest("a")
-    others = {spelling.replace("added", kind): 0 for kind in ("existing", "deleted")}
-    assert manifests.check(database, files.listing_of(manifest, **{spelling: FILES}, **others), ())
+    other_counts = {spelling.replace("added", kind): 0 for kind in ("existing", "deleted")}
+    assert manifests.check(database, files.listing_of(manifest, **{spelling: FILES}, **other_counts), ())
     with pytest.raises(ValueError, match="it has 3 files, and 4 by the list"):
-        manifests.check(database, files.listing_of(manifest, **{spelling: FILES + 1}, **others), ())
+        manifests.check(database, files.listing_of(manifest, **{spelling: FILES + 1}, **other_counts), ())
     assert manifests.check(database, files.listing_of(manifest, **{spelling: FILES + 1}), ()), "not counted"
 
 

@@ -20,7 +20,7 @@ from support.engines import rest
 from support.forged import Forger, get, put
 from support.http import Api, Caller
 from support.rest_catalog import Lake
-from support.sql import NOWHERE, less, listening, processes, said
+from support.sql import NOWHERE, answer_text, less, listening, processes
 from typer.testing import CliRunner
 
 from chaos.harm import hostile
@@ -327,15 +327,15 @@ def test_each_layer_of_the_sandbox_stops_the_traps_alone(
 ) -> None:
     """DuckDB's locks; the key and Landlock; and the key alone, for what is in the object store."""
     store, port = place()
-    with processes(off, port=port) as made:
+    with processes(off, port=port) as workers:
         for trap, (name, at) in forged.items():
             if "landlock" in off and "locks" in off and ("disk" in trap or "address" in trap):
                 continue
             view = view_of(two, name, at)
             sql = scan(at) if "gate" in off else f"SELECT id FROM own.{name}"
-            came_out = said(made, sql, store=store, views=[view])
-            assert str(SECRET) not in came_out, trap
-            assert '"rows":[]' not in came_out, f"{trap}: the other's deletes took effect"
+            output = answer_text(workers, sql, store=store, views=[view])
+            assert str(SECRET) not in output, trap
+            assert '"rows":[]' not in output, f"{trap}: the other's deletes took effect"
     assert not outside.connections
 
 
@@ -346,7 +346,7 @@ def test_the_traps_work_without_the_sandbox(
     """With the store's root key, no locks and no Landlock: else the tests above would show nothing."""
     store, port = place()
     keys = load_settings().object_store
-    with processes(("gate", "locks", "landlock", "limits"), port=port) as made:
+    with processes(("gate", "locks", "landlock", "limits"), port=port) as workers:
         for trap, (name, at) in forged.items():
             view = View(
                 **vars(view_of(two, name, at))
@@ -356,11 +356,11 @@ def test_the_traps_work_without_the_sandbox(
                     "session_token": "",
                 }
             )
-            came_out = said(made, scan(at), store=store, views=[view])
+            output = answer_text(workers, scan(at), store=store, views=[view])
             if TRAPS[trap].reads:
-                assert str(SECRET) in came_out, f"{trap}: {came_out}"
+                assert str(SECRET) in output, f"{trap}: {output}"
             if trap == "deletes of another":
-                assert '"rows":[]' in came_out, came_out
+                assert '"rows":[]' in output, output
     assert outside.connections
     outside.connections.clear()
 
@@ -436,10 +436,10 @@ def test_a_damaged_manifest_list_is_an_error_and_not_an_empty_table(
         "a bomb": hostile.avro(head, 80 * 2**20),
         "nothing": b"",
     }
-    for what, content in damaged.items():
+    for damage, content in damaged.items():
         put(location, content)
         answer = ask(caller, "SELECT count(*) AS n FROM own.listed")
-        assert (answer.status_code, "'own.listed' cannot be read" in answer.text) == (422, True), what
+        assert (answer.status_code, "'own.listed' cannot be read" in answer.text) == (422, True), damage
     put(location, whole)
     assert ask(caller, "FROM own.listed").json()["rows"] == [{"id": MINE}]
 
@@ -533,14 +533,18 @@ def test_large_files_of_ones_own_stay_within_the_limits(catalog: Api, two: Two) 
     forger = Forger(table)
     listing = forger.manifest_list(forger.manifest(at, rows=3_000_000))
     assert two.lake.commit("bomb", *forger.updates(listing)).status_code == 200
-    (seen,) = pinned.tables(two.mine.tenant, ["own.bomb"], [], pinned.Travel())
+    (pinned_table,) = pinned.tables(two.mine.tenant, ["own.bomb"], [], pinned.Travel())
     store, port = place()
-    with processes(port=port) as made:
-        came_out = said(made, "FROM own.bomb", store=store, views=[seen.view], limits=less(rows=1_000))
-        assert "1,000 rows" in came_out
+    with processes(port=port) as workers:
+        output = answer_text(
+            workers, "FROM own.bomb", store=store, views=[pinned_table.view], limits=less(rows=1_000)
+        )
+        assert "1,000 rows" in output
         cross = "SELECT list(a.id) FROM own.bomb a, own.bomb b"
-        came_out = said(made, cross, store=store, views=[seen.view], limits=less(memory_bytes=64 * 2**20))
-        assert "MiB of memory" in came_out or "ended" in came_out
+        output = answer_text(
+            workers, cross, store=store, views=[pinned_table.view], limits=less(memory_bytes=64 * 2**20)
+        )
+        assert "MiB of memory" in output or "ended" in output
 
 
 def test_manifests_are_fetched_together_within_the_limits(catalog: Api, two: Two, caller: Caller) -> None:

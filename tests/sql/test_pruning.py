@@ -78,9 +78,9 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> InMemoryCatalog:
-    made = InMemoryCatalog("test", warehouse=str(tmp_path_factory.mktemp("lake")))
-    made.create_namespace("own")
-    return made
+    catalog = InMemoryCatalog("test", warehouse=str(tmp_path_factory.mktemp("lake")))
+    catalog.create_namespace("own")
+    return catalog
 
 
 def make_table(catalog: InMemoryCatalog, case: str) -> Table:

@@ -23,7 +23,7 @@ from support.here import ingest_here as ingest
 from support.http import Api, Caller, served
 from support.ingest import Owner, event, make_owner
 from support.lake import table
-from support.sql import processes, said
+from support.sql import answer_text, processes
 from typer.testing import CliRunner
 
 from chaos.surroundings import TLS, superuser, with_settings
@@ -200,8 +200,8 @@ def test_every_query_is_recorded(lake: Lake, caller: Caller) -> None:
         assert connection.execute("DELETE FROM sql_queries").rowcount == 0, "what is young stays"
         assert connection.execute("UPDATE sql_queries SET asked_at = now() - interval '91 days'").rowcount
     query(caller, "SELECT 1", query_id="later")
-    left = caller.http.get("/v1/sql").json()["queries"]
-    assert [entry["query_id"] for entry in left] == ["later"]
+    queries = caller.http.get("/v1/sql").json()["queries"]
+    assert [entry["query_id"] for entry in queries] == ["later"]
 
 
 def test_a_query_whose_process_was_killed_has_an_error(lake: Lake, caller: Caller) -> None:
@@ -232,7 +232,7 @@ def test_a_wrong_query_is_refused_with_its_reason(caller: Caller) -> None:
         assert "0x" not in answer.text
 
 
-def begun(caller: Caller, query_id: str) -> None:
+def wait_until_running(caller: Caller, query_id: str) -> None:
     """Until a query runs."""
     while not any(
         q["query_id"] == query_id for q in caller.http.get("/v1/sql?running=true").json()["queries"]
@@ -253,7 +253,7 @@ def in_background(caller: Caller, api: Api, query_id: str) -> tuple[threading.Th
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    begun(caller, query_id)
+    wait_until_running(caller, query_id)
     return thread, answers
 
 
@@ -313,7 +313,7 @@ def test_a_key_that_ends_ends_its_queries(lake: Lake, new_caller: Callable[..., 
 
 def test_a_caller_that_disconnects_ends_its_query(lake: Lake, caller: Caller, api: Api) -> None:
     with closing(api.begin(caller.key.text, "/v1/sql", {"sql": ENDLESS, "query_id": "left"})):
-        begun(caller, "left")
+        wait_until_running(caller, "left")
     wait(lambda: state_of(lake.owner, "left") != "running", "the query continues")
     assert state_of(lake.owner, "left") == "cancelled"
 
@@ -409,27 +409,27 @@ def foreign_files(lake: Lake) -> list[str]:
 def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
     """Without the gate DuckDB's locks hold; without those, the key: it opens the tenant's own tables."""
     store, port = place()
-    with processes(off, port=port) as made:
+    with processes(off, port=port) as workers:
         for file in foreign_files(lake):
             # `glob` of a name without a star is that name, whether or not there is such a file.
             for reader in ("glob",) if "*" in file else ("read_blob", "read_text", "read_parquet"):
-                came_out = said(
-                    made, f"SELECT * FROM {reader}('{file}')", store=store, views=views(lake.owner)
+                output = answer_text(
+                    workers, f"SELECT * FROM {reader}('{file}')", store=store, views=views(lake.owner)
                 )
-                assert "of-the-other" not in came_out
-                assert '"rows":[{' not in came_out, came_out
+                assert "of-the-other" not in output
+                assert '"rows":[{' not in output, output
         mine = next(task.file.file_path for task in table(lake.owner).scan().plan_files())
         if "locks" in off:
-            came_out = said(
-                made, f"SELECT id FROM read_parquet('{mine}')", store=store, views=views(lake.owner)
+            output = answer_text(
+                workers, f"SELECT id FROM read_parquet('{mine}')", store=store, views=views(lake.owner)
             )
-            assert "a-1" in came_out or "b-1" in came_out, "the key opens what is the tenant's own"
+            assert "a-1" in output or "b-1" in output, "the key opens what is the tenant's own"
 
 
 @pytest.mark.parametrize("off", [pytest.param((), marks=pytest.mark.slow), ("gate",)])
 def test_sql_does_not_reveal_the_key_of_the_object_store(lake: Lake, off: tuple[str, ...]) -> None:
     store, port = place()
-    with processes(off, port=port) as made:
+    with processes(off, port=port) as workers:
         for sql in (
             "FROM duckdb_secrets()",
             "FROM duckdb_secrets(redact = false)",
@@ -441,9 +441,9 @@ def test_sql_does_not_reveal_the_key_of_the_object_store(lake: Lake, off: tuple[
             "FROM duckdb_logs()",
         ):
             view = views(lake.owner)
-            came_out = said(made, sql, store=store, views=view)
-            assert view[0].secret_key not in came_out
-            assert load_settings().object_store.secret_key.get_secret_value() not in came_out
+            output = answer_text(workers, sql, store=store, views=view)
+            assert view[0].secret_key not in output
+            assert load_settings().object_store.secret_key.get_secret_value() not in output
 
 
 @pytest.mark.usefixtures("shared_processes")

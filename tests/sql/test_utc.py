@@ -123,7 +123,7 @@ DATABASE = connected()
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Processes]:
+def workers() -> Iterator[Processes]:
     with processes() as running:
         yield running
 
@@ -144,8 +144,8 @@ def answer(sql: str) -> object:
 
 
 def fill(moments: Sequence[str]) -> None:
-    others = [*moments[1:], *moments[:1]]
-    values = ", ".join(f"({moment}, {other})" for moment, other in zip(moments, others, strict=True))
+    other_moments = [*moments[1:], *moments[:1]]
+    values = ", ".join(f"({moment}, {other})" for moment, other in zip(moments, other_moments, strict=True))
     DATABASE.execute(f"CREATE OR REPLACE TABLE moments AS FROM (VALUES {values}) AS v(t, o)")
 
 
@@ -290,10 +290,10 @@ def test_queries_of_any_form_have_the_same_rows(sql: str) -> None:
 TABLE = "(SELECT TIMESTAMPTZ '2024-02-29 12:00:00.5Z' AS t) AS v"
 
 
-def test_columns_keep_their_names(made: Processes) -> None:
+def test_columns_keep_their_names(workers: Processes) -> None:
     sql = f"SELECT t::DATE, year(t), extract(hour FROM t), t AS t FROM {TABLE}"
     assert faster(sql).renamed
-    names = [column["name"] for column in json.loads(ask(made, sql))["columns"]]
+    names = [column["name"] for column in json.loads(ask(workers, sql))["columns"]]
     assert names == [column[0] for column in DATABASE.execute(sql).description]
 
 
@@ -305,14 +305,14 @@ def test_columns_keep_their_names(made: Processes) -> None:
         f"SELECT (t + INTERVAL '300000 years')::VARCHAR AS d FROM {TABLE}",
     ],
 )
-def test_a_failing_query_has_the_same_error_as_without_macros(made: Processes, sql: str) -> None:
+def test_a_failing_query_has_the_same_error_as_without_macros(workers: Processes, sql: str) -> None:
     with pytest.raises(duckdb.Error) as usual:
         DATABASE.execute(sql).fetchall()
     with pytest.raises(UserError) as error:
-        ask(made, sql)
+        ask(workers, sql)
     assert str(usual.value).partition("\n")[0] in error.value.message
 
 
-def test_the_plan_has_the_faster_form(made: Processes) -> None:
+def test_the_plan_has_the_faster_form(workers: Processes) -> None:
     sql = "EXPLAIN FROM range(9) AS r(n) WHERE to_timestamp(n)::DATE < '2024-01-01'"
-    assert "epoch_us" in ask(made, sql).decode()
+    assert "epoch_us" in ask(workers, sql).decode()

@@ -59,22 +59,22 @@ NOT_IN_PARQUET = (
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Processes]:
+def workers() -> Iterator[Processes]:
     with processes() as pool:
         yield pool
 
 
-def test_every_type_is_in_json_and_csv(made: Processes) -> None:
+def test_every_type_is_in_json_and_csv(workers: Processes) -> None:
     columns = ", ".join(f"{expression} AS c{n}" for n, expression in enumerate(IN_JSON))
     sql = f"SELECT {columns}"
-    (row,) = json.loads(ask(made, sql))["rows"]
+    (row,) = json.loads(ask(workers, sql))["rows"]
     assert dict(zip(IN_JSON, row.values(), strict=True)) == IN_JSON
-    line = ask(made, sql, media_type=CSV).decode().splitlines()[1]
+    line = ask(workers, sql, media_type=CSV).decode().splitlines()[1]
     assert line.startswith("10000-01-01,0044-01-01 (BC),infinity,99999-01-01 10:00:00,")
     assert "1 year 2 months -2 days 00:00:03.5" in line
 
 
-def test_duckdb_reads_a_written_text_as_the_same_value(made: Processes) -> None:
+def test_duckdb_reads_a_written_text_as_the_same_value(workers: Processes) -> None:
     """Also where JSON has no form of its own for it: DuckDB's is one that DuckDB reads."""
     for expression, written in IN_JSON.items():
         if isinstance(written, str):
@@ -85,9 +85,9 @@ def test_duckdb_reads_a_written_text_as_the_same_value(made: Processes) -> None:
             assert duckdb.sql(f"SET TimeZone = 'UTC'; {sql.format(kind)}").fetchall() == [(True,)], expression
 
 
-def test_booleans_and_sums_keep_their_types_at_any_depth(made: Processes) -> None:
-    streamed = pa.ipc.open_stream(ask(made, NULLS, media_type=ARROW)).read_all()
-    stored = pq.read_table(io.BytesIO(ask(made, NULLS, media_type=PARQUET)))
+def test_booleans_and_sums_keep_their_types_at_any_depth(workers: Processes) -> None:
+    streamed = pa.ipc.open_stream(ask(workers, NULLS, media_type=ARROW)).read_all()
+    stored = pq.read_table(io.BytesIO(ask(workers, NULLS, media_type=PARQUET)))
     for result in (streamed, stored):
         result.validate(full=True)
         assert result.schema.field("flag").type == pa.bool_()
@@ -98,7 +98,7 @@ def test_booleans_and_sums_keep_their_types_at_any_depth(made: Processes) -> Non
         assert result.drop(["map", "pair"]).to_pylist() == NULL_ROWS
         assert result.column("map").to_pylist() == [[("k", True)], None, []]
         assert result.column("pair").to_pylist() == [[True, None], None, [None, False]]
-    answer = json.loads(ask(made, NULLS))
+    answer = json.loads(ask(workers, NULLS))
     assert answer["columns"][0] == {"name": "flag", "type": "bool"}
     maps = [{"map": [["k", True]], "pair": [True, None]}, {"map": None, "pair": None}]
     maps.append({"map": [], "pair": [None, False]})
@@ -106,27 +106,27 @@ def test_booleans_and_sums_keep_their_types_at_any_depth(made: Processes) -> Non
 
 
 @pytest.mark.parametrize("expression", NOT_IN_PARQUET)
-def test_a_type_that_parquet_lacks_is_named_with_its_column(made: Processes, expression: str) -> None:
+def test_a_type_that_parquet_lacks_is_named_with_its_column(workers: Processes, expression: str) -> None:
     with pytest.raises(UserError, match=r"the column 'when', of type .*Parquet has no such type") as refused:
-        ask(made, f'SELECT {expression} AS "when"', media_type=PARQUET)
+        ask(workers, f'SELECT {expression} AS "when"', media_type=PARQUET)
     assert "CAST" in str(refused.value)
-    ask(made, f'SELECT ({expression})::VARCHAR AS "when"', media_type=PARQUET)
+    ask(workers, f'SELECT ({expression})::VARCHAR AS "when"', media_type=PARQUET)
 
 
 @pytest.mark.parametrize("media_type", [ARROW, PARQUET])
-def test_a_number_of_39_digits_is_named_with_its_column(made: Processes, media_type: str) -> None:
+def test_a_number_of_39_digits_is_named_with_its_column(workers: Processes, media_type: str) -> None:
     """HUGEINT is a decimal of 38 digits there: of more, readers make another number, or none."""
     for expression in (f"{2**127 - 1}", f"{{'a': [NULL, -{10**38}]}}"):
         with pytest.raises(UserError, match=r"the column 'sum', of type .* a number of 39 digits") as refused:
-            ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
+            ask(workers, f'SELECT {expression} AS "sum"', media_type=media_type)
         assert "CAST" in str(refused.value)
-        assert len(json.loads(ask(made, f'SELECT {expression} AS "sum"'))["rows"]) == 1
+        assert len(json.loads(ask(workers, f'SELECT {expression} AS "sum"'))["rows"]) == 1
     for expression in (f"{'9' * 38}::HUGEINT", "340282366920938463463374607431768211455::UHUGEINT", "sum(1)"):
-        assert ask(made, f'SELECT {expression} AS "sum"', media_type=media_type)
+        assert ask(workers, f'SELECT {expression} AS "sum"', media_type=media_type)
 
 
 @pytest.mark.parametrize("media_type", [ARROW, PARQUET])
-def test_a_time_that_arrow_lacks_is_named_with_its_column(made: Processes, media_type: str) -> None:
+def test_a_time_that_arrow_lacks_is_named_with_its_column(workers: Processes, media_type: str) -> None:
     """Readers take the infinite ones for days in distant years, and 24:00 for the midnight before."""
     for value, why in (
         ("'infinity'::DATE", "infinite"),
@@ -138,58 +138,58 @@ def test_a_time_that_arrow_lacks_is_named_with_its_column(made: Processes, media
         ("{'a': ['24:00:00'::TIME]}", "24:00:00"),
     ):
         with pytest.raises(UserError, match=rf"the column 'until', of type .*: .*{why}") as refused:
-            ask(made, f'SELECT {value} AS "until" FROM range(3)', media_type=media_type)
+            ask(workers, f'SELECT {value} AS "until" FROM range(3)', media_type=media_type)
         assert "CAST" in str(refused.value)
     beyond = """SELECT DATE '200000-01-01' AS day, ['23:59:59.999999'::TIME] AS time,
         TIMESTAMP '290000-01-01 00:00:00' AS moment, NULL::DATE AS none, 'infinity'::DATE::VARCHAR AS text"""
-    assert ask(made, beyond, media_type=media_type)
+    assert ask(workers, beyond, media_type=media_type)
 
 
 @pytest.mark.parametrize("media_type", [JSON, CSV, ARROW])
 def test_an_interval_of_more_hours_than_arrow_holds_is_named_with_its_column(
-    made: Processes, media_type: str
+    workers: Processes, media_type: str
 ) -> None:
     """Arrow has its time in nanoseconds, of 292 years: DuckDB makes another interval of more, silently."""
     summed = "SELECT to_hours(sum(23)::INTEGER) AS waited FROM range(120_000)"
     nested = "SELECT {'a': [MAP {'k': INTERVAL '-3000000 hours'}]} AS waited, 1 AS \"a\", 2 AS \"a_1\""
     for sql in (summed, nested, f"WITH w AS ({summed}) SELECT NULL AS n, * FROM w; -- the end"):
         with pytest.raises(UserError, match=r"the column 'waited', of type .*: .* 292 years") as refused:
-            ask(made, sql, media_type=media_type)
+            ask(workers, sql, media_type=media_type)
         assert "CAST" in str(refused.value)
     text = f"SELECT CAST(waited AS VARCHAR) AS waited FROM ({summed})"
-    assert json.loads(ask(made, text))["rows"] == [{"waited": "2760000:00:00"}]
+    assert json.loads(ask(workers, text))["rows"] == [{"waited": "2760000:00:00"}]
 
 
-def test_intervals_that_arrow_holds_are_as_they_were(made: Processes) -> None:
+def test_intervals_that_arrow_holds_are_as_they_were(workers: Processes) -> None:
     sql = """
         SELECT CASE WHEN n % 7 = 3 THEN NULL ELSE to_hours(n * 2500) END AS waited, n AS "N",
             {'i': [to_years(n::INTEGER), NULL], 'u': union_value(i := to_days(-n::INTEGER))} AS "n of"
         FROM (SELECT range AS n FROM range(1_000)) ORDER BY n DESC"""
-    rows = json.loads(ask(made, sql))["rows"]
+    rows = json.loads(ask(workers, sql))["rows"]
     assert [row["N"] for row in rows] == list(range(999, -1, -1))
     assert rows[0]["waited"] == "2497500:00:00"
     assert rows[-2] == {"waited": "2500:00:00", "N": 1, "n of": {"i": ["1 year", None], "u": "-1 day"}}
     assert rows[-4]["waited"] is None
     twice = "SELECT INTERVAL 1 DAY AS i, 1 AS i"
     with pytest.raises(UserError, match="two columns of the result are called 'i'"):
-        ask(made, twice)
+        ask(workers, twice)
 
 
 @pytest.mark.parametrize("expression", ["1::VARIANT", "[" * 100 + "1" + "]" * 100])
 def test_a_value_without_a_json_form_is_not_reported_as_lack_of_memory(
-    made: Processes, expression: str
+    workers: Processes, expression: str
 ) -> None:
     with pytest.raises(UserError, match="the result cannot be written as application/json") as refused:
-        ask(made, f"SELECT {expression} AS x")
+        ask(workers, f"SELECT {expression} AS x")
     assert "memory" not in str(refused.value)
 
 
-def test_numbers_that_duckdb_changes_are_those_of_the_page(made: Processes) -> None:
+def test_numbers_that_duckdb_changes_are_those_of_the_page(workers: Processes) -> None:
     """The page on SQL says of each how to read it exactly."""
     price = """'{"a":1,"price":883406386745030.3}'"""
     (row,) = json.loads(
         ask(
-            made,
+            workers,
             f"""SELECT {price} ->> '$.price' AS json,
                 regexp_extract({price}, '"price":([-+.0-9eE]+)', 1) AS text,
                 x = 0.9366088668340495 AS decimal, x = 0.9366088668340495e0 AS double
@@ -199,9 +199,9 @@ def test_numbers_that_duckdb_changes_are_those_of_the_page(made: Processes) -> N
     assert row == {"json": "883406386745030.2", "text": "883406386745030.3", "decimal": False, "double": True}
 
 
-def test_rows_of_many_batches_and_odd_values_between_usual_ones(made: Processes) -> None:
+def test_rows_of_many_batches_and_odd_values_between_usual_ones(workers: Processes) -> None:
     sql = "SELECT CASE WHEN range % 300 = 7 THEN NULL ELSE DATE '9999-12-30' + range::INTEGER END AS d"
-    rows: list[Any] = json.loads(ask(made, f"{sql} FROM range(900)"))["rows"]
+    rows: list[Any] = json.loads(ask(workers, f"{sql} FROM range(900)"))["rows"]
     assert [row["d"] for row in rows[:9]] == [
         *("9999-12-30", "9999-12-31", "10000-01-01", "10000-01-02", "10000-01-03", "10000-01-04"),
         *("10000-01-05", None, "10000-01-07"),

@@ -61,17 +61,17 @@ def make_guests() -> tuple[Guest, Guest]:
         mine.send(*(event(f"mine-{turn}-{number}") for number in range(3)))
         theirs.send(*(event(f"theirs-{turn}-{number}") for number in range(3)))
         ingest(mine, theirs)
-    made = [Guest(owner, keys.issue_key(owner.tenant, "engine", LAKE)) for owner in (mine, theirs)]
-    return made[0], made[1]
+    guests = [Guest(owner, keys.issue_key(owner.tenant, "engine", LAKE)) for owner in (mine, theirs)]
+    return guests[0], guests[1]
 
 
 @pytest.fixture(scope="module")
 def writers(stack: Settings) -> tuple[Guest, Guest]:
     """Two tenants whose dataset has no rows yet, for tests that make tables of their own."""
-    made = [
+    guests = [
         Guest(owner, keys.issue_key(owner.tenant, "engine", LAKE)) for owner in (make_owner(), make_owner())
     ]
-    return made[0], made[1]
+    return guests[0], guests[1]
 
 
 @pytest.fixture

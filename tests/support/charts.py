@@ -43,9 +43,9 @@ def variables(table: Values, values: Values, service: str) -> dict[str, str | tu
         name: (place.get("secret") or values["existingSecret"], place["key"])
         for name, place in values["secrets"].items()
     }
-    given = secrets | plain | fixed
+    environment = secrets | plain | fixed
     return {
         name: value
-        for name, value in given.items()
+        for name, value in environment.items()
         if all(service in only for prefix, only in table["only"].items() if name.startswith(prefix))
     }

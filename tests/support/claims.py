@@ -25,12 +25,12 @@ def changed_claims(
     with superuser() as connection:
         query = f"SELECT digests FROM {IDS} WHERE dataset_id = %s"
         runs = [Digests.unpacked(packed) for (packed,) in connection.execute(query, [dataset.dataset_id])]
-    there, dropped = (
+    claimed, dropped = (
         Digests.joined(runs).run(),
         Digests.of(sorted(lost), dataset.claim_seed).run(),
     )
-    remaining = there[~there.within(dropped)]
-    assert len(remaining) + len(dropped) == len(there), "an id that is to be lost is not claimed"
+    remaining = claimed[~claimed.within(dropped)]
+    assert len(remaining) + len(dropped) == len(claimed), "an id that is to be lost is not claimed"
     run = Digests.joined([remaining, Digests.of(sorted(got), dataset.claim_seed)]).run()
     return f"""
         WITH gone AS (DELETE FROM {IDS} WHERE {{mine}} AND dataset_id = '{dataset.dataset_id}'
@@ -51,7 +51,7 @@ def session(owner: Owner) -> Iterator[postgres.Connection]:
         yield connection
 
 
-def looked_up(owner: Owner, ids: Sequence[str]) -> claim_runs.Fresh:
+def fresh_of(owner: Owner, ids: Sequence[str]) -> claim_runs.Fresh:
     dataset = orders(owner)
     with session(owner) as connection:
         own = claim_runs.runs(connection, [dataset.dataset_id])[dataset.dataset_id]

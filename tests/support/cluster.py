@@ -184,18 +184,18 @@ class Cluster:
     def pages(self) -> Iterator[tuple[str, bytes]]:
         """Pages of Spark's web interfaces, two links deep, and what its REST API says of the application."""
         roots = [f"http://127.0.0.1:{self.ports[name]}" for name in ("ui", "master_ui")]
-        left, seen = [(f"{root}/", 0) for root in roots], set[str]()
+        pending, visited = [(f"{root}/", 0) for root in roots], set[str]()
         with httpx.Client(timeout=PATIENCE_S, follow_redirects=True) as http:
-            while left:
-                url, depth = left.pop()
-                if url in seen or not url.startswith(tuple(roots)):
+            while pending:
+                url, depth = pending.pop()
+                if url in visited or not url.startswith(tuple(roots)):
                     continue
-                seen.add(url)
+                visited.add(url)
                 answer = http.get(url)
                 yield url, answer.content
                 if depth < DEPTH:
                     links = (html.unescape(link) for link in LINK.findall(answer.text))
-                    left += [
+                    pending += [
                         (str(httpx.URL(url).join(link)), depth + 1) for link in links if DEED not in link
                     ]
         for path in ("environment", "stages?details=true", "sql?details=true", "allexecutors", "jobs"):
@@ -239,7 +239,7 @@ def cluster(defaults: Mapping[str, str], workers: int = 2) -> Iterator[Cluster]:
     for name in names:
         chosen[name] = ports.choose(17_077, chosen.values())
     python, accounts = _python(folder)
-    made = Cluster(folder, chosen, python, accounts)
+    cluster = Cluster(folder, chosen, python, accounts)
     try:
         options = [
             "--host",
@@ -249,10 +249,10 @@ def cluster(defaults: Mapping[str, str], workers: int = 2) -> Iterator[Cluster]:
             "--webui-port",
             str(chosen["master_ui"]),
         ]
-        made.launch("master", ["spark-class", MASTER, *options])
+        cluster.launch("master", ["spark-class", MASTER, *options])
         wait(lambda: ports.answers("127.0.0.1", chosen["master"]), "the master does not start")
         for _ in range(workers):
-            made.add_worker()
+            cluster.add_worker()
         jars = ",".join(str(path) for path in sorted(DOWNLOAD.path.glob("*.jar")))
         events = folder / "events"
         events.mkdir()
@@ -276,11 +276,11 @@ def cluster(defaults: Mapping[str, str], workers: int = 2) -> Iterator[Cluster]:
         properties.write_text("".join(f"{name} {value}\n" for name, value in configuration.items()))
         submit = ["spark-submit", "--properties-file", str(properties), "--class", CONNECT, "spark-internal"]
         secret = {"SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN, "PYSPARK_PYTHON": str(python)}
-        made.launch("server", submit, **secret)
+        cluster.launch("server", submit, **secret)
         wait(lambda: ports.answers("127.0.0.1", chosen["connect"]), "the Connect server does not start", 60)
-        yield made
+        yield cluster
     finally:
-        made.stop()
+        cluster.stop()
         if not os.environ.get("PULSE_KEEP_CLUSTER"):
             shutil.rmtree(folder, ignore_errors=True)
 

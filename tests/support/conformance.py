@@ -340,7 +340,7 @@ def drawn(strategy: st.SearchStrategy[Any], count: int, number: int) -> list[Any
 def difference(case: Case, sent: dict[str, Any], row: dict[str, Any]) -> str | None:
     """What is not the same in a row and in what was sent; a member that is null may as well be absent."""
     extra = json.loads(row["_extra"]) if row["_extra"] else {}
-    seen: dict[str, Any] = dict(extra)
+    received: dict[str, Any] = dict(extra)
     for name in case.schema["properties"]:
         column = name if name in row and name != "timestamp" else f"data_{name}"
         if column not in row:
@@ -353,17 +353,17 @@ def difference(case: Case, sent: dict[str, Any], row: dict[str, Any]) -> str | N
         elif isinstance(value, str) and not case.is_text(name) and value != sent.get(name):
             with suppress(json.JSONDecodeError):
                 value = json.loads(value)
-        seen[name] = merged(value, extra.get(name))
-    return None if same(bare(sent), bare(seen)) else f"{sent!r} became {seen!r}"
+        received[name] = merged(value, extra.get(name))
+    return None if same(bare(sent), bare(received)) else f"{sent!r} became {received!r}"
 
 
-def merged(value: Any, left: Any) -> Any:
+def merged(value: Any, extra: Any) -> Any:
     """A value of a typed column, with what of it stands in `_extra`."""
-    if isinstance(value, dict) and isinstance(left, dict):
-        return {name: merged(value.get(name), left.get(name)) for name in value.keys() | left.keys()}
-    if isinstance(value, list) and isinstance(left, list):
-        return [merged(*pair) for pair in zip(value, left, strict=True)]
-    return left if value is None else value
+    if isinstance(value, dict) and isinstance(extra, dict):
+        return {name: merged(value.get(name), extra.get(name)) for name in value.keys() | extra.keys()}
+    if isinstance(value, list) and isinstance(extra, list):
+        return [merged(*pair) for pair in zip(value, extra, strict=True)]
+    return extra if value is None else value
 
 
 def bare(value: Any) -> Any:
@@ -373,14 +373,16 @@ def bare(value: Any) -> Any:
     return [bare(item) for item in value] if isinstance(value, list) else value
 
 
-def same(sent: Any, seen: Any) -> bool:
+def same(sent: Any, received: Any) -> bool:
     """Whether two JSON values are equal; a number of a column of doubles is the nearest one."""
-    if isinstance(sent, dict) and isinstance(seen, dict):
-        return sent.keys() == seen.keys() and all(same(item, seen[name]) for name, item in sent.items())
-    if isinstance(sent, list) and isinstance(seen, list):
-        return len(sent) == len(seen) and all(same(*pair) for pair in zip(sent, seen, strict=True))
-    if isinstance(sent, bool) or isinstance(seen, bool) or not isinstance(sent, int | float):
-        return type(sent) is type(seen) and bool(sent == seen)
-    if isinstance(seen, float):
-        return float(sent) == seen
-    return isinstance(seen, int) and sent == seen
+    if isinstance(sent, dict) and isinstance(received, dict):
+        return sent.keys() == received.keys() and all(
+            same(item, received[name]) for name, item in sent.items()
+        )
+    if isinstance(sent, list) and isinstance(received, list):
+        return len(sent) == len(received) and all(same(*pair) for pair in zip(sent, received, strict=True))
+    if isinstance(sent, bool) or isinstance(received, bool) or not isinstance(sent, int | float):
+        return type(sent) is type(received) and bool(sent == received)
+    if isinstance(received, float):
+        return float(sent) == received
+    return isinstance(received, int) and sent == received

@@ -72,7 +72,7 @@ class Zone:
         query = f"SELECT day, {columns} FROM summaries WHERE dataset_id = %s AND rollup = %s"
         with postgres.tenant_transaction("pulse_api", self.owner.tenant.tenant_id) as connection:
             rows = connection.execute(query, [dataset.dataset_id, rollup]).fetchall()
-        return {day: rest[0] if len(rest) == 1 else tuple(rest) for day, *rest in rows}
+        return {day: values[0] if len(values) == 1 else tuple(values) for day, *values in rows}
 
     def location(self, rollup: str, slug: str = "visits") -> str | None:
         """Where the curated table is."""

@@ -73,10 +73,10 @@ class Run:
         if pools := sys.modules.get("pulse_pipelines.validation.worker_pool"):
             pools.validator_pool().close()  # of this process, which a run without xdist uses; it ends at exit
         deadline = time.monotonic() + PATIENCE_S
-        while (left := marked(self._mark) - helpers()) and time.monotonic() < deadline:
+        while (survivors := marked(self._mark) - helpers()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        if left:
-            lines = [f"  {pid}  {command(pid)}" for pid in sorted(left)]
+        if survivors:
+            lines = [f"  {pid}  {command(pid)}" for pid in sorted(survivors)]
             print("\nThese processes outlive the tests that started them:", *lines, sep="\n")
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -56,14 +56,14 @@ def model_of_subset(log: Iterable[dict[str, Any]], value: str) -> list[tuple[str
     """The log of a subset by name, from the whole log: ids, places, and whether the entity is gone."""
     changes, within = [], set()
     for version in log:
-        key, here = version["_id"], version.get("name") == value
-        if here or key in within:
-            changes.append((key, version["_updated"], not here))
-            (within.add if here else within.remove)(key)
+        key, matches = version["_id"], version.get("name") == value
+        if matches or key in within:
+            changes.append((key, version["_updated"], not matches))
+            (within.add if matches else within.remove)(key)
     return changes
 
 
-def seen(log: Iterable[dict[str, Any]]) -> list[tuple[str, int, bool]]:
+def versions_of(log: Iterable[dict[str, Any]]) -> list[tuple[str, int, bool]]:
     """Versions as `model_of_subset` has them."""
     return [(version["_id"], version["_updated"], version["_deleted"]) for version in log]
 

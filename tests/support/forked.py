@@ -56,8 +56,8 @@ def forked(work: Callable[..., object], *arguments: object, **environment: str) 
     """Begin `work`, which is at the top of its module, with more in its environment."""
     file, name = tempfile.mkstemp(".log", "forked-", load_settings().home)
     os.close(file)
-    given = (work, arguments, dict(os.environ) | environment, name)
-    return Forked(batches.fork(_run, given), Path(name))
+    job = (work, arguments, dict(os.environ) | environment, name)
+    return Forked(batches.fork(_run, job), Path(name))
 
 
 def _run(

@@ -22,8 +22,8 @@ def run_here(
     if not tasks:
         return []
     kind = type(tasks[0])
-    given = [value for task in frames.values(frames.frame(tasks, [kind]), [kind]) for value in work(task)]
-    return list(frames.values(frames.frame(given, gives), gives)) if given else []
+    results = [value for task in frames.values(frames.frame(tasks, [kind]), [kind]) for value in work(task)]
+    return list(frames.values(frames.frame(results, gives), gives)) if results else []
 
 
 @contextmanager

@@ -63,8 +63,8 @@ class Caller:
 
     def collect(self, body: Any, **headers: str) -> httpx.Response:
         if isinstance(body, bytes):
-            given = {name.replace("_", "-"): value for name, value in headers.items()}
-            headers = {"content-type": "application/json"} | given
+            http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            headers = {"content-type": "application/json"} | http_headers
             return self.http.post("/v1/collect", content=body, headers=headers)
         return self.http.post("/v1/collect", json=body)
 
@@ -98,23 +98,23 @@ class served:  # noqa: N801 - used as a context manager
 
     Args:
         app: another app than that of the API.
-        given: settings of it.
+        settings: of the API.
     """
 
-    def __init__(self, app: ASGIApp | None = None, **given: object) -> None:
-        self._app, self._given = app, given
+    def __init__(self, app: ASGIApp | None = None, **settings: object) -> None:
+        self._app, self._settings = app, settings
 
     def __enter__(self) -> Api:
         # Bound here and now: between a choice of a port and its use, another worker's server could take it.
         listening = socket.create_server(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        given = {"port": port, "health_port": 0} | self._given
-        self._server = Server(self._app or create_app(), load_settings().api.model_copy(update=given))
+        settings = {"port": port, "health_port": 0} | self._settings
+        self._server = Server(self._app or create_app(), load_settings().api.model_copy(update=settings))
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         ready = os.environ.get("PULSE_SQL__READY", 0)
         with with_settings(SQL__READY=ready):  # processes for queries take half of a start, and few tests ask
             self._thread.start()
-            watched = given["health_port"]  # it listens after the server has `started`
+            watched = settings["health_port"]  # it listens after the server has `started`
             while not self._server.started or (watched and not ports.answers("127.0.0.1", watched)):
                 assert self._thread.is_alive(), "the server did not start; the captured log says why"
                 time.sleep(0.02)
@@ -137,8 +137,8 @@ def service_process(
         variables: further settings of that section.
     """
     port = ports.choose_any(())
-    given = {"PORT": port, "HEALTH_PORT": 0} | variables
-    environment = {f"PULSE_{section}__{name}": str(value) for name, value in given.items()}
+    settings = {"PORT": port, "HEALTH_PORT": 0} | variables
+    environment = {f"PULSE_{section}__{name}": str(value) for name, value in settings.items()}
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen([sys.executable, "-m", module], env=os.environ | environment) as process:
 
@@ -181,16 +181,16 @@ def log_line() -> Iterator[LogLine]:
 @pytest.fixture
 def new_caller(api: Api) -> Iterator[Callable[..., Caller]]:
     """Makes callers: fresh tenants with a key of these scopes."""
-    made: list[Caller] = []
+    callers: list[Caller] = []
 
     def make(scopes: Iterable[KeyScope] = tuple(KeyScope), owner: Owner | None = None) -> Caller:
         owner = owner or make_owner()
         key = keys.issue_key(owner.tenant, "test", scopes)
-        made.append(Caller(owner, key, api.client(key.text)))
-        return made[-1]
+        callers.append(Caller(owner, key, api.client(key.text)))
+        return callers[-1]
 
     yield make
-    for caller in made:
+    for caller in callers:
         caller.http.close()
 
 

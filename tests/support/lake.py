@@ -74,18 +74,18 @@ def with_file(
     *,
     folder: str | None = None,
     batch: str = "forged",
-    seen: str | None = None,
+    base: str | None = None,
 ) -> str:
     """Metadata of `orders` with one more data file, written around the pipeline, in any folder.
 
     Args:
-        seen: where the table was when the writer looked; where it is, if not given.
+        base: where the table was when the writer looked; where it is, if not given.
     """
     dataset = registry.find_dataset(owner.tenant, "orders")
     where = folder or table(owner).location()
     file, content = parquet_files.encode(dataset, DAY, f"{where}/data/{parquet_files.token()}.parquet", rows)
     object_store.put(file.path, content)
-    before = seen or location(owner)
+    before = base or location(owner)
     staged = StagedTable(
         tenant_id=owner.tenant.tenant_id,
         dataset_id=dataset.dataset_id,

@@ -17,7 +17,7 @@ def moved(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
     return inside.move(spark, tenant, slug, schema_uri)
 
 
-def asked(owner: Owner, instance: dg.DagsterInstance) -> list[dg.RunRequest]:
+def requested_runs(owner: Owner, instance: dg.DagsterInstance) -> list[dg.RunRequest]:
     """What the sensor asks for the tenant in one tick."""
     from pulse_pipelines.defs.moves.sensor import dataset_moves
 

@@ -26,11 +26,11 @@ def _build(folder: Path, report: Report) -> None:
 DOWNLOAD = Download(f"promtool-{VERSION}", "promtool", _build)
 
 
-def found() -> str | None:
+def find_program() -> str | None:
     """Its program, if there is one."""
     built = str(DOWNLOAD.path / "promtool") if DOWNLOAD.present() else None
     return shutil.which("promtool") or built
 
 
-if __name__ == "__main__" and found() is None:
+if __name__ == "__main__" and find_program() is None:
     DOWNLOAD.fetch(lambda line: None)

@@ -85,9 +85,9 @@ def snapshot(manifest_list: str, number: int = 1) -> dict[str, Any]:
     }
 
 
-def properties(**given: str) -> dict[str, Any]:
+def properties(**values: str) -> dict[str, Any]:
     """The update that sets properties."""
-    return {"action": "set-properties", "updates": given}
+    return {"action": "set-properties", "updates": values}
 
 
 STATISTICS = ("statistics", "partition-statistics")

@@ -100,13 +100,13 @@ def _events(part: Part) -> str:
 def _totals(part: Part) -> str:
     declared = (column.name for column in part.dataset.columns)
     numeric = [name for name in declared if part.columns.get(name) in NUMERIC]
-    what = TOTALS.format(
+    columns = TOTALS.format(
         part=part.number,
         day=DAY,
         typed_by=part.dataset.column_of(EVENT_TYPE) or "schema_version",
         numbers=", ".join(NUMBER.format(name=name) for name in numeric),
     )
-    return f"{part.select(what)} GROUP BY {DAY.partition(' AS day')[0]}"
+    return f"{part.select(columns)} GROUP BY {DAY.partition(' AS day')[0]}"
 
 
 def _steps(part: Part) -> str:

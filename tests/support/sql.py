@@ -73,39 +73,39 @@ def processes(off: Sequence[str] = (), limits: Limits = LIMITS, port: int = 9) -
     """Processes without some layers: gate, landlock, locks, limits."""
     cpu = int(limits.seconds * limits.threads * 2)
     confinement = Confinement(limits.memory_bytes, cpu, (port,), (), landlock="landlock" not in off)
-    made = Processes(confinement, 0, (sys.executable, "-I", TEMPLATE, ",".join(off)))
+    workers = Processes(confinement, 0, (sys.executable, "-I", TEMPLATE, ",".join(off)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "_BEGINNING_S", PATIENCE_S)
         patch.setattr(pool, "_ENDING_S", PATIENCE_S)
         try:
-            yield made
+            yield workers
         finally:
-            made.stop()
+            workers.stop()
 
 
 @pytest.fixture
 def shared_processes() -> Iterator[None]:
     """Commands of the line of this process use one pool; else each would wait for the start of its own."""
-    made, stop = functools.cache(Processes), Processes.stop
+    make_processes, stop = functools.cache(Processes), Processes.stop
     shared: list[Processes] = []
 
-    def share(*given: Any, **more: Any) -> Processes:
-        begun = made(*given, **more)
-        if begun not in shared:
-            shared.append(begun)
-        return begun
+    def share(*arguments: Any, **more: Any) -> Processes:
+        workers = make_processes(*arguments, **more)
+        if workers not in shared:
+            shared.append(workers)
+        return workers
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "Processes", share)
         patch.setattr(local, "Processes", share)
         patch.setattr(Processes, "stop", lambda _: None)
         yield
-    for begun in shared:
-        stop(begun)
+    for workers in shared:
+        stop(workers)
 
 
 def ask(
-    made: Processes,
+    workers: Processes,
     sql: str,
     *,
     media_type: str = JSON,
@@ -115,7 +115,7 @@ def ask(
 ) -> bytes:
     """What a query gives. Raises PulseError, or TimeUpError."""
     until = time.monotonic() + limits.seconds
-    with made.take() as process:
+    with workers.take() as process:
         process.ask({"sql": sql}, until, 2**16)
         job = {
             "store": store or NOWHERE,
@@ -128,18 +128,18 @@ def ask(
         return content
 
 
-def rows(made: Processes, sql: str, **how: object) -> list[dict[str, object]]:
-    content: list[dict[str, object]] = json.loads(ask(made, sql, **how))["rows"]  # type: ignore[arg-type]
+def rows(workers: Processes, sql: str, **how: object) -> list[dict[str, object]]:
+    content: list[dict[str, object]] = json.loads(ask(workers, sql, **how))["rows"]  # type: ignore[arg-type]
     return content
 
 
-def said(made: Processes, sql: str, **how: object) -> str:
+def answer_text(workers: Processes, sql: str, **how: object) -> str:
     """What it gives, or says is wrong: everything that comes out."""
     try:
-        return ask(made, sql, **how).decode(errors="replace")  # type: ignore[arg-type]
+        return ask(workers, sql, **how).decode(errors="replace")  # type: ignore[arg-type]
     except PulseError as error:
         return str(error)
 
 
-def less(**given: object) -> Limits:
-    return replace(LIMITS, **given)  # type: ignore[arg-type]
+def less(**values: object) -> Limits:
+    return replace(LIMITS, **values)  # type: ignore[arg-type]

@@ -87,12 +87,12 @@ class Trino:
         """
         name = name or guest.tenant.slug
         pasted = connect.written(Engine.TRINO, guest.tenant.slug, guest.key.text, catalog.url)
-        given = properties(pasted) | more
-        assert not any("key" in setting or "secret" in setting for setting in given), (
+        options = properties(pasted) | more
+        assert not any("key" in setting or "secret" in setting for setting in options), (
             "keys to files are vended"
         )
-        connector = given.pop("connector.name")
-        listed = ", ".join(f'"{setting}" = {text(value)}' for setting, value in given.items())
+        connector = options.pop("connector.name")
+        listed = ", ".join(f'"{setting}" = {text(value)}' for setting, value in options.items())
         if (name,) not in self.rows("SHOW CATALOGS"):
             self.rows(f"CREATE CATALOG {name} USING {connector} WITH ({listed})")
         return replace(self, catalog=name)
