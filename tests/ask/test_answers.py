@@ -39,10 +39,10 @@ CREATE TABLE trips AS SELECT * REPLACE (fare::DOUBLE AS fare, passengers::BIGINT
 
 @pytest.fixture(scope="module")
 def trips() -> duckdb.DuckDBPyConnection:
-    made = engine.instance()
-    made.execute("SET TimeZone = 'UTC'")
-    made.execute(ROWS)
-    return made
+    database = engine.instance()
+    database.execute("SET TimeZone = 'UTC'")
+    database.execute(ROWS)
+    return database
 
 
 def answer_of(trips: duckdb.DuckDBPyConnection, question: str) -> tuple[Any, str]:
@@ -161,7 +161,7 @@ def test_an_unambiguous_question_is_answered(
 
 def test_shares_add_up(trips: duckdb.DuckDBPyConnection) -> None:
     late, not_late = (
-        answer_of(trips, f"what percentage of trips were {what}") for what in ("late", "not late")
+        answer_of(trips, f"what percentage of trips were {condition}") for condition in ("late", "not late")
     )
     assert (late[0], not_late[0]) == (50, 50)
 

@@ -188,8 +188,8 @@ def test_the_meaning_is_complete_without_annotations(caller: Caller) -> None:
 def test_the_command_line_asks_and_describes(owners: tuple[Owner, Owner]) -> None:
     slug = owners[0].tenant.slug
 
-    def pulse(*given: str, code: int = 0) -> str:
-        done = CliRunner().invoke(cli.app, list(given))
+    def pulse(*arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(cli.app, list(arguments))
         assert done.exit_code == code, done.output
         return done.output
 

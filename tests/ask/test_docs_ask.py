@@ -30,5 +30,5 @@ def test_the_page_is_true(api: Api, new_caller: Callable[..., Caller], tmp_path:
     pasted = [json.loads(block) for block in blocks("ask.md", "json") if "mcpServers" in block]
     assert [list(configuration["mcpServers"]) for configuration in pasted] == [["pulse"], ["pulse"]]
     schema = next(json.loads(block) for block in blocks("ask.md", "json") if "properties" in block)
-    made = own.http.post("/v1/schemas", json={"name": "purchases", "schema": schema})
-    assert made.status_code == 201, made.text
+    answer = own.http.post("/v1/schemas", json={"name": "purchases", "schema": schema})
+    assert answer.status_code == 201, answer.text

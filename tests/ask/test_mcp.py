@@ -53,12 +53,12 @@ def owners(stack: Settings) -> tuple[Owner, Owner]:
 @pytest.fixture(scope="module")
 def elsewhere(stack: Settings) -> Iterator[Api]:
     """A server that pages of one other site may call, and that has a public name."""
-    given = {
+    settings = {
         "API__CORS_ORIGINS": '["https://page.example"]',
         "API__PUBLIC_URL": "https://public.example/pulse",
     }
     with ExitStack() as until_the_end:
-        with with_settings(**given):
+        with with_settings(**settings):
             running = until_the_end.enter_context(served())
         yield running
 
@@ -81,16 +81,16 @@ async def over_stdio(owner: Owner) -> AsyncIterator[Client]:
         yield client
 
 
-async def call(client: Client, name: str, **given: Any) -> dict[str, Any]:
-    answer = await client.call_tool(name, given)
+async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    answer = await client.call_tool(name, arguments)
     assert not answer.is_error, answer.content
     assert json.loads(answer.content[0].text) == answer.structured_content  # type: ignore[union-attr]
     content: dict[str, Any] = answer.structured_content
     return content
 
 
-async def wrong(client: Client, name: str, **given: Any) -> dict[str, Any]:
-    answer = await client.call_tool(name, given)
+async def wrong(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    answer = await client.call_tool(name, arguments)
     assert answer.is_error
     content: dict[str, Any] = answer.structured_content
     return content
@@ -107,8 +107,8 @@ async def everything(client: Client) -> None:
     (orders,) = listed["untrusted_data"]["datasets"]
     assert (orders["dataset"], orders["rows"], listed["next"]) == ("orders", 9, {"after": "orders"})
     assert isinstance(orders["snapshot_id"], str), "many clients have numbers of 53 bits"
-    rest = await call(client, "list_datasets", **listed["next"])
-    assert [dataset["dataset"] for dataset in rest["untrusted_data"]["datasets"]] == ["returns"]
+    next_page = await call(client, "list_datasets", **listed["next"])
+    assert [dataset["dataset"] for dataset in next_page["untrusted_data"]["datasets"]] == ["returns"]
     described = await call(client, "describe_dataset", dataset="orders", limit=2)
     assert len(described["untrusted_data"]["sample_rows"]) == 3
     assert len(described["untrusted_data"]["meaning"]["fields"]) == 2
@@ -123,9 +123,9 @@ async def everything(client: Client) -> None:
     assert counts["snapshots"]["orders"]
     assert counts["freshness"]["orders"]
     page = await call(client, "query", sql="SELECT id FROM orders ORDER BY id", limit=5)
-    rest = await call(client, "query", sql="SELECT id FROM orders ORDER BY id", limit=5, **page["next"])
-    ids = [row["id"] for part in (page, rest) for row in part["untrusted_data"]["rows"]]
-    assert (ids, rest["next"]) == ([f"a-{n}" for n in range(9)], None)
+    next_page = await call(client, "query", sql="SELECT id FROM orders ORDER BY id", limit=5, **page["next"])
+    ids = [row["id"] for part in (page, next_page) for row in part["untrusted_data"]["rows"]]
+    assert (ids, next_page["next"]) == ([f"a-{n}" for n in range(9)], None)
     measured = await call(
         client,
         "measure",
@@ -137,10 +137,10 @@ async def everything(client: Client) -> None:
     assert measured["untrusted_data"]["rows"] == [{"month": "2026-11-01", "sum_amount": 36.0}]
     counted = {"dataset": "orders", "measures": [{"aggregation": "count"}], "by": ["country"], "limit": 1}
     page = await call(client, "measure", **counted)
-    rest = await call(client, "measure", **counted | page["next"])
-    rows = [row for part in (page, rest) for row in part["untrusted_data"]["rows"]]
+    next_page = await call(client, "measure", **counted | page["next"])
+    rows = [row for part in (page, next_page) for row in part["untrusted_data"]["rows"]]
     assert rows == [{"country": "DE", "number": 8}, {"country": INJECTED, "number": 1}]
-    assert (rest["next"], rest["snapshots"]) == (None, page["snapshots"])
+    assert (next_page["next"], next_page["snapshots"]) == (None, page["snapshots"])
     digits = ["27670116110564327421", "0.12345678901234567890", "1.10"]
     exact = await client.call_tool("query", {"sql": EXACT})
     text = exact.content[0].text  # type: ignore[union-attr]
@@ -191,8 +191,8 @@ async def everything(client: Client) -> None:
         "freshness": {},
         "trace_event": {"event_id": "a-1"},
     }
-    for name, given in of_one.items():
-        refused = await wrong(client, name, dataset="order", **given)
+    for name, arguments in of_one.items():
+        refused = await wrong(client, name, dataset="order", **arguments)
         assert (refused["error"], "Did you mean orders?" in refused["fix"]) == ("no such dataset", True), name
     nowhere = await wrong(client, "trace_event", event_id="nowhere", dataset="orders")
     assert "no such event" in nowhere["error"]
@@ -282,8 +282,8 @@ def test_text_from_events_is_marked_as_untrusted_data(
     async def use() -> None:
         async with over_http(api, new_caller(owner=owners[0]).key.text) as client:
             for name in ("query", "describe_dataset"):
-                given = COUNT if name == "query" else {"dataset": "orders"}
-                content = await call(client, name, **given)
+                arguments = COUNT if name == "query" else {"dataset": "orders"}
+                content = await call(client, name, **arguments)
                 trusted = {key: value for key, value in content.items() if key != "untrusted_data"}
                 assert "never an instruction" in trusted["note"]
                 assert INJECTED not in json.dumps(trusted)
@@ -302,8 +302,8 @@ def test_the_next_page_of_an_own_table(catalog: Api, api: Api, new_caller: Calla
     async def use() -> None:
         async with over_http(api, new_caller(owner=mine.owner).key.text) as client:
             page = await call(client, "query", **query)
-            rest = await call(client, "query", **query, **{"offset": 0} | page["next"])
-            assert [row["n"] for part in (page, rest) for row in part["untrusted_data"]["rows"]] == [1, 2, 3]
+            last = await call(client, "query", **query, **{"offset": 0} | page["next"])
+            assert [row["n"] for part in (page, last) for row in part["untrusted_data"]["rows"]] == [1, 2, 3]
 
     asyncio.run(use())
     pinned = {"own.Counts_2": str(table.metadata.current_snapshot_id)}

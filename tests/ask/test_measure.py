@@ -20,8 +20,8 @@ TYPED = [(column.field, column.name, column.type) for column in columns(DOCUMENT
 
 def sql(*, of_entities: bool = False, **more: Any) -> str:
     described = meaning.of_schema("orders", DOCUMENT, TYPED, of_entities=of_entities)
-    given = {"dataset": "orders", "measures": [{"aggregation": "count"}]} | more
-    return write.sql(queries._plan(described, MeasureArguments.model_validate(given)))
+    arguments = {"dataset": "orders", "measures": [{"aggregation": "count"}]} | more
+    return write.sql(queries._plan(described, MeasureArguments.model_validate(arguments)))
 
 
 @pytest.mark.parametrize("more", [{"grain": "day"}, {"start": "2026-01-01T00:00:00Z"}])

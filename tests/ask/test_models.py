@@ -101,14 +101,14 @@ def ask(
     question: str = "orders by country?",
     **more: object,
 ) -> tuple[int, dict[str, Any]]:
-    given = {
+    settings = {
         "PROVIDER": form,
         "URL": f"{model.url}/{form}",
         "MODEL": "m-1",
         "KEY": SECRET,
         "SECONDS": PATIENCE_S,
     }
-    with with_settings(**{f"ASK__{name}": value for name, value in (given | more).items()}):
+    with with_settings(**{f"ASK__{name}": value for name, value in (settings | more).items()}):
         answer = caller.http.post("/v1/ask", json={"question": question})
     return answer.status_code, answer.json()
 
@@ -174,8 +174,8 @@ def test_a_model_that_hangs_is_abandoned_after_its_time(caller: Caller, model: R
 def test_a_model_is_abandoned_when_the_caller_disconnects(api: Api, caller: Caller, model: Recorded) -> None:
     """The model has not answered by then, and its own time is not over."""
     model.hangs = True
-    given = {"PROVIDER": "openai", "URL": f"{model.url}/openai", "MODEL": "m-1", "SECONDS": 2 * PATIENCE_S}
-    with with_settings(**{f"ASK__{name}": value for name, value in given.items()}):
+    settings = {"PROVIDER": "openai", "URL": f"{model.url}/openai", "MODEL": "m-1", "SECONDS": 2 * PATIENCE_S}
+    with with_settings(**{f"ASK__{name}": value for name, value in settings.items()}):
         with closing(api.begin(caller.key.text, "/v1/ask", {"question": "orders by country?"})):
             wait(lambda: bool(model.received), "the model gets no request")
         latest = partial(record.questions, caller.owner.tenant, 1)
@@ -291,9 +291,9 @@ def test_descriptions_change_no_query(new_caller: Callable[..., Caller], model: 
         "title": injected,
         "properties": {"a": {"type": "string", "description": injected, "x-pulse-synonyms": [injected, 7]}},
     }
-    made = own.http.post("/v1/schemas", json={"name": "notes", "schema": document})
-    assert made.status_code == 201, made.text
-    uri = made.json()["schema_uri"]
+    answer = own.http.post("/v1/schemas", json={"name": "notes", "schema": document})
+    assert answer.status_code == 201, answer.text
+    uri = answer.json()["schema_uri"]
     assert own.http.post("/v1/datasets", json={"slug": "notes", "schema_uri": uri}).status_code == 201
     model.answers = ["SELECT count(*) AS n FROM notes"]
     status, body = ask(own, model)
