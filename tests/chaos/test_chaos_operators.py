@@ -78,8 +78,8 @@ def test_a_schedule_is_shrunk_to_the_failing_steps() -> None:
 
     def wrong(candidate: Schedule) -> bool:
         tried.append(candidate)
-        there = {(step.tenant, step.arguments["at"]) for steps in candidate.rounds for step in steps}
-        return guilty <= there and draw.random() < 0.9
+        places = {(step.tenant, step.arguments["at"]) for steps in candidate.rounds for step in steps}
+        return guilty <= places and draw.random() < 0.9
 
     schedule = shrunk(Schedule(SEED, rounds), wrong, seconds=60, tries=5)
     assert [[(s.tenant, s.arguments["at"], s.blow) for s in steps] for steps in schedule.rounds] == [
@@ -129,8 +129,8 @@ def world(stack: Settings) -> World:
     return world
 
 
-def done(world: World, what: str, **arguments: object) -> Ended:
-    ended = carry_out(Step(what, 0, arguments), [world.tenant])
+def done(world: World, name: str, **arguments: object) -> Ended:
+    ended = carry_out(Step(name, 0, arguments), [world.tenant])
     assert ended.how == "done", ended
     return ended
 
@@ -347,10 +347,10 @@ def test_reconcile_has_to_agree_with_the_oracle() -> None:
 def test_an_id_may_land_again_once_its_claim_was_forgotten() -> None:
     """8: and not before."""
     row = {"id": "a", "schema_version": 1, "_extra": None, "country": "DE", "person": "p0", "timestamp": NOW}
-    made = event("a", "orders")
+    order = event("a", "orders")
     tenant = Tenant(uuid.uuid4(), "a")
-    world = World(tenant, Rounds(tenant), bases={(0, 0): 0}, events={made.payload: made})
-    world.arrived = {Place(0, 0, offset): Arrived(made.payload, None) for offset in (0, 1)}
+    world = World(tenant, Rounds(tenant), bases={(0, 0): 0}, events={order.payload: order})
+    world.arrived = {Place(0, 0, offset): Arrived(order.payload, None) for offset in (0, 1)}
     life = Life(uuid.uuid4(), "orders", NOW, EVER, None, {(0, at): [row] for at in (0, 1)})
     claims = Claims(seed=1)
     claims.digests.add(claims.digest("a"))
@@ -365,7 +365,7 @@ def test_an_id_may_land_again_once_its_claim_was_forgotten() -> None:
 def test_only_a_lost_replay_explains_a_replayed_dead_letter_without_a_row() -> None:
     """5: that another event with its id was lost does not."""
     tenant, dead, other = Tenant(uuid.uuid4(), "a"), event("a", "orders", "fraction"), event("a", "orders")
-    known = {made.payload: made for made in (dead, other)}
+    known = {event.payload: event for event in (dead, other)}
     world = World(
         tenant, Rounds(tenant, [(NOW, {})]), generation=1, bases={(0, 0): 0, (1, 0): 1}, events=known
     )

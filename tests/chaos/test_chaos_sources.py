@@ -12,8 +12,8 @@ from pulse_resources.settings import Settings
 def test_a_server_tries_another_port_if_its_own_is_taken(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = iter([taken.getsockname()[1], sources.free_port()])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ports = iter([listener.getsockname()[1], sources.free_port()])
         monkeypatch.setattr(sources, "free_port", lambda: next(ports))
         with sources.capturing(make_owner().tenant) as connection:
             assert connection.execute("SHOW wal_level").fetchall() == [("logical",)]

@@ -75,9 +75,9 @@ def test_an_attack_harms_no_neighbour(
 )
 def test_an_attack_gets_answers_that_are_clear(name: str, target: Target, process: Executor) -> None:
     (attack,) = (candidate for candidate in ATTACKS if candidate.name == name)
-    seen = process.submit(carry_out, attack.act, target, 1.0).result()
-    assert attack.wrong(seen) == []
-    assert seen.keys() - {"429 too-many-requests", "503 busy"}
+    answers = process.submit(carry_out, attack.act, target, 1.0).result()
+    assert attack.wrong(answers) == []
+    assert answers.keys() - {"429 too-many-requests", "503 busy"}
 
 
 # what measures notices what it must -------------------------------------------------------------
