@@ -463,12 +463,12 @@ def test_usage_is_shown(owner: Owner) -> None:
 
 def test_a_key_is_alone_on_stdout_and_shown_once(owner: Owner) -> None:
     slug = owner.tenant.slug
-    made = run("key", "create", slug, "--name", "shop", "--scope", "collect", "--expires-in", "30d")
-    key = made.stdout.removesuffix("\n")
+    issued = run("key", "create", slug, "--name", "shop", "--scope", "collect", "--expires-in", "30d")
+    key = issued.stdout.removesuffix("\n")
     presented = Presented.parse(key)
     assert presented
     assert presented.tenant_id == owner.tenant.tenant_id
-    assert "hown once" in made.stderr
+    assert "hown once" in issued.stderr
     (listed,) = as_json("key", "list", slug)
     assert (listed["name"], listed["scopes"], listed["in_force"]) == ("shop", ["collect"], True)
     assert listed["expires_at"] is not None
@@ -508,8 +508,8 @@ def test_a_key_of_another_tenant_cannot_be_revoked(new_owner: Callable[[], Owner
 
 
 def test_operator_keys(stack: Settings) -> None:
-    made = run("key", "operator", "create", "--name", "test")
-    presented = Presented.parse(made.stdout.strip())
+    result = run("key", "operator", "create", "--name", "test")
+    presented = Presented.parse(result.stdout.strip())
     assert presented
     assert presented.tenant_id is None
     assert presented.key_id in run("key", "operator", "list").stdout
@@ -552,13 +552,13 @@ def test_a_schema_is_published_from_its_shorthand(owner: Owner) -> None:
 def test_datasets_are_created_listed_shown_and_deleted(owner: Owner) -> None:
     slug = owner.tenant.slug
     uri = f"pulse://{slug}/orders/1"
-    made = as_json("dataset", "create", slug, "more", uri, "--name", "More", "--on-invalid", "dead_letter")
-    assert (made["on_invalid"], made["schema_uri"]) == ("dead_letter", uri)
+    created = as_json("dataset", "create", slug, "more", uri, "--name", "More", "--on-invalid", "dead_letter")
+    assert (created["on_invalid"], created["schema_uri"]) == ("dead_letter", uri)
     assert [one["slug"] for one in as_json("dataset", "list", slug)] == ["more", "orders"]
     dataset = as_json("dataset", "show", slug, "more")
     assert dataset["metadata_location"].endswith(".metadata.json")
     for arguments in (("list", slug), ("show", slug, "more")):
-        assert made["dataset_id"] in run("dataset", *arguments).stdout
+        assert created["dataset_id"] in run("dataset", *arguments).stdout
     assert "a dataset with this slug" in fails("dataset", "create", slug, "more", uri, code=2)
     assert "has not published" in fails("dataset", "create", slug, "x", f"pulse://{slug}/x/1", code=2)
     run("dataset", "create", slug, "x", uri, "--on-invalid", "whatever", code=2)

@@ -278,8 +278,8 @@ def test_a_held_pipe_run_has_its_own_exit_code(owner: Owner) -> None:
     make_pipe(owner, SLUG)
     done = followed(owner, lambda: full_sync(owner, "first", "DE", "FR", "ES"))
     assert (done.exit_code, done.stdout) == (0, "done: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 refused\n")
-    held = followed(owner, lambda: full_sync(owner, "second", "DE"), "--json")
+    result = followed(owner, lambda: full_sync(owner, "second", "DE"), "--json")
     number = syncs.list_syncs(owner.tenant, SLUG)[0].sync_id
-    assert (held.exit_code, json.loads(held.stdout)["state"]) == (guard.UNDECIDED, "held"), held.output
+    assert (result.exit_code, json.loads(result.stdout)["state"]) == (guard.UNDECIDED, "held"), result.output
     target = f"{owner.tenant.slug} {SLUG} {number}"
-    assert f"Decide with: pulse sync commit {target}, or pulse sync rollback {target}" in held.stderr
+    assert f"Decide with: pulse sync commit {target}, or pulse sync rollback {target}" in result.stderr

@@ -23,9 +23,9 @@ def test_an_index_from_its_creation_to_its_end(stack: Settings) -> None:
     owner = make_owner()
     make_entities(owner)
     dataset = (owner.tenant.slug, SLUG)
-    made = run("create", *dataset, "lower( name )")
-    assert (made["expression"], made["behind"], made["readers"]) == ("lower(name)", 0, [])
-    assert run("create", *dataset, "lower(name)")["index_id"] == made["index_id"], "it is there"
+    created = run("create", *dataset, "lower( name )")
+    assert (created["expression"], created["behind"], created["readers"]) == ("lower(name)", 0, [])
+    assert run("create", *dataset, "lower(name)")["index_id"] == created["index_id"], "it is there"
     versions.page(owner.tenant, SLUG, None, 1, False, "lower(name)=x", "a key")
     with superuser() as connection:
         ago = "UPDATE entity_index_readers SET read_at = now() - interval '31 days' WHERE tenant_id = %s"
@@ -34,5 +34,5 @@ def test_an_index_from_its_creation_to_its_end(stack: Settings) -> None:
     assert (index["readers"], index["orphaned"]) == (["a key"], True)
     versions.page(owner.tenant, SLUG, None, 1, False, "lower(name)=x", "a key")
     assert [row["orphaned"] for row in run("list", *dataset)] == [False]
-    assert run("drop", *dataset, made["index_id"]) == {"dropped": "lower(name)"}
+    assert run("drop", *dataset, created["index_id"]) == {"dropped": "lower(name)"}
     assert run("list", *dataset) == []

@@ -23,14 +23,19 @@ def test_a_state_from_its_declaration_to_its_end(stack: Settings) -> None:
     owner.send(event("a", country="DE", amount=0.5), event("b", country="FR"))
     ingest(owner)
     dataset = (owner.tenant.slug, "orders")
-    made = run("declare", *dataset, "country", "--max-keys", 9)
-    assert (made["latest_by"], made["keys"], made["max_keys"], made["complete"]) == ("country", 2, 9, True)
+    state = run("declare", *dataset, "country", "--max-keys", 9)
+    assert (state["latest_by"], state["keys"], state["max_keys"], state["complete"]) == (
+        "country",
+        2,
+        9,
+        True,
+    )
     page = run("show", *dataset, "--after", "DE")
     assert [(row["key"], row["event_id"]) for row in page["state"]] == [("FR", "b")]
     assert "2 of at most 9 keys" in run("show", *dataset, plain=True)
-    assert made["windows"] is None
-    made = run("declare", *dataset, "country", "--sum", "amount", "--session-gap", "10m")
-    assert (made["windows"]["sums"], made["windows"]["session_gap_s"]) == (["amount"], 600)
+    assert state["windows"] is None
+    state = run("declare", *dataset, "country", "--sum", "amount", "--session-gap", "10m")
+    assert (state["windows"]["sums"], state["windows"]["session_gap_s"]) == (["amount"], 600)
     of_key = ("show", *dataset, "--key", "DE", "--as-of", "2026-11-19T10:00:30Z")
     windows = run(*of_key)["windows"]
     assert (windows["to"], windows["windows"]["5m"]["sums"]) == ("2026-11-19T10:01:00Z", {"amount": 0.5})
