@@ -352,8 +352,8 @@ def test_a_schema_is_tried_on_a_day(visit: Visit) -> None:
     page.get_by_label("Dataset that is to follow it").fill("orders")
     page.get_by_label("Day (UTC)").fill("2026-11-19")
     page.get_by_role("button", name="Try on this day").click()
-    what = "Of the first 10\u202f000 events of 2026-11-19, 1\u202f500 would be refused."
-    expect(page.get_by_text(what)).to_be_visible()
+    sentence = "Of the first 10\u202f000 events of 2026-11-19, 1\u202f500 would be refused."
+    expect(page.get_by_text(sentence)).to_be_visible()
     expect(page.get_by_text("The present schema refuses 2 more, too.")).to_be_visible()
     expect(page.get_by_role("region", name="Events that would be refused")).to_contain_text("<b>")
     expect(page.get_by_text("narrower")).to_be_visible()
@@ -445,15 +445,15 @@ def test_a_move_names_its_consequences_and_shows_its_progress(visit: Visit) -> N
     integer = {"name": "amount", "type": "integer"}
     number, coupon = integer | {"type": "number"}, {"name": "coupon", "type": "string"}
     trial = {"columns": [number, coupon], "incompatibilities": []}
-    begun = {
+    pending_move = {
         "move_id": "m-1", "schema_uri": following["schema_uri"], "state": "running", "attempt": 1,
         "files": 1_200, "files_written": 3, "error": None, "ended_at": None,
     }  # fmt: skip
     listed: list[Any] = []
 
     def move(_: Any) -> tuple[int, Any]:
-        listed.append(begun)
-        return 202, begun
+        listed.append(pending_move)
+        return 202, pending_move
 
     answers = {
         "/v1/datasets/orders": ORDERS | {"columns": [integer]},
@@ -461,7 +461,7 @@ def test_a_move_names_its_consequences_and_shows_its_progress(visit: Visit) -> N
         "/v1/schemas/orders/2": following | {"schema": {"maximum": BIG}},
         "/v1/schemas/check": trial,
         "/v1/datasets/orders/moves": lambda _: {"moves": listed},
-        "/v1/datasets/orders/moves/m-1": begun | {"files_written": 4},
+        "/v1/datasets/orders/moves/m-1": pending_move | {"files_written": 4},
         "/v1/datasets/orders/schema": move,
     }
     page = visit("/datasets/orders", OF_A_DATASET | answers)
