@@ -90,8 +90,10 @@ def test_the_daily_rollup_equals_a_query_of_duckdb(filled: Zone) -> None:
             expected_numbers = {key: expected[name] for key, name in zip(keys, names, strict=True)}
             assert numbers[column] == pytest.approx(expected_numbers, nan_ok=False)
     count = "SELECT CAST(timestamp AS DATE) AS day, {what}, count(*) AS n FROM {{table}} GROUP BY ALL"
-    for what, field, name in (("hour(timestamp)", "by_hour", "hour"), ("kind", "by_type", "type")):
-        expected = {(r["day"], r["key"]): r["n"] for r in filled.ask(count.format(what=f"{what} AS key"))}
+    for expression, field, name in (("hour(timestamp)", "by_hour", "hour"), ("kind", "by_type", "type")):
+        expected = {
+            (r["day"], r["key"]): r["n"] for r in filled.ask(count.format(what=f"{expression} AS key"))
+        }
         actual = {(day, e[name]): e["events"] for day, (row,) in served.items() for e in row[field]}
         assert actual == expected
     assert [served[D1][0][name] for name in ("typed_by", "events_of_other_types")] == ["kind", 0]
@@ -430,8 +432,8 @@ def test_a_deleted_dataset_takes_its_summaries_along(zone: Zone) -> None:
     assert zone.location("daily") is None
     assert zone.location("daily", "orders") is not None
     with postgres.tenant_transaction("pulse_api", zone.owner.tenant.tenant_id) as connection:
-        left = connection.execute("SELECT DISTINCT rollup, dataset_id FROM summaries").fetchall()
-    assert left == [("daily", registry.find_dataset(zone.owner.tenant, "orders").dataset_id)]
+        summaries = connection.execute("SELECT DISTINCT rollup, dataset_id FROM summaries").fetchall()
+    assert summaries == [("daily", registry.find_dataset(zone.owner.tenant, "orders").dataset_id)]
     assert zone.ask("SELECT events FROM {table}", location), "files stay"
     visits = [day for day in due if day.dataset.slug == "visits"]
     assert curate(zone.session, visits).days == (), "a run that began before the deletion"

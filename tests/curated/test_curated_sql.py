@@ -131,10 +131,10 @@ def test_a_query_over_events_is_taken(sql: str) -> None:
     assert "events" in checked_query(sql)
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_other_queries_are_refused(what: str) -> None:
+@pytest.mark.parametrize("defect", REFUSED)
+def test_other_queries_are_refused(defect: str) -> None:
     with pytest.raises(UserError):
-        checked_query(REFUSED[what])
+        checked_query(REFUSED[defect])
 
 
 def test_a_checked_query_is_rewritten_without_comments() -> None:
