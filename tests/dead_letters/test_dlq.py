@@ -188,9 +188,9 @@ def test_wrong_queries(http: httpx.Client, read_only: Owner, query: dict[str, An
 def test_an_unknown_cursor_is_answered_with_404(http: httpx.Client, read_only: Owner) -> None:
     mine = key(read_only)
     assert http.get(URL, headers=mine, params={"cursor": "x"}).status_code == 404
-    for what in ("replay", "discard"):
+    for action in ("replay", "discard"):
         body = {"filter": {}, "cursor": "x"}
-        assert http.post(f"{URL}/{what}", headers=mine, json=body).status_code == 404
+        assert http.post(f"{URL}/{action}", headers=mine, json=body).status_code == 404
 
 
 def test_one_as_json_or_as_its_bytes(http: httpx.Client, read_only: Owner) -> None:
@@ -211,8 +211,8 @@ def test_replay_and_discard_over_http(http: httpx.Client, letters: Owner) -> Non
     assert (tried["total"], tried["counts"]) == (4, {"would_land": 2, "rejected": 2})
     step = http.post(f"{URL}/replay", headers=mine, json={"filter": {"dataset": "late"}, "limit": 1}).json()
     assert (step["counts"], step["verdicts"][0]["id"]) == ({"published": 1}, "0-0")
-    rest = {"filter": {"dataset": "late"}, "cursor": step["next_cursor"], "schema_version": 1}
-    done = http.post(f"{URL}/replay", headers=mine, json=rest).json()
+    request = {"filter": {"dataset": "late"}, "cursor": step["next_cursor"], "schema_version": 1}
+    done = http.post(f"{URL}/replay", headers=mine, json=request).json()
     assert (done["counts"], done["next_cursor"]) == ({"published": 1}, None)
     named = http.post(f"{URL}/discard", headers=mine, json={"ids": ["0-0", "0-3", "5-5"]}).json()
     assert {v["id"]: v["outcome"] for v in named["verdicts"]} == {
@@ -233,9 +233,9 @@ def test_replay_and_discard_over_http(http: httpx.Client, letters: Owner) -> Non
      {"filter": {"dataset": "a\0"}}, {"filter": {"since": "today"}}, [], None],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("what", ["replay", "discard"])
-def test_wrong_bodies(http: httpx.Client, read_only: Owner, what: str, body: Any) -> None:
-    answer = http.post(f"{URL}/{what}", headers=key(read_only), json=body)
+@pytest.mark.parametrize("action", ["replay", "discard"])
+def test_wrong_bodies(http: httpx.Client, read_only: Owner, action: str, body: Any) -> None:
+    answer = http.post(f"{URL}/{action}", headers=key(read_only), json=body)
     assert answer.status_code == 422, answer.text
     assert len(dead_letters.list_dead_letters(read_only.tenant).letters) == 2
 

@@ -86,15 +86,15 @@ def test_dead_letters_are_listed_latest_first(letters: Owner) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
 def test_pages_cover_each_letter_once(letters: Owner, limit: int) -> None:
-    seen: list[str] = []
+    letter_ids: list[str] = []
     after = None
     while True:
         page = dead_letters.list_dead_letters(letters.tenant, limit=limit, after=after)
         assert 0 < len(page.letters) <= limit
-        seen += [letter.letter_id for letter in page.letters]
+        letter_ids += [letter.letter_id for letter in page.letters]
         if (after := page.next) is None:
             break
-    assert seen == [f"0-{n}" for n in range(6, -1, -1)]
+    assert letter_ids == [f"0-{n}" for n in range(6, -1, -1)]
 
 
 def test_a_cursor_stands_while_letters_come_and_go() -> None:
@@ -344,15 +344,15 @@ def test_a_replay_with_limit_and_cursor_covers_all_letters(monkeypatch: pytest.M
     owner = late(7)
     owner.send(b"no json")
     ingest(owner)
-    seen: list[str] = []
+    replayed: list[str] = []
     after = None
     for expected in (3, 3, 2):
         result = replay(owner.tenant, ALL, dry_run=True, limit=3, after=after)
         assert result.total == expected
-        seen += outcomes(result)
+        replayed += outcomes(result)
         after = result.next
     assert after is None
-    assert seen == [f"0-{n}" for n in range(8)], "the oldest first"
+    assert replayed == [f"0-{n}" for n in range(8)], "the oldest first"
     assert replay(owner.tenant, ALL, limit=0).total == 0
     steps: list[int] = []
     assert replay(owner.tenant, ALL, limit=3, progress=steps.append).counts == {
