@@ -80,8 +80,8 @@ def test_a_dataset_of_one_tenant_is_in_its_group() -> None:
 
 def test_a_large_group_is_split_by_first_letter() -> None:
     many = [family(f"{letter}{number}", "a", "b") for letter in "xyz" for number in range(GROUP_SIZE // 2)]
-    found = groups([*many, family("alone", "a")])
-    assert set(found.values()) == {"shared_x", "shared_y", "shared_z", "tenant_a"}
+    group_of = groups([*many, family("alone", "a")])
+    assert set(group_of.values()) == {"shared_x", "shared_y", "shared_z", "tenant_a"}
     assert groups(many[:GROUP_SIZE])["x0"] == "shared"
 
 
@@ -107,8 +107,8 @@ def test_columns_are_those_of_all_tenants() -> None:
     second = json.dumps(
         {"fields": [field("id", "string", required=True), field("n", "double"), field("l", items)]}
     )
-    found = column_schema([member("s", "a", first), member("s", "b", second)])
-    assert [(c.name, c.type, c.description, c.constraints.nullable) for c in found.columns] == [
+    schema = column_schema([member("s", "a", first), member("s", "b", second)])
+    assert [(c.name, c.type, c.description, c.constraints.nullable) for c in schema.columns] == [
         ("id", "string", OWN, False),
         ("n", "long", f"{DECLARED}; of 1 of 2 tenants: a", True),
         ("n", "double", f"{DECLARED}; of 1 of 2 tenants: b", True),
@@ -141,8 +141,8 @@ def test_each_rollup_column_and_each_resource_has_a_description() -> None:
 )
 def test_a_damaged_schema_hides_no_other_tenant_s_columns(damaged: str) -> None:
     good = json.dumps({"fields": [field("id", "string", required=True)]})
-    found = column_schema([member("s", "a", damaged), member("s", "b", good)])
-    assert [column.name for column in found.columns] == ["id"]
+    schema = column_schema([member("s", "a", damaged), member("s", "b", good)])
+    assert [column.name for column in schema.columns] == ["id"]
 
 
 def test_an_asset_names_its_tenant_and_its_location(owner: Owner) -> None:
@@ -253,7 +253,7 @@ def test_events_outside_the_grid_land_without_a_cell(owner: Owner) -> None:
 # the registry sensor -----------------------------------------------------------------------------
 
 
-def look(instance: dg.DagsterInstance, cursor: str | None) -> tuple[str | None, dict[str, set[str]]]:
+def tick(instance: dg.DagsterInstance, cursor: str | None) -> tuple[str | None, dict[str, set[str]]]:
     """A tick whose requests are carried out: the next cursor, and what was added (+) or removed (-)."""
     result = registry_changes(dg.build_sensor_context(instance=instance, cursor=cursor))
     if not isinstance(result, dg.SensorResult):
@@ -274,20 +274,20 @@ def test_partitions_follow_the_registry(stack: Settings) -> None:
     one, two, slug = make_owner(), make_owner(), f"d{uuid.uuid4().hex[:10]}"
     name = str(tenant_partitions(slug).name)
     with dg.DagsterInstance.ephemeral() as instance:
-        cursor, _ = look(instance, None)
-        assert look(instance, cursor) == (cursor, {}), "nothing has changed"
+        cursor, _ = tick(instance, None)
+        assert tick(instance, cursor) == (cursor, {}), "nothing has changed"
         for owner in (one, two):
             registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
-        cursor, changes = look(instance, cursor)
+        cursor, changes = tick(instance, cursor)
         assert changes == {name: {f"+{one.tenant.slug}", f"+{two.tenant.slug}"}}
         registry.delete_dataset(one.tenant, slug)
-        cursor, changes = look(instance, cursor)
+        cursor, changes = tick(instance, cursor)
         assert changes == {name: {f"-{one.tenant.slug}"}}
         registry.delete_dataset(two.tenant, slug)
-        cursor, changes = look(instance, cursor)
+        cursor, changes = tick(instance, cursor)
         assert changes == {name: {f"-{two.tenant.slug}"}}, "also when the slug is gone altogether"
         assert instance.get_dynamic_partitions(name) == []
-        assert look(instance, cursor) == (cursor, {})
+        assert tick(instance, cursor) == (cursor, {})
 
 
 def test_only_partitions_of_datasets_that_have_changed_are_read(
@@ -297,33 +297,33 @@ def test_only_partitions_of_datasets_that_have_changed_are_read(
         read: list[str] = []
         get = instance.get_dynamic_partitions
         monkeypatch.setattr(instance, "get_dynamic_partitions", lambda name: read.append(name) or get(name))
-        cursor, _ = look(instance, None)
+        cursor, _ = tick(instance, None)
         assert "tenants/orders" in read
         slug = f"d{uuid.uuid4().hex[:10]}"
         registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
         read.clear()
-        look(instance, cursor)
+        tick(instance, cursor)
         assert read == [f"tenants/{slug}"]
         read.clear()
-        look(instance, cursor)
+        tick(instance, cursor)
         assert read == [f"tenants/{slug}"], "the cursor is as before: nobody carried the requests out"
 
 
 def test_the_fingerprint_sees_every_change(owner: Owner, configured: pytest.MonkeyPatch) -> None:
-    seen = [registry_fingerprint()]
+    fingerprints = [registry_fingerprint()]
     slug = f"d{uuid.uuid4().hex[:10]}"
     uri = f"pulse://{owner.tenant.slug}/orders/1"
     registry.create_dataset(owner.tenant, slug, uri)
-    seen.append(registry_fingerprint())
+    fingerprints.append(registry_fingerprint())
     wider = SCHEMA | {"properties": SCHEMA["properties"] | {"added": {"type": "string"}}}
     registry.publish_schema(owner.tenant, "orders", json.dumps(wider))
-    assert registry_fingerprint() == seen[-1], "a schema that no dataset follows"
+    assert registry_fingerprint() == fingerprints[-1], "a schema that no dataset follows"
     evolve.move_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/2")
-    seen.append(registry_fingerprint())
+    fingerprints.append(registry_fingerprint())
     registry.delete_dataset(owner.tenant, slug)
-    seen.append(registry_fingerprint())
+    fingerprints.append(registry_fingerprint())
     registry.create_dataset(owner.tenant, slug, uri)
-    seen.append(registry_fingerprint())  # another dataset of the same name
+    fingerprints.append(registry_fingerprint())  # another dataset of the same name
     configured.setattr("pulse_pipelines.defs.datasets.sensor.grid_start", lambda: date(2020, 1, 1))
-    seen.append(registry_fingerprint())
-    assert len(set(seen)) == len(seen)
+    fingerprints.append(registry_fingerprint())
+    assert len(set(fingerprints)) == len(fingerprints)

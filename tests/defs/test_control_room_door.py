@@ -96,11 +96,11 @@ class Room:
     def post(self, query: str, token: str | None = TOKEN, **headers: str) -> httpx.Response:
         """A GraphQL query as a program asks it."""
         known = {"Authorization": f"Bearer {token}"} if token else {}
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         return httpx.post(
             f"{self.url}/graphql",
             json={"query": query},
-            headers=known | given,
+            headers=known | http_headers,
             timeout=PATIENCE_S,
             verify=TLS,
         )
@@ -113,7 +113,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     (folder / "dagster.yaml").write_text(INSTANCE)
     (folder / "workspace.yaml").write_text("load_from:\n  - python_file: definitions.py\n")
     port = ports.choose_any(())
-    given = DagsterSettings(webserver_port=port, token=TOKEN, read_only_token=LOOKING)
+    dagster_settings = DagsterSettings(webserver_port=port, token=TOKEN, read_only_token=LOOKING)
     environment = {
         "PULSE_DAGSTER__WEBSERVER_PORT": str(port),
         "PULSE_DAGSTER__TOKEN": TOKEN,
@@ -123,9 +123,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         "DAGSTER_HOME": str(folder),
         "PULSE_HOME": str(folder),
     }
-    found = Room(Settings(dagster=given))
-    with serving(folder, environment, found.url):
-        yield found
+    room = Room(Settings(dagster=dagster_settings))
+    with serving(folder, environment, room.url):
+        yield room
 
 
 @contextmanager
@@ -279,10 +279,10 @@ def test_other_methods_are_refused(room: Room, method: str) -> None:
 
 def test_web_sockets_go_through_the_same_door(room: Room) -> None:
     def opened(**headers: str) -> bool:
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         address = room.url.replace("http", "ws", 1) + "/graphql"
         try:
-            with connect(address, additional_headers=given, subprotocols=["graphql-ws"]) as socket:  # type: ignore[list-item]
+            with connect(address, additional_headers=http_headers, subprotocols=["graphql-ws"]) as socket:  # type: ignore[list-item]
                 socket.send(json.dumps({"type": "connection_init"}))
                 assert json.loads(socket.recv(PATIENCE_S)) == {"type": "connection_ack"}
                 start = {"type": "start", "id": "1", "payload": {"query": STOP}}
@@ -318,11 +318,11 @@ def test_a_read_only_token_cannot_change_anything(room: Room) -> None:
         == 200
     )
     permissions = "{ permissions { permission value } }"
-    found = {
+    granted = {
         p["permission"]: p["value"] for p in room.post(permissions, LOOKING).json()["data"]["permissions"]
     }
-    assert found
-    assert not any(found.values()), "the UI greys out what it offers by these"
+    assert granted
+    assert not any(granted.values()), "the UI greys out what it offers by these"
     assert room.post(STOP).json()["data"]["stopSensor"]["__typename"] != "UnauthorizedError"
 
 
@@ -355,8 +355,8 @@ def identity(**settings: Any) -> Identity:
 
 
 def role(known: Identity, address: str = "127.0.0.1", **headers: str) -> Role | None:
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return known.of({"client": (address, 4711)}, Headers(given))
+    http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return known.of({"client": (address, 4711)}, Headers(http_headers))
 
 
 def test_a_session_is_signed_and_expires_with_its_time_or_token() -> None:
@@ -419,7 +419,10 @@ def test_the_control_room_does_not_start_without_a_token(tmp_path: Path) -> None
 def test_a_person_signs_in_and_works(room: Room, page: Page) -> None:
     """By the address that `pulse up` prints; the UI's policy stops nothing of the UI's own."""
     stopped: list[str] = []
-    page.on("console", lambda said: stopped.append(said.text) if "Content Security" in said.text else None)
+    page.on(
+        "console",
+        lambda message: stopped.append(message.text) if "Content Security" in message.text else None,
+    )
     page.goto(f"{room.url}/overview/activity")
     page.get_by_label("Token").fill("not the token")
     page.get_by_role("button", name="Sign in").click()

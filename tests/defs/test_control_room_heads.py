@@ -42,7 +42,7 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def is_left(link: socket.socket) -> bool:
+def is_closed(link: socket.socket) -> bool:
     try:
         return link.recv(1) == b""
     except ConnectionError:
@@ -57,7 +57,7 @@ def test_a_connection_without_a_head_is_closed(
     monkeypatch.setattr(bounded_heads, "HEAD_S", 0.2)
     with socket.create_connection(("127.0.0.1", port)) as link:
         link.sendall(sent)
-        assert is_left(link)
+        assert is_closed(link)
 
 
 @pytest.mark.timeout(60)

@@ -18,11 +18,11 @@ DAGSTER = str(Path(sys.executable).parent / "dagster")
 
 def dagster(home: Path, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """A command of Dagster, without the variables of `pulse up`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DAGSTER_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DAGSTER_")}
     return subprocess.run(
         [DAGSTER, *words],
         cwd=repository(),
-        env=kept | {"PULSE_HOME": str(home)} | environment,
+        env=inherited | {"PULSE_HOME": str(home)} | environment,
         capture_output=True,
         text=True,
     )

@@ -25,20 +25,20 @@ def test_a_later_attempt_has_longer_to_begin_and_a_run_with_a_process_much_longe
             dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, run.job_name), run.run_id
         )
         (record,) = instance.get_run_records()
-        begun = record.start_time
-        assert begun is not None
+        start_time = record.start_time
+        assert start_time is not None
 
-        def given_up(attempt: int, after: float) -> bool:
-            monkeypatch.setattr(launches, "time", SimpleNamespace(time=lambda: begun + after))
+        def is_abandoned(attempt: int, after: float) -> bool:
+            monkeypatch.setattr(launches, "time", SimpleNamespace(time=lambda: start_time + after))
             return launches.vanished(instance, "batch:1", attempt) is dg.DagsterRunStatus.STARTED
 
-        assert [given_up(1, seconds) for seconds in (119, 121)] == [False, True]
-        assert [given_up(3, seconds) for seconds in (121, 359, 361)] == [False, False, True]
-        assert [given_up(50, seconds) for seconds in (599, 601)] == [False, True]
+        assert [is_abandoned(1, seconds) for seconds in (119, 121)] == [False, True]
+        assert [is_abandoned(3, seconds) for seconds in (121, 359, 361)] == [False, False, True]
+        assert [is_abandoned(50, seconds) for seconds in (599, 601)] == [False, True]
         run_processes.tell(lambda: {run.run_id})
-        assert [given_up(1, seconds) for seconds in (121, 1199, 1201)] == [False, False, True]
+        assert [is_abandoned(1, seconds) for seconds in (121, 1199, 1201)] == [False, False, True]
         run_processes.tell(lambda: {"another"})
-        assert given_up(1, 121)
+        assert is_abandoned(1, 121)
         instance.report_run_failed(run)
         monkeypatch.undo()
         assert launches.vanished(instance, "batch:1", 3) is dg.DagsterRunStatus.FAILURE
