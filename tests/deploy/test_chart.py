@@ -66,9 +66,9 @@ def test_variables_are_those_of_compose(service: str) -> None:
 def test_the_code_accepts_the_variables_of_the_chart(
     service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    given = variables(TABLE, MINIMAL, service)
+    environment = variables(TABLE, MINIMAL, service)
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
-    for name, value in given.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, value if isinstance(value, str) else "secret of many characters")
     load_settings.cache_clear()
     try:
@@ -98,8 +98,10 @@ def test_ports_and_probes_are_those_of_the_code() -> None:
         "spark connect": DEFAULT_PORTS["spark"],
     }
     for name, service in SERVICES.items():
-        given = service.get("environment", {})
-        listens = {given[each] for each in given if each.startswith("PULSE_") and each.endswith("PORT")}
+        environment = service.get("environment", {})
+        listens = {
+            environment[key] for key in environment if key.startswith("PULSE_") and key.endswith("PORT")
+        }
         assert listens in ({str(number) for number in ports_of(name).values()}, set()), name
         if name == "prepare":
             continue
@@ -154,9 +156,9 @@ def test_each_value_is_in_the_schema_and_each_setting_in_the_code() -> None:
     for example in EXAMPLES:
         values = merge_values(example)
         SCHEMA.validate(values)
-        given = {*values["settings"], *values["secrets"]}
-        given |= {name for service in values["services"].values() for name in service["settings"]}
-        assert {"__".join(name.split("__")[:2]) for name in given} - known <= {"PULSE_SOURCE__ACME"}
+        setting_names = {*values["settings"], *values["secrets"]}
+        setting_names |= {name for service in values["services"].values() for name in service["settings"]}
+        assert {"__".join(name.split("__")[:2]) for name in setting_names} - known <= {"PULSE_SOURCE__ACME"}
     assert len(EXAMPLES) == 3
     assert not SCHEMA.is_valid(read_yaml(CHART / "values.yaml")), "addresses must be given"
     assert not SCHEMA.is_valid(MINIMAL | {"replicas": 2})

@@ -64,10 +64,10 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     services = chart_services(composed.read_services(example))
     layers = composed.build_image(tmp_path_factory.mktemp("image"))
     with Network(tmp_path_factory.mktemp("chart"), names) as network:
-        made = Deployment(network, services, placement, layers)
-        made.start()
+        deployment = Deployment(network, services, placement, layers)
+        deployment.start()
         with network.reached():
-            yield made
+            yield deployment
 
 
 def connected(deployment: Deployment, pod: str) -> set[str]:
@@ -84,14 +84,14 @@ def test_the_chart_s_services_work_within_its_volumes_and_policies(deployment: D
     network = deployment.network
     pods = ("spark", "api", "lake", "dagster")
     joined = {(pod, target) for pod in pods for target in TABLE["connections"][pod]}
-    seen: dict[str, set[str]] = {pod: set() for pod in pods}
+    connections: dict[str, set[str]] = {pod: set() for pod in pods}
     with ExitStack() as cuts, httpx.Client(trust_env=False, timeout=60) as client:
         for pair in permutations(pods, 2):
             if pair not in joined and pair[::-1] not in joined:
                 cuts.enter_context(network.lost(*pair))
         client.base_url = httpx.URL(f"http://{network.address('api')}:8000")
-        made = deployment.execute("api", ["pulse", "key", "operator", "create"])
-        operator = {"Authorization": f"Bearer {made.stdout.split()[0]}"}
+        result = deployment.execute("api", ["pulse", "key", "operator", "create"])
+        operator = {"Authorization": f"Bearer {result.stdout.split()[0]}"}
         client.post("/v1/tenants", headers=operator, json={"slug": "acme"}).raise_for_status()
         scopes = {"name": "all", "scopes": ["collect", "read", "manage", "lake:read"]}
         key = client.post("/v1/tenants/acme/keys", headers=operator, json=scopes).raise_for_status()
@@ -106,7 +106,7 @@ def test_the_chart_s_services_work_within_its_volumes_and_policies(deployment: D
 
         def landed() -> bool:
             for pod in pods:
-                seen[pod] |= connected(deployment, pod)
+                connections[pod] |= connected(deployment, pod)
             deployment.mend()
             answer = client.post("/v1/sql", json={"sql": "SELECT count(*) AS rows FROM orders"})
             return answer.status_code == 200 and answer.json()["rows"][0]["rows"] == EVENTS
@@ -121,8 +121,8 @@ def test_the_chart_s_services_work_within_its_volumes_and_policies(deployment: D
         for name in POD_OF:
             for probe in ("live", "ready"):
                 check(deployment, name, probe)
-    print("\n".join(f"{pod} connects to {sorted(targets)}" for pod, targets in seen.items()))
-    assert all(targets <= set(TABLE["connections"][pod]) for pod, targets in seen.items())
+    print("\n".join(f"{pod} connects to {sorted(targets)}" for pod, targets in connections.items()))
+    assert all(targets <= set(TABLE["connections"][pod]) for pod, targets in connections.items())
     volumes = {"/tmp", "/var/lib/pulse", "/var/lib/dagster", "/opt/dagster"}  # noqa: S108
     for pod in pods:
         written = written_elsewhere(deployment, pod, volumes)
@@ -131,11 +131,11 @@ def test_the_chart_s_services_work_within_its_volumes_and_policies(deployment: D
 
 def check(deployment: Deployment, service: str, probe: str) -> None:
     """Ask what Kubernetes would ask, from outside where it asks over the network."""
-    asked = TABLE["services"][service].get(probe, {})
-    if "exec" in asked:
-        done = deployment.execute(service, asked["exec"]["command"])
+    handler = TABLE["services"][service].get(probe, {})
+    if "exec" in handler:
+        done = deployment.execute(service, handler["exec"]["command"])
         assert done.returncode == 0, f"{service} {probe}: {done.stderr}"
-    if request := asked.get("httpGet"):
+    if request := handler.get("httpGet"):
         port = TABLE["services"][service]["ports"][request["port"]]
         address = deployment.network.address(POD_OF[service])
         headers = {header["name"]: header["value"] for header in request.get("httpHeaders", ())}
@@ -148,7 +148,7 @@ def written_elsewhere(deployment: Deployment, pod: str, volumes: set[str]) -> li
     """Files and folders that the user `pulse` has on a host, outside of the volumes of the chart."""
     pruned = " -o ".join(f"-path {path}" for path in ("/proc", "/dev", "/usr", "/etc", *sorted(volumes)))
     # What the host itself makes for its user, and the link that stands for the image's working folder.
-    made = {"/srv", "/srv/pulse", "/srv/app", "/var/lib", "/var/log", "/run"}
+    image_folders = {"/srv", "/srv/pulse", "/srv/app", "/var/lib", "/var/log", "/run"}
     script = f"find / \\( {pruned} \\) -prune -o -user pulse -print"
     done = deployment.network.hosts[pod].run(["/bin/sh", "-c", script], user="root")
-    return sorted(set(done.stdout.split()) - made)
+    return sorted(set(done.stdout.split()) - image_folders)

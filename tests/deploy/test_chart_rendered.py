@@ -142,11 +142,11 @@ def test_names_in_manifests_refer_to_existing_objects(example: Path) -> None:
         selector = spec.get("selector", spec.get("podSelector"))
         if selector is None:
             continue
-        wanted_labels = selector.get("matchLabels", selector)
+        selected_labels = selector.get("matchLabels", selector)
         selected = [
             template
             for template, has in zip(templates, labels, strict=True)
-            if wanted_labels.items() <= has.items()
+            if selected_labels.items() <= has.items()
         ]
         assert len(selected) == 1, f"{manifest['kind']} {manifest['metadata']['name']}"
         if manifest["kind"] == "Service":
@@ -212,7 +212,7 @@ def test_network_policies_are_those_of_the_table() -> None:
         assert spec["policyTypes"] == ["Ingress", "Egress"]
         assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == name
         opened = [{port["port"] for port in rule["ports"]} for rule in spec["egress"]]
-        peers = [values[each]["ports"] for each in TABLE["connections"][name]]
+        peers = [values[peer]["ports"] for peer in TABLE["connections"][name]]
         assert opened == [{53}, *map(set, peers)]
         entered = {
             port["port"]: rule.get("from") for rule in spec.get("ingress", ()) for port in rule["ports"]

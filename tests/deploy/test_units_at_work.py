@@ -38,7 +38,7 @@ def configure(systemd: Systemd, stack: Settings) -> str:
     """Give the units the data services of the tests' stack; returns the address of their API."""
     stored = json.loads(Layout(stack.home).settings_file.read_text())
     del stored["local"]
-    taken: list[int] = []
+    chosen_ports: list[int] = []
     for section, name in (
         ("api", "port"),
         ("api", "health_port"),
@@ -46,9 +46,9 @@ def configure(systemd: Systemd, stack: Settings) -> str:
         ("lake", "health_port"),
         ("dagster", "webserver_port"),
     ):
-        taken.append(ports.choose_any(taken))
-        stored[section][name] = taken[-1]
-    own = ports.choose_any(taken)
+        chosen_ports.append(ports.choose_any(chosen_ports))
+        stored[section][name] = chosen_ports[-1]
+    own = ports.choose_any(chosen_ports)
     stored["spark"]["remote"] = stored["spark"]["remote"].replace(stack.spark.place, f"sc://127.0.0.1:{own}")
     stored["object_store"]["public_endpoint"] = stack.object_store.endpoint
     lines = "\n".join(variables(stored))
