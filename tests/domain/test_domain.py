@@ -34,7 +34,7 @@ def backlog(number: int, *lengths: int, start: int = 100) -> Backlog:
     return Backlog(tenant, tuple(ranges))
 
 
-def taken(ranges: list[OffsetRange]) -> dict[int, int]:
+def events_by_tenant(ranges: list[OffsetRange]) -> dict[int, int]:
     """Planned events by tenant."""
     sums: Counter[int] = Counter()
     for r in ranges:
@@ -92,8 +92,8 @@ def test_large_events_count_as_several(event_bytes: int, weight: int) -> None:
     assert large.weight == weight
     assert large.is_bulk(weight)
     assert not large.is_bulk(weight + 1)
-    taken = sum(r.length for r in plan([large], 60))
-    assert taken == min(10, -(-60 // (weight // 10))), "a batch is bounded by bytes, and takes at least one"
+    length = sum(r.length for r in plan([large], 60))
+    assert length == min(10, -(-60 // (weight // 10))), "a batch is bounded by bytes, and takes at least one"
 
 
 def test_weight_counts_all_partitions() -> None:
@@ -107,17 +107,17 @@ def test_a_plan_takes_everything_that_fits() -> None:
 
 
 def test_a_plan_shares_fairly_and_gives_unused_room_to_large_backlogs() -> None:
-    assert taken(plan([backlog(1, 10_000), backlog(2, 10), backlog(3, 400)], 1_000)) == {
+    assert events_by_tenant(plan([backlog(1, 10_000), backlog(2, 10), backlog(3, 400)], 1_000)) == {
         2: 10,
         3: 400,
         1: 590,
     }
-    assert taken(plan([backlog(1, 10_000), backlog(2, 10_000)], 1_000)) == {1: 500, 2: 500}
-    assert taken(plan([backlog(1, 600, 600), backlog(2, 1)], 1_001)) == {2: 1, 1: 1_000}
+    assert events_by_tenant(plan([backlog(1, 10_000), backlog(2, 10_000)], 1_000)) == {1: 500, 2: 500}
+    assert events_by_tenant(plan([backlog(1, 600, 600), backlog(2, 1)], 1_001)) == {2: 1, 1: 1_000}
 
 
 def test_a_plan_with_less_room_than_topics_takes_one_of_each_until_it_is_full() -> None:
-    assert taken(plan([backlog(n, 5) for n in range(1, 6)], 3)) == {1: 1, 2: 1, 3: 1}
+    assert events_by_tenant(plan([backlog(n, 5) for n in range(1, 6)], 3)) == {1: 1, 2: 1, 3: 1}
     assert plan([], 10) == []
     assert plan([backlog(1, 0, 0)], 10) == []
 
@@ -139,7 +139,7 @@ def test_plans_are_prefixes_within_the_limit_that_leave_no_room(seed: int) -> No
     assert sum(r.length for r in planned) == min(limit, sum(b.weight for b in backlogs))
     if limit >= len(backlogs):
         share = limit // len(backlogs)
-        weights = taken(planned)
+        weights = events_by_tenant(planned)
         assert all(weights.get(b.tenant_id.int, 0) >= min(b.weight, share) for b in backlogs)
 
 
@@ -168,8 +168,8 @@ def test_a_batch_is_named_for_its_ranges_in_any_order() -> None:
     name = batch_id(ranges)
     assert batch_id(reversed(ranges)) == name == batch_id(iter(ranges))
     changed = [OffsetRange(r.tenant_id, r.partition, r.start, r.end + 1) for r in ranges]
-    others = {batch_id([*ranges[:i], changed[i], *ranges[i + 1 :]]) for i in range(3)}
-    assert len(others | {name, batch_id(ranges[:2])}) == 5
+    changed_ids = {batch_id([*ranges[:i], changed[i], *ranges[i + 1 :]]) for i in range(3)}
+    assert len(changed_ids | {name, batch_id(ranges[:2])}) == 5
     assert len(name) == 20
 
 

@@ -90,9 +90,9 @@ def test_a_double_rounds_a_value_or_does_not(digits: str) -> None:
     number = exact(f"[{digits}]")[0]
     if isinstance(number, int):
         return
-    held = not isinstance(number, Number) or number.is_exact
-    assert held == (Decimal(repr(float(digits))) == Decimal(digits))
-    assert held or rounds(f'{{"a":{digits}}}'.encode())
+    is_exact = not isinstance(number, Number) or number.is_exact
+    assert is_exact == (Decimal(repr(float(digits))) == Decimal(digits))
+    assert is_exact or rounds(f'{{"a":{digits}}}'.encode())
     assert written(stored(f"[{digits}]")).decode() == written([number]).decode() == f"[{digits}]"
 
 

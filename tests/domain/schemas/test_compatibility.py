@@ -28,8 +28,8 @@ def nested(schema: Any) -> dict[str, Any]:
     return of({"type": "array", "items": {"type": "object", "properties": {"b": schema, "c": STRING}}})
 
 
-def referred(schema: Any, **others: Any) -> dict[str, Any]:
-    return of({"$ref": "#/$defs/x"}, **{"$defs": {"x": schema, **others}})
+def referred(schema: Any, **definitions: Any) -> dict[str, Any]:
+    return of({"$ref": "#/$defs/x"}, **{"$defs": {"x": schema, **definitions}})
 
 
 def chosen(kind: str, **properties: Any) -> dict[str, Any]:
@@ -380,9 +380,9 @@ SCALARS = (
 
 def any_schema(chance: random.Random, depth: int = 0) -> Any:
     """A small random subschema."""
-    what = chance.randrange(9 if depth < 3 else 3)
+    kind = chance.randrange(9 if depth < 3 else 3)
     inner = lambda: any_schema(chance, depth + 1)  # noqa: E731
-    match what:
+    match kind:
         case 0 | 1:
             return chance.choice(SCALARS)
         case 2:
@@ -439,10 +439,10 @@ def mutated(chance: random.Random, schema: Any) -> Any:
 
 
 def any_value(chance: random.Random, depth: int = 0) -> Any:
-    what = chance.randrange(9 if depth < 3 else 6)
-    if what < 6:
-        return (None, True, 1, 0.5, "a", "")[what]
-    if what == 6:
+    choice = chance.randrange(9 if depth < 3 else 6)
+    if choice < 6:
+        return (None, True, 1, 0.5, "a", "")[choice]
+    if choice == 6:
         return [any_value(chance, depth + 1) for _ in range(chance.randrange(3))]
     kind = {"kind": chance.choice("abc")} if chance.random() < 0.5 else {}
     return kind | {name: any_value(chance, depth + 1) for name in "xyz" if chance.random() < 0.5}
