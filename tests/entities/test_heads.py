@@ -28,8 +28,8 @@ def test_a_log_has_the_newest_state_of_each_entity_after_any_merges(
         appended = versions(of, log.updated)
         expected |= {entity: (state, log.updated + n) for n, (entity, state) in enumerate(of, 1)}
         added = heads.append(log, appended, np.arange(len(of)))
-        left = [(run, run_heads) for run, run_heads in log.runs if run not in added.replaces]
-        log = Log(1, log.updated + len(of), [*left, (number, Heads.unpacked(added.heads.packed()))])
+        remaining_runs = [(run, run_heads) for run, run_heads in log.runs if run not in added.replaces]
+        log = Log(1, log.updated + len(of), [*remaining_runs, (number, Heads.unpacked(added.heads.packed()))])
         assert len(log.runs) <= 3 * FAN_IN
     entities = np.arange(7, dtype=np.uint64)
     states, updated = Log(1, log.updated, log.runs[::-1]).find_states(Digests(entities, entities * 7))
