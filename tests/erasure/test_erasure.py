@@ -193,10 +193,10 @@ def erased() -> Erased:
 
 def test_an_erasure_removes_one_person_and_keeps_all_others(erased: Erased) -> None:
     undecodable = ["public.dead_letters"]  # which nobody can tell whose they are: the receipt names them
-    left = where_is(erased.owner, ADA)
+    places = where_is(erased.owner, ADA)
     rollup = "orders__people"  # it has a day from which nothing was erased
-    left = [place for place in left if rollup not in place and "_unresolved" not in place]
-    assert [place for place in left if place not in undecodable] == []
+    places = [place for place in places if rollup not in place and "_unresolved" not in place]
+    assert [place for place in places if place not in undecodable] == []
     ids = [row["id"] for row in erased.owner.rows()]
     assert sorted(ids) == sorted(f"bob-{tag}-{name}" for tag in "xy" for name in ("1", "2", "escaped"))
     letters = erased.owner.dead_letters()
@@ -243,16 +243,16 @@ def test_the_receipt_lists_removed_and_remaining_rows(erased: Erased) -> None:
     assert all(place["until"] > receipt["finished_at"] for place in topics)
     assert claims["where"].startswith("claims of the dataset")
     assert receipt["verified"]["rounds"] == 1
-    looked_at = receipt["verified"]["looked_at"]
-    assert {"dead letters", "raw objects", "data files"} <= {name for name, n in looked_at.items() if n}
+    counts = receipt["verified"]["looked_at"]
+    assert {"dead letters", "raw objects", "data files"} <= {name for name, n in counts.items() if n}
 
 
 def test_rollups_of_the_days_are_gone_and_those_of_other_days_stay(erased: Erased) -> None:
     name = erased.owner.tenant.curated_table("orders", "people")
     with postgres.tenant_transaction("pulse_pipeline", erased.owner.tenant.tenant_id) as connection:
         table = iceberg.load_table(name, iceberg.current_location(connection, name))
-    (left,) = live_table.live_files(table)
-    assert "/day=2026-11-17/" in left
+    (path,) = live_table.live_files(table)
+    assert "/day=2026-11-17/" in path
     assert erased.receipt["curated"] == [
         {
             "table": "orders__people",
@@ -262,12 +262,12 @@ def test_rollups_of_the_days_are_gone_and_those_of_other_days_stay(erased: Erase
     ]
     assert len(table.metadata.snapshots) == 1
     parquet = [file.path for file in object_store.listed(table.location()) if file.name.endswith(".parquet")]
-    assert parquet == [left]
+    assert parquet == [path]
 
 
 def test_snapshots_before_an_erasure_are_not_readable(erased: Erased) -> None:
-    (left,) = snapshots.snapshots(erased.owner.tenant, "orders")
-    assert left.snapshot_id not in erased.snapshots
+    (remaining,) = snapshots.snapshots(erased.owner.tenant, "orders")
+    assert remaining.snapshot_id not in erased.snapshots
     for snapshot in erased.snapshots:
         with pytest.raises(NotFound):
             preview(erased.owner.tenant, "orders", 10, snapshot_id=snapshot)
@@ -308,8 +308,8 @@ def planted(erased: Erased) -> Iterator[str]:
     """Objects that a test puts beside the tenant's, removed at the end."""
     before = set(stored(erased.owner))
     yield f"s3://pulse/raw/{erased.owner.tenant.tenant_id.hex}"
-    left = set(stored(erased.owner)) - before
-    for path in left:
+    added_paths = set(stored(erased.owner)) - before
+    for path in added_paths:
         object_store.file_system().delete_file(object_store.key(path))
 
 
@@ -397,20 +397,20 @@ def test_fields_of_every_kind(owner: Owner) -> None:
     )
     ingest(owner)
 
-    def left(where: str) -> set[str]:
+    def remaining_ids(where: str) -> set[str]:
         before = {row["id"] for row in owner.rows()}
         count = erase(owner, where)["removed"]["rows"]
         removed_ids = before - {row["id"] for row in owner.rows()}
         assert count == len(removed_ids)
         return removed_ids
 
-    assert left("count=7") == {"int0", "int2"}
-    assert left("context.user.id=u1") == {"deep"}
+    assert remaining_ids("count=7") == {"int0", "int2"}
+    assert remaining_ids("context.user.id=u1") == {"deep"}
     for where, count in (("amount=0.5", 2), ("trace_id=t-1", 1), ("event_id=num2", 1), ("data.country=y", 0)):
         assert erasure.preview(owner.tenant, "orders", where).rows == count, where
     balanced(owner)
-    assert left("amount=0.5") == {"num0", "num1"}
-    assert left("data.country=x") == {"int1", "num2", "traced", "shallow", "extra", "kept"}
+    assert remaining_ids("amount=0.5") == {"num0", "num1"}
+    assert remaining_ids("data.country=x") == {"int1", "num2", "traced", "shallow", "extra", "kept"}
     assert owner.rows() == []
     balanced(owner)
 
@@ -547,11 +547,11 @@ WITHIN = {
 def sales() -> Owner:
     owner = make_owner()
     add_dataset(owner)
-    others = [
+    other_sales = [
         sale(f"bob {name}", **json.loads(json.dumps(data).replace(ADA, BOB).replace("41", "42")))
         for name, (data, _) in WITHIN.items()
     ]
-    owner.send(*(sale(name, **data) for name, (data, _) in WITHIN.items()), *others)
+    owner.send(*(sale(name, **data) for name, (data, _) in WITHIN.items()), *other_sales)
     ingest(owner)
     return owner
 
@@ -560,10 +560,10 @@ def sales() -> Owner:
 def test_nested_and_undeclared_values_match(sales: Owner, name: str) -> None:
     data, field = WITHIN[name]
     value = "41" if name == "number" else ADA
-    seen = erasure.preview(sales.tenant, "sales", f"{field}={value}")
-    assert (seen.rows, seen.raw_events) == (1, 1)
-    looked_for = subject(registry.find_dataset(sales.tenant, "sales"), f"{field}={value}")
-    assert looked_for.is_of({"dataset": "sales", "data": data})
+    preview = erasure.preview(sales.tenant, "sales", f"{field}={value}")
+    assert (preview.rows, preview.raw_events) == (1, 1)
+    searched = subject(registry.find_dataset(sales.tenant, "sales"), f"{field}={value}")
+    assert searched.is_of({"dataset": "sales", "data": data})
 
 
 def test_the_documented_commands_erase_a_person_from_all_datasets(owner: Owner) -> None:
@@ -580,9 +580,9 @@ def test_the_documented_commands_erase_a_person_from_all_datasets(owner: Owner) 
             json.dumps({"data": {"customer": customer}}).encode(),
         )
     ingest(owner)
-    code, seen = run(*commands[0])
-    rows = {name: previewed["rows"] for name, previewed in seen["datasets"].items()}
-    assert (code, rows, seen["left_out"]) == (0, {"orders": 1, "sales": 1}, [])
+    code, answer = run(*commands[0])
+    rows = {name: previewed["rows"] for name, previewed in answer["datasets"].items()}
+    assert (code, rows, answer["left_out"]) == (0, {"orders": 1, "sales": 1}, [])
     assert where_is(owner, ada)
     code, done = run(*commands[1])
     assert (code, done["left_out"]) == (0, [])
@@ -603,9 +603,9 @@ def test_an_erasure_from_all_datasets_names_the_files_that_it_leaves_out(owner: 
     slug = owner.tenant.slug
     add_dataset(owner, "gone")
     registry.delete_dataset(owner.tenant, "gone")
-    code, seen = run(slug, "--where", f"country={ADA}", "--yes")
-    (left,) = seen["left_out"]
-    assert (code, left["what"]) == (1, "files of deleted datasets: gone")
+    code, answer = run(slug, "--where", f"country={ADA}", "--yes")
+    (omission,) = answer["left_out"]
+    assert (code, omission["what"]) == (1, "files of deleted datasets: gone")
     printed = CliRunner().invoke(cli.app, ["erase", slug, "--where", f"country={ADA}", "--dry-run"])
     assert "not covered: files of deleted datasets: gone" in printed.stderr
 
@@ -655,9 +655,9 @@ def test_an_erasure_does_not_touch_a_table_under_rewrite(
     erasure.erase(owner.tenant, "orders", "country=x")  # of an empty table
 
 
-def send_letter(owner: Owner, *others: bytes) -> None:
+def send_letter(owner: Owner, *payloads: bytes) -> None:
     """Bob has a row, and Ada a dead letter that a backfill will land; then the dataset moves on."""
-    owner.send(*others, of("b", BOB), of("c", ADA, schema_version=2, data={"nick": "x"}))
+    owner.send(*payloads, of("b", BOB), of("c", ADA, schema_version=2, data={"nick": "x"}))
     ingest(owner)
     assert [letter["reason"] for letter in owner.dead_letters()] == ["unknown_schema_version"]
     move_on(owner)
@@ -706,9 +706,9 @@ def test_the_receipt_names_each_table_that_the_tenant_s_engines_made(owner: Owne
     namespaces.create(owner.tenant, ("own",), {}, Once())
     for name in ("people", "visits"):
         table_commits.create(owner.tenant, Name(("own",), name), {"schema": SCHEMA}, Once())
-    left = [place for place in erase(owner, f"country={ADA}")["remains"] if "own table" in place["where"]]
-    assert [place["where"].split()[4].rstrip(":") for place in left] == ["own.people", "own.visits"]
-    assert all(place["until"] is None and "not searched" in place["why"] for place in left)
+    places = [place for place in erase(owner, f"country={ADA}")["remains"] if "own table" in place["where"]]
+    assert [place["where"].split()[4].rstrip(":") for place in places] == ["own.people", "own.visits"]
+    assert all(place["until"] is None and "not searched" in place["why"] for place in places)
 
 
 def test_a_letter_that_landed_in_a_deleted_dataset_is_emptied(owner: Owner) -> None:
@@ -720,11 +720,11 @@ def test_a_letter_that_landed_in_a_deleted_dataset_is_emptied(owner: Owner) -> N
     receipt = erase(owner, f"country={ADA}")
     assert receipt["removed"]["dead_letters"] == 1
     assert letters_of(owner) == [("landed", b"", None, "erased")]
-    left = where_is(owner, ADA)
+    places = where_is(owner, ADA)
     deleted = next(place for place in receipt["remains"] if "deleted" in place["where"])
     folder = deleted["why"].split("at ")[1].split("/metadata/")[0]
-    assert left
-    assert all(place.startswith(folder) for place in left), left
+    assert places
+    assert all(place.startswith(folder) for place in places), places
     assert reconcile_tenant(owner.tenant) == before
     assert before.balanced
     assert verify(owner, receipt, f"country={ADA}")[0] == 0
@@ -774,19 +774,19 @@ def crowd() -> Owner:
 @pytest.mark.sample(1)
 def test_an_erasure_that_was_killed_is_completed_by_the_same_command(crowd: Owner, point: str) -> None:
     person = f"person-{POINTS.index(point)}-of-many@example.org"
-    others = {row["id"] for row in crowd.rows() if row["country"] != person}
+    other_ids = {row["id"] for row in crowd.rows() if row["country"] != person}
     command = (crowd.tenant.slug, "--dataset", "orders", "--where", f"country={person}", "--yes")
     dying = pulse("erase", *command, environment={"PULSE_FAIL_POINT": point}, check=False)
     assert dying.returncode == -signal.SIGKILL, dying.stdout + dying.stderr
     with postgres.tenant_transaction("pulse_pipeline", crowd.tenant.tenant_id) as connection:
         query = "SELECT erasure_id FROM erasures WHERE finished_at IS NULL"
-        ((begun,),) = connection.execute(query).fetchall()
+        ((erasure_id,),) = connection.execute(query).fetchall()
     receipt = erase(crowd, f"country={person}")
-    assert receipt["erasure_id"] == begun
+    assert receipt["erasure_id"] == erasure_id
     removed = {name: receipt["removed"][name] for name in ("rows", "dead_letters", "raw_events")}
     assert removed == {"rows": 3, "dead_letters": 2, "raw_events": 6}
     assert where_is(crowd, person) == []
-    assert {row["id"] for row in crowd.rows()} == others
+    assert {row["id"] for row in crowd.rows()} == other_ids
     balanced(crowd)
     assert verify(crowd, receipt, f"country={person}")[0] == 0
 
@@ -812,12 +812,12 @@ def begin(owner: Owner, where: str, point: str, monkeypatch: pytest.MonkeyPatch)
 
     class Died(BaseException): ...
 
-    def die_there(name: str) -> None:
+    def die_at_point(name: str) -> None:
         if name == point:
             raise Died
 
     with monkeypatch.context() as dying:
-        dying.setattr(erasure, "fail_point", die_there)
+        dying.setattr(erasure, "fail_point", die_at_point)
         with pytest.raises(Died):
             erasure.erase(owner.tenant, "orders", where)
 

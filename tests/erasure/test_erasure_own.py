@@ -54,15 +54,15 @@ in_this_process = pytest.mark.usefixtures("no_processes")
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process of a table would do is done in this one: to start one takes longer than its work."""
 
-    def run_here(command: list[str], **given: Any) -> "subprocess.CompletedProcess[bytes]":
+    def run_in_process(command: list[str], **options: Any) -> "subprocess.CompletedProcess[bytes]":
         assert command == [sys.executable, "-m", own_process.__name__]
         with monkeypatch.context() as patched, redirect_stdout(StringIO()) as printed:
             patched.setattr(own_process, "limit_memory", lambda _: None)
-            patched.setattr(sys, "stdin", TextIOWrapper(BytesIO(given["input"])))
+            patched.setattr(sys, "stdin", TextIOWrapper(BytesIO(options["input"])))
             own_process.main()
         return subprocess.CompletedProcess(command, 0, printed.getvalue().encode())
 
-    monkeypatch.setattr(subprocess, "run", run_here)
+    monkeypatch.setattr(subprocess, "run", run_in_process)
 
 
 def mails(first: int, *mail: str) -> pa.Table:
@@ -121,8 +121,8 @@ def test_rows_are_erased_with_history_only_from_tables_that_request_it(
         own.name(): own_engine.load_table(own.name()[-2:]).metadata_location for own in (silent, without)
     }
     shown = f"own.{asking.name()[-1]}"
-    code, seen = run(writer, "--dry-run")
-    assert (code, seen["own_tables"], seen["left_out"]) == (0, {shown: 2}, [])
+    code, answer = run(writer, "--dry-run")
+    assert (code, answer["own_tables"], answer["left_out"]) == (0, {shown: 2}, [])
     assert ids(own_engine, asking) == [0, 1, 2, 3, 5]
     code, done = run(writer, "--yes")
     assert (code, done["left_out"]) == (0, []), done
@@ -142,7 +142,7 @@ def test_rows_are_erased_with_history_only_from_tables_that_request_it(
     assert where_is(asking) == []
     assert where_is(silent)
     named = [item["where"] for item in receipt["remains"] if "own table" in item["where"]]
-    assert [silent.name()[-1] in each for each in named] == [True]
+    assert [silent.name()[-1] in name for name in named] == [True]
     for own in (silent, without):
         assert own_engine.load_table(own.name()[-2:]).metadata_location == before[own.name()]
     assert ids(own_engine, asking) == [0, 3, 5]
@@ -210,36 +210,36 @@ def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer:
 def test_a_table_that_cannot_be_searched_is_named_with_the_reason(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
-    made = {
+    tables = {
         "delete files": make(own_engine),
         "branches or tags": make(own_engine),
         "format version 1": make(own_engine, **{"format-version": "1"}),
         "of type date": make(own_engine),
     }
-    table = own_engine.load_table(made["delete files"].name()[-2:])
+    table = own_engine.load_table(tables["delete files"].name()[-2:])
     forger, live = Forger(table), table.current_snapshot()
     assert live
     forged = forger.manifest(f"{table.location()}/data/x.parquet", deletes=True)
     listing = forger.manifest_list(*live.manifests(table.io), forged)
     assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
-    table = own_engine.load_table(made["branches or tags"].name()[-2:])
+    table = own_engine.load_table(tables["branches or tags"].name()[-2:])
     table.manage_snapshots().create_tag(table.metadata.snapshots[0].snapshot_id, "kept").commit()
-    with made["of type date"].update_schema() as change:
+    with tables["of type date"].update_schema() as change:
         change.delete_column("email")
         change.add_column("email", DateType())
-    there = {table.name: table for table in names.tenant_tables(writer.tenant)}
-    for expected, table in made.items():
-        own = there[table.name()[-1]]
+    tables_by_name = {table.name: table for table in names.tenant_tables(writer.tenant)}
+    for expected, table in tables.items():
+        own = tables_by_name[table.name()[-1]]
         person = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
         reason = OwnErasure(writer.tenant, own, SearchedValue(paths_of(person), ADA)).count().reason
         assert expected in str(reason)
         if expected != "delete files":
             own_engine.drop_table(table.name()[-2:])
-    table = made["delete files"]
+    table = tables["delete files"]
     before = own_engine.load_table(table.name()[-2:]).metadata_location
     code, done = run(writer, "--yes")
-    (left,) = done["left_out"]
-    assert (code, table.name()[-1] in left["what"], "delete files" in left["what"]) == (1, True, True)
+    (omission,) = done["left_out"]
+    assert (code, table.name()[-1] in omission["what"], "delete files" in omission["what"]) == (1, True, True)
     named = [item["why"] for item in done["datasets"][0]["remains"] if table.name()[-1] in item["where"]]
     assert named == ["it was not erased from: it has delete files"]
     assert own_engine.load_table(table.name()[-2:]).metadata_location == before
@@ -299,17 +299,17 @@ def test_an_erasure_covers_only_commits_of_engines_before_its_own(
     person = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
     erasure = record.begin(writer.tenant, person)
     (own,) = names.tenant_tables(writer.tenant)
-    looked_for = SearchedValue(paths_of(person), ADA)
+    searched = SearchedValue(paths_of(person), ADA)
 
     def write(number: int) -> None:
         own_engine.load_table(table.name()[-2:]).append(mails(number, ADA, "e@x"))
 
     at("own.erase.staged", lambda: write(10))
     at("upkeep.before_delete", lambda: write(20))
-    outcome = OwnErasure(writer.tenant, own, looked_for).erase(erasure.erasure_id)
+    outcome = OwnErasure(writer.tenant, own, searched).erase(erasure.erasure_id)
     assert (outcome.rows, outcome.reason) == (3, None)
     assert ids(own_engine, table) == [0, 3, 5, 11, 20, 21]
-    again = OwnErasure(writer.tenant, own, looked_for)
+    again = OwnErasure(writer.tenant, own, searched)
     assert again.search_again(outcome.uuid, outcome.sequence).rows == 0
     assert again.search_again(outcome.uuid, outcome.sequence + 1).rows == 1, "it would be found"
     record.finish(writer.tenant, erasure.erasure_id, [], {})
@@ -327,9 +327,9 @@ def test_names_with_control_characters_are_recorded(
     assert own_lake.client.post(f"{OWN}/register", json=body | {"overwrite": True}).status_code == 200
     code, answer = run(writer, "--yes")
     assert code == 1
-    (left,) = answer["left_out"]
-    assert "branches or tags" in left["what"]
-    assert "b\N{REPLACEMENT CHARACTER}x" in left["what"]
+    (omission,) = answer["left_out"]
+    assert "branches or tags" in omission["what"]
+    assert "b\N{REPLACEMENT CHARACTER}x" in omission["what"]
 
 
 @pytest.mark.slow
@@ -420,9 +420,9 @@ ROWS: dict[str, tuple[Any, pa.DataType, str, bool]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_a_value_matches_in_columns_of_every_kind(name: str) -> None:
     value, kind, where, expected = ROWS[name]
-    path, _, looked_for = where.partition("=")
+    path, _, text = where.partition("=")
     rows = pa.record_batch({"c": pa.array([value, None], kind), "other": pa.array([ADA, ADA])})
-    searched = SearchedValue((tuple(path.split(".")),), looked_for)
+    searched = SearchedValue((tuple(path.split(".")),), text)
     assert searched.mask(rows, {}).to_pylist() == [expected, False]
     assert searched.columns_to_read(rows.schema, {}) == ["c"]
 
@@ -440,8 +440,8 @@ def test_a_table_beyond_the_limits_is_in_no_other_table_s_way(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
     """A footer that would become gigabytes ends the process of its table; the person goes from the rest."""
-    made = sorted((make(own_engine) for _ in range(3)), key=lambda table: table.name())
-    before, beyond, after = (own_engine.load_table(table.name()[-2:]) for table in made)
+    tables = sorted((make(own_engine) for _ in range(3)), key=lambda table: table.name())
+    before, beyond, after = (own_engine.load_table(table.name()[-2:]) for table in tables)
     path, live = f"{beyond.location()}/data/footer.parquet", beyond.current_snapshot()
     assert live
     put(path, hostile.parquet())
