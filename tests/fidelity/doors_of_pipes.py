@@ -40,7 +40,7 @@ def dataset(door: str, place: str) -> str:
 def make_datasets(lake: Lake, door: str) -> None:
     """The datasets that a door brings values to."""
     for place in PLACES:
-        properties = {n: said for n, said in (PROPERTIES | RICH).items() if not n.startswith("_")}
+        properties = {n: definition for n, definition in (PROPERTIES | RICH).items() if not n.startswith("_")}
         document = {"type": "object", "properties": properties if place == "column" else {}}
         slug = dataset(door, place)
         uri = registry.publish_schema(lake.owner.tenant, slug, json.dumps(document)).schema_uri
@@ -156,9 +156,9 @@ def parquet_cell(value: Value) -> Any:
 def transform(lake: Lake, door: str) -> None:
     """A transform of what the lines of a file became: of columns, by name."""
     names = (*_IN_CSV, "texts", "numbers", "integers", "flags", "nested")
-    there = {row["id"] for row in lake.owner.rows(dataset("ndjson", "column"), "id")}
+    landed_ids = {row["id"] for row in lake.owner.rows(dataset("ndjson", "column"), "id")}
     for one in lake.of(door, "column", only=lambda value: json.loads(value.member) in names):
-        if one.event_id.replace(door, "ndjson") not in there:
+        if one.event_id.replace(door, "ndjson") not in landed_ids:
             del lake.sent[one.event_id]
     sql = (
         f"SELECT replace(id, 'ndjson', '{door}') AS id, {', '.join(names)} FROM {dataset('ndjson', 'column')}"
@@ -177,10 +177,10 @@ def feed(lake: Lake, door: str) -> None:
         pages[place] = [encoded(entity(one)) for one in some]
 
     def answer(_: str, path: str, __: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-        asked = urlsplit(path)
-        query = parse_qs(asked.query)
+        url = urlsplit(path)
+        query = parse_qs(url.query)
         after = int(query.get("since", ["1-0"])[0].partition("-")[2])
-        lines = pages[asked.path.strip("/")][after : after + int(query["limit"][0])]
+        lines = pages[url.path.strip("/")][after : after + int(query["limit"][0])]
         return 200, {"Pulse-Since": f"1-{after + len(lines)}"}, b"".join(line + b"\n" for line in lines)
 
     with web(answer) as address, stored_source(lake.owner.tenant, address, door):
@@ -209,7 +209,7 @@ FOLLOWING: Mapping[str, Callable[[Lake, str], None]] = {"transform": transform}
 
 def refusals(lake: Lake) -> dict[str, str]:
     """Why values became dead letters, by id; of a line that is no row, by its place in the file."""
-    found = {}
+    reasons = {}
     lines = {
         place: [one.event_id for one in lake.sent.values() if (one.door, one.place) == ("ndjson", place)]
         for place in PLACES
@@ -217,9 +217,9 @@ def refusals(lake: Lake) -> dict[str, str]:
     for letter in lake.owner.dead_letters():
         payload, where = bytes(letter["payload"]), f" at {letter['pointer']}" if letter["pointer"] else ""
         if known := _ID.search(payload):
-            found[known[1].decode()] = f"{letter['reason']}{where}: {letter['detail']}"
+            reasons[known[1].decode()] = f"{letter['reason']}{where}: {letter['detail']}"
         else:
             context = json.loads(payload)["context"]
             key = lines[context["file"].removesuffix(".ndjson")][context["line"] - 1]
-            found[key] = f"{letter['reason']} at /line {context['line']}: {context['error']}"
-    return found
+            reasons[key] = f"{letter['reason']} at /line {context['line']}: {context['error']}"
+    return reasons

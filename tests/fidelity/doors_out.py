@@ -75,8 +75,8 @@ def _of_form(content: bytes, form: str, dataset: Dataset) -> dict[str, Any]:
 def csv_rows(text: str) -> list[dict[str, str | None]]:
     """Rows of CSV, of which a quoted empty field is an empty text, and an empty one is null."""
     lines: list[list[str | None]] = [[]]
-    for found in _FIELD.finditer(text):
-        quoted, plain, end = found.groups()
+    for match in _FIELD.finditer(text):
+        quoted, plain, end = match.groups()
         lines[-1].append(plain or None if quoted is None else quoted.replace('""', '"'))
         if end != ",":
             lines.append([])
@@ -111,8 +111,8 @@ def sql(form: str) -> Read:
     """`POST /v1/sql`."""
 
     def read(out: Out, dataset: Dataset) -> dict[str, Any]:
-        asked = {"sql": f"FROM {dataset.slug}"}
-        answer = out.http.post("/v1/sql", json=asked, headers={"Accept": form})
+        body = {"sql": f"FROM {dataset.slug}"}
+        answer = out.http.post("/v1/sql", json=body, headers={"Accept": form})
         return _of_form(answer.raise_for_status().content, form, dataset)
 
     return read
@@ -120,15 +120,15 @@ def sql(form: str) -> Read:
 
 def feed(out: Out, dataset: Dataset) -> dict[str, Any]:
     """`GET /v1/datasets/{slug}/entities`."""
-    path, since, found = f"/v1/datasets/{dataset.slug}/entities", None, {}
+    path, since, entities = f"/v1/datasets/{dataset.slug}/entities", None, {}
     while True:
-        asked = {"limit": 1_000} | ({"since": since} if since else {})
-        answer = out.http.get(path, params=asked).raise_for_status()
+        parameters = {"limit": 1_000} | ({"since": since} if since else {})
+        answer = out.http.get(path, params=parameters).raise_for_status()
         for line in answer.content.splitlines():
             version = readings.parsed(line)
-            found[version["_id"]] = {n: item for n, item in version.items() if not n.startswith("_")}
+            entities[version["_id"]] = {n: item for n, item in version.items() if not n.startswith("_")}
         if since == (since := answer.headers["Pulse-Since"]):
-            return found
+            return entities
 
 
 def mcp(out: Out, dataset: Dataset) -> dict[str, Any]:
@@ -139,10 +139,10 @@ def mcp(out: Out, dataset: Dataset) -> dict[str, Any]:
     limit = 60 if dataset.slug.startswith("rich") else 250
     headers = {"Accept": "application/json, text/event-stream"}
     while following is not None:
-        given = {"sql": some, "limit": limit} | following
+        arguments = {"sql": some, "limit": limit} | following
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
-        asked = call | {"params": {"name": "query", "arguments": given}}
-        answer = out.http.post("/mcp", json=asked, headers=headers).raise_for_status()
+        request = call | {"params": {"name": "query", "arguments": arguments}}
+        answer = out.http.post("/mcp", json=request, headers=headers).raise_for_status()
         text = answer.text.partition("data: ")[2] if answer.text.startswith("event") else answer.text
         content = readings.parsed(json.loads(text)["result"]["content"][0]["text"])
         rows += content["untrusted_data"]["rows"]

@@ -37,7 +37,7 @@ class Known(NamedTuple):
     applies: Callable[[Cell], bool] = lambda _: True
 
 
-def each(change: Callable[[Any], Any]) -> Callable[[Any, Cell], Any]:
+def of_all_values(change: Callable[[Any], Any]) -> Callable[[Any, Cell], Any]:
     """A change of all values within a value, the innermost first."""
 
     def walk(value: Any) -> Any:
@@ -104,24 +104,24 @@ KNOWN: Mapping[str, Known] = {
         "A number in a column of the type `number` is the nearest double",
         "the column is a double, of 15 digits at least; a transform, which reads columns, has no more of it."
         " Declare `string` for amounts whose digits count",
-        each(_double),
+        of_all_values(_double),
         in_column("number", "list", "thing"),
     ),
     "minus": Known(
         "`-0` without a fraction is `0`, also of a `double precision` in a source",
         "it is a whole number, and these have one zero",
-        each(_unsigned),
+        of_all_values(_unsigned),
         lambda cell: "-0" in cell.value.text,
     ),
     "last": Known(
         "Of a name that is twice in an object, the last member counts",
         "JSON leaves it open, and every decoder does so",
-        each(_last),
+        of_all_values(_last),
     ),
     "null": Known(
         "A property that is `null` is absent",
         "a column has one null, for what is null and what is absent. Undeclared properties keep them apart",
-        each(_without_nulls),
+        of_all_values(_without_nulls),
         lambda cell: cell.place in ("column", SOURCE),
     ),
     "micros": Known(
@@ -165,9 +165,9 @@ def is_exact(cell: Cell, sent: Any) -> bool:
     if (of_moments or cell.value.kind in ("timestamptz", "far")) and isinstance(cell.came, dict):
         if not cell.came or not sent:
             return bool(cell.came == sent)
-        (came,), (wanted,) = cell.came.values(), sent.values()
-        moment = wanted if isinstance(wanted, Decimal) else instant(wanted)
-        return came is not None and moment == instant(came)
+        (received,), (expected,) = cell.came.values(), sent.values()
+        moment = expected if isinstance(expected, Decimal) else instant(expected)
+        return received is not None and moment == instant(received)
     spelled = cell.place != "column" or cell.value.kind == "any"
     if cell.value.kind in _FLOATS:
         spelled = False

@@ -81,19 +81,19 @@ class Lake:
 
     def of(self, door: str, *places: str, only: Callable[[Value], bool] = lambda _: True) -> list[Sent]:
         """The values to send through a door, in each place unless some are named."""
-        made = [
+        events = [
             Sent(f"{door}#{place}-{number}", door, place, value)
             for place in places or PLACES
             for number, value in enumerate(ZOO)
             if only(value)
         ]
-        self.sent |= {each.event_id: each for each in made}
-        return made
+        self.sent |= {event.event_id: event for event in events}
+        return events
 
     def post(self, path: str, body: bytes, some: list[Sent], **headers: str) -> None:
         """Send values in one request, and note which are refused."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        answer = self.http.post(path, content=body, headers=given)
+        http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = self.http.post(path, content=body, headers=http_headers)
         document = answer.json()
         if answer.status_code not in (202, 207, 422):
             assert answer.status_code == 400, answer.text
@@ -126,7 +126,7 @@ def make_datasets(owner: Owner) -> None:
         document: dict[str, Any] = {"type": "object", "properties": dict(properties)}
         uri = registry.publish_schema(owner.tenant, slug, json.dumps(document)).schema_uri
         registry.create_dataset(owner.tenant, slug, uri)
-        visible = {name: said for name, said in properties.items() if not name.startswith("_")}
+        visible = {name: definition for name, definition in properties.items() if not name.startswith("_")}
         document = {"type": "object", "properties": visible}
         uri = registry.publish_schema(owner.tenant, f"{slug}_entities", json.dumps(document)).schema_uri
         registry.create_dataset(owner.tenant, f"{slug}_entities", uri, kind=DatasetKind.ENTITIES)
@@ -216,10 +216,10 @@ def by_replay(lake: Lake) -> None:
     lake.owner.send(*some)
     ingest(lake.owner)
     make_datasets(lake.owner)
-    found = replay(lake.owner.tenant, Filter())
+    result = replay(lake.owner.tenant, Filter())
     open_letters = {
         verdict.letter_id: verdict
-        for verdict in found.verdicts
+        for verdict in result.verdicts
         if verdict.outcome is DeadLetterOutcome.REJECTED
     }
     for letter in lake.owner.dead_letters():

@@ -173,15 +173,15 @@ def _of_changes(page: Mapping[str, Any]) -> str:
     for door, name in DOORS_IN.items():
         for kinds in page["in"].get(door, {}).values():
             for kind, entry in kinds.items():
-                for value, (keys, came) in entry.get("changed", {}).items():
+                for value, (keys, text) in entry.get("changed", {}).items():
                     for key in keys.split("+"):
-                        examples[key].setdefault(f"{kind}: {value}", came)
+                        examples[key].setdefault(f"{kind}: {value}", text)
                         where[key][name] = None
     for door, name in MODES.items():
         for kind, entry in page["postgres"].get(door, {}).items():
-            for value, (keys, came) in entry.get("changed", {}).items():
+            for value, (keys, text) in entry.get("changed", {}).items():
                 for key in keys.split("+"):
-                    examples[key].setdefault(f"{kind}: {value}", came)
+                    examples[key].setdefault(f"{kind}: {value}", text)
                     where[key][f"Postgres, {name}"] = None
     for door, name in DOORS_OUT.items():
         for value, keys in page["out"].get(door, {}).get("differs", {}).items():
@@ -194,29 +194,29 @@ def _of_changes(page: Mapping[str, Any]) -> str:
 def _of_change(key: str, examples: Mapping[str, str], where: list[str]) -> str:
     known = KNOWN[key]
     but = [name for name in DOORS_IN.values() if name not in where]
-    others = "".join(f"; {name}" for name in where if name not in DOORS_IN.values())
+    other_doors = "".join(f"; {name}" for name in where if name not in DOORS_IN.values())
     doors = f"at {'; '.join(where)}"
     if len(but) < len(where):
-        doors = "at all doors in" + (f" but {'; '.join(but)}" if but else "") + others
+        doors = "at all doors in" + (f" but {'; '.join(but)}" if but else "") + other_doors
     count = f"{len(examples)} value{'s' * (len(examples) > 1)}"
     text = f"### {key}\n\n**{known.what}**: {known.why}. {count}, {doors}, such as:\n\n"
     chosen = sorted(examples.items(), key=lambda pair: len(TEXTS.get(pair[0], pair[0])))[:SHOWN]
-    rows = [[_code(TEXTS.get(value, value)), _code(came)] for value, came in chosen if came]
+    rows = [[_code(TEXTS.get(value, value)), _code(text)] for value, text in chosen if text]
     return text + _table(["sent", "came"], rows) + "\n" if rows else text.replace(", such as:", ".")
 
 
 def _of_refusals(doors: Mapping[str, Any]) -> str:
-    found: dict[str, dict[str, None]] = defaultdict(dict)
+    names_by_reason: dict[str, dict[str, None]] = defaultdict(dict)
     for door in doors.values():
         for kinds in door.values():
             for kind, entry in kinds.items():
                 for name, words in entry.get("refused", {}).items():
                     reason = words.partition(":")[0].partition(" at ")[0]
                     if not reason.startswith("400"):  # the reason of a body, which has nothing else
-                        found[reason][f"{kind}: {name}"] = None
+                        names_by_reason[reason][f"{kind}: {name}"] = None
     rows = [
         [f"`{reason}`", "; ".join(_code(shown(name, 48)) for name in sorted(names))]
-        for reason, names in sorted(found.items())
+        for reason, names in sorted(names_by_reason.items())
     ]
     return (
         "A door of HTTP refuses the event, and says why and where; what comes by Kafka or by a pipe becomes a"

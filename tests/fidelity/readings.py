@@ -26,8 +26,8 @@ class Twice(tuple[tuple[str, Any], ...]):
 
 
 def _members(pairs: list[tuple[str, Any]]) -> Any:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else Twice(pairs)
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else Twice(pairs)
 
 
 def _no_number(text: str) -> Any:
@@ -74,16 +74,16 @@ def same(one: Any, other: Any, *, spelling: bool) -> bool:
 
 def instant(text: Any) -> Decimal | None:
     """Seconds since 1970 of an RFC 3339 text, with all its digits; None if it is none."""
-    if not isinstance(text, str) or (found := _MOMENT.fullmatch(text)) is None:
+    if not isinstance(text, str) or (match := _MOMENT.fullmatch(text)) is None:
         return None
-    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
     try:
         at_midnight = datetime(year, month, day, tzinfo=UTC) - _EPOCH
     except ValueError:
         return None
-    offset = 0 if found[8] is None else (1 if found[8] == "+" else -1) * (int(found[9]) * 60 + int(found[10]))
+    offset = 0 if match[8] is None else (1 if match[8] == "+" else -1) * (int(match[9]) * 60 + int(match[10]))
     seconds = at_midnight.days * 86_400 + hour * 3_600 + (minute - offset) * 60 + second
-    return Decimal(f"{seconds}") + Decimal(f"0.{found[7] or 0}")
+    return Decimal(f"{seconds}") + Decimal(f"0.{match[7] or 0}")
 
 
 def cell(value: Any, kind: FieldType | None = None) -> Any:
@@ -112,16 +112,16 @@ def cell(value: Any, kind: FieldType | None = None) -> Any:
 def data(row: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
     """The data of an event, put together again from a row: declared columns, and `_extra`."""
     values = {column.field: cell(row[column.name], column.type) for column in columns}
-    found = {name: value for name, value in values.items() if value is not None}
+    members = {name: value for name, value in values.items() if value is not None}
     extra = row["_extra"]
-    merged = found if extra is None else _merged(found, parsed(extra))
+    merged = members if extra is None else _merged(members, parsed(extra))
     assert isinstance(merged, dict)
     return merged
 
 
-def _merged(typed: Any, rest: Any) -> Any:
-    if isinstance(typed, dict) and isinstance(rest, dict):
-        return typed | {name: _merged(typed.get(name), item) for name, item in rest.items()}
-    if isinstance(typed, list) and isinstance(rest, list):
-        return [_merged(item, left) for item, left in zip(typed, rest, strict=True)]
-    return typed if rest is None and typed is not None else rest
+def _merged(typed: Any, extra: Any) -> Any:
+    if isinstance(typed, dict) and isinstance(extra, dict):
+        return typed | {name: _merged(typed.get(name), item) for name, item in extra.items()}
+    if isinstance(typed, list) and isinstance(extra, list):
+        return [_merged(item, extra_item) for item, extra_item in zip(typed, extra, strict=True)]
+    return typed if extra is None and typed is not None else extra

@@ -21,7 +21,7 @@ Changes = dict[str, list[str]]
 """By value: the keys of the documented changes, and what came."""
 
 
-def kept() -> dict[str, Any]:
+def recorded_page() -> dict[str, Any]:
     """What was measured when the page was written."""
     file = PAGE.with_suffix(".json")
     return json.loads(file.read_text()) if file.exists() else {"in": {}, "out": {}, "postgres": {}}
@@ -29,7 +29,7 @@ def kept() -> dict[str, Any]:
 
 def hold(section: str, door: str, measured: Mapping[str, Any]) -> None:
     """Compare what was measured of a door with the page, or write it there."""
-    page = kept()
+    page = recorded_page()
     measured = json.loads(json.dumps(measured))
     if os.environ.get("FIDELITY_PAGE"):
         from fidelity.page import written
@@ -46,31 +46,37 @@ def explained(cells: Mapping[str, Cell]) -> dict[str, Changes]:
     keys = {key: change(cell) for key, cell in cells.items()}
     wrong = [
         f"{key} {cells[key].value.key}: {str(cells[key].sent)[:150]} became {str(cells[key].came)[:150]}"
-        for key, found in keys.items()
-        if found is None
+        for key, changed in keys.items()
+        if changed is None
     ]
     assert not wrong, "\n".join(wrong)
-    return {key: {cells[key].value.name: [found, _came(cells[key])]} for key, found in keys.items() if found}
+    return {
+        key: {cells[key].value.name: [changed, _received_text(cells[key])]}
+        for key, changed in keys.items()
+        if changed
+    }
 
 
-def _came(cell: Cell) -> str:
-    return told(next(iter(cell.came.values()), None) if cell.place == SOURCE else cell.came)
+def _received_text(cell: Cell) -> str:
+    return short_text(next(iter(cell.came.values()), None) if cell.place == SOURCE else cell.came)
 
 
-def changes(some: Iterable[Sent], lake: Lake, came: Mapping[str, Any], door: str) -> dict[str, Changes]:
+def changes(some: Iterable[Sent], lake: Lake, received: Mapping[str, Any], door: str) -> dict[str, Changes]:
     """By event id: what is changed, and as documented. Fails for other changes, and for what is missing."""
     cells = {}
     for one in some:
-        assert (one.event_id in came) != (one.event_id in lake.refused), f"{one.event_id}: missing, or twice"
-        if one.event_id in came:
+        assert (one.event_id in received) != (one.event_id in lake.refused), (
+            f"{one.event_id}: missing, or twice"
+        )
+        if one.event_id in received:
             sent = sent_data(one)
-            cells[one.event_id] = Cell(one.value, one.place, one.door, door, sent, came[one.event_id])
+            cells[one.event_id] = Cell(one.value, one.place, one.door, door, sent, received[one.event_id])
     return explained(cells)
 
 
-def told(came: Any) -> str:
+def short_text(value: Any) -> str:
     """What came, for people: JSON in ASCII, short."""
-    text = _json(came)
+    text = _json(value)
     return text if len(text) <= 80 else f"{text[:40]} ..."
 
 
@@ -92,13 +98,13 @@ def refusal(words: str) -> str:
 
 def of_door_in(some: Iterable[Sent], lake: Lake, changed: Mapping[str, Changes]) -> dict[str, Any]:
     """By place and kind: how many values are exact, which are changed, and which refused, with the words."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for one in some:
-        entry = found.setdefault(one.place, {}).setdefault(one.value.kind, {"exact": 0})
+        entry = entries.setdefault(one.place, {}).setdefault(one.value.kind, {"exact": 0})
         if words := lake.refused.get(one.event_id):
             entry.setdefault("refused", {})[one.value.name] = refusal(words)
         elif one.event_id in changed:
             entry.setdefault("changed", {}).update(changed[one.event_id])
         else:
             entry["exact"] += 1
-    return found
+    return entries

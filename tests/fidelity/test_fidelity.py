@@ -27,11 +27,11 @@ def lake(api: Api) -> Iterator[values.Lake]:
 def read(lake: values.Lake, catalog: Api, door: str) -> dict[str, Any]:
     """The data of all rows that a door out has, by event id."""
     reads, slugs = doors_out.DOORS[door]
-    came: dict[str, Any] = {}
+    received: dict[str, Any] = {}
     for slug in slugs:
         dataset = registry.find_dataset(lake.owner.tenant, slug)
-        came |= reads(doors_out.Out(lake, catalog), dataset)
-    return came
+        received |= reads(doors_out.Out(lake, catalog), dataset)
+    return received
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +54,17 @@ def test_each_value_that_goes_in_is_exact_or_refused_or_changed_as_documented(
 def test_each_reader_returns_the_values_of_the_table(
     lake: values.Lake, changed: Mapping[str, record.Changes], catalog: Api, door: str
 ) -> None:
-    came = read(lake, catalog, door)
+    received = read(lake, catalog, door)
     doors = doors_out.ONLY.get(door, tuple(values.DOORS))
     slugs = doors_out.DOORS[door][1]
     some = [one for one in lake.sent.values() if one.door in doors and one.table in slugs]
-    found = record.changes(some, lake, came, door)
+    changes = record.changes(some, lake, received, door)
     differs = {
         one.value.key: "+".join(sorted(keys))
         for one in some
-        if (keys := _keys(found.get(one.event_id)) ^ _keys(changed.get(one.event_id)))
+        if (keys := _keys(changes.get(one.event_id)) ^ _keys(changed.get(one.event_id)))
     }
-    record.hold("out", door, {"values": len(came), "differs": differs})
+    record.hold("out", door, {"values": len(received), "differs": differs})
 
 
 def _keys(changes: record.Changes | None) -> set[str]:

@@ -28,13 +28,13 @@ def test_each_value_of_a_context_is_exact_or_refused(form: str) -> None:
     ]
     conformed = TopicConformer(SCOPE, "batch", UNLIMITED).chunk(messages(payloads))
     refused = {bytes(letter.message.payload) for letter in conformed.dead_letters}
-    came = {row["id"]: readings.parsed(row["context"]) for row in conformed.tables["orders"].to_pylist()}
-    assert len(came) + len(refused) == len(VALUES)
+    received = {row["id"]: readings.parsed(row["context"]) for row in conformed.tables["orders"].to_pylist()}
+    assert len(received) + len(refused) == len(VALUES)
     cells = {
         key: Cell(VALUES[key], "context", "kafka", "memory", readings.parsed(contexts[key]), value)
-        for key, value in came.items()
+        for key, value in received.items()
     }
-    found = record.explained(cells)
-    assert {key for keys in found.values() for key, _ in keys.values()} <= {"minus", "last"}
+    changes = record.explained(cells)
+    assert {key for keys in changes.values() for key, _ in keys.values()} <= {"minus", "last"}
     for key, payload in zip(VALUES, payloads, strict=True):
-        assert (key in came) != (payload in refused)
+        assert (key in received) != (payload in refused)

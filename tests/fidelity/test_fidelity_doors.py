@@ -31,17 +31,17 @@ def lake(api: Api) -> Iterator[values.Lake]:
 
 def tables(lake: values.Lake, catalog: Api, slugs: Iterable[str]) -> dict[str, Any]:
     """The data of the rows of datasets, by event id."""
-    came: dict[str, Any] = {}
+    received: dict[str, Any] = {}
     for slug in slugs:
         dataset = registry.find_dataset(lake.owner.tenant, slug)
-        came |= doors_out.by_duckdb(doors_out.Out(lake, catalog), dataset)
-    return came
+        received |= doors_out.by_duckdb(doors_out.Out(lake, catalog), dataset)
+    return received
 
 
 def changed(lake: values.Lake, catalog: Api) -> Mapping[str, record.Changes]:
     """What the tables have otherwise than it was sent."""
-    came = tables(lake, catalog, (*doors_out.EVENTS, *doors_out.ENTITIES))
-    return record.changes(lake.sent.values(), lake, came, "duckdb")
+    received = tables(lake, catalog, (*doors_out.EVENTS, *doors_out.ENTITIES))
+    return record.changes(lake.sent.values(), lake, received, "duckdb")
 
 
 def test_each_value_is_as_documented_and_unchanged_in_a_rebuilt_day(lake: values.Lake, catalog: Api) -> None:
@@ -67,6 +67,6 @@ def test_a_service_gets_each_entity_as_it_is(lake: values.Lake, catalog: Api, ap
                 pipes.create(lake.owner.tenant, pipe)
                 deliver(lake.owner.tenant, slug)
         settle(other.owner)
-        came = tables(other, catalog, doors_out.ENTITIES)
-    assert came == tables(lake, catalog, doors_out.ENTITIES)
-    record.hold("out", "sink_http", {"values": len(came), "differs": {}})
+        received = tables(other, catalog, doors_out.ENTITIES)
+    assert received == tables(lake, catalog, doors_out.ENTITIES)
+    record.hold("out", "sink_http", {"values": len(received), "differs": {}})

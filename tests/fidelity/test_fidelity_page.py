@@ -6,16 +6,16 @@ from fidelity.page import DOORS_IN, DOORS_OUT, written
 
 
 def test_the_page_equals_the_measured_values() -> None:
-    assert record.PAGE.read_text() == written(record.kept()), "write it with FIDELITY_PAGE=1"
+    assert record.PAGE.read_text() == written(record.recorded_page()), "write it with FIDELITY_PAGE=1"
 
 
 def test_all_doors_were_measured() -> None:
-    page = record.kept()
+    page = record.recorded_page()
     assert (set(page["in"]), set(page["out"])) == (set(DOORS_IN), set(DOORS_OUT))
 
 
 def test_no_change_is_documented_that_does_not_happen() -> None:
-    page = record.kept()
+    page = record.recorded_page()
     happened = {
         key
         for places in page["in"].values()

@@ -31,12 +31,12 @@ def lake(api: Api) -> Iterator[values.Lake]:
 def test_each_value_that_a_pipe_brings_is_exact_or_refused_or_changed_as_documented(
     lake: values.Lake, door: str
 ) -> None:
-    came: dict[str, Any] = {}
+    received: dict[str, Any] = {}
     for place in values.PLACES:
         dataset = registry.find_dataset(lake.owner.tenant, doors.dataset(door, place))
-        came |= {row["id"]: readings.data(row, dataset.columns) for row in lake.owner.rows(dataset.slug)}
-    for data in came.values():
+        received |= {row["id"]: readings.data(row, dataset.columns) for row in lake.owner.rows(dataset.slug)}
+    for data in received.values():
         data.pop(doors.KEY, None)
     some = [one for one in lake.sent.values() if one.door == door]
-    changed = record.changes(some, lake, came, "duckdb")
+    changed = record.changes(some, lake, received, "duckdb")
     record.hold("in", door, record.of_door_in(some, lake, changed))

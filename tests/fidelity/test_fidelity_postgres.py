@@ -60,20 +60,20 @@ def measured(owner: Owner, source: Source, door: str, turn: int) -> set[str]:
     """Compare what landed in a turn with what the docs say of each type; the keys of what is not the same."""
     dataset = registry.find_dataset(owner.tenant, "zoo")
     rows = [row for row in owner.rows("zoo") if row["turn"] == turn]
-    came = {row["id"]: readings.data(row, dataset.columns) for row in rows}
+    received = {row["id"]: readings.data(row, dataset.columns) for row in rows}
     letters = {json.loads(bytes(letter["payload"]))["event_id"]: letter for letter in owner.dead_letters()}
-    assert came.keys() | letters.keys() == VALUES.keys(), "a row is missing"
-    cells, found = {}, dict[str, Any]()
+    assert received.keys() | letters.keys() == VALUES.keys(), "a row is missing"
+    cells, entries = {}, dict[str, Any]()
     for column, kind in COLUMNS.items():
         become = kind.becomes.replace("(v", f"({column}") if kind.becomes != "v" else column
         expected = dict(source.execute(f"SELECT id, ({become})::text FROM zoo").fetchall())
-        for key in came.keys() & {key for key, value in VALUES.items() if value.member == column}:
-            sent, got = {column: readings.parsed(expected[key])}, came[key]
+        for key in received.keys() & {key for key, value in VALUES.items() if value.member == column}:
+            sent, got = {column: readings.parsed(expected[key])}, received[key]
             shown = {column: got[column]} if column in got else {}
             cells[key] = Cell(VALUES[key], PLACE, door, "duckdb", sent, shown)
     changed = record.explained(cells)
     for key, value in VALUES.items():
-        entry = found.setdefault(value.kind, {"exact": 0})
+        entry = entries.setdefault(value.kind, {"exact": 0})
         if key in letters:
             letter = letters[key]
             words = f"{letter['reason']} at {letter['pointer']}: {letter['detail']}"
@@ -82,7 +82,7 @@ def measured(owner: Owner, source: Source, door: str, turn: int) -> set[str]:
             entry.setdefault("changed", {}).update(changed[key])
         else:
             entry["exact"] += 1
-    record.hold("postgres", door, found)
+    record.hold("postgres", door, entries)
     return set(changed)
 
 

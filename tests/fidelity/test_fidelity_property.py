@@ -55,14 +55,14 @@ def test_the_data_of_a_row_are_those_of_its_event(members: list[tuple[str, str]]
         for number, (name, text) in enumerate(members)
     ]
     scope = Scope(TENANT, (DATASET,))
-    found = TopicConformer(scope, "batch", UNLIMITED).chunk(messages(payloads))
-    assert not found.dead_letters
-    rows: pa.Table = found.tables["orders"]
+    conformed = TopicConformer(scope, "batch", UNLIMITED).chunk(messages(payloads))
+    assert not conformed.dead_letters
+    rows: pa.Table = conformed.tables["orders"]
     decoded = readings.parsed(to_json(rows.drop_columns(["_raw"])))["rows"]
-    for row, seen, (name, text) in zip(rows.to_pylist(), decoded, members, strict=True):
+    for row, decoded_row, (name, text) in zip(rows.to_pylist(), decoded, members, strict=True):
         kind = name if name in PROPERTIES else "any"
         value = Value(kind, name, json.dumps(name), text)
         sent = readings.parsed(f"{{{value.member}: {text}}}")
-        for came in (row, seen):
-            cell = Cell(value, "column", "kafka", "memory", sent, readings.data(came, DATASET.columns))
+        for reading in (row, decoded_row):
+            cell = Cell(value, "column", "kafka", "memory", sent, readings.data(reading, DATASET.columns))
             assert change(cell) is not None, (text, cell.came)

@@ -59,21 +59,21 @@ def _head(one: values.Sent, slug: str) -> str:
 @pytest.fixture(scope="module")
 def table(lake: values.Lake) -> dict[str, Any]:
     """The data of each row, by event id."""
-    came = {}
+    received = {}
     for place in values.PLACES:
         dataset = registry.find_dataset(lake.owner.tenant, place)
-        came |= {row["id"]: readings.data(row, dataset.columns) for row in lake.owner.rows(place)}
-    for data in came.values():
+        received |= {row["id"]: readings.data(row, dataset.columns) for row in lake.owner.rows(place)}
+    for data in received.values():
         del data[KEY]
-    return came
+    return received
 
 
 def keys(changes: dict[str, record.Changes]) -> set[tuple[str, str]]:
     """Values that are changed, and how."""
     return {
         (event_id, key)
-        for event_id, found in changes.items()
-        for names, _ in found.values()
+        for event_id, event_changes in changes.items()
+        for names, _ in event_changes.values()
         for key in names.split("+")
     }
 
@@ -81,23 +81,23 @@ def keys(changes: dict[str, record.Changes]) -> set[tuple[str, str]]:
 def test_a_state_has_the_values_of_the_table_or_of_the_sender(
     lake: values.Lake, table: dict[str, Any]
 ) -> None:
-    came, after = {}, None
+    received, after = {}, None
     for place in values.PLACES:
         while page := _page(lake, place, after):
-            came |= page
+            received |= page
             after = max(page)
         after = None
     in_table = record.changes(lake.sent.values(), lake, table, "duckdb")
-    in_state = record.changes(lake.sent.values(), lake, came, "state")
+    in_state = record.changes(lake.sent.values(), lake, received, "state")
     assert keys(in_state) <= keys(in_table)
-    record.hold("out", "state", {"values": len(came), "differs": {}})
+    record.hold("out", "state", {"values": len(received), "differs": {}})
 
 
 def _page(lake: values.Lake, place: str, after: str | None) -> dict[str, Any]:
-    asked = {"limit": 100} | ({"after": after} if after else {})
-    answer = lake.http.get(f"/v1/datasets/{place}/state", params=asked).raise_for_status()
-    found = readings.parsed(answer.content)["state"]
-    return {entry["key"]: {n: item for n, item in entry["data"].items() if n != KEY} for entry in found}
+    parameters = {"limit": 100} | ({"after": after} if after else {})
+    answer = lake.http.get(f"/v1/datasets/{place}/state", params=parameters).raise_for_status()
+    entries = readings.parsed(answer.content)["state"]
+    return {entry["key"]: {n: item for n, item in entry["data"].items() if n != KEY} for entry in entries}
 
 
 def test_an_answer_to_a_question_has_each_value_as_it_was_sent(lake: values.Lake) -> None:

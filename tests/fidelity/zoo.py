@@ -73,9 +73,9 @@ def _rich() -> dict[str, Any]:
     lists = {"texts": texts, "numbers": _nullable("number"), "integers": _nullable("integer")}
     lists |= {"flags": _nullable("boolean"), "nested": _nullable("array", items=_nullable("integer"))}
     lists["things"] = dict(_OBJECT)
-    found: dict[str, Any] = {"any": {}, "thing": _OBJECT, "bare": _nullable("object")}
-    found |= {name: _nullable("array", items=items) for name, items in lists.items()}
-    return found | {name: texts for name in (*NAMES, *HIDDEN) if name not in SHARED}
+    properties: dict[str, Any] = {"any": {}, "thing": _OBJECT, "bare": _nullable("object")}
+    properties |= {name: _nullable("array", items=items) for name, items in lists.items()}
+    return properties | {name: texts for name in (*NAMES, *HIDDEN) if name not in SHARED}
 
 
 RICH: Mapping[str, Any] = _rich()
