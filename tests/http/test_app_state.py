@@ -71,8 +71,8 @@ DOCUMENT = create_app().openapi()["paths"]
 WITH_A_BODY = sorted(
     (method.upper(), path)
     for path, methods in DOCUMENT.items()
-    for method, said in methods.items()
-    if "requestBody" in said
+    for method, operation in methods.items()
+    if "requestBody" in operation
 )
 
 
@@ -232,10 +232,10 @@ def test_numbers_keep_their_text_when_events_are_serialized_again(digits: str) -
     assert all(digits.encode() in item.payload and item.event is None for item in items)
 
 
-@pytest.mark.parametrize("rest", [b"", b"[" * 9])
-def test_a_string_without_an_end_is_for_the_decoder_to_refuse(rest: bytes) -> None:
+@pytest.mark.parametrize("ending", [b"", b"[" * 9])
+def test_a_string_without_an_end_is_for_the_decoder_to_refuse(ending: bytes) -> None:
     with pytest.raises(ProblemError) as refused:
-        events_of(b'["' + b"," * (2 * LIMITS.max_values) + rest)
+        events_of(b'["' + b"," * (2 * LIMITS.max_values) + ending)
     assert refused.value.status == 400
 
 

@@ -717,13 +717,13 @@ def test_a_quota_holds_while_the_broker_does_not_acknowledge(
     caller, hold = new_caller(), threading.Event()
     wait_for_outcome = publisher._Delivery.wait
 
-    async def held(delivery: publisher._Delivery) -> None:
+    async def wait_for_broker(delivery: publisher._Delivery) -> None:
         """The events stay in flight for as long as the test holds them."""
         await wait_for_outcome(delivery)
         while hold.is_set():
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(publisher._Delivery, "wait", held)
+    monkeypatch.setattr(publisher._Delivery, "wait", wait_for_broker)
     quotas.set_limits(caller.owner.tenant, max_records_per_month=12)
     nine, probes = [sample(f"nine-{n}") for n in range(9)], []
     with served_with(delivery_timeout_seconds=2) as impatient, impatient.client(caller.key.text) as client:
@@ -747,8 +747,8 @@ def test_a_quota_holds_while_the_broker_does_not_acknowledge(
             assert accepted() == 11, "what was never sent is given back"
             hold.clear()
             probe.join(PATIENCE_S)
-        others = send([sample() for _ in range(9)])
-        assert (others.status_code, others.json()["type"]) == (429, "urn:pulse:problem:quota-exceeded")
+        answer = send([sample() for _ in range(9)])
+        assert (answer.status_code, answer.json()["type"]) == (429, "urn:pulse:problem:quota-exceeded")
         assert _soon(lambda: send(nine).status_code == 202)
         assert accepted() == 11, "the same events have their place already"
         assert send(nine).status_code == 429, "they had been accepted"
@@ -759,9 +759,11 @@ def test_a_quota_holds_while_the_broker_does_not_acknowledge(
 
 def test_a_producer_that_failed_for_good_is_replaced(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with events under way: each of their requests is answered."""
-    made: list[confluent_kafka.Producer] = []
+    producers: list[confluent_kafka.Producer] = []
     make = kafka.producer
-    monkeypatch.setattr(kafka, "producer", lambda **settings: made.append(make(**settings)) or made[-1])
+    monkeypatch.setattr(
+        kafka, "producer", lambda **settings: producers.append(make(**settings)) or producers[-1]
+    )
     answers: list[int] = []
     with served() as api, api.client(caller.key.text) as client:
 
@@ -773,17 +775,17 @@ def test_a_producer_that_failed_for_good_is_replaced(caller: Caller, monkeypatch
         with paused("kafka"):
             for thread in under_way:
                 thread.start()
-            assert _soon(lambda: len(made[0]) == 5)
+            assert _soon(lambda: len(producers[0]) == 5)
             assert IN_FLIGHT._value.get() == 5
-            fail_for_good(made[0])
-            assert _soon(lambda: len(made) == 2)
+            fail_for_good(producers[0])
+            assert _soon(lambda: len(producers) == 2)
         for thread in under_way:
             thread.join(PATIENCE_S)
         assert len(answers) == 6, "everyone is answered"
         assert set(answers) <= {202, 503}
         post("after")
         assert answers[-1] == 202
-    assert len(made) == 2
+    assert len(producers) == 2
     assert IN_FLIGHT._value.get() == 0
 
 

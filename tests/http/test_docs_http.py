@@ -39,14 +39,14 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     tenant = f"t{uuid.uuid4().hex[:10]}"
     script = re.sub(r"\bacme\b", tenant, "\n".join(BLOCKS))
     script = re.sub(r"^export PULSE=.*$", "", script, flags=re.MULTILINE)
-    first, *others = WAIT.split(script)
+    first, *later_scripts = WAIT.split(script)
     known = {"PULSE": api.url, "OPERATOR": keys.issue_operator_key("docs").text}
     output = run(first, tmp_path, **known)
     key = re.search(r"^KEY IS (\S+)$", output, re.MULTILINE)
     assert key
     owner = Owner(registry.find_tenant(tenant))
     output = ""
-    for script in others:
+    for script in later_scripts:
         ingest(owner)
         output += run(script, tmp_path, KEY=key[1], **known)
     assert '"id":"o-1"' in output
@@ -67,10 +67,10 @@ def test_every_command_about_entities_works(api: Api, tmp_path: Path) -> None:
     owner = make_owner()
     key = keys.issue_key(owner.tenant, "docs", list(KeyScope)).text
     script = re.sub(r"\bacme\b", owner.tenant.slug, "\n".join(blocks("entities.md")))
-    first, *others = WAIT.split(script)
+    first, *later_scripts = WAIT.split(script)
     output = run(first, tmp_path, KEY=key, PULSE=api.url)
     since = ""
-    for script in others:
+    for script in later_scripts:
         ingest(owner)
         output = run(f"SINCE={since}\n{script}\necho; echo SINCE IS $SINCE", tmp_path, KEY=key, PULSE=api.url)
         since = output.rsplit("SINCE IS ", 1)[1].strip()

@@ -159,9 +159,9 @@ def test_a_subset_is_read_by_an_index_of_one_s_own(new_caller: Callable[..., Cal
         assert (refused.status_code, "no index by lower(name)" in refused.json()["detail"]) == (409, True)
         caller.http.post(PATH, json=[{"_id": name, "name": name.upper()}, {"_id": "z", "name": "x"}])
     ingest(mine.owner, neighbour.owner)
-    made = mine.http.post(INDEXES, json={"expression": "lower( name )"})
-    assert made.status_code == 201, made.text
-    assert made.json().items() >= {"expression": "lower(name)", "behind": 0, "entries": 2}.items()
+    answer = mine.http.post(INDEXES, json={"expression": "lower( name )"})
+    assert answer.status_code == 201, answer.text
+    assert answer.json().items() >= {"expression": "lower(name)", "behind": 0, "entries": 2}.items()
     assert neighbour.http.post(INDEXES, json={"expression": "lower(name)"}).status_code == 201
     whole = {entity["_updated"]: entity for entity in lines(mine.http.get(PATH))}
     within = lines(mine.http.get(PATH, params={"subset": "lower(name)=x"}))

@@ -215,22 +215,22 @@ def world(stack: Settings) -> Iterator[World]:
     for owner in (a, b):
         audit.begin(owner.tenant, f"of-{owner.tenant.slug}", None, "SELECT 1")
     ended = {a.tenant.slug: ended_move(a.tenant, "orders"), b.tenant.slug: ended_move(b.tenant, "secrets")}
-    held = {owner.tenant.slug: (held_sync(owner.tenant), held_sync(owner.tenant)) for owner in (a, b)}
+    syncs = {owner.tenant.slug: (hold_sync(owner.tenant), hold_sync(owner.tenant)) for owner in (a, b)}
     for owner, pipe, slug in ((a, "planes", "things"), (b, "secrets_pipe", "secrets_kept")):
-        made_pipe(owner.tenant, pipe, slug)
+        create_pipe(owner.tenant, pipe, slug)
     with database(a.tenant) as source:
         source.execute("CREATE TABLE planes (tail text PRIMARY KEY)")
-        yield World(a, b, issued, spare, ended, held)
+        yield World(a, b, issued, spare, ended, syncs)
 
 
-def made_pipe(tenant: Tenant, name: str, slug: str) -> None:
+def create_pipe(tenant: Tenant, name: str, slug: str) -> None:
     """A pipe of a dataset that there is."""
     options = Jsonb({"pipe": name, "source": SOURCE, "table": name, "dataset": slug})
     with superuser() as connection:
         connection.execute(PIPE, [name, options, tenant.tenant_id, slug])
 
 
-def held_sync(tenant: Tenant) -> int:
+def hold_sync(tenant: Tenant) -> int:
     """The number of a sync that a person has to decide about."""
     with superuser() as connection:
         return int(connection.execute(HELD, [tenant.tenant_id]).fetchone()[0])
@@ -263,11 +263,11 @@ def bad_keys(world: World) -> Iterator[tuple[str, str | None]]:
     yield "none", None
     yield "garbage", "garbage"
     yield "another secret", good[:-4] + ("AAAA" if not good.endswith("AAAA") else "BBBB")
-    head, _, rest = good.removeprefix("pulse_").partition("_")
-    yield "another tenant's name", f"pulse_{world.b.tenant.tenant_id.hex}_{rest}"
-    yield "no tenant's name", f"pulse_{uuid.uuid4().hex}_{rest}"
-    yield "an operator's name", f"pulse_operator_{rest}"
-    yield "upper case", f"pulse_{head.upper()}_{rest}"
+    head, _, secret = good.removeprefix("pulse_").partition("_")
+    yield "another tenant's name", f"pulse_{world.b.tenant.tenant_id.hex}_{secret}"
+    yield "no tenant's name", f"pulse_{uuid.uuid4().hex}_{secret}"
+    yield "an operator's name", f"pulse_operator_{secret}"
+    yield "upper case", f"pulse_{head.upper()}_{secret}"
     revoked = keys.issue_key(tenant, "revoked", list(KeyScope))
     keys.revoke_key(tenant, revoked.stored.key_id)
     yield "revoked", revoked.text
@@ -439,8 +439,8 @@ def test_revoking_a_key_revokes_the_keys_that_it_issued(new_caller: Callable[...
 
     def issue(by: str) -> tuple[str, str]:
         with api.client(by) as client:
-            made = client.post("/v1/keys", json={"name": "x", "scopes": ["manage", "read"]}).json()
-            return made["key"], made["key_id"]
+            answer = client.post("/v1/keys", json={"name": "x", "scopes": ["manage", "read"]}).json()
+            return answer["key"], answer["key_id"]
 
     def opens(text: str) -> bool:
         with api.client(text) as client:
@@ -457,8 +457,8 @@ def test_revoking_a_key_revokes_the_keys_that_it_issued(new_caller: Callable[...
         refused = client.delete(f"/v1/keys/{child_id}")
         assert (refused.status_code, opens(child)) == (409, True), "it would end with it"
     assert caller.http.delete(f"/v1/keys/{child_id}").json()["revoked_with_it"] == [grandchild_id]
-    left = [opens(key) for key in (child, grandchild, rotated["key"], caller.key.text)]
-    assert left == [False, False, True, True]
+    opened = [opens(key) for key in (child, grandchild, rotated["key"], caller.key.text)]
+    assert opened == [False, False, True, True]
     assert caller.http.delete(f"/v1/keys/{root_id}").json()["revoked_with_it"] == [rotated["key_id"]]
     assert [opens(key) for key in (rotated["key"], caller.key.text, bystander)] == [False, False, True]
 

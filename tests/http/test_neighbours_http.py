@@ -37,21 +37,21 @@ EVERYTHING = (PREVIEW, SUMMARY, "/v1/dead-letters", "/v1/datasets", "/v1/usage")
 def test_repeated_requests_are_refused_with_a_time_to_retry(new_caller: Callable[..., Caller]) -> None:
     """Rates of previews, and of all but collecting, that nobody has to set."""
     greedy, neighbour = new_caller(), new_caller()
-    few = {  # so slow that no machine takes long enough for one more
+    limits = {  # so slow that no machine takes long enough for one more
         "API__PREVIEWS_PER_SECOND": 0.001,
         "API__OTHER_REQUESTS_PER_SECOND": 0.002,
         "API__BURST_SECONDS": 3000,
     }
-    with with_settings(**few), served() as api, api.client(greedy.key.text) as http:
+    with with_settings(**limits), served() as api, api.client(greedy.key.text) as http:
         previews = [http.get(path) for path in (PREVIEW, "/v1/datasets/orders/snapshots") * 2]
         assert [answer.status_code for answer in previews] == [200, 200, 200, 429]
-        others = [http.get("/v1/usage") for _ in range(6)]
+        answers = [http.get("/v1/usage") for _ in range(6)]
         body = {"slug": "x" * 2_000_000, "schema_uri": "none"}  # for which there is no time, either
-        others.append(http.post("/v1/datasets", json=body))
-        assert [answer.status_code for answer in others] == [200] * 6 + [429]
+        answers.append(http.post("/v1/datasets", json=body))
+        assert [answer.status_code for answer in answers] == [200] * 6 + [429]
         for answer, seconds, unit in (
             (previews[-1], 1_000, "0.001 previews"),
-            (others[-1], 500, "0.002 requests other than previews, queries, questions and collecting"),
+            (answers[-1], 500, "0.002 requests other than previews, queries, questions and collecting"),
         ):
             problem = answer.json()
             assert problem["type"] == "urn:pulse:problem:rate-exceeded"
@@ -148,8 +148,8 @@ def test_repeated_invalid_requests_to_the_catalog_are_refused_with_a_time_to_ret
 ) -> None:
     """Each takes as long as a valid one: 200 per second kept a processor busy."""
     greedy, neighbour = new_caller(), new_caller()
-    few = {"LAKE__INVALID_PER_SECOND": 0.001, "API__BURST_SECONDS": 3000}
-    with with_settings(**few), served(create_app()) as catalog:
+    limits = {"LAKE__INVALID_PER_SECOND": 0.001, "API__BURST_SECONDS": 3000}
+    with with_settings(**limits), served(create_app()) as catalog:
         with catalog.client(greedy.key.text) as http:
             assert [http.get("/v1/namespaces/none").status_code for _ in range(9)] == [404] * 9
             wrong = [http.post("/v1/namespaces", json={"namespace": 1}) for _ in range(4)]
@@ -184,35 +184,35 @@ def test_sixty_requests_at_once_delay_only_their_own_tenant(
 
     monkeypatch.setattr(Workers, "run", endless_preview)
     monkeypatch.setattr(summary, "read_summary", endless_summary)
-    refused, seen = threading.Semaphore(0), Counter[int]()
+    refused, statuses = threading.Semaphore(0), Counter[int]()
 
     def ask(_: int) -> None:
         answer = greedy.http.get(path)
-        seen[answer.status_code] += 1
+        statuses[answer.status_code] += 1
         if answer.status_code == 429:
             assert (answer.json()["type"], answer.headers["retry-after"]) == ("urn:pulse:problem:busy", "1")
             refused.release()
 
     settings = load_settings().api
     running = settings.preview_parallelism if path == PREVIEW else settings.parallelism
-    taken = running // 2 + settings.max_waiting
+    admitted = running // 2 + settings.max_waiting
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             answers = threads.map(ask, range(AT_ONCE))
-            for _ in range(AT_ONCE - taken):
+            for _ in range(AT_ONCE - admitted):
                 assert refused.acquire(timeout=PATIENCE_S), "it is said at once"
-            assert seen == {429: AT_ONCE - taken}
+            assert statuses == {429: AT_ONCE - admitted}
             for other in EVERYTHING:
                 assert neighbour.http.get(other).status_code == 200
             for watched in ("/healthz", "/readyz"):
                 assert neighbour.http.get(watched).status_code == 200
             assert neighbour.collect(sample()).status_code == 202
-            assert seen == {429: AT_ONCE - taken}, "all of this while the others still waited"
+            assert statuses == {429: AT_ONCE - admitted}, "all of this while the others still waited"
         finally:
             go_on.set()
         list(answers)
-    assert sum(seen.values()) == AT_ONCE
-    assert seen.keys() <= {200, 429, 503}
+    assert sum(statuses.values()) == AT_ONCE
+    assert statuses.keys() <= {200, 429, 503}
 
 
 def test_events_that_are_refused_count_against_the_rate(caller: Caller) -> None:
@@ -255,11 +255,11 @@ def test_an_address_that_guesses_keys_does_not_delay_others(
         if status == 429:
             refused.release()
 
-    taken = 2 + load_settings().api.max_waiting
+    admitted = 2 + load_settings().api.max_waiting
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             attempts = threads.map(attempt, range(AT_ONCE))
-            for _ in range(AT_ONCE - taken):
+            for _ in range(AT_ONCE - admitted):
                 assert refused.acquire(timeout=PATIENCE_S)
             assert reads.total() <= 2
             assert known.collect(sample()).status_code == 202
@@ -279,12 +279,12 @@ def test_requests_of_one_key_share_a_read_of_its_tenant(
     """Whoever sends over many connections is not refused because the tenant was changed just now."""
     caller = new_caller()
     tenant, reads = caller.owner.tenant.tenant_id, Counter[uuid.UUID]()
-    begun, go_on = threading.Semaphore(0), threading.Event()
+    beginning, go_on = threading.Semaphore(0), threading.Event()
 
     def slow(tenant_id: uuid.UUID) -> TenantView | None:
         reads[tenant_id] += 1
         if tenant_id == tenant:
-            begun.release()
+            beginning.release()
             go_on.wait(PATIENCE_S)
         return load_view(tenant_id)
 
@@ -292,7 +292,7 @@ def test_requests_of_one_key_share_a_read_of_its_tenant(
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             requests = [threads.submit(caller.collect, sample()) for _ in range(AT_ONCE)]
-            assert begun.acquire(timeout=PATIENCE_S)
+            assert beginning.acquire(timeout=PATIENCE_S)
             time.sleep(1)  # all have come, and a refusal would have been there at once
             assert [request.result().status_code for request in requests if request.done()] == []
         finally:

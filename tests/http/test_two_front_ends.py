@@ -44,9 +44,9 @@ def either(request: pytest.FixtureRequest, pair: Pair) -> Pair:
 def test_a_dataset_takes_events_at_the_other_at_once(either: Pair) -> None:
     for _ in range(TIMES):
         slug = f"d{uuid.uuid4().hex[:8]}"
-        made = either.one.post("/v1/schemas", json={"name": slug, "schema": {"type": "object"}})
-        assert made.status_code == 201, made.text
-        definition = {"slug": slug, "schema_uri": made.json()["schema_uri"]}
+        published = either.one.post("/v1/schemas", json={"name": slug, "schema": {"type": "object"}})
+        assert published.status_code == 201, published.text
+        definition = {"slug": slug, "schema_uri": published.json()["schema_uri"]}
         assert either.one.post("/v1/datasets", json=definition).status_code == 201
         answer = either.other.post("/v1/collect", json=sample() | {"dataset": slug})
         assert answer.status_code == 202, answer.text
@@ -60,8 +60,8 @@ def test_a_dataset_takes_records_at_the_other_before_it_is_announced(
     assert pair.one.post("/v1/collect", json=sample()).status_code == 202  # now the tenant is kept
     monkeypatch.setattr(Views, "forget", lambda *_: None)
     slug = f"d{uuid.uuid4().hex[:8]}"
-    made = pair.other.post("/v1/schemas", json={"name": slug, "schema": {"type": "object"}})
-    definition = {"slug": slug, "schema_uri": made.json()["schema_uri"], "kind": kind}
+    published = pair.other.post("/v1/schemas", json={"name": slug, "schema": {"type": "object"}})
+    definition = {"slug": slug, "schema_uri": published.json()["schema_uri"], "kind": kind}
     assert pair.other.post("/v1/datasets", json=definition).status_code == 201
     if kind == "events":
         batch = [sample() | {"dataset": slug}, sample(), sample() | {"dataset": f"{slug}2"}]
@@ -99,10 +99,10 @@ def test_a_tenant_is_read_again_only_if_its_datasets_have_changed(
 def test_a_key_opens_the_other_at_once_and_once_it_is_revoked_does_not(either: Pair) -> None:
     for _ in range(TIMES):
         issued = either.one.post("/v1/keys", json={"name": "short", "scopes": ["read"]}).json()
-        held = {"Authorization": f"Bearer {issued['key']}"}
-        assert either.other.get("/v1/datasets", headers=held).status_code == 200
+        headers = {"Authorization": f"Bearer {issued['key']}"}
+        assert either.other.get("/v1/datasets", headers=headers).status_code == 200
         assert either.one.delete(f"/v1/keys/{issued['key_id']}").status_code == 200
-        opens = partial(either.other.get, "/v1/datasets", headers=held)
+        opens = partial(either.other.get, "/v1/datasets", headers=headers)
         wait(lambda opens=opens: opens().status_code == 401, "it opens the other")
 
 

@@ -234,13 +234,13 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_caller_that_is_cancelled_waits_until_the_process_is_free(tmp_path: Path) -> None:
-    begun, end = tmp_path / "begun", tmp_path / "end"
+    beginning, end = tmp_path / "begun", tmp_path / "end"
     os.mkfifo(end)
     workers = Workers(1, os.getpid)
 
     async def cancel() -> None:
-        working = asyncio.create_task(workers.run(_begin_and_wait, begun, end))
-        await asyncio.to_thread(wait, begun.exists, "it has not begun")
+        working = asyncio.create_task(workers.run(_begin_and_wait, beginning, end))
+        await asyncio.to_thread(wait, beginning.exists, "it has not begun")
         working.cancel()
         done, _ = await asyncio.wait([working], timeout=0.2)
         assert not done
@@ -254,6 +254,6 @@ def test_a_caller_that_is_cancelled_waits_until_the_process_is_free(tmp_path: Pa
         workers.stop()
 
 
-def _begin_and_wait(begun: Path, end: Path) -> None:
-    begun.touch()
+def _begin_and_wait(beginning: Path, end: Path) -> None:
+    beginning.touch()
     end.read_text()

@@ -43,9 +43,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextmanager
-def serving(**given: object) -> Iterator[tuple[str, int]]:
+def serving(**options: object) -> Iterator[tuple[str, int]]:
     """The app with these settings; where it is."""
-    with served(Envelope(app, 2 * LARGE, log=False), **given) as api:
+    with served(Envelope(app, 2 * LARGE, log=False), **options) as api:
         address = httpx.URL(api.url)
         yield address.host, address.port or 0
 
@@ -60,7 +60,7 @@ def connect(address: tuple[str, int], source: str = "127.0.0.1") -> socket.socke
     return socket.create_connection(address, PATIENCE_S, (source, 0))
 
 
-def rest(connection: socket.socket) -> bytes:
+def read_to_end(connection: socket.socket) -> bytes:
     """What comes until the server closes the connection."""
     received = b""
     try:
@@ -96,19 +96,19 @@ def test_half_sent_heads_do_not_block_other_clients(monkeypatch: pytest.MonkeyPa
             return connection
 
         first = [half("127.0.0.1") for _ in range(9)]
-        assert problem(rest(first[-1])) == (503, "too-many-connections-of-address")
+        assert problem(read_to_end(first[-1])) == (503, "too-many-connections-of-address")
         second = [half("127.0.0.2") for _ in range(4)]
         second += [half("127.0.0.2") for _ in range(2)]  # all places are taken, most by another address
         for connection in first[:2]:
-            assert problem(rest(connection)) == (503, "too-many-connections")
+            assert problem(read_to_end(connection)) == (503, "too-many-connections")
         refused = half("127.0.0.2")
-        assert problem(rest(refused)) == (503, "too-many-connections")
+        assert problem(read_to_end(refused)) == (503, "too-many-connections")
         url = f"http://{address[0]}:{watched}"
         assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S, verify=TLS).status_code == 200
         assert httpx.post(f"{url}/v1/collect", timeout=PATIENCE_S, verify=TLS).status_code == 200
         late.set()
         for connection in (*first[2:-1], *second):
-            assert problem(rest(connection)) == (408, "head-timeout")
+            assert problem(read_to_end(connection)) == (408, "head-timeout")
         late.clear()
         assert httpx.get(f"http://{address[0]}:{address[1]}/", timeout=PATIENCE_S, verify=TLS).text == "0"
 
@@ -126,7 +126,7 @@ def test_places_that_wait_go_to_addresses_with_fewer(monkeypatch: pytest.MonkeyP
             connection.sendall(HEAD)
         uploading = stack.enter_context(connect(address, "127.0.0.4"))
         uploading.sendall(HEAD + b"Content-Length: 3\r\n\r\n")
-        assert problem(rest(crowd[0])) == (503, "too-many-connections")
+        assert problem(read_to_end(crowd[0])) == (503, "too-many-connections")
         assert with_key.get(url(*address)).text == "0"
         uploading.sendall(b"abc")
         with HTTPResponse(uploading) as answer:
@@ -137,7 +137,7 @@ def test_places_that_wait_go_to_addresses_with_fewer(monkeypatch: pytest.MonkeyP
 def test_a_body_that_trickles_is_not_waited_for() -> None:
     with serving(body_seconds=0.5) as address, connect(address) as connection:
         connection.sendall(HEAD + b"Content-Length: 100\r\n\r\n1")
-        assert problem(rest(connection)) == (408, "body-timeout")
+        assert problem(read_to_end(connection)) == (408, "body-timeout")
 
 
 @pytest.mark.parametrize("endless", [b"X-A: " + b"a" * 65_536, b"X-A: a\r\n" * 8_192])
@@ -145,13 +145,13 @@ def test_headers_without_an_end_are_refused(endless: bytes) -> None:
     with serving() as address, connect(address) as connection:
         connection.sendall(HEAD + endless[:50_000])
         connection.sendall(endless[50_000:])
-        assert problem(rest(connection)) == (431, "headers-too-large")
+        assert problem(read_to_end(connection)) == (431, "headers-too-large")
 
 
 def test_a_large_head_that_comes_at_once_is_refused() -> None:
     with serving() as address, connect(address) as connection:
         connection.sendall(HEAD + b"X-A: " + b"a" * 70_000 + b"\r\nContent-Length: 1\r\n\r\n1")
-        assert problem(rest(connection)) == (431, "headers-too-large")
+        assert problem(read_to_end(connection)) == (431, "headers-too-large")
 
 
 def sent_until_it_breaks(connection: socket.socket, piece: bytes) -> int:
@@ -198,7 +198,7 @@ def test_chunks_that_are_hardly_a_body_are_refused(piece: bytes, monkeypatch: py
     with serving() as address, connect(address) as connection:
         with suppress(ConnectionError):  # the server may close before it has read everything
             connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + pieces)
-        assert problem(rest(connection)) == (413, "too-large")
+        assert problem(read_to_end(connection)) == (413, "too-large")
     assert parsed[0] <= most
 
 
@@ -214,10 +214,10 @@ def test_a_body_in_small_chunks_is_whole() -> None:
 @pytest.mark.parametrize("path", [b"/v1/collect", b"/refused"], ids=["read", "refused"])
 def test_trailers_are_not_kept_as_headers(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """No code reads them: as headers they take thirty times their size, and are not checked."""
-    kept = list[bytes]()
+    header_names = list[bytes]()
 
     def note(self: HttpToolsProtocol, name: bytes, value: bytes) -> None:
-        kept.append(name.lower())
+        header_names.append(name.lower())
 
     monkeypatch.setattr(HttpToolsProtocol, "on_header", note)
     with serving() as address, connect(address) as connection:
@@ -226,7 +226,7 @@ def test_trailers_are_not_kept_as_headers(path: bytes, monkeypatch: pytest.Monke
         answer = HTTPResponse(connection)
         answer.begin()
         assert answer.status in (200, 401)
-    assert set(kept) == {b"host", b"transfer-encoding"}
+    assert set(header_names) == {b"host", b"transfer-encoding"}
 
 
 def test_a_client_that_does_not_read_the_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_a_client_that_does_not_read_the_answer_is_disconnected(monkeypatch: pyt
     with serving(answer_seconds=0.3) as address, connect(address) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: pulse\r\n\r\n")
         wait(lost.is_set, "the server holds the connection")
-        assert len(rest(connection)) < LARGE
+        assert len(read_to_end(connection)) < LARGE
 
 
 @pytest.mark.parametrize("dribble", [b"", b"\r\n"])
@@ -270,7 +270,7 @@ def test_requests_that_wait_on_one_connection_are_few() -> None:
         while received.count(b"HTTP/1.1 200") < 4:
             received += connection.recv(65_536)
         connection.sendall(request * 5_000)
-        assert rest(connection).count(b"HTTP/1.1 200") < 1_000
+        assert read_to_end(connection).count(b"HTTP/1.1 200") < 1_000
 
 
 def test_a_connection_that_is_refused_again_and_again_rests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ def test_behind_a_proxy_no_connection_rests(monkeypatch: pytest.MonkeyPatch) -> 
 def test_bytes_that_are_not_http_get_a_problem_document() -> None:
     with serving() as address, connect(address) as connection:
         connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
-        assert problem(rest(connection)) == (400, "malformed")
+        assert problem(read_to_end(connection)) == (400, "malformed")
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_connections_beyond_the_limits_of_an_address_wait_in_turn(
                 connection.sendall(request)
             took = []
             for connection in opened:
-                assert status in rest(connection).partition(b"\r\n")[0]
+                assert status in read_to_end(connection).partition(b"\r\n")[0]
                 took.append(time.monotonic() - began)
         return took
 

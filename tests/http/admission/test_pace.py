@@ -12,38 +12,38 @@ def of(address: str | None) -> dict[str, object]:
     return {"client": None if address is None else (address, 1)}
 
 
-async def one(pace: Pace, address: str | None, begun: list[str]) -> None:
+async def one(pace: Pace, address: str | None, addresses: list[str]) -> None:
     await pace.begin(of(address))
-    begun.append(str(address))
+    addresses.append(str(address))
 
 
 def test_a_request_of_another_address_is_served_between_those_of_a_crowd() -> None:
     async def run() -> list[str]:
-        pace, begun = Pace(), []
-        crowd = [asyncio.create_task(one(pace, "crowd", begun)) for _ in range(100)]
-        while begun.count("crowd") < 10:
+        pace, addresses = Pace(), []
+        crowd = [asyncio.create_task(one(pace, "crowd", addresses)) for _ in range(100)]
+        while addresses.count("crowd") < 10:
             await asyncio.sleep(0)
-        begun.append("arrives")
-        await asyncio.create_task(one(pace, "neighbour", begun))
+        addresses.append("arrives")
+        await asyncio.create_task(one(pace, "neighbour", addresses))
         await asyncio.gather(*crowd)
         assert not pace._waiting, "nothing is kept of who waits for nothing"
-        return begun
+        return addresses
 
-    begun = asyncio.run(run())
-    arrived = begun.index("arrives")
-    assert begun.index("neighbour") - arrived <= 2
-    assert (begun.count("crowd"), begun.count("neighbour")) == (100, 1)
+    addresses = asyncio.run(run())
+    arrived = addresses.index("arrives")
+    assert addresses.index("neighbour") - arrived <= 2
+    assert (addresses.count("crowd"), addresses.count("neighbour")) == (100, 1)
 
 
 def test_a_cancelled_request_does_not_delay_the_next() -> None:
     async def run() -> list[str]:
-        pace, begun = Pace(), []
-        tasks = [asyncio.create_task(one(pace, "a", begun)) for _ in range(5)]
+        pace, addresses = Pace(), []
+        tasks = [asyncio.create_task(one(pace, "a", addresses)) for _ in range(5)]
         await asyncio.sleep(0)
         for task in tasks[1:4]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return begun
+        return addresses
 
     assert asyncio.run(run()) == ["a", "a"]
 
@@ -63,21 +63,21 @@ def test_one_request_at_a_time_waits_for_nothing() -> None:
 
 
 def test_every_request_of_the_app_has_its_pace() -> None:
-    begun: list[str] = []
+    addresses: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        begun.append(scope["client"][0])
+        addresses.append(scope["client"][0])
 
     async def run() -> None:
         envelope = Envelope(app, 100, log=False)
 
-        def asked(address: str) -> asyncio.Task[None]:
+        def request_from(address: str) -> asyncio.Task[None]:
             scope = {"type": "http", "method": "GET", "headers": [], "client": (address, 1)}
             return asyncio.create_task(envelope(scope, None, None))
 
-        tasks = [*(asked("crowd") for _ in range(50)), asked("neighbour")]
+        tasks = [*(request_from("crowd") for _ in range(50)), request_from("neighbour")]
         await asyncio.gather(*tasks)
 
     asyncio.run(run())
-    assert begun.index("neighbour") <= 2
-    assert len(begun) == 51
+    assert addresses.index("neighbour") <= 2
+    assert len(addresses) == 51

@@ -116,14 +116,14 @@ class Door:
 
 @contextmanager
 def doors(count: int) -> Iterator[list[Door]]:
-    with with_settings(API__RATE_LOOK_SECONDS=20), ExitStack() as left:
-        found = [Door() for _ in range(count)]
-        for door in found:
-            left.callback(door.shares.leave)
-            door.tenant = found[0].tenant
-        for door in (*found, *found):
+    with with_settings(API__RATE_LOOK_SECONDS=20), ExitStack() as stack:
+        all_doors = [Door() for _ in range(count)]
+        for door in all_doors:
+            stack.callback(door.shares.leave)
+            door.tenant = all_doors[0].tenant
+        for door in (*all_doors, *all_doors):
             door.shares.update_shares()
-        yield found
+        yield all_doors
 
 
 def test_busy_processes_share_a_rate_and_a_single_one_gets_all_of_it(stack: Settings) -> None:
@@ -227,8 +227,8 @@ def first(stack: Settings) -> Iterator[str]:
 def second(stack: Settings) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """An API process of its own, with its address."""
     variables = {"RATE_LOOK_SECONDS": LOOK_S, "ACCESS_LOG": False}
-    with service_process("pulse_api.http.server", "API", **variables) as made:
-        yield made
+    with service_process("pulse_api.http.server", "API", **variables) as api:
+        yield api
 
 
 def test_two_processes_hold_a_rate_together_and_one_that_is_killed_leaves_its_part(

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.long
 A, B, C = (uuid.UUID(int=number) for number in range(3))
 
 
-def turns(**given: Any) -> Turns:
+def turns(**overrides: Any) -> Turns:
     limits = {"running": 2, "running_of_one": 1, "waiting_of_one": 4, "seconds": 20.0}
-    return Turns("previews", **limits | given)
+    return Turns("previews", **limits | overrides)
 
 
 class Work:
@@ -109,7 +109,7 @@ def test_requests_that_time_out_or_are_cancelled_do_not_block_others() -> None:
 
 def test_a_tenant_has_its_part_of_a_round_however_many_requests_it_has() -> None:
     async def ask() -> None:
-        here, order = Rounds(), list[uuid.UUID]()
+        shared_rounds, order = Rounds(), list[uuid.UUID]()
 
         def work(whom: uuid.UUID, seconds: float) -> Callable[[], None]:
             def spend() -> None:
@@ -121,7 +121,7 @@ def test_a_tenant_has_its_part_of_a_round_however_many_requests_it_has() -> None
             return spend
 
         async def run(whom: uuid.UUID, seconds: float) -> None:
-            await here.run(whom, work(whom, seconds))
+            await shared_rounds.run(whom, work(whom, seconds))
 
         flood = [asyncio.create_task(run(A, rounds.ROUND_S)) for _ in range(30)]
         await asyncio.sleep(0)
@@ -136,7 +136,9 @@ def test_a_tenant_has_its_part_of_a_round_however_many_requests_it_has() -> None
         await asyncio.gather(*flood, return_exceptions=True)
         assert order.count(A) == 35
         await settle()
-        assert (here._parts, here._going_on) == ({}, False), "nothing goes on when nothing is left"
+        assert (shared_rounds._parts, shared_rounds._going_on) == ({}, False), (
+            "nothing goes on when nothing is left"
+        )
 
     asyncio.run(ask())
 
@@ -192,36 +194,36 @@ def test_long_requests_and_those_after_expensive_ones_run_in_a_worker(
     monkeypatch.setattr(rounds, "DEAR_S", 0.0)
 
     async def ask() -> None:
-        here = Running()
+        running = Running()
         try:
-            assert not here.short(A, SHORT_BYTES + 1)
-            assert await here.in_worker(A, os.getpid) != os.getpid()
-            assert await here.in_worker(A, os.getpriority, os.PRIO_PROCESS, 0) == NICENESS
-            assert here.short(A, SHORT_BYTES)
-            assert await here.in_loop(A, os.getpid) == os.getpid()
-            assert not here.short(A, 100), "the one before was dear"
-            assert here.short(B, 100)
-            here._rounds._dear_until[A] = time.monotonic() - 1
-            assert here.short(A, 100)
+            assert not running.short(A, SHORT_BYTES + 1)
+            assert await running.in_worker(A, os.getpid) != os.getpid()
+            assert await running.in_worker(A, os.getpriority, os.PRIO_PROCESS, 0) == NICENESS
+            assert running.short(A, SHORT_BYTES)
+            assert await running.in_loop(A, os.getpid) == os.getpid()
+            assert not running.short(A, 100), "the one before was dear"
+            assert running.short(B, 100)
+            running._rounds._dear_until[A] = time.monotonic() - 1
+            assert running.short(A, 100)
         finally:
-            here.stop()
+            running.stop()
 
     asyncio.run(ask())
 
 
 def test_a_tenant_has_one_large_request_at_a_time_and_a_neighbour_does_not_wait_for_it() -> None:
     async def ask() -> None:
-        here, ended = Running(), []
+        running, ended = Running(), []
 
         async def one(whom: UUID, name: str, seconds: float) -> None:
-            await here.in_worker(whom, time.sleep, seconds)
+            await running.in_worker(whom, time.sleep, seconds)
             ended.append(name)
 
         try:
-            here.start()
+            running.start()
             await asyncio.gather(one(A, "a1", 0.5), one(A, "a2", 0.5), one(B, "b1", 0.0))
         finally:
-            here.stop()
+            running.stop()
         assert ended == ["b1", "a1", "a2"]
 
     asyncio.run(ask())
