@@ -402,9 +402,11 @@ DAY_AHEAD = RECEIVED + timedelta(days=1)
 
 def _verdict(timestamp: str, limits: EventLimits) -> Rejected | None:
     """That of an event, which is the same alone and beside others, whatever these are."""
-    others = [envelope(event_id=at, timestamp=at) for at in ("2013-01-01T00:00:00Z", "3000-01-01T00:00:00Z")]
+    other_payloads = [
+        envelope(event_id=at, timestamp=at) for at in ("2013-01-01T00:00:00Z", "3000-01-01T00:00:00Z")
+    ]
     verdicts = []
-    for payloads in ([envelope(timestamp=timestamp)], [*others, envelope(timestamp=timestamp)]):
+    for payloads in ([envelope(timestamp=timestamp)], [*other_payloads, envelope(timestamp=timestamp)]):
         letters = conformer(limits=limits).chunk(messages(payloads)).dead_letters
         verdicts.append(next((letter.rejected for letter in letters if letter.event_id == "e"), None))
     assert verdicts[0] == verdicts[1]

@@ -144,9 +144,9 @@ def test_the_command_asks_for_confirmation_and_names_the_lost_offsets(owner: Own
     assert "Nothing is lost" in runner.invoke(app, words).output
     owner.send(event("a"), event("b"))
     remove_before(owner, 1)
-    looked = runner.invoke(app, [*words, "--dry-run"])
-    assert looked.exit_code == 0
-    assert "retention removed the offsets 0 to 1" in looked.output
+    preview = runner.invoke(app, [*words, "--dry-run"])
+    assert preview.exit_code == 0
+    assert "retention removed the offsets 0 to 1" in preview.output
     assert runner.invoke(app, words).exit_code == 2
     assert log(owner) == []
     assert runner.invoke(app, [*words, "--yes"]).exit_code == 0
@@ -160,11 +160,11 @@ def test_a_batch_that_settles_after_the_search_is_not_undone(owner: Owner) -> No
     running = start_attempt(plan_batch([owner]), PULSE_FAIL_POINT="stop:after.land")
     running.stopped()
     recreate(owner)
-    seen = data_loss.find_losses(owner.tenant)
+    losses = data_loss.find_losses(owner.tenant)
     running.goes_on()
     assert ids(owner) == ["a", "b"]
     with pytest.raises(Conflict, match="meanwhile"):
-        data_loss.accept(owner.tenant, seen)
+        data_loss.accept(owner.tenant, losses)
     assert log(owner) == []
     accept(owner)
     owner.send(event("a"), event("c"))

@@ -78,11 +78,11 @@ def zones(
 ) -> Iterator[list[Zone]]:
     """Three tenants, or as many as a test says, with events of two days, which are due at once."""
     with with_settings(CURATED__QUIET_SECONDS=0):
-        made = [make_zone(spark_session, tmp_path_factory.mktemp("rollups")) for _ in range(request.param)]
-        for zone in made:
+        zones = [make_zone(spark_session, tmp_path_factory.mktemp("rollups")) for _ in range(request.param)]
+        for zone in zones:
             zone.owner.send(*[visit(f"{day}T10:00:00", kind="a", who="ann") for day in (EARLIER, DAY)])
-        ingest(*(zone.owner for zone in made))
-        yield made
+        ingest(*(zone.owner for zone in zones))
+        yield zones
 
 
 def test_repeated_failures_double_the_wait_and_raise_an_alert(owner: Owner) -> None:
@@ -96,8 +96,8 @@ def test_repeated_failures_double_the_wait_and_raise_an_alert(owner: Owner) -> N
         assert (standing.work, standing.count, standing.backing_off) == (work, len(waits), True)
     assert waits == [60, 120, 200, 200]
     (alert,) = alerts(owner)
-    whose = f"tenant {owner.tenant.slug}, dataset orders, {DAY}"
-    assert alert.summary == f"curate of {whose} failed 4 times in a row: ValueError: ab?"
+    place = f"tenant {owner.tenant.slug}, dataset orders, {DAY}"
+    assert alert.summary == f"curate of {place} failed 4 times in a row: ValueError: ab?"
     assert alert.severity == "error"
     failed_work.note([Failed.by(replace(work, dataset_id=uuid.uuid4()), ValueError())], first_s=0, most_s=0)
     assert len(failed(owner)) == 1, "of a dataset that was deleted meanwhile"
@@ -169,7 +169,7 @@ def test_a_tenant_whose_rows_end_spark_is_computed_alone_and_last(
     zones: list[Zone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A day whose rows end Spark: what was asked with it is suspected, and computed by the next run."""
-    culprit, *others = zones
+    culprit, *neighbours = zones
     ask = compute._ask
 
     def ask_or_end(session: SparkSession, rollup: Any, parts: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_tenant_whose_rows_end_spark_is_computed_alone_and_last(
             curate(session, due())
         for zone in zones:
             time_is_over(zone.owner)
-    for zone in others:
+    for zone in neighbours:
         assert zone.served("daily").keys() == zone.served("behaviour").keys() == {EARLIER, DAY}
         assert failed(zone.owner) == []
     assert {failure.work.day for failure in failed(culprit.owner)} == {EARLIER, DAY}
@@ -254,8 +254,8 @@ def test_a_damaged_table_costs_no_neighbour_its_upkeep(stack: object) -> None:
                 upkeep = defs().resolve_job_def("upkeep")
                 upkeep.execute_in_process(run_config={"ops": only}, instance=instance, raise_on_error=False)
                 (run_failed,) = failed_runs(instance, [])
-            whose = f"of tenant {harmed.tenant.slug}, dataset orders, day {DAY}: "
-            assert whose in run_failed.summary, "before the cause, which may be a page"
+            place = f"of tenant {harmed.tenant.slug}, dataset orders, day {DAY}: "
+            assert place in run_failed.summary, "before the cause, which may be a page"
         assert do()[harmed.tenant.slug, "merge"] == "done"
     assert failed(harmed) == []
 

@@ -42,9 +42,9 @@ def test_events_wait_from_when_they_came_even_while_a_batch_is_open(owner: Owner
             cursor = last and last.cursor()
             result = ingest_lag(dg.build_sensor_context(instance=instance, cursor=cursor))
         assert isinstance(result, dg.SensorResult)
-        left = LagCursor.of(result.cursor, time.time())
-        assert left.evaluated_at == pytest.approx(time.time(), abs=10)
-        return left.waiting.get(owner.tenant.tenant_id)
+        next_cursor = LagCursor.of(result.cursor, time.time())
+        assert next_cursor.evaluated_at == pytest.approx(time.time(), abs=10)
+        return next_cursor.waiting.get(owner.tenant.tenant_id)
 
     with with_settings(INGEST__FLUSH_SECONDS=10_000):
         owner.send(event("a"))
@@ -66,15 +66,15 @@ def test_the_cursor_of_lag_is_read_again_and_never_lies_in_the_future() -> None:
 
 def test_two_planners_cannot_take_the_same_offsets(owner: Owner) -> None:
     owner.send(event("a"))
-    seen = planning.ingest_status()
-    backlogs = [b for b in seen.backlogs if b.tenant_id == owner.tenant.tenant_id]
+    status = planning.ingest_status()
+    backlogs = [b for b in status.backlogs if b.tenant_id == owner.tenant.tenant_id]
     ranges = choose_ranges(backlogs, 10)
     owner.send(event("b"))
-    assert planning.plan_batch(ranges, seen) is not None
+    assert planning.plan_batch(ranges, status) is not None
     longer = planning.ingest_status()
     assert not [b for b in longer.backlogs if b.tenant_id == owner.tenant.tenant_id]
     late = [type(r)(r.tenant_id, r.partition, r.start, r.end + 1) for r in ranges]
-    assert planning.plan_batch(late, seen) is None
+    assert planning.plan_batch(late, status) is None
 
 
 def test_retention_that_overtook_the_position_is_an_alarm_and_stops_that_tenant_only(
@@ -132,14 +132,14 @@ def test_a_tenant_whose_ledger_is_ahead_is_an_alarm_and_the_others_are_planned(
     ingest(ahead)
     for sender in (ahead, other):
         sender.send(event("b"))
-    seen = planning.ingest_status()
-    both = [b for b in seen.backlogs if b.tenant_id in (ahead.tenant.tenant_id, other.tenant.tenant_id)]
+    status = planning.ingest_status()
+    both = [b for b in status.backlogs if b.tenant_id in (ahead.tenant.tenant_id, other.tenant.tenant_id)]
     with superuser() as connection:
         rewind = "UPDATE ingest_positions SET settled_offset = 0, planned_offset = 0 WHERE tenant_id = %s"
         connection.execute(rewind, [ahead.tenant.tenant_id])
     stale = [replace(r, start=0) for b in both for r in b.ranges if b.tenant_id == ahead.tenant.tenant_id]
     fresh = [r for b in both for r in b.ranges if b.tenant_id == other.tenant.tenant_id]
-    batch = planning.plan_batch([*stale, *fresh], seen)
+    batch = planning.plan_batch([*stale, *fresh], status)
     assert batch is not None
     assert attempts.waiting_in(batch) == {other.tenant.slug: 1}
     assert alarms_of(ahead) == ["the ledger has a range at 0, and the position is 0"]
@@ -150,11 +150,11 @@ def test_a_batch_is_planned_without_a_tenant_whose_position_moved(new_owner: Cal
     moved, other = new_owner(), new_owner()
     for sender in (moved, other):
         sender.send(event("a"))
-    seen = planning.ingest_status()
-    ranges = [r for b in seen.backlogs for r in b.ranges]
+    status = planning.ingest_status()
+    ranges = [r for b in status.backlogs for r in b.ranges]
     mine = [r for r in ranges if r.tenant_id in (moved.tenant.tenant_id, other.tenant.tenant_id)]
-    first = planning.plan_batch([r for r in mine if r.tenant_id == moved.tenant.tenant_id], seen)
-    second = planning.plan_batch(mine, seen)
+    first = planning.plan_batch([r for r in mine if r.tenant_id == moved.tenant.tenant_id], status)
+    second = planning.plan_batch(mine, status)
     assert first is not None
     assert second is not None
     assert attempts.waiting_in(first) == {moved.tenant.slug: 1}

@@ -95,7 +95,7 @@ def hold(owner: Owner, batch: str, count: int, maximum: int) -> int:
         return intake.hold(connection, owner.tenant.tenant_id, batch, requested, maximum)[month].others
 
 
-def held(owner: Owner) -> list[tuple[str, int]]:
+def holds(owner: Owner) -> list[tuple[str, int]]:
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
         return connection.execute("SELECT batch_id, records FROM intake_holds").fetchall()
 
@@ -283,12 +283,12 @@ def test_a_run_that_dies_with_places_leaves_them_to_its_batch(owner: Owner) -> N
     batch = plan_batch([owner])
     dying = start_attempt(batch, PULSE_FAIL_POINT="settle.before_commit")
     dying.killed()
-    assert held(owner) == [(batch, 3)]
+    assert holds(owner) == [(batch, 3)]
     assert not reserve(owner, "z", 3), "nobody takes them meanwhile"
     attempts.next_attempt(batch, 1, "it died")
     limit(owner, 4)
     run_batch(batch, 2)
-    assert (landed(owner), aside(owner), held(owner)) == ("abcd", ["e"], [])
+    assert (landed(owner), aside(owner), holds(owner)) == ("abcd", ["e"], [])
     assert balanced(owner) == (4, 0, 1)
     assert used(owner) == 4
 
@@ -302,7 +302,7 @@ def test_a_gate_of_a_former_attempt_takes_no_places(owner: Owner) -> None:
         attempts.next_attempt(batch, 1, "it does not answer")
         (failure,) = dedup.gate(drained).failures
     assert "newer attempt" in failure.error
-    assert held(owner) == []
+    assert holds(owner) == []
 
 
 def test_places_of_a_batch_that_lost_its_events_are_given_back(owner: Owner) -> None:

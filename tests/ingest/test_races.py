@@ -39,12 +39,12 @@ WHERE NOT l.granted AND a.datname = current_database()
 
 def beside(pool: ThreadPoolExecutor, work: Callable[[], Any]) -> Future[Any]:
     """Begin work that must wait for a lock which its starter holds; returns when it does."""
-    begun = pool.submit(work)
+    future = pool.submit(work)
     with superuser() as connection:
         while connection.execute(WAITING).fetchone() == (0,):
-            assert not begun.done(), f"it waited for nobody: {begun.result()}"
+            assert not future.done(), f"it waited for nobody: {future.result()}"
             time.sleep(0.01)
-    return begun
+    return future
 
 
 @pytest.fixture
@@ -97,16 +97,16 @@ def test_a_dataset_that_is_deleted_while_it_is_erased_from(
     """Neither ends the other by a deadlock, and there is no receipt: the table's past is still there."""
     account = accounting.forget
     with ThreadPoolExecutor(1) as pool:
-        begun: list[Future[Any]] = []
+        futures: list[Future[Any]] = []
 
         def forget(*arguments: Any) -> int:
-            begun.append(beside(pool, lambda: registry.delete_dataset(letters.tenant, "orders")))
+            futures.append(beside(pool, lambda: registry.delete_dataset(letters.tenant, "orders")))
             return account(*arguments)
 
         monkeypatch.setattr(accounting, "forget", forget)
         with pytest.raises(Terminal, match="deleted while events were erased from it") as caught:
             erasure.erase(letters.tenant, "orders", "event_id=a")
-        location = begun[0].result().metadata_location
+        location = futures[0].result().metadata_location
     assert location in str(caught.value)
     assert balanced(letters) == (1, 0, 3)
     registry.create_dataset(letters.tenant, "orders", f"pulse://{letters.tenant.slug}/orders/2")
@@ -193,7 +193,7 @@ def test_a_day_whose_snapshot_is_removed_while_it_is_computed_is_pinned_again(
     """By an erasure, here; a team's rollup must not keep the error that Spark has no snapshot."""
     zone.write("by_kind", "SELECT kind, count(*) AS n FROM events GROUP BY kind")
     zone.owner.send(
-        *(visit("2026-11-18T09:00:00", who=who, kind="view") for who in ("ann", "bob")),
+        *(visit("2026-11-18T09:00:00", who=name, kind="view") for name in ("ann", "bob")),
         visit("2026-11-19T09:00:00", who="bob", kind="buy"),
     )
     ingest(zone.owner)
