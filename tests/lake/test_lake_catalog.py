@@ -128,8 +128,8 @@ def headers_of_nobody(guests: tuple[Guest, Guest], stack: Settings) -> Iterator[
     yield "another tenant's name", f"Bearer {good.replace(tenant.tenant_id.hex, theirs.tenant.tenant_id.hex)}"
     yield "nobody's name", f"Bearer {good.replace(tenant.tenant_id.hex, uuid.uuid4().hex)}"
     yield "an operator's key", f"Bearer {keys.issue_operator_key('lake').text}"
-    for kind, made in (("revoked", soon), ("expired", past)):
-        issued = keys.issue_key(tenant, kind, LAKE, made)
+    for kind, expiry in (("revoked", soon), ("expired", past)):
+        issued = keys.issue_key(tenant, kind, LAKE, expiry)
         if kind == "revoked":
             keys.revoke_key(tenant, issued.stored.key_id)
         yield kind, f"Bearer {issued.text}"
@@ -155,8 +155,8 @@ def test_a_client_without_a_valid_key_learns_nothing(
     answers = set()
     for name, header in of_nobody:
         with catalog.client() as client:
-            given = {} if header is None else {"Authorization": header}
-            answer = client.request(method, path, headers=given, json={} if method == "POST" else None)
+            headers = {} if header is None else {"Authorization": header}
+            answer = client.request(method, path, headers=headers, json={} if method == "POST" else None)
         assert answer.status_code == 401, name
         answers.add(answer.content)
     assert len(answers) == 1, "an answer tells keys apart"
@@ -197,27 +197,27 @@ FORMS: dict[str, Callable[[str], tuple[dict[str, str], dict[str, str]]]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_token_is_as_good_as_its_key_and_ends_with_it(catalog: Api, guest: Guest, form: str) -> None:
     issued = keys.issue_key(guest.tenant, "for tokens", READ)
-    given, headers = FORMS[form](issued.text)
+    fields, headers = FORMS[form](issued.text)
     with catalog.client() as client:
-        body = given | {"grant_type": "client_credentials"}
+        body = fields | {"grant_type": "client_credentials"}
         answer = client.post("/v1/oauth/tokens", data=body, headers=headers)
         assert answer.status_code == 200, answer.text
         assert answer.headers["cache-control"] == "no-store"
-        made = answer.json()
-        assert made["token_type"] == "bearer"
-        assert made.get("scope") == given.get("scope")
-        assert 0 < made["expires_in"] <= 3600
+        token = answer.json()
+        assert token["token_type"] == "bearer"
+        assert token.get("scope") == fields.get("scope")
+        assert 0 < token["expires_in"] <= 3600
         assert issued.text not in answer.text
-        bearer = {"Authorization": f"Bearer {made['access_token']}"}
+        bearer = {"Authorization": f"Bearer {token['access_token']}"}
         assert client.get(ORDERS, headers=bearer).status_code == 200
         exchanged = {
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-            "subject_token": made["access_token"],
+            "subject_token": token["access_token"],
             "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
         }
         again = client.post("/v1/oauth/tokens", data=exchanged, headers=bearer).json()["access_token"]
         keys.revoke_key(guest.tenant, issued.stored.key_id)
-        for candidate in (made["access_token"], again):
+        for candidate in (token["access_token"], again):
             header = {"Authorization": f"Bearer {candidate}"}
             # Postgres announces it: what is kept would be kept for half a minute.
             wait(lambda h=header: client.get(ORDERS, headers=h).status_code == 401, "it outlived its key", 5)
@@ -398,8 +398,8 @@ def way_in(catalog: Api, guests: tuple[Guest, Guest]) -> Callable[[str], dict[st
     key = guests[0].key.text
     form = {"grant_type": "client_credentials", "client_secret": key}
     with catalog.client() as client:
-        made = client.post("/v1/oauth/tokens", data=form).json()["access_token"]
-    return lambda kind: {"Authorization": KINDS[kind](key, made)}
+        token = client.post("/v1/oauth/tokens", data=form).json()["access_token"]
+    return lambda kind: {"Authorization": KINDS[kind](key, token)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

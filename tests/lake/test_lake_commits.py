@@ -36,9 +36,9 @@ def named(*names: str) -> list[dict[str, Any]]:
     return [{"namespace": ["own"], "name": name} for name in names]
 
 
-def change(name: str, *requirements: Any, **given: str) -> dict[str, Any]:
+def change(name: str, *requirements: Any, **values: str) -> dict[str, Any]:
     identifier = named(name)[0]
-    return {"identifier": identifier, "requirements": list(requirements), "updates": [properties(**given)]}
+    return {"identifier": identifier, "requirements": list(requirements), "updates": [properties(**values)]}
 
 
 def test_a_transaction_changes_all_of_its_tables_or_none(lake: Lake) -> None:
@@ -185,11 +185,11 @@ def test_statistics_removed_with_their_snapshot_may_be_removed_again(lake: Lake)
 def test_a_type_that_an_earlier_partition_cannot_take_is_refused(lake: Lake, part: str) -> None:
     """Iceberg's Java library could not read the table: one that is replaced keeps the ids of its columns."""
     field = {"source-id": 1, "transform": "bucket[4]"}
-    given = {
+    partitions = {
         "partition-spec": {"spec-id": 0, "fields": [field | {"field-id": 1000, "name": "id_bucket"}]},
         "write-order": {"order-id": 1, "fields": [field | {"direction": "asc", "null-order": "nulls-first"}]},
     }
-    table = lake.make(**{part: given[part]})
+    table = lake.make(**{part: partitions[part]})
     later = lake.commit(
         table.name,
         {"action": "add-spec", "spec": {"spec-id": 1, "fields": []}},
@@ -254,13 +254,13 @@ def test_a_partition_field_with_the_name_of_a_column_is_refused(lake: Lake) -> N
 def test_a_staged_table_s_folder_is_empty_at_every_location(lake: Lake) -> None:
     """As Trino asks for one: below the location of the namespace, which it has to have."""
     below = lake.client.get(OWN).json()["properties"]["location"]
-    given = {
+    body = {
         "name": "staged",
         "schema": SCHEMA,
         "stage-create": True,
         "location": f"{below}/staged-{uuid.uuid4()}",
     }
-    location = lake.client.post(f"{OWN}/tables", json=given).json()["metadata"]["location"]
+    location = lake.client.post(f"{OWN}/tables", json=body).json()["metadata"]["location"]
     assert location.rpartition("/")[0] == below
     assert list(object_store.listed(location)) == []
     namespace = {"namespace": ["elsewhere"], "properties": {"location": "s3://elsewhere/x"}}

@@ -32,8 +32,8 @@ def column(
 
 
 def schema(*columns: dict[str, Any], number: int = 0, identifiers: Sequence[int] = ()) -> dict[str, Any]:
-    made = {"type": "struct", "schema-id": number, "fields": list(columns)}
-    return made | ({"identifier-field-ids": list(identifiers)} if identifiers else {})
+    struct = {"type": "struct", "schema-id": number, "fields": list(columns)}
+    return struct | ({"identifier-field-ids": list(identifiers)} if identifiers else {})
 
 
 RING = schema(
@@ -48,12 +48,12 @@ ENTRIES = schema(
     {"id": 1, "name": "a", "type": {"type": "map", "key-id": 2, "key": "int", "value-id": 2, "value": "int"}}
 )
 DOCUMENTS: dict[str, tuple[type[msgspec.Struct], Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    "table": (outline.TABLE, lambda made: table() | {"schemas": [made]}),
-    "table of version 1": (outline.TABLE, lambda made: table() | {"schema": made}),
-    "new table": (outline.NEW_TABLE, lambda made: {"schema": made}),
-    "commit": (outline.COMMIT, lambda made: {"updates": [{"action": "add-schema", "schema": made}]}),
-    "new view": (outline.NEW_VIEW, lambda made: {"schema": made, "view-version": VIEW}),
-    "view": (outline.VIEW, lambda made: {"schemas": [made], "versions": [VIEW], "version-log": []}),
+    "table": (outline.TABLE, lambda struct: table() | {"schemas": [struct]}),
+    "table of version 1": (outline.TABLE, lambda struct: table() | {"schema": struct}),
+    "new table": (outline.NEW_TABLE, lambda struct: {"schema": struct}),
+    "commit": (outline.COMMIT, lambda struct: {"updates": [{"action": "add-schema", "schema": struct}]}),
+    "new view": (outline.NEW_VIEW, lambda struct: {"schema": struct, "view-version": VIEW}),
+    "view": (outline.VIEW, lambda struct: {"schemas": [struct], "versions": [VIEW], "version-log": []}),
 }
 
 
@@ -85,8 +85,8 @@ def test_a_long_name_is_not_repeated_for_each_column_within() -> None:
 def with_parents(parents: dict[int, int | None]) -> TableMetadata:
     """A table whose snapshots have these parents; the last one is current."""
     document = table(len(parents))
-    for made, (number, parent) in zip(document["snapshots"], parents.items(), strict=True):
-        made |= {"snapshot-id": number, "parent-snapshot-id": parent}
+    for snapshot, (number, parent) in zip(document["snapshots"], parents.items(), strict=True):
+        snapshot |= {"snapshot-id": number, "parent-snapshot-id": parent}
     document |= {"current-snapshot-id": number, "snapshot-log": []}
     document["refs"]["main"]["snapshot-id"] = number
     return parsing.table(document)
@@ -114,8 +114,10 @@ def partitioned(fields: int, schemas: int = 1, members: int = 0) -> TableMetadat
         for n in range(fields)
     ]
     inner = [column(2 + number) for number in range(members)]
-    made = [schema(column(1, *inner, kind="uuid"), number=number) for number in range(schemas)]
-    return parsing.table(table() | {"schemas": made, "partition-specs": [{"spec-id": 0, "fields": of_spec}]})
+    structs = [schema(column(1, *inner, kind="uuid"), number=number) for number in range(schemas)]
+    return parsing.table(
+        table() | {"schemas": structs, "partition-specs": [{"spec-id": 0, "fields": of_spec}]}
+    )
 
 
 def test_schemas_are_not_read_for_each_partition_field() -> None:
@@ -221,8 +223,8 @@ def test_an_added_schema_is_not_compared_with_every_column_there_is(kind: str) -
 
     def cost(size: int) -> int:
         part = {"schema": "schemas", "spec": "partition-specs", "sort-order": "sort-orders"}[kind]
-        made = {part: [*table().get(part, []), *(of(number, 20) for number in range(1, size))]}
-        current = parsing.table(table() | made)
+        enlarged = {part: [*table().get(part, []), *(of(number, 20) for number in range(1, size))]}
+        current = parsing.table(table() | enlarged)
         added = [{"action": f"add-{kind}", kind: of(500 + number, 20)} for number in range(size // 2)]
         ids = TableIds(current)
         return count_calls(
@@ -260,9 +262,9 @@ def test_an_added_version_of_a_view_is_not_compared_with_every_other() -> None:
 def test_many_updates_are_left_to_another_process() -> None:
     """Each copies the metadata: 4,000, of 240 kB together, took half a second of all threads."""
     update = {"action": "set-properties", "updates": {"a": "b"}}
-    few = parsing.SMALL // updates.UPDATE_BYTES
+    limit = parsing.SMALL // updates.UPDATE_BYTES
     with parsing.only_small():
-        assert len(updates.parsed({"updates": [update] * few})[1]) == few
+        assert len(updates.parsed({"updates": [update] * limit})[1]) == limit
         with pytest.raises(parsing.Large):
-            updates.parsed({"updates": [update] * (few + 1)})
-    assert len(updates.parsed({"updates": [update] * (few + 1)})[1]) == few + 1
+            updates.parsed({"updates": [update] * (limit + 1)})
+    assert len(updates.parsed({"updates": [update] * (limit + 1)})[1]) == limit + 1

@@ -47,8 +47,8 @@ ENGINES: tuple[Read, ...] = (by_pyiceberg, by_duckdb, by_spark)
 
 @pytest.mark.parametrize("read", ENGINES)
 def test_an_engine_reads_its_tenant_s_rows(catalog: Api, guests: tuple[Guest, Guest], read: Read) -> None:
-    for who, guest in zip(("mine", "theirs"), guests, strict=True):
-        assert read(catalog, guest, "events.orders", None) == [row.format(who) for row in ROWS]
+    for owner_name, guest in zip(("mine", "theirs"), guests, strict=True):
+        assert read(catalog, guest, "events.orders", None) == [row.format(owner_name) for row in ROWS]
 
 
 @pytest.mark.parametrize("read", ENGINES)
@@ -133,16 +133,16 @@ def test_a_person_connects_an_engine_with_one_command(catalog: Api, guest: Guest
     assert key
     (issued,) = [entry for entry in keys.list_keys(guest.tenant) if entry.key_id == key[1].split("_")[2]]
     assert issued.scopes == {KeyScope.LAKE_READ, KeyScope.LAKE_WRITE}
-    given = ["lake", "connect", guest.tenant.slug, "--engine", "duckdb", "--key", guest.key.text]
+    arguments = ["lake", "connect", guest.tenant.slug, "--engine", "duckdb", "--key", guest.key.text]
     before = len(keys.list_keys(guest.tenant))
-    assert guest.key.text in CliRunner().invoke(cli.app, given).stdout
-    done = CliRunner().invoke(cli.app, [*given, "--write"])
+    assert guest.key.text in CliRunner().invoke(cli.app, arguments).stdout
+    done = CliRunner().invoke(cli.app, [*arguments, "--write"])
     assert done.exit_code == 2
     assert "Leave out --key" in done.stderr
     assert len(keys.list_keys(guest.tenant)) == before
     blind = keys.issue_key(guest.tenant, "shop", [KeyScope.COLLECT, KeyScope.READ]).text
     for text, fault in ((blind, "lacks the scope lake:read"), (blind[:-1], "not one of"), ("", "not one of")):
-        done = CliRunner().invoke(cli.app, [*given[:-1], text])
+        done = CliRunner().invoke(cli.app, [*arguments[:-1], text])
         assert (done.exit_code, done.stdout) == (2, "")
         assert fault in done.stderr
         assert "Leave out --key" in done.stderr

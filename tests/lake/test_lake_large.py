@@ -18,23 +18,23 @@ def refuse(*_: object) -> None:
     raise AssertionError("it was parsed in the process that serves")
 
 
-def enlarge(lake: Lake, made: Made) -> Made:
+def enlarge(lake: Lake, table: Made) -> Made:
     """The table, registered with metadata that is more than small."""
-    at = made.at.replace("/00000-", "/00001-")
-    document = made.answer["metadata"] | {"properties": {"mark": MARK}}
+    at = table.at.replace("/00000-", "/00001-")
+    document = table.answer["metadata"] | {"properties": {"mark": MARK}}
     with object_store.file_system().open_output_stream(object_store.key(at)) as sink:
         sink.write(orjson.dumps(document))
-    body = {"name": made.name, "metadata-location": at, "overwrite": True}
+    body = {"name": table.name, "metadata-location": at, "overwrite": True}
     answer = lake.client.post(f"{OWN}/register", json=body)
     assert answer.status_code == 200, answer.text
-    return Made(made.name, answer.json())
+    return Made(table.name, answer.json())
 
 
 @pytest.fixture
 def large(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Made:
-    made = own_lake.make()
+    table = own_lake.make()
     monkeypatch.setattr(parsing, "table", refuse)
-    return enlarge(own_lake, made)
+    return enlarge(own_lake, table)
 
 
 def test_a_large_table_is_parsed_in_another_process(own_lake: Lake, large: Made) -> None:
@@ -53,10 +53,10 @@ def test_a_large_table_is_parsed_in_another_process(own_lake: Lake, large: Made)
 def test_a_large_request_is_parsed_in_another_process(
     own_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = own_lake.make()
+    table = own_lake.make()
     monkeypatch.setattr(parsing, "table", refuse)
-    assert own_lake.commit(made.name, properties(mark=MARK)).status_code == 200
-    assert own_lake.load(made.name)["metadata"]["properties"]["mark"] == MARK
+    assert own_lake.commit(table.name, properties(mark=MARK)).status_code == 200
+    assert own_lake.load(table.name)["metadata"]["properties"]["mark"] == MARK
 
 
 def test_a_transaction_is_weighed_as_a_whole(own_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +96,12 @@ def test_columns_that_contain_each_other_are_refused(own_lake: Lake) -> None:
             column(2, "d", column(1, "e", column(4, "f"))),
         ],
     }
-    made, added = own_lake.make(), [{"action": "add-schema", "schema": ring}]
+    table, added = own_lake.make(), [{"action": "add-schema", "schema": ring}]
     view = {"name": "view_of_a_ring", "schema": SCHEMA | {"schema-id": 0}, "view-version": VIEW}
     assert own_lake.client.post(f"{OWN}/views", json=view | {"properties": {}}).status_code == 200
     for path, body in (
         ("tables", {"name": "ring", "schema": ring}),
-        (f"tables/{made.name}", {"updates": added, "requirements": []}),
+        (f"tables/{table.name}", {"updates": added, "requirements": []}),
         ("views", view | {"name": "ring", "schema": ring, "properties": {}}),
         ("views/view_of_a_ring", {"updates": added, "requirements": []}),
     ):

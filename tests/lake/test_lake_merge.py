@@ -209,7 +209,7 @@ def test_a_merge_that_is_killed_is_done_or_not(own_engine: RestCatalog, writer: 
 def test_a_table_that_cannot_be_merged_is_skipped_with_a_reason(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
-    made = {
+    tables = {
         "delete files": make(own_engine),
         "sort order": make(own_engine),
         "format version 1": make(own_engine, **{"format-version": "1"}),
@@ -219,17 +219,17 @@ def test_a_table_that_cannot_be_merged_is_skipped_with_a_reason(
         "file twice": make(own_engine, 0),
         "earlier partition spec": make(own_engine),
     }
-    forger = Forger(loaded(own_engine, made["delete files"]))
-    live = loaded(own_engine, made["delete files"]).current_snapshot()
+    forger = Forger(loaded(own_engine, tables["delete files"]))
+    live = loaded(own_engine, tables["delete files"]).current_snapshot()
     assert live
     listing = forger.manifest_list(
-        *live.manifests(made["delete files"].io),
-        forger.manifest(f"{made['delete files'].location()}/data/x.parquet", deletes=True),
+        *live.manifests(tables["delete files"].io),
+        forger.manifest(f"{tables['delete files'].location()}/data/x.parquet", deletes=True),
     )
-    assert own_lake.commit(made["delete files"].name()[-1], *forger.updates(listing)).status_code == 200
-    with made["sort order"].update_sort_order() as sort:
+    assert own_lake.commit(tables["delete files"].name()[-1], *forger.updates(listing)).status_code == 200
+    with tables["sort order"].update_sort_order() as sort:
         sort.asc("id", IdentityTransform())
-    with made["earlier partition spec"].update_spec() as change:
+    with tables["earlier partition spec"].update_spec() as change:
         change.add_field("id", IdentityTransform(), "id")
     for why, fields in (
         ("without field ids", {}),
@@ -240,13 +240,13 @@ def test_a_table_that_cannot_be_merged_is_skipped_with_a_reason(
         ),
         ("file twice", {}),
     ):
-        table = made[why]
+        table = tables[why]
         paths = [f"{table.location()}/data/{number}.parquet" for number in range(5)]
         added = [entry(table, path, **fields) for path in paths]
         register(table, added + (added[:1] if why == "file twice" else []))
-    before = {why: loaded(own_engine, table).metadata.current_snapshot_id for why, table in made.items()}
+    before = {why: loaded(own_engine, table).metadata.current_snapshot_id for why, table in tables.items()}
     upkeep = keep(writer.tenant)
-    for why, table in made.items():
+    for why, table in tables.items():
         assert loaded(own_engine, table).metadata.current_snapshot_id == before[why], why
         reasons = [reason for reason in upkeep.skipped if table.name()[-1] in reason]
         assert len(reasons) == 1, (why, upkeep.skipped)

@@ -46,7 +46,7 @@ def schema(columns: int, number: int = 0) -> dict[str, Any]:
 def table(snapshots: int = 1, columns: int = 3, schemas: int = 1) -> dict[str, Any]:
     """Metadata of a table, as Spark writes it."""
     summary = {"operation": "append"} | {f"total-number-of-things-{n}": "1234567890" for n in range(21)}
-    made = [
+    snapshot_documents = [
         {
             "snapshot-id": 2**60 + n,
             "parent-snapshot-id": 2**60 + n - 1,
@@ -58,7 +58,7 @@ def table(snapshots: int = 1, columns: int = 3, schemas: int = 1) -> dict[str, A
         }
         for n in range(snapshots)
     ]
-    log = [{name: entry[name] for name in ("snapshot-id", "timestamp-ms")} for entry in made]
+    log = [{name: entry[name] for name in ("snapshot-id", "timestamp-ms")} for entry in snapshot_documents]
     files = [{"metadata-file": f"{AT}/metadata/{n}.metadata.json", "timestamp-ms": n} for n in range(100)]
     return {
         "format-version": 2,
@@ -80,9 +80,9 @@ def table(snapshots: int = 1, columns: int = 3, schemas: int = 1) -> dict[str, A
         "sort-orders": [{"order-id": 0, "fields": []}],
         "default-sort-order-id": 0,
         "properties": {"owner": "x"},
-        "current-snapshot-id": made[-1]["snapshot-id"],
-        "refs": {"main": {"snapshot-id": made[-1]["snapshot-id"], "type": "branch"}},
-        "snapshots": made,
+        "current-snapshot-id": snapshot_documents[-1]["snapshot-id"],
+        "refs": {"main": {"snapshot-id": snapshot_documents[-1]["snapshot-id"], "type": "branch"}},
+        "snapshots": snapshot_documents,
         "snapshot-log": log,
         "metadata-log": files,
         "statistics": [],

@@ -59,8 +59,8 @@ def test_sizes_are_read_page_by_page(folder: str, tenant: Tenant, monkeypatch: p
 
 def test_empty_files_use_up_the_quota(folder: str, tenant: Tenant) -> None:
     objects = list(object_store.listed(paths.tenant_folder(tenant)))
-    real = sum(each.bytes for each in objects)
-    counted = sum(max(table_quotas.LEAST_BYTES, each.bytes) for each in objects)
+    real = sum(item.bytes for item in objects)
+    counted = sum(max(table_quotas.LEAST_BYTES, item.bytes) for item in objects)
     assert counted > real + FILES
     quotas.set_limits(tenant, max_lake_bytes=counted + 1)
     table_quotas.admit_bytes(tenant)
@@ -77,12 +77,12 @@ def test_one_request_lists_the_files_of_a_tenant_at_a_time(
     monkeypatch.setattr(table_quotas, "FRESH_S", 0.0)
     monkeypatch.setattr(table_quotas, "FRESH_SHARE", 0.0)
     monkeypatch.setattr(table_quotas, "limited", lambda limit: True)
-    begun, may_end, listings = threading.Event(), threading.Event(), list[int]()
+    listing_begins, may_end, listings = threading.Event(), threading.Event(), list[int]()
 
     def over(tenant: Tenant, limit: int) -> str | None:
         listings.append(len(listings))
         if len(listings) > 1:
-            begun.set()
+            listing_begins.set()
             assert may_end.wait(PATIENCE_S)
             return "over"
         return None
@@ -93,7 +93,7 @@ def test_one_request_lists_the_files_of_a_tenant_at_a_time(
     thread = threading.Thread(target=table_quotas.has_bytes, args=[tenant])
     thread.start()
     try:
-        assert begun.wait(PATIENCE_S)
+        assert listing_begins.wait(PATIENCE_S)
         assert table_quotas.has_bytes(tenant), "it waits for the other listing"
         assert len(listings) == 2
     finally:

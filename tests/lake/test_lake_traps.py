@@ -87,8 +87,8 @@ def register(lake: Lake, at: str, kind: str = "register") -> httpx.Response:
     return lake.client.post(f"{OWN}/{kind}", json={"name": "trap", "metadata-location": at})
 
 
-def create(lake: Lake, stage: bool, **given: str) -> httpx.Response:
-    body = {"name": "trap", "schema": SCHEMA, "stage-create": stage, "properties": given}
+def create(lake: Lake, stage: bool, **values: str) -> httpx.Response:
+    body = {"name": "trap", "schema": SCHEMA, "stage-create": stage, "properties": values}
     return lake.client.post(f"{OWN}/tables", json=body)
 
 
@@ -158,12 +158,12 @@ def test_a_requested_location_is_ignored(
     path = TRICKS[trick](mine.location, theirs.location)
     moved = lake.commit(mine.name, {"action": "set-location", "location": path})
     assert moved.json()["metadata"]["location"] == mine.location
-    made = lake.make(location=path)
+    table = lake.make(location=path)
     folder = mine.location.rpartition("/")[0]
-    assert made.location.startswith(f"{folder}/")
-    assert made.location != mine.location
-    for what in ("data", "metadata"):  # writers that believe they are elsewhere write there all the same
-        assert made.answer["metadata"]["properties"][f"write.{what}.path"] == f"{made.location}/{what}"
+    assert table.location.startswith(f"{folder}/")
+    assert table.location != mine.location
+    for kind in ("data", "metadata"):  # writers that believe they are elsewhere write there all the same
+        assert table.answer["metadata"]["properties"][f"write.{kind}.path"] == f"{table.location}/{kind}"
     view = f"v{uuid.uuid4().hex[:8]}"
     body = {"name": view, "schema": SCHEMA, "view-version": VIEW, "location": path}
     answer = lake.client.post(f"{OWN}/views", json=body).json()
@@ -269,8 +269,10 @@ def test_a_key_to_a_table_opens_that_table_alone(lakes: tuple[Lake, Lake], their
 def test_a_write_only_key_cannot_read(catalog: Api, writer: Guest, mine: Made, lake: Lake) -> None:
     """Neither by a write that changes nothing, nor by one that is sent again."""
     view = f"v{uuid.uuid4().hex[:8]}"
-    made = lake.client.post(f"{OWN}/views", json={"name": view, "schema": SCHEMA, "view-version": VIEW})
-    assert made.status_code == 200
+    view_answer = lake.client.post(
+        f"{OWN}/views", json={"name": view, "schema": SCHEMA, "view-version": VIEW}
+    )
+    assert view_answer.status_code == 200
     before = lake.load(mine.name)["metadata-location"]
     nothing: dict[str, Any] = {"updates": [], "requirements": []}
     again = {"name": mine.name, "metadata-location": before, "overwrite": True}
@@ -283,7 +285,10 @@ def test_a_write_only_key_cannot_read(catalog: Api, writer: Guest, mine: Made, l
             (f"{OWN}/tables", new),
             (f"{OWN}/tables", new | {"stage-create": True}),
             (f"{OWN}/views/{view}", nothing),
-            (f"{OWN}/register-view", {"name": view, "metadata-location": made.json()["metadata-location"]}),
+            (
+                f"{OWN}/register-view",
+                {"name": view, "metadata-location": view_answer.json()["metadata-location"]},
+            ),
         ):
             answer = client.post(path, json=body)
             assert (answer.status_code, "lacks the scope lake:read" in answer.text) == (403, True), path
@@ -354,21 +359,21 @@ def test_a_table_of_others_is_like_one_that_is_not_there(
     assert theirs.location
 
 
-@pytest.mark.parametrize("what", ["events", "orders"])
-def test_events_are_written_by_pulse_alone(lake: Lake, what: str, mine: Made) -> None:
-    path, one = "/v1/namespaces/events", {"namespace": ["events"], "name": what}
+@pytest.mark.parametrize("slug", ["events", "orders"])
+def test_events_are_written_by_pulse_alone(lake: Lake, slug: str, mine: Made) -> None:
+    path, one = "/v1/namespaces/events", {"namespace": ["events"], "name": slug}
     own = {"namespace": ["own"], "name": mine.name}
     change = {"identifier": one, "requirements": [], "updates": [properties(a="b")]}
     requests: tuple[tuple[str, str, Any], ...] = (
         ("DELETE", path, None),
         ("POST", f"{path}/properties", {"updates": {"a": "b"}}),
-        ("POST", f"{path}/tables", {"name": what, "schema": SCHEMA}),
-        ("POST", f"{path}/tables", {"name": what, "schema": SCHEMA, "stage-create": True}),
-        ("POST", f"{path}/tables/{what}", {"requirements": [], "updates": []}),
-        ("DELETE", f"{path}/tables/{what}?purgeRequested=true", None),
-        ("POST", f"{path}/register", {"name": what, "metadata-location": mine.at}),
-        ("POST", f"{path}/views", {"name": what, "schema": SCHEMA, "view-version": VIEW}),
-        ("DELETE", f"{path}/views/{what}", None),
+        ("POST", f"{path}/tables", {"name": slug, "schema": SCHEMA}),
+        ("POST", f"{path}/tables", {"name": slug, "schema": SCHEMA, "stage-create": True}),
+        ("POST", f"{path}/tables/{slug}", {"requirements": [], "updates": []}),
+        ("DELETE", f"{path}/tables/{slug}?purgeRequested=true", None),
+        ("POST", f"{path}/register", {"name": slug, "metadata-location": mine.at}),
+        ("POST", f"{path}/views", {"name": slug, "schema": SCHEMA, "view-version": VIEW}),
+        ("DELETE", f"{path}/views/{slug}", None),
         ("POST", "/v1/tables/rename", {"source": one, "destination": own}),
         ("POST", "/v1/tables/rename", {"source": own, "destination": one}),
         ("POST", "/v1/transactions/commit", {"table-changes": [change]}),

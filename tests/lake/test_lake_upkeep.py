@@ -77,8 +77,8 @@ def test_upkeep_runs_only_for_tables_that_request_it(
     assert upkeep.after["asked"] == 1
     assert upkeep.after["snapshots"] == len(asking.metadata.snapshots) - 1
     assert objects(silent.location()) == before[silent.location()]
-    left = objects(asking.location())
-    assert len(before[asking.location()] - left) >= upkeep.after["objects"] > 0
+    remaining = objects(asking.location())
+    assert len(before[asking.location()] - remaining) >= upkeep.after["objects"] > 0
     now = own_engine.load_table(asking.name()[-2:])
     assert len(now.metadata.snapshots) == 1
     assert rows(own_engine, asking) == [1, 2]
@@ -138,9 +138,9 @@ def test_a_file_named_with_another_scheme_is_not_an_orphan(
         orphan = f"{table.location()}/data/orphan.parquet"
         put(orphan, b"x")
         upkeep = keep(writer)
-        left = objects(table.location())
-        assert path in left
-        assert (orphan in left) is not stays
+        remaining = objects(table.location())
+        assert path in remaining
+        assert (orphan in remaining) is not stays
         assert any(table.name()[-1] in reason for reason in upkeep.skipped) is not stays, upkeep
         own_engine.drop_table(table.name()[-2:])
 
@@ -284,12 +284,12 @@ def test_a_drop_waits_for_some_files_and_upkeep_removes_the_others(
         small.setattr(object_store, "DELETES", 3)
         small.setattr(lifecycle, "PURGE_S", 0.0)
         assert own_lake.client.delete(f"{OWN}/tables/{name}?purgeRequested=true").status_code == 204
-        left = objects(table.location())
-        assert before > left
-        assert len(before - left) <= 3
+        remaining = objects(table.location())
+        assert before > remaining
+        assert len(before - remaining) <= 3
         assert not names.find(writer.tenant, ("own",), name)
         assert purges.finish(writer.tenant, 0.0) == 0
-        assert left > objects(table.location()), "each time a little"
+        assert remaining > objects(table.location()), "each time a little"
     assert keep(writer).numbers["folders"] == 1
     assert not objects(table.location())
 
@@ -306,14 +306,14 @@ def test_folders_of_unfinished_tables_are_removed_and_dropped_tables_stay(
     put(f"{location}/data/x.parquet", b"x")
     died = paths.new_location(writer.tenant)
     put(f"{died}/metadata/00000-{uuid.uuid4()}.metadata.json", b"{}")
-    held = own_lake.make()
+    unchanged = own_lake.make()
     assert keep(writer).numbers["folders"] == 0, "they are young"
     with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0):
         assert keep(writer).numbers["folders"] == 2
     assert not objects(location)
     assert not objects(died)
     assert objects(dropped.location())
-    assert objects(held.location)
+    assert objects(unchanged.location)
     late = {"action": "set-location", "location": location}
     answer = own_lake.commit("staged", late, *CREATION, requirements=[{"type": "assert-create"}])
     assert (answer.status_code, "were removed" in answer.text) == (400, True), answer.text

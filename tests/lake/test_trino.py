@@ -56,9 +56,9 @@ def reader(readers: tuple[Trino, Trino]) -> Trino:
 
 
 def test_rows_are_those_of_the_tenant(readers: tuple[Trino, Trino]) -> None:
-    for who, reader in zip(("mine", "theirs"), readers, strict=True):
+    for owner_name, reader in zip(("mine", "theirs"), readers, strict=True):
         rows = reader.rows("SELECT id FROM events.orders ORDER BY id")
-        assert rows == [(row.format(who),) for row in ROWS]
+        assert rows == [(row.format(owner_name),) for row in ROWS]
     (count,) = readers[0].rows("SELECT count(*) FROM events.orders WHERE country = 'DE' AND id > 'mine-2'")
     assert count == (3,)
 

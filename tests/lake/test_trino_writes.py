@@ -362,8 +362,8 @@ def test_a_person_is_erased_from_a_table_written_by_trino(writer: Guest, own: Tr
     own.rows(f"DELETE FROM own.{name} WHERE id = 4")
     own.rows(f"ALTER TABLE own.{name} EXECUTE optimize")  # Pulse erases where there are no delete files
     metadata.forget()
-    given = ["erase", writer.tenant.slug, "--where", f"data.email={ada}", "--yes", "--json"]
-    done = CliRunner().invoke(cli.app, given)
+    arguments = ["erase", writer.tenant.slug, "--where", f"data.email={ada}", "--yes", "--json"]
+    done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 0, done.output
     (receipt,) = json.loads(done.stdout)["datasets"]
     (erased,) = (removal for removal in receipt["own_tables"] if removal["table"] == f"own.{name}")

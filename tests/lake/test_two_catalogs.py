@@ -62,14 +62,14 @@ def test_appends_by_both_all_land_once(
 
 
 def test_a_change_of_one_catalog_process_is_seen_by_the_other(own_lake: Lake, other_lake: Lake) -> None:
-    for here, there in ((own_lake, other_lake), (other_lake, own_lake)) * TIMES:
-        made = here.make()
-        assert there.load(made.name)["metadata-location"] == made.at
-        assert here.commit(made.name, properties(colour="red")).status_code == 200
-        changed = there.load(made.name)
+    for first, second in ((own_lake, other_lake), (other_lake, own_lake)) * TIMES:
+        table = first.make()
+        assert second.load(table.name)["metadata-location"] == table.at
+        assert first.commit(table.name, properties(colour="red")).status_code == 200
+        changed = second.load(table.name)
         assert changed["metadata"]["properties"]["colour"] == "red"
-        assert there.client.delete(f"{OWN}/tables/{made.name}").status_code == 204
-        assert here.client.get(f"{OWN}/tables/{made.name}").status_code == 404
+        assert second.client.delete(f"{OWN}/tables/{table.name}").status_code == 204
+        assert first.client.get(f"{OWN}/tables/{table.name}").status_code == 404
 
 
 def test_a_request_that_is_sent_to_both_is_done_once(own_lake: Lake, other_lake: Lake) -> None:
