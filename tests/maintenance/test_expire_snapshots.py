@@ -18,7 +18,7 @@ SETTINGS = UpkeepSettings(history_hours=24, history_minimum=1, history_snapshots
 
 def table(*hours_ago: float, tagged: int | None = None) -> TableMetadata:
     """A table with snapshots 1, 2, ... of these ages, each the parent of the next."""
-    made = [
+    snapshots = [
         Snapshot(
             snapshot_id=number,
             parent_snapshot_id=number - 1 or None,
@@ -27,8 +27,8 @@ def table(*hours_ago: float, tagged: int | None = None) -> TableMetadata:
         )
         for number, hours in enumerate(hours_ago, 1)
     ]
-    branch = SnapshotRef(snapshot_id=len(made), snapshot_ref_type=SnapshotRefType.BRANCH)
-    refs = {"main": branch} if made else {}
+    branch = SnapshotRef(snapshot_id=len(snapshots), snapshot_ref_type=SnapshotRefType.BRANCH)
+    refs = {"main": branch} if snapshots else {}
     if tagged:
         refs["a"] = SnapshotRef(snapshot_id=tagged, snapshot_ref_type=SnapshotRefType.TAG)
     return TableMetadataV2(
@@ -36,8 +36,8 @@ def table(*hours_ago: float, tagged: int | None = None) -> TableMetadata:
         last_column_id=0,
         schemas=[Schema()],
         partition_specs=[UNPARTITIONED_PARTITION_SPEC],
-        snapshots=made,
-        current_snapshot_id=len(made) or None,
+        snapshots=snapshots,
+        current_snapshot_id=len(snapshots) or None,
         refs=refs,
     )
 

@@ -64,9 +64,11 @@ def test_files_of_a_killed_attempt_are_removed_once_its_batch_settled(owner: Own
     batch = plan_batch([owner])
     dying = start_attempt(batch, PULSE_FAIL_POINT="after.land")
     dying.killed()
-    left = objects(table(owner).location()) | objects(raw_prefix(owner))
+    remaining = objects(table(owner).location()) | objects(raw_prefix(owner))
     done(owner, Task.ORPHANS, Task.RAW)
-    assert {p for p in left if batch in p} <= objects(table(owner).location()) | objects(raw_prefix(owner))
+    assert {p for p in remaining if batch in p} <= objects(table(owner).location()) | objects(
+        raw_prefix(owner)
+    )
     run_batch(batch, next_attempt(batch))
     swept, raw = done(owner, Task.ORPHANS, Task.RAW)
     paths = objects(table(owner).location()) | objects(raw_prefix(owner))
@@ -128,13 +130,13 @@ def test_forgetting_history_leaves_only_files_of_the_current_snapshot(owner: Own
     with leases.rewriting(orders(owner).dataset_id):
         forgotten = expire_snapshots.forget_history(owner.tenant, orders(owner))
     assert forgotten.after["snapshots"] == 1
-    left = objects(table(owner).location())
+    remaining = objects(table(owner).location())
     live = table(owner)
     snapshot = live.current_snapshot()
     manifests = snapshot.manifests(live.io)
     reached = {live.metadata_location, snapshot.manifest_list, *(m.manifest_path for m in manifests)}
-    assert left == reached | set(live_files(owner))
-    assert len(left) < len(before)
+    assert remaining == reached | set(live_files(owner))
+    assert len(remaining) < len(before)
     assert [row["id"] for row in owner.rows()] == ["a", "b"]
     owner.send(event("c"))
     ingest(owner)

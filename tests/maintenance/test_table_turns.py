@@ -48,23 +48,23 @@ def test_an_endless_table_leaves_the_other_tables_their_turn() -> None:
             never_end()
         done.append(table.name)
 
-    ((left, longest),) = take_turns(tables("a", "endless", "b", "c"), work, 4.0)
-    assert (left.name, sorted(done)) == ("endless", ["a", "b", "c"])
+    ((unfinished, longest),) = take_turns(tables("a", "endless", "b", "c"), work, 4.0)
+    assert (unfinished.name, sorted(done)) == ("endless", ["a", "b", "c"])
     assert longest > table_turns.FIRST_S
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_large_table_gets_longer_turns_after_all_others() -> None:
-    begun = list[str]()
+    names = list[str]()
 
     def work(table: OwnTable) -> None:
-        begun.append(table.name)
+        names.append(table.name)
         if table.name == "large" and signal.getitimer(signal.ITIMER_REAL)[0] < 3 * table_turns.FIRST_S:
             never_end()
 
     assert take_turns(tables("large", "a", "b"), work, 60.0) == []
-    assert sorted(begun[:3]) == ["a", "b", "large"]
-    assert begun[3:] == ["large", "large"]
+    assert sorted(names[:3]) == ["a", "b", "large"]
+    assert names[3:] == ["large", "large"]
 
 
 def test_an_error_of_an_interrupted_driver_is_not_a_failure_of_the_table() -> None:
