@@ -178,16 +178,16 @@ def test_an_object_added_during_the_confirmation_needs_another_one(
 ) -> None:
     apply(tmp_path, manifest)
     tenant = registry.find_tenant(manifest["tenant"])
-    asked = []
+    prompts = []
 
     def add_a_key_once(slug: str, removals: Sequence[Step]) -> None:
-        asked.append([step.name for step in removals])
-        if len(asked) == 1:
+        prompts.append([step.name for step in removals])
+        if len(prompts) == 1:
             registry.keys.issue_key(tenant, "late", [KeyScope.READ])
 
     monkeypatch.setattr(command, "_confirm", add_a_key_once)
     removed = steps(tmp_path, {"tenant": manifest["tenant"]}, "--prune")
-    assert asked == [["shop", "orders"], ["late", "shop", "orders"]]
+    assert prompts == [["shop", "orders"], ["late", "shop", "orders"]]
     assert removed == ["remove key late", "remove key shop", "remove dataset orders"]
 
 
