@@ -277,8 +277,8 @@ def _now() -> datetime:
 
 def keys(owner: Owner, waiting: issues.Waiting, now: float) -> tuple[set[str], dict[str, Any]]:
     """What is wrong with a tenant, and the state for the next look."""
-    seen, following = issues.find_issues(waiting, now)
-    return {f.key for f in seen.issues if owner.tenant.slug in (*f.about.values(), *f.key.split("/"))}, (
+    findings, following = issues.find_issues(waiting, now)
+    return {f.key for f in findings.issues if owner.tenant.slug in (*f.about.values(), *f.key.split("/"))}, (
         following
     )
 
@@ -367,13 +367,13 @@ def test_a_broker_that_does_not_answer_is_an_alert_and_resolves_nothing(
     for cached in (load_settings, kafka.admin):
         cached.cache_clear()
     try:
-        seen, waiting = issues.find_issues({owner.tenant.slug: (3, 5.0)}, 10.0)
+        findings, waiting = issues.find_issues({owner.tenant.slug: (3, 5.0)}, 10.0)
     finally:
         monkeypatch.undo()
         for cached in (load_settings, kafka.admin):
             cached.cache_clear()
-    assert "unreachable/kafka" in {f.key for f in seen.issues}
-    assert not seen.checked_kinds & {Kind.TOPIC, Kind.TENANT_STALE}
+    assert "unreachable/kafka" in {f.key for f in findings.issues}
+    assert not findings.checked_kinds & {Kind.TOPIC, Kind.TENANT_STALE}
     assert waiting == {owner.tenant.slug: (3, 5.0)}, "it waits on"
 
 
@@ -454,12 +454,12 @@ def test_failed_runs_of_deleted_pipes_and_datasets_raise_no_alert(owner: Owner) 
 
 
 def test_a_pipe_that_needs_no_watch_takes_no_lock(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[str] = []
-    monkeypatch.setattr(watch, "watch_one", lambda pipe: looked_at.append(pipe.name))
+    watched: list[str] = []
+    monkeypatch.setattr(watch, "watch_one", lambda pipe: watched.append(pipe.name))
     make_pipe(owner, "planes")
     mine = [pipe for pipe in pipes.list_all_pipes() if pipe.tenant == owner.tenant]
     assert [error for _, error in watch.watch(mine)] == [None]
-    assert looked_at == []
+    assert watched == []
 
 
 def test_a_failing_check_raises_no_alert_once_the_dataset_is_deleted(
@@ -588,13 +588,13 @@ def test_checks_that_pass_are_not_read(stack: Settings, monkeypatch: pytest.Monk
 
 def test_a_failing_check_is_still_failing_while_it_runs_again(stack: Settings) -> None:
     asset = dg.AssetSpec("orders")
-    seen: list[list[str]] = []
+    failures: list[list[str]] = []
 
     @dg.asset_check(asset=asset.key)
     def healthy(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         keys = {dg.AssetCheckKey(asset.key, "healthy")}
-        seen.append([finding.of for finding in failing_checks(context.instance, keys.__contains__)])
-        return dg.AssetCheckResult(passed=len(seen) == 3)
+        failures.append([finding.of for finding in failing_checks(context.instance, keys.__contains__)])
+        return dg.AssetCheckResult(passed=len(failures) == 3)
 
     job = dg.define_asset_job("look", dg.AssetSelection.all_asset_checks())
     definitions = dg.Definitions(assets=[asset], asset_checks=[healthy], jobs=[job])
@@ -602,7 +602,7 @@ def test_a_failing_check_is_still_failing_while_it_runs_again(stack: Settings) -
         for _ in range(4):
             definitions.resolve_job_def("look").execute_in_process(instance=instance)
     failing = ["orders/healthy"]
-    assert seen == [[], failing, failing, []]
+    assert failures == [[], failing, failing, []]
 
 
 def test_the_sensor_s_description_and_state() -> None:

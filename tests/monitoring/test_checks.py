@@ -81,9 +81,9 @@ ROWS: dict[str, tuple[str, dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize("whose", ROWS)
-def test_a_wrong_row_is_reported(healthy: Case, whose: str) -> None:
-    name, values, says = ROWS[whose]
+@pytest.mark.parametrize("defect", ROWS)
+def test_a_wrong_row_is_reported(healthy: Case, defect: str) -> None:
+    name, values, says = ROWS[defect]
     owner = healthy.owner
     with pointing_at(owner, with_file(owner, row(owner, **values), batch="forged")):
         assert says in problems(name, owner)
@@ -312,11 +312,15 @@ def test_checks_on_demand(stack: Settings) -> None:
         (CONFORMANCE, "column smuggled is string, the schema says nothing of it"),
     ):
         says = f"tenant {owner.tenant.slug}: {problem}"
-        seen = evaluations[name]
-        assert (seen.passed, seen.severity, seen.description) == (False, dg.AssetCheckSeverity.ERROR, says)
-        assert faults(seen) == [(owner.tenant.slug, problem, "error")]
-        assert seen.metadata["seconds"].value > 0
-    assert all(seen.passed for seen in on_demand(slug).values())
+        evaluation = evaluations[name]
+        assert (evaluation.passed, evaluation.severity, evaluation.description) == (
+            False,
+            dg.AssetCheckSeverity.ERROR,
+            says,
+        )
+        assert faults(evaluation) == [(owner.tenant.slug, problem, "error")]
+        assert evaluation.metadata["seconds"].value > 0
+    assert all(evaluation.passed for evaluation in on_demand(slug).values())
 
 
 def test_a_batch_reports_the_days_and_checks_of_its_datasets(stack: Settings) -> None:

@@ -60,9 +60,9 @@ def test_nothing_is_wrong_with_the_embedded_stack(stack: None, owner: Owner, ser
 @pytest.fixture
 def nobody() -> Iterator[int]:
     """A port where nobody listens."""
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield listener.getsockname()[1]
 
 
 AWAY = {

@@ -36,12 +36,12 @@ def owner(stack: Settings) -> Owner:
 
     [0, 6): rows at 0 to 2, a duplicate at 3 and at 5, a dead letter at 4. [6, 8): a row and a dead letter.
     """
-    made = make_owner()
-    made.send(event("a"), event("b"), event("c"), event("a"), b"not json", event("b"))
-    ingest(made)
-    made.send(event('d, "an id"\r\n ☃'), b"not json either")
-    ingest(made)
-    return made
+    owner = make_owner()
+    owner.send(event("a"), event("b"), event("c"), event("a"), b"not json", event("b"))
+    ingest(owner)
+    owner.send(event('d, "an id"\r\n ☃'), b"not json either")
+    ingest(owner)
+    return owner
 
 
 def actual(owner: Owner, *, raw: bool = False) -> Found:
@@ -65,9 +65,9 @@ def reported(owner: Owner, *options: str, code: int = 1) -> Found:
 ZERO = "partition 0"
 
 
-def count(what: str, ledger: int, off: int) -> tuple[str, str, int, tuple[int, ...]]:
+def count(subject: str, ledger: int, off: int) -> tuple[str, str, int, tuple[int, ...]]:
     """The ledger says `ledger`; the evidence is `off` more."""
-    return ("count", f"{what}: ledger {ledger}", off, ())
+    return ("count", f"{subject}: ledger {ledger}", off, ())
 
 
 def test_a_healthy_tenant_balances(owner: Owner) -> None:
