@@ -146,12 +146,12 @@ def test_a_feed_with_a_changed_address_is_read_whole(owner: Owner) -> None:
     one, other = Service(), Service()
     one.add("A", x=1)
     other.add("B", x=1)
-    with web(one) as here, web(other) as there:
-        with stored_source(owner.tenant, here):
+    with web(one) as address, web(other) as other_address:
+        with stored_source(owner.tenant, address):
             pipes.create(owner.tenant, definition(PIPE))
             syncs.allow(owner.tenant, "copies", 1)
             bring(owner)
-        with stored_source(owner.tenant, there):
+        with stored_source(owner.tenant, other_address):
             assert bring(owner).is_full
     assert sorted(latest(owner)) == ["B"]
 

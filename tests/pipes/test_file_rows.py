@@ -709,9 +709,9 @@ def test_the_schema_of_a_sample_fits_all_its_values() -> None:
 def test_a_certificate_of_an_unknown_authority_is_named_and_can_be_made_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tls.make(Layout(tmp_path))
+    tls_files = tls.make(Layout(tmp_path))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(made.certificate, made.key)
+    context.load_cert_chain(tls_files.certificate, tls_files.key)
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -723,7 +723,7 @@ def test_a_certificate_of_an_unknown_authority_is_named_and_can_be_made_known(
 
         with pytest.raises(UserError, match="certificate of the source is not one that Pulse trusts"):
             status()
-        monkeypatch.setenv("SSL_CERT_FILE", str(made.authority))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tls_files.authority))
         assert status() == 200
         server.shutdown()
 

@@ -255,8 +255,8 @@ def test_a_task_of_a_run_that_died_sends_nothing_once_the_next_has_begun(
     bring(owner)
     pipe = pipes.find(owner.tenant, "planes")
     old = fence.begin(pipe)
-    with fence.joined(old) as held:
-        passed = held(iter([1, 2]))
+    with fence.joined(old) as fenced:
+        passed = fenced(iter([1, 2]))
         assert next(passed) == 1
         with pytest.raises(Transient, match="still in flight"):
             fence.begin(pipe)
@@ -280,8 +280,8 @@ def test_a_parquet_file_too_large_to_sample_needs_a_dataset(owner: Owner, folder
 def test_a_task_of_a_pipe_that_was_deleted_sends_no_more(owner: Owner, folder: Folder) -> None:
     folder.write("planes.ndjson", lines({"tail": "N1"}))
     make(owner, "planes.ndjson")
-    with fence.joined(fence.begin(pipes.find(owner.tenant, "planes"))) as held:
-        passed = held(iter(range(fence.PIECE + 1)))
+    with fence.joined(fence.begin(pipes.find(owner.tenant, "planes"))) as fenced:
+        passed = fenced(iter(range(fence.PIECE + 1)))
         assert next(passed) == 0
         pipes.delete(owner.tenant, "planes")
         with pytest.raises(Fenced, match="was deleted"):
@@ -294,8 +294,8 @@ def test_a_task_whose_connection_was_cut_sends_no_more(owner: Owner, folder: Fol
     make(owner, "planes.ndjson")
     bring(owner)
     pipe = pipes.find(owner.tenant, "planes")
-    with fence.joined(fence.begin(pipe)) as held:
-        passed = held(iter(range(fence.PIECE + 1)))
+    with fence.joined(fence.begin(pipe)) as fenced:
+        passed = fenced(iter(range(fence.PIECE + 1)))
         assert next(passed) == 0
         with postgres.transaction("pulse_pipeline") as connection:
             connection.execute(

@@ -229,8 +229,8 @@ def test_a_transform_that_cannot_continue_or_has_many_changes_computes_the_whole
     ingest(owner)
     pipes.reset(owner.tenant, "alone")
     assert bring(owner, "alone").is_full
-    (held, *_) = syncs.list_syncs(owner.tenant, "alone")
-    assert held.state == SyncState.HELD
+    (sync, *_) = syncs.list_syncs(owner.tenant, "alone")
+    assert sync.state == SyncState.HELD
     assert change(1), "what is held has not been deleted"
     assert computes(owner, "alone").startswith("all this time: deletions are open")
     syncs.decide(owner.tenant, "alone", syncs.list_syncs(owner.tenant, "alone")[0].sync_id, commit=True)

@@ -87,15 +87,15 @@ def test_a_pipe_sends_changes_that_the_snapshot_does_not_show_later(owner: Owner
         source.execute("UPDATE planes SET seats = 4000 WHERE tail = 'N4'")
         bring(owner)
         assert same(owner, source), "what follows it in the log is brought at once"
-        held = pipes.find(owner.tenant, "planes").position
+        position = pipes.find(owner.tenant, "planes").position
         bring(owner)
-        assert pipes.find(owner.tenant, "planes").position.split()[2] == held.split()[2]
+        assert pipes.find(owner.tenant, "planes").position.split()[2] == position.split()[2]
         watch_one(pipes.find(owner.tenant, "planes"))
         assert not same_with(owner, "N6")
     bring(owner)
     assert same_with(owner, "N6")
     assert same(owner, source)
-    assert pipes.find(owner.tenant, "planes").position.split()[2] != held.split()[2]
+    assert pipes.find(owner.tenant, "planes").position.split()[2] != position.split()[2]
 
 
 def same_with(owner: Owner, key: str) -> bool:

@@ -330,11 +330,11 @@ def test_columns_have_the_names_that_queries_use(owner: Owner, source: Any) -> N
     )
     source.execute(f"INSERT INTO planes VALUES ('N1', {', '.join(map(str, range(len(names))))})")
     table = tables.inspect(source, definition(PIPE))
-    made = [
+    statements = [
         queries.events(table, table.parts[0], "planes", "2026-11-26T00:00:00Z", SQL("true")),
         queries.changed(table, ["text"], [("N1",)], "planes", "2026-11-26T00:00:00Z"),
     ]
-    for query in made:
+    for query in statements:
         ((key, text),) = source.execute(query).fetchall()
         assert key == "N1"
         assert json.loads(text)["data"] == {"tail": "N1"} | dict(zip(names, range(len(names)), strict=True))

@@ -24,12 +24,12 @@ def test_rows_that_the_broker_refuses_fail_the_run(owner: Owner) -> None:
 def test_no_more_waits_in_memory_than_a_task_has(owner: Owner) -> None:
     """The broker does not take rows as fast as they are made."""
     producer, row = kafka.producer(in_bulk=True), os.urandom(1024 * 1024)
-    taken = 0
+    buffered = 0
     with suppress(BufferError):
-        while taken < 1_000:
+        while buffered < 1_000:
             producer.produce("a-topic-that-is-nowhere", row)
-            taken += 1
-    assert taken == 64
+            buffered += 1
+    assert buffered == 64
     producer.purge()
     rows = [(str(n).encode(), row) for n in range(200)]
     assert publish(owner.tenant.topic, rows).bytes == 200 * len(row)

@@ -106,12 +106,14 @@ def test_existing_and_changed_entities_reach_the_service(owner: Owner, other: Ow
 
 
 @pytest.mark.parametrize("point", often(POINTS, "push.answered"))
-@pytest.mark.parametrize("which", [2, *(pytest.param(which, marks=pytest.mark.slow) for which in (1, 3))])
+@pytest.mark.parametrize(
+    "occurrence", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3))]
+)
 def test_a_run_continues_the_chain_of_a_killed_run(
-    owner: Owner, other: Owner, point: str, which: int
+    owner: Owner, other: Owner, point: str, occurrence: int
 ) -> None:
     write(owner, *((f"C{n}", {"people": n}) for n in range(3)))
-    forked(in_small_requests, owner.tenant, "out", PULSE_FAIL_POINT=f"{point}@{which}").killed()
+    forked(in_small_requests, owner.tenant, "out", PULSE_FAIL_POINT=f"{point}@{occurrence}").killed()
     write(owner, ("C0", {"people": 9}))
     deliver(owner.tenant, "out")
     settle(other)
@@ -252,8 +254,8 @@ def service(
 
 def test_a_service_that_is_busy_is_asked_again_and_no_other_place_ever() -> None:
     waited: list[float] = []
-    taken = (202, {}, b'{"refused": 1}')
-    with service((503, {"Retry-After": "7"}, b""), (502, {}, b""), taken) as (place, handler):
+    accepted = (202, {}, b'{"refused": 1}')
+    with service((503, {"Retry-After": "7"}, b""), (502, {}, b""), accepted) as (place, handler):
         with Service(f"http://u:s3cret@{place}/x?a=b", waited.append) as sink:
             assert sink.push({"request_id": "1-2"}, b"{}").refused == 1
         requested, backed_off = waited
@@ -318,7 +320,7 @@ def test_a_long_answer_with_a_count_only_at_its_end_is_an_error(body: bytes) -> 
 
 def test_a_slowly_trickling_answer_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte per second kept a place of all tenants' sinks for 18 hours: time was looked at every 64 KiB."""
-    left = threading.Event()
+    disconnected = threading.Event()
 
     class Trickles(Answers):
         def do_POST(self) -> None:
@@ -326,10 +328,10 @@ def test_a_slowly_trickling_answer_is_abandoned(monkeypatch: pytest.MonkeyPatch)
             self.send_header("Content-Length", "1000000")
             self.end_headers()
             try:
-                while not left.wait(0.01):
+                while not disconnected.wait(0.01):
                     self.wfile.write(b" ")
             except ConnectionError:
-                left.set()
+                disconnected.set()
 
     monkeypatch.setattr(http, "TIMEOUT_S", 0.1)
     with ThreadingHTTPServer(("127.0.0.1", 0), Trickles) as server:
@@ -339,7 +341,7 @@ def test_a_slowly_trickling_answer_is_abandoned(monkeypatch: pytest.MonkeyPatch)
             pytest.raises(UserError, match="does not say at its start how many"),
         ):
             sink.push({}, b"{}")
-        assert left.wait(PATIENCE_S)
+        assert disconnected.wait(PATIENCE_S)
         server.shutdown()
 
 

@@ -66,7 +66,7 @@ def push(owner: Owner, *entities: tuple[str, dict[str, Any]]) -> None:
 
 def rows(sink: Any, columns: str = "name, people") -> dict[str, tuple[Any, ...]]:
     copied = sink.execute(f"SELECT id, {columns} FROM copied").fetchall()
-    return {key: tuple(rest) for key, *rest in copied}
+    return {key: tuple(values) for key, *values in copied}
 
 
 def position(sink: Any) -> int:
@@ -127,8 +127,8 @@ def test_a_run_continues_after_a_killed_run(owner: Owner, sink: Any, point: str)
         ("C0", {"_deleted": True}),
         ("C1", {"people": 9}),
     )
-    which = "" if point == "sink.held" else "@2"
-    forked(in_small_batches, owner.tenant, "out", PULSE_FAIL_POINT=point + which).killed()
+    suffix = "" if point == "sink.held" else "@2"
+    forked(in_small_batches, owner.tenant, "out", PULSE_FAIL_POINT=point + suffix).killed()
     assert [delivery.state for delivery in pipes.list_deliveries(owner.tenant, "out", 9)] == ["running"]
     deliver(owner.tenant, "out")
     assert rows(sink, "people") == {"C1": (9,), "C2": (2,)}

@@ -330,8 +330,8 @@ def test_user_types_of_a_sink_take_the_values_of_their_base_types(owner: Owner, 
     ingest(owner)
     for number, kind in enumerate(HELD):
         deliver(owner.tenant, f"out{number}")
-        held = f"SELECT id, name::text FROM copied{number} WHERE id LIKE %s"
-        written = dict(sink.execute(held, [f"{kind} %"]).fetchall())
+        query = f"SELECT id, name::text FROM copied{number} WHERE id LIKE %s"
+        written = dict(sink.execute(query, [f"{kind} %"]).fetchall())
         without_zone = HELD[kind].format("2026-11-19 10:00:00")
         ((expected,),) = sink.execute(f"SELECT %s::{kind}::text", [without_zone]).fetchall()
         assert written == {f"{kind} UTC": expected}, kind

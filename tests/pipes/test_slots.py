@@ -221,7 +221,7 @@ def test_a_role_that_may_not_capture_changes_is_told_what_it_lacks(owner: Owner)
         source.execute("GRANT SELECT ON planes TO reader")
         address = psycopg.conninfo.make_conninfo(source.info.dsn, user="reader")
         with stored_source(owner.tenant, address):
-            for lacking, given in (
+            for lacking, statement in (
                 ("OWNER TO ...", "ALTER TABLE planes OWNER TO reader"),
                 ("GRANT CREATE ON DATABASE", "GRANT CREATE ON DATABASE postgres TO reader"),
                 ("ALTER ROLE ... REPLICATION", "ALTER ROLE reader REPLICATION"),
@@ -229,7 +229,7 @@ def test_a_role_that_may_not_capture_changes_is_told_what_it_lacks(owner: Owner)
                 with pytest.raises(UserError) as refused:
                     pipes.create(owner.tenant, definition(PIPE))
                 assert lacking in str(refused.value)
-                source.execute(given)
+                source.execute(statement)
                 assert source.execute("SELECT FROM pg_publication").fetchall() == []
             pipes.create(owner.tenant, definition(PIPE))
             source.execute("ALTER ROLE reader NOREPLICATION")

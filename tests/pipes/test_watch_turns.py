@@ -15,15 +15,15 @@ HOSTILE, HONEST = uuid.uuid4(), [uuid.uuid4() for _ in range(5)]
 def test_a_tenant_of_many_silent_sources_leaves_places_to_others() -> None:
     """None of them answers before all pipes of the others have been watched."""
     items = [(HOSTILE, number) for number in range(100)] + [(tenant, 0) for tenant in HONEST]
-    watched, others_done = list[Item](), threading.Event()
+    watched, neighbours_done = list[Item](), threading.Event()
 
     def work(item: Item) -> None:
         if item[0] == HOSTILE:
-            assert others_done.wait(PATIENCE_S), "others wait for a place"
+            assert neighbours_done.wait(PATIENCE_S), "others wait for a place"
         else:
             watched.append(item)
             if len(watched) == len(HONEST):
-                others_done.set()
+                neighbours_done.set()
 
     done = list(watch.by_turns(items, lambda item: item[0], work))
     assert sorted(item for item, _ in done) == sorted(items)
