@@ -138,11 +138,11 @@ def test_only_files_that_may_hold_the_newest_rows_are_read(lake: Lake) -> None:
     assert snapshot is not None
     listed = manifests(snapshot.manifest_list)
     everything = newest_files(metadata, listed, Span(), MAX_ROWS, FOREVER)
-    few = newest_files(metadata, listed, Span(), 3, FOREVER)
-    assert few is not None
+    files = newest_files(metadata, listed, Span(), 3, FOREVER)
+    assert files is not None
     assert everything is not None
-    assert 0 < len(few) < len(everything) == len(list(lake.table.scan().plan_files()))
-    assert {f.file.file_path for f in few} < {f.file.file_path for f in everything}
+    assert 0 < len(files) < len(everything) == len(list(lake.table.scan().plan_files()))
+    assert {f.file.file_path for f in files} < {f.file.file_path for f in everything}
 
 
 def test_the_newest_rows_of_large_files_are_read_from_their_end(
@@ -416,7 +416,7 @@ def test_a_change_of_the_table_is_seen_at_once_despite_cached_views(stack: Setti
     """A batch, an erasure that leaves a file of the same rows, and a deletion beside the files."""
     owner = make_owner()
 
-    def seen(**options: Any) -> list[str]:
+    def preview_ids(**options: Any) -> list[str]:
         answers = [preview(owner.tenant, "orders", 10, columns=["id"], **options) for _ in range(2)]
         assert answers[0] == answers[1], "by a view that is made, and by one that was kept"
         return sorted(answers[0].column("id").to_pylist())
@@ -427,20 +427,20 @@ def test_a_change_of_the_table_is_seen_at_once_despite_cached_views(stack: Setti
     owner.send(event("a", country="DE"), event("b", country="FR"))
     ingest(owner)
     first = snapshot()
-    assert seen() == ["a", "b"]
+    assert preview_ids() == ["a", "b"]
     owner.send(event("c", country="FR"))
     ingest(owner)
-    assert (seen(), seen(snapshot_id=first)) == (["a", "b", "c"], ["a", "b"])
+    assert (preview_ids(), preview_ids(snapshot_id=first)) == (["a", "b", "c"], ["a", "b"])
     before = len(partial_table._CACHE._views)
-    assert seen() == ["a", "b", "c"]
+    assert preview_ids() == ["a", "b", "c"]
     assert len(partial_table._CACHE._views) == before, "it was kept"
     erasure.erase(owner.tenant, "orders", "event_id=a")
-    assert seen() == ["b", "c"]
+    assert preview_ids() == ["b", "c"]
     with pytest.raises(NotFound):
-        seen(snapshot_id=first)
+        preview_ids(snapshot_id=first)
     with pointing_at(owner, changed(owner, lambda target: target.delete("country = 'FR'"))):
-        assert seen() == []
-    assert seen() == ["b", "c"]
+        assert preview_ids() == []
+    assert preview_ids() == ["b", "c"]
 
 
 def test_views_are_kept_within_their_bytes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
