@@ -209,7 +209,7 @@ def traces(tenant: Tenant) -> dict[str, list[tuple[Any, ...]]]:
     }
     with superuser() as connection:
         return {
-            what: connection.execute(query, [value]).fetchall() for what, (query, value) in queries.items()
+            name: connection.execute(query, [value]).fetchall() for name, (query, value) in queries.items()
         }
 
 
@@ -543,8 +543,8 @@ def unlike(stack: Settings) -> list[Tenant]:
 def test_a_read_names_its_tenant_beside_row_level_security(
     unlike: list[Tenant], read: Callable[[Tenant], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = [read(tenant) for tenant in unlike]
-    assert seen[0] != seen[1], "nothing could be mistaken"
+    answers = [read(tenant) for tenant in unlike]
+    assert answers[0] != answers[1], "nothing could be mistaken"
 
     @contextmanager
     def without_security(_: str, tenant_id: uuid.UUID, **__: bool) -> Iterator[postgres.Connection]:
@@ -553,7 +553,7 @@ def test_a_read_names_its_tenant_beside_row_level_security(
             yield connection
 
     monkeypatch.setattr(postgres, "tenant_transaction", without_security)
-    assert [read(tenant) for tenant in unlike] == seen
+    assert [read(tenant) for tenant in unlike] == answers
 
 
 def test_keys_that_open_nothing_are_not_read_for_a_request(new_owner: Callable[[], Owner]) -> None:
@@ -594,16 +594,16 @@ def test_the_list_of_keys_has_those_that_ended_last(new_owner: Callable[[], Owne
 
 def test_the_number_of_valid_keys_of_a_tenant_is_limited(new_owner: Callable[[], Owner]) -> None:
     tenant = new_owner().tenant
-    there = len(keys.list_keys(tenant))
-    with with_settings(API__MAX_KEYS=there + 2):
+    count = len(keys.list_keys(tenant))
+    with with_settings(API__MAX_KEYS=count + 2):
         first, _ = (keys.issue_key(tenant, "a key", [KeyScope.READ]).stored for _ in range(2))
-        with pytest.raises(QuotaExceeded, match=f"has {there + 2} keys in force and may have {there + 2}"):
+        with pytest.raises(QuotaExceeded, match=f"has {count + 2} keys in force and may have {count + 2}"):
             keys.issue_key(tenant, "one more", [KeyScope.READ])
-        for _ in range(there + 2):
+        for _ in range(count + 2):
             keys.rotate_key(tenant, first.key_id, overlap_s=3_600)
-        with pytest.raises(QuotaExceeded, match=f"may have {2 * (there + 2)}"):
+        with pytest.raises(QuotaExceeded, match=f"may have {2 * (count + 2)}"):
             keys.rotate_key(tenant, first.key_id, overlap_s=3_600)
-        for key in keys.list_keys(tenant)[-there - 3 :]:
+        for key in keys.list_keys(tenant)[-count - 3 :]:
             keys.revoke_key(tenant, key.key_id)
         keys.issue_key(tenant, "one more", [KeyScope.READ])
     with with_settings(API__MAX_KEYS=0), pytest.raises(QuotaExceeded, match="may have 0"):
