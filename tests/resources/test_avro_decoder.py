@@ -143,6 +143,6 @@ def test_a_damaged_manifest_ends_no_process(manifest: ManifestFile, tmp_path: Pa
 
 def test_the_decoder_has_all_methods_that_pyiceberg_calls() -> None:
     assert not getattr(CheckedDecoder, "__abstractmethods__", None)
-    made_of_these = {"read_boolean", "read_utf8", *(f"skip_{name}" for name in PRIMITIVES)}
+    composed = {"read_boolean", "read_utf8", *(f"skip_{name}" for name in PRIMITIVES)}
     every = {name for name in vars(BinaryDecoder) if not name.startswith("_")}
-    assert every - set(vars(CheckedDecoder)) == made_of_these
+    assert every - set(vars(CheckedDecoder)) == composed

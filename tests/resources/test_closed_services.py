@@ -132,8 +132,8 @@ def test_servers_run_under_users_of_their_own_that_read_nothing_else(stack: Sett
     ):
         assert account
         assert account.uid == users[name]
-        others = [(stack.home / other).resolve() for other in users if other != name]
-        for path in (*closed, *others):
+        other_paths = [(stack.home / other).resolve() for other in users if other != name]
+        for path in (*closed, *other_paths):
             assert path.exists()
             assert accounts.run(account, "test", "-r", str(path)).returncode == 1, f"{name} reads {path}"
         base = (stack.home / name).resolve()
@@ -242,8 +242,8 @@ def test_services_that_speak_plain_text_are_not_taken_for_others(stack: Settings
 
 
 def test_addresses_are_shown_without_their_secrets() -> None:
-    given = SparkSettings(remote="sc://127.0.0.1:15002/;authorization=Bearer%20abc;session_id=x")
-    assert (given.place, given.bearer) == ("sc://127.0.0.1:15002", "abc")
+    settings = SparkSettings(remote="sc://127.0.0.1:15002/;authorization=Bearer%20abc;session_id=x")
+    assert (settings.place, settings.bearer) == ("sc://127.0.0.1:15002", "abc")
     assert SparkSettings(remote="sc://h/;session_id=x;authorization=Bearer%20abc").bearer == "abc"
     assert SparkSettings(remote="sc://h:1/;session_id=x").bearer is None
     assert set(KafkaSettings().client()) == {"bootstrap.servers", "security.protocol"}

@@ -101,7 +101,7 @@ def test_postgres_is_tuned_alike() -> None:
 
 def test_kafka_is_configured_alike() -> None:
     embedded = dict(line.split("=", 1) for line in kafka._PROPERTIES.splitlines())
-    given = {
+    properties = {
         key.removeprefix("KAFKA_").lower().replace("_", "."): value
         for key, value in SERVICES["kafka"]["environment"].items()
     }
@@ -109,16 +109,24 @@ def test_kafka_is_configured_alike() -> None:
     addresses |= {"advertised.listeners", "controller.quorum.voters"}
     user = KafkaSettings().username
     login = kafka._PLAIN_LOGIN.format(user=user, password="${KAFKA_PASSWORD:?}")
-    here = {"user": user, "login": login, "controller_login": login, "mechanism": "PLAIN", "prefix": "plain"}
+    values = {
+        "user": user,
+        "login": login,
+        "controller_login": login,
+        "mechanism": "PLAIN",
+        "prefix": "plain",
+    }
     embedded = {
-        key.format(**here): value.format(**here) if any(f"{{{name}}}" in value for name in here) else value
+        key.format(**values): value.format(**values)
+        if any(f"{{{name}}}" in value for name in values)
+        else value
         for key, value in embedded.items()
     }
-    protocols = given["listener.security.protocol.map"].split(",")
+    protocols = properties["listener.security.protocol.map"].split(",")
     assert {protocol.partition(":")[2] for protocol in protocols} == {"SASL_PLAINTEXT"}
-    same = (given.keys() & embedded.keys()) - addresses
+    same = (properties.keys() & embedded.keys()) - addresses
     assert len(same) > 15
-    assert {key: given[key] for key in same} == {key: embedded[key] for key in same}
+    assert {key: properties[key] for key in same} == {key: embedded[key] for key in same}
 
 
 def test_the_api_runs_as_in_the_embedded_stack() -> None:

@@ -366,10 +366,10 @@ def test_a_role_enters_only_the_schemas_that_it_needs(pair: Pair) -> None:
         assert {name for (name,) in connection.execute(query)} == SCHEMAS.keys()
         for schema, expected in SCHEMAS.items():
             for role, privileges in zip(ROLES, expected, strict=True):
-                held = {
+                granted = {
                     p for p in ("USAGE", "CREATE") if connection.execute(ask, [role, schema, p]).fetchone()[0]
                 }
-                assert held == privileges, f"{role} in {schema}"
+                assert granted == privileges, f"{role} in {schema}"
 
 
 def test_only_the_owner_enters_dagster_s_database(pair: Pair) -> None:
@@ -393,12 +393,14 @@ def test_privileges_are_the_least(pair: Pair, role: Role) -> None:
         SELECT t, p FROM unnest(%s::text[]) t, unnest(%s::text[]) p WHERE has_table_privilege(%s, t, p)
     """
     tables, privileges = EXPECTED | WITHOUT_TENANT, [*PRIVILEGES.values(), *BEYOND]
-    held = {*pair.unrestricted.execute(ask, [[*tables], privileges, role])}
+    granted = {*pair.unrestricted.execute(ask, [[*tables], privileges, role])}
     if role == "pulse_owner":  # on paper; what is immutable is so by a trigger
-        held = {(table, privilege) for table, privilege in held if privilege not in BEYOND}
+        granted = {(table, privilege) for table, privilege in granted if privilege not in BEYOND}
     letters = {table: decided[ROLES.index(role)].split()[-1] for table, decided in tables.items()}
-    expected = {table: "SIUD" if role == "pulse_owner" else given for table, given in letters.items()}
-    assert held == {(table, PRIVILEGES[p]) for table, given in expected.items() for p in given if p != "-"}
+    expected = {table: "SIUD" if role == "pulse_owner" else rights for table, rights in letters.items()}
+    assert granted == {
+        (table, PRIVILEGES[p]) for table, rights in expected.items() for p in rights if p != "-"
+    }
 
 
 # No tenant is no tenant, whether it is unset or empty: for most roles the second is a slow case. So is either
@@ -436,8 +438,8 @@ def test_a_role_reads_and_changes_only_permitted_rows(pair: Pair, table: str, ro
         if "S" not in letters:
             assert attempt(connection, read, []) == REFUSED
         else:
-            seen = {row[0] for row in connection.execute(read)}
-            assert seen == visible or (sees.startswith("all") and seen > visible)
+            read_keys = {row[0] for row in connection.execute(read)}
+            assert read_keys == visible or (sees.startswith("all") and read_keys > visible)
 
         for letter, statement in (
             ("U", "UPDATE {table} SET {column} = {column} WHERE {column} = %s"),
@@ -455,10 +457,10 @@ def test_a_role_reads_and_changes_only_permitted_rows(pair: Pair, table: str, ro
                 assert (mine != 0) == writes_mine
 
         insert = sql.SQL("INSERT INTO {table} SELECT * FROM json_populate_record(null::{table}, %s)")
-        for whose in (scope.theirs, scope.mine):
-            outcome = attempt(connection, insert.format(**names), [json.dumps(_row(pair, scope, whose))])
+        for owner_key in (scope.theirs, scope.mine):
+            outcome = attempt(connection, insert.format(**names), [json.dumps(_row(pair, scope, owner_key))])
             welcome = may_write_all or (
-                kind == "tenant" and sees not in ("none", "read") and whose == scope.mine
+                kind == "tenant" and sees not in ("none", "read") and owner_key == scope.mine
             )
             assert outcome == (EXISTS if "I" in letters and welcome else REFUSED)
 
@@ -499,9 +501,9 @@ def test_the_lake_writes_in_namespaces_of_the_tenant_s_own_alone(
         assert outcome == (1 if mine else REFUSED if statement in LAKE[:2] else 0), owner
 
 
-def _row(pair: Pair, scope: Scope, whose: str) -> dict[str, object]:
+def _row(pair: Pair, scope: Scope, owner_key: str) -> dict[str, object]:
     query = sql.SQL("SELECT to_json(t) FROM {} t WHERE {} = %s LIMIT 1").format(scope.table, scope.column)
-    row: dict[str, object] = pair.unrestricted.execute(query, [whose]).fetchone()[0]
+    row: dict[str, object] = pair.unrestricted.execute(query, [owner_key]).fetchone()[0]
     return row
 
 

@@ -40,11 +40,11 @@ def code(answer: int | KafkaException) -> int:
 
 def test_an_unknown_partition_does_not_hide_other_offsets(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
-    here, beyond, nowhere = (owner.tenant.topic, 0), (owner.tenant.topic, 77), ("nowhere", 0)
-    for which, expected in (("earliest", 0), ("latest", 2)):
-        offsets = kafka.offsets([nowhere, here, beyond], which)
-        assert offsets.keys() == {nowhere, here, beyond}
-        assert offsets[here] == expected
+    existing, beyond, nowhere = (owner.tenant.topic, 0), (owner.tenant.topic, 77), ("nowhere", 0)
+    for end, expected in (("earliest", 0), ("latest", 2)):
+        offsets = kafka.offsets([nowhere, existing, beyond], end)
+        assert offsets.keys() == {nowhere, existing, beyond}
+        assert offsets[existing] == expected
         assert code(offsets[beyond]) == KafkaError._UNKNOWN_PARTITION
         assert code(offsets[nowhere]) == KafkaError.UNKNOWN_TOPIC_OR_PART
     assert isinstance(kafka.offsets([nowhere], "latest")[nowhere], KafkaException)

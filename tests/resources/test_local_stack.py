@@ -197,8 +197,8 @@ def test_a_service_given_by_address_is_used_and_left_alone(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("up", "--only", "minio")
-    given = json.loads(layout.settings_file.read_text())["object_store"]
-    for key, value in given.items():
+    store_settings = json.loads(layout.settings_file.read_text())["object_store"]
+    for key, value in store_settings.items():
         monkeypatch.setenv(f"PULSE_OBJECT_STORE__{key.upper()}", str(value))
     other = Layout(tmp_path / "other")
     monkeypatch.setenv("PULSE_HOME", str(other.home))
@@ -260,11 +260,11 @@ def test_a_port_taken_after_its_choice_is_replaced(layout: Layout, at: AtPoint, 
             other.listen()
             return port
 
-        taken = at("stack.after_provision", take)
+        occupied = at("stack.after_provision", take)
         output = run("up", "--only", "minio")
-        assert f"taken port {taken[0]}" in output
+        assert f"taken port {occupied[0]}" in output
         assert rows(layout)["minio"].up
-        assert not rows(layout)["minio"].address.endswith(str(taken[0]))
+        assert not rows(layout)["minio"].address.endswith(str(occupied[0]))
 
 
 @pytest.mark.slow
@@ -344,14 +344,14 @@ def test_addresses_are_chosen_once(layout: Layout, monkeypatch: pytest.MonkeyPat
     with socket.socket() as occupied:
         occupied.bind(("127.0.0.1", 0))
         occupied.listen()
-        taken = occupied.getsockname()[1]
-        chosen = ports.choose(taken, ())
-        assert chosen != taken
-        monkeypatch.setenv("PULSE_POSTGRES__PORT", str(taken))
+        port = occupied.getsockname()[1]
+        chosen = ports.choose(port, ())
+        assert chosen != port
+        monkeypatch.setenv("PULSE_POSTGRES__PORT", str(port))
         with pytest.raises(UserError, match="another program has that port"):
             provision.provision(layout)
     monkeypatch.setenv("PULSE_POSTGRES__PORT", str(chosen))
-    monkeypatch.setenv("PULSE_API__PORT", str(ports.choose(taken, (chosen,))))
+    monkeypatch.setenv("PULSE_API__PORT", str(ports.choose(port, (chosen,))))
     first = provision.provision(layout)
     assert first.postgres.port == chosen
     assert first.api.port == int(os.environ["PULSE_API__PORT"])
@@ -534,12 +534,12 @@ def test_services_get_their_requested_niceness(requested: int) -> None:
     with subprocess.Popen(["sleep", "3600"], start_new_session=True) as process:  # noqa: S607
         try:
             niceness.renice(process.pid, requested)
-            given = (
+            nice_value = (
                 requested if requested > 0 or os.getuid() == 0 else 0
             )  # who may not ask for more has as much
-            assert os.getpriority(os.PRIO_PROCESS, process.pid) == given
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == nice_value
             group = Path(f"/proc/{process.pid}/autogroup")  # where sessions share the processors
-            assert not group.exists() or group.read_text().endswith(f"nice {given}\n")
+            assert not group.exists() or group.read_text().endswith(f"nice {nice_value}\n")
         finally:
             process.kill()
 
@@ -652,7 +652,7 @@ def test_stopping_a_service_spares_a_process_with_a_reused_id(
         def members(*_: object) -> set[int]:
             return set() if ended.is_set() else {main.pid, stranger.pid}
 
-        def seen(pid: int) -> processes.ProcessId | None:
+        def identify(pid: int) -> processes.ProcessId | None:
             """As if a member had ended after it was seen, and the stranger had its number since."""
             ended.set()
             process = of(pid)
@@ -663,7 +663,7 @@ def test_stopping_a_service_spares_a_process_with_a_reused_id(
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(processes, "family", members)
-                patched.setattr(processes.ProcessId, "of", seen)
+                patched.setattr(processes.ProcessId, "of", identify)
                 supervised.stop.set()
                 supervised.runner.join()
             assert not main.alive()

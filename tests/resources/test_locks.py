@@ -25,16 +25,16 @@ def test_a_lock_is_free_before_its_connection_is_closed(
             free.append(again is not None)
         close(connection)
 
-    with locks.session(Lock.PIPE, of) as held:
-        assert held is not None
+    with locks.session(Lock.PIPE, of) as session:
+        assert session is not None
         monkeypatch.setattr(psycopg.Connection, "close", closing)
     assert free == [True]
 
 
 def test_a_held_lock_is_not_given_to_another_session(stack: Settings) -> None:
     of = uuid.uuid4()
-    with locks.session(Lock.PIPE, of) as held:
-        assert held is not None
+    with locks.session(Lock.PIPE, of) as session:
+        assert session is not None
         for _ in range(2):
             with locks.session(Lock.PIPE, of) as other:
                 assert other is None
@@ -45,9 +45,9 @@ def test_a_lost_connection_hides_no_error(stack: Settings) -> None:
     of = uuid.uuid4()
 
     def lost() -> None:
-        with locks.session(Lock.PIPE, of) as held:
-            assert held is not None
-            held.close()
+        with locks.session(Lock.PIPE, of) as session:
+            assert session is not None
+            session.close()
             raise ValueError("of the block")
 
     with pytest.raises(ValueError, match="of the block"):

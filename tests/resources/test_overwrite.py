@@ -39,5 +39,5 @@ def test_no_file_counts_as_missing_by_the_bounds_of_another_manifest(owner: Owne
         overwrite._build_delete_files_partition_predicate()
         evaluate = overwrite._build_manifest_evaluator(0)
         for manifest in (of_first, of_second):
-            looked_at: Any = SimpleNamespace(partitions=Meanwhile(manifest.partitions))
-            assert evaluate(looked_at)
+            observed: Any = SimpleNamespace(partitions=Meanwhile(manifest.partitions))
+            assert evaluate(observed)

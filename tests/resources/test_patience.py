@@ -10,7 +10,7 @@ from pulse_resources.local.patience import Patience
 from pulse_resources.local.service import LONGEST_ANSWER_S, patient
 
 
-def given_up_at(share: float, *, attempt: int = 1, until: int = 100_000) -> int | None:
+def end_second(share: float, *, attempt: int = 1, until: int = 100_000) -> int | None:
     """Second at which a service with a time-out of 90 s is given up that has this share of a processor."""
     patience = Patience(90, attempt, now=0)
     seconds = range(until)
@@ -21,20 +21,20 @@ def given_up_at(share: float, *, attempt: int = 1, until: int = 100_000) -> int 
 def test_a_start_without_progress_is_given_up_after_its_timeout_and_a_later_one_has_longer(
     attempt: int, at: int
 ) -> None:
-    assert given_up_at(0, attempt=attempt) == at
+    assert end_second(0, attempt=attempt) == at
 
 
 def test_a_start_that_gets_a_fiftieth_of_a_processor_lasts() -> None:
-    assert given_up_at(0.02, until=900) is None
+    assert end_second(0.02, until=900) is None
 
 
 def test_the_processor_time_of_an_idle_process_is_not_progress() -> None:
-    assert given_up_at(0.003) == 91
+    assert end_second(0.003) == 91
 
 
 @pytest.mark.parametrize(("attempt", "longest"), [(1, 900), (3, 3600)])
 def test_a_start_that_computes_without_end_is_given_up(attempt: int, longest: int) -> None:
-    at = given_up_at(1, attempt=attempt)
+    at = end_second(1, attempt=attempt)
     assert at
     assert longest < at < 1.1 * longest + 20
 
@@ -54,22 +54,22 @@ def test_processor_time_of_an_ended_process_hides_no_progress() -> None:
 
 
 def test_a_service_that_is_slow_to_say_that_it_is_ready_is_given_longer() -> None:
-    given, takes = list[float](), 5.0
+    timeouts, takes = list[float](), 5.0
 
     def answers(seconds: float) -> bool:
-        given.append(seconds)
+        timeouts.append(seconds)
         if seconds < takes:
-            raise URLError(TimeoutError()) if len(given) == 1 else TimeoutError
+            raise URLError(TimeoutError()) if len(timeouts) == 1 else TimeoutError
         if takes == 0:
             raise ConnectionRefusedError
         return True
 
     ready = patient(answers)
     assert [ready() for _ in range(3)] == [False, False, True]
-    assert given == [2, 4, 8]
+    assert timeouts == [2, 4, 8]
     takes = 1e9
     assert not any(ready() for _ in range(5))
-    assert given[-1] == LONGEST_ANSWER_S
-    takes, given[:] = 0.0, []
+    assert timeouts[-1] == LONGEST_ANSWER_S
+    takes, timeouts[:] = 0.0, []
     assert not any(ready() for _ in range(2))
-    assert given == [LONGEST_ANSWER_S] * 2, "a refusal is an answer"
+    assert timeouts == [LONGEST_ANSWER_S] * 2, "a refusal is an answer"

@@ -8,17 +8,17 @@ from pulse_resources.resettable import Resettable
 
 
 def test_a_value_is_made_once_per_arguments() -> None:
-    made: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     @Resettable
     def make(a: int, *, b: int = 0) -> object:
-        made.append((a, b))
+        calls.append((a, b))
         return object()
 
     assert make(1) is make(1)
     assert make(1, b=2) is make(1, b=2)
     assert make(1) is not make(1, b=2)
-    assert made == [(1, 0), (1, 2)]
+    assert calls == [(1, 0), (1, 2)]
     first = make(1)
     make.cache_clear()
     assert make(1) is not first

@@ -33,10 +33,10 @@ def test_a_client_takes_little_memory() -> None:
     tracemalloc.start()
     try:
         clients = [make() for _ in range(5)]
-        taken, _ = tracemalloc.get_traced_memory()
+        used_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert taken < len(clients) * 2 * MIB
+    assert used_bytes < len(clients) * 2 * MIB
 
 
 def test_threads_make_clients_at_the_same_time() -> None:

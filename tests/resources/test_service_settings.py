@@ -67,7 +67,7 @@ def test_a_given_certificate_authority_is_verified(given: dict[str, object], mod
 
 
 def test_kafka_s_clients_get_files_and_passwords_as_far_as_the_protocol_has_them() -> None:
-    given = KafkaSettings(
+    settings = KafkaSettings(
         security_protocol="SASL_SSL",
         sasl_mechanism="SCRAM-SHA-256",
         password=SecretStr(HOSTILE),
@@ -90,9 +90,9 @@ def test_kafka_s_clients_get_files_and_passwords_as_far_as_the_protocol_has_them
         ("SASL_PLAINTEXT", sasl),
         ("PLAINTEXT", {}),
     ):
-        client = given.model_copy(update={"security_protocol": protocol}).client()
+        client = settings.model_copy(update={"security_protocol": protocol}).client()
         assert client == where | {"security.protocol": protocol} | expected
-    assert "secret" not in repr(given)
+    assert "secret" not in repr(settings)
 
 
 @pytest.mark.parametrize(

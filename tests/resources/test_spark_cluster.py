@@ -171,13 +171,13 @@ def test_executors_have_no_pulse_of_their_own(own: Cluster) -> None:
         import pulse_resources
 
         for _ in batches:
-            here = [pulse_resources.__file__, *(name for name in os.environ if name.startswith("PULSE"))]
-            yield pa.record_batch([pa.array([*here, *sys.path])], ["found"])
+            values = [pulse_resources.__file__, *(name for name in os.environ if name.startswith("PULSE"))]
+            yield pa.record_batch([pa.array([*values, *sys.path])], ["found"])
 
     with spark.session() as session:
-        file, *others = session.range(1).mapInArrow(modules, "found string").toArrow().column(0).to_pylist()
+        file, *paths = session.range(1).mapInArrow(modules, "found string").toArrow().column(0).to_pylist()
     assert re.search(r"worker\d+/.*/pulse-[0-9a-f]{16}\.zip/pulse_resources/__init__\.pyc$", file)
-    assert str(Path(__file__).parents[2]) not in others
+    assert str(Path(__file__).parents[2]) not in paths
 
 
 def test_the_doctor_finds_nothing_wrong(own: Cluster) -> None:

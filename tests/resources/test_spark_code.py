@@ -40,9 +40,9 @@ def test_tasks_are_imported_from_the_archive_alone(tmp_path: Path, packed: bytes
         text=True,
         check=True,
     )
-    count, _, rest = done.stdout.partition(" ")
+    count, _, origins = done.stdout.partition(" ")
     assert int(count) > 50
-    assert rest.strip() == f"{{'{archive}'}} {{'pyc'}}", "compiled, too"
+    assert origins.strip() == f"{{'{archive}'}} {{'pyc'}}", "compiled, too"
 
 
 def test_the_same_code_has_the_same_name(packed: bytes) -> None:

@@ -45,9 +45,9 @@ def test_tasks_have_the_code_of_the_session_that_runs_them(
     versions: str, stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two, as during an upgrade: the server's workers have loaded another version."""
-    here = [(name, source + MARK if name == MARKED else source) for name, source in spark_code._sources()]
+    sources = [(name, source + MARK if name == MARKED else source) for name, source in spark_code._sources()]
     if versions == "two":
-        monkeypatch.setattr(spark_code, "_sources", lambda: iter(here))
+        monkeypatch.setattr(spark_code, "_sources", lambda: iter(sources))
 
     def code(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pulse_pipelines.ingest import drain

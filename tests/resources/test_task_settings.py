@@ -39,26 +39,26 @@ def of_a_run(folder: Path) -> Settings:
 def test_a_task_goes_by_the_settings_of_its_run(
     process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = task_settings.of_run(of_a_run(tmp_path))
+    run_settings = task_settings.of_run(of_a_run(tmp_path))
     for file in tmp_path.iterdir():
         file.unlink()  # the executor has another disk
     monkeypatch.setenv("PULSE_POSTGRES__HOST", "of the executor")
     monkeypatch.setenv("PULSE_NO__SETTING", "whatever it is")
-    task_settings.take(given)
-    taken = load_settings()
-    assert (taken.postgres.host, taken.ingest.chunk_rows) == ("db.example.com", 7)
-    assert taken.kafka.password.get_secret_value() == "of kafka"
-    assert Path(str(taken.kafka.ca_file)).read_bytes() == b"an authority"
-    key = Path(str(taken.postgres.sslkey))
+    task_settings.take(run_settings)
+    settings = load_settings()
+    assert (settings.postgres.host, settings.ingest.chunk_rows) == ("db.example.com", 7)
+    assert settings.kafka.password.get_secret_value() == "of kafka"
+    assert Path(str(settings.kafka.ca_file)).read_bytes() == b"an authority"
+    key = Path(str(settings.postgres.sslkey))
     assert (key.read_bytes(), key.stat().st_mode & 0o777) == (b"a key", 0o600)
 
 
 def test_a_task_gets_no_secret_that_it_does_not_need(process: None, tmp_path: Path) -> None:
-    given = task_settings.of_run(of_a_run(tmp_path))
-    assert "of pulse_pipeline" in given.sections
+    run_settings = task_settings.of_run(of_a_run(tmp_path))
+    assert "of pulse_pipeline" in run_settings.sections
     for secret in ("of pulse_owner", "of pulse_catalog", "of the superuser"):
-        assert secret not in given.sections
-    assert "of " not in repr(given), "its repr shows no secret"
+        assert secret not in run_settings.sections
+    assert "of " not in repr(run_settings), "its repr shows no secret"
 
 
 def test_clients_stay_until_the_settings_change(process: None, tmp_path: Path) -> None:

@@ -228,12 +228,12 @@ def test_accounts_without_a_secret_are_refused_for_that_reason(stack: Settings) 
 def test_a_tenant_that_revokes_keys_revokes_its_own(of_two: tuple[str, str], stack: Settings) -> None:
     """One request revoked the keys of all tenants, and Pulse's own: SQL and commits were gone for minutes."""
     one, other = of_two
-    first, others = (vended.credentials([at], Mode.READ, to_tenant=True) for at in of_two)
+    first, second = (vended.credentials([at], Mode.READ, to_tenant=True) for at in of_two)
     own = [vended.credentials([one], mode) for mode in Mode]
     assert opens(first, one)
     assert vending_accounts.revoke(stack, first) == 204
     assert not opens(first, one)
-    assert opens(others, other)
+    assert opens(second, other)
     assert all(opens(key, one) for key in own)
     assert vended.credentials([one], Mode.READ, to_tenant=True) is first, "nobody has noticed yet"
     vended.drop([first.access_key])
