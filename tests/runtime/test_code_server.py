@@ -112,9 +112,9 @@ def test_a_failed_load_is_repeated_and_runs_are_forked_from_the_loaded_code(fold
         (folder / "away").unlink()
         _until(lambda: _loaded(place))
         client = DagsterGrpcClient(socket=place)
-        made, server_id = (folder / "made").stat().st_size, client.get_server_id()
+        size, server_id = (folder / "made").stat().st_size, client.get_server_id()
         client.reload_code(timeout=PATIENCE_S)
-        assert (folder / "made").stat().st_size > made
+        assert (folder / "made").stat().st_size > size
         assert client.get_server_id() != server_id, "the webserver and the daemon would not notice"
         assert _loaded(place)
         _launch(folder, place)

@@ -28,8 +28,8 @@ def talking() -> None:
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
-        yield made
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
 
 
 def logs(instance: dg.DagsterInstance) -> LocalComputeLogManager:

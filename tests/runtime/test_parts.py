@@ -81,7 +81,7 @@ def slug(owner: Owner) -> str:
 
 
 @pytest.fixture
-def rest(monkeypatch: pytest.MonkeyPatch) -> dg.RepositoryDefinition:
+def built_repository(monkeypatch: pytest.MonkeyPatch) -> dg.RepositoryDefinition:
     """What the code server keeps built."""
     with monkeypatch.context() as server:
         server.setattr(run_scope, "_parted", True)
@@ -98,12 +98,12 @@ def keys(snapshot: RepositorySnap) -> set[str]:
 
 
 def test_the_loaded_parts_equal_the_whole_repository_of_dagster(
-    slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+    slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     whole = defs().get_repository_def()
     expected = RepositorySnap.from_def(whole, defer_snapshots=True)
     parted = PartedSnapshot(PARTS, file)
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     shown = loaded(parted)
     assert f"lake/{slug}" in keys(shown)
 
@@ -134,7 +134,7 @@ class Unlike:
 
 
 def test_a_part_made_from_a_model_is_the_one_that_dagster_builds(
-    new_owner: Callable[[], Owner], slug: str, rest: dg.RepositoryDefinition, tmp_path: Path
+    new_owner: Callable[[], Owner], slug: str, built_repository: dg.RepositoryDefinition, tmp_path: Path
 ) -> None:
     one, other = new_owner(), new_owner()
     acting = {"type": "object", "properties": {"who": {"type": "string", "description": 'a "name"\\n\x7f'}}}
@@ -147,21 +147,21 @@ def test_a_part_made_from_a_model_is_the_one_that_dagster_builds(
     texts = []
     for number, parts in enumerate((PARTS, Unlike())):
         parted = PartedSnapshot(parts, PartsFile(tmp_path / f"parts{number}.sqlite"))
-        parted.refresh(rest)
+        parted.refresh(built_repository)
         texts.append([unpacked(line) for line in parted.text().split("\n")[2:]])
     assert texts[0] == texts[1]
     assert any(f'["curated", "a_{shared}", "behaviour"]' in text for text in texts[0])
 
 
 def test_an_asset_s_op_has_the_config_and_the_resources_of_its_model(
-    slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+    slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     part = PARTS.build([slug]).get_repository_def()
     nodes = asset_node_snaps_from_repo(part)
     assert {node.asset_key.path[0] for node in nodes} == {"lake", "curated"}
     for node in nodes:
         op = _op(part, str(node.node_definition_name))
-        model = _op(rest, PARTS.model_of(node.asset_key))
+        model = _op(built_repository, PARTS.model_of(node.asset_key))
         assert model.config_field_snap == op.config_field_snap
         assert model.required_resource_keys == op.required_resource_keys
         assert model.tags == op.tags
@@ -173,34 +173,34 @@ def _op(built: dg.RepositoryDefinition, name: str) -> Any:
 
 
 def test_only_parts_that_have_changed_are_built_again(
-    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+    owner: Owner, slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     parts = Counted()
     parted = PartedSnapshot(parts, file)
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     assert slug in parts.made
     parts.made.clear()
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     assert parts.made == []
     other = create(owner)
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     assert parts.made == [other]
     registry.delete_dataset(owner.tenant, slug)
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     assert parts.made == [other]
     assert {f"lake/{slug}", f"lake/{other}"} & keys(loaded(parted)) == {f"lake/{other}"}
 
 
 def test_a_service_reads_only_parts_that_have_changed_again(
-    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+    owner: Owner, slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     types = (RepositorySnap, RepositoryErrorSnap)
     parted, parts = PartedSnapshot(PARTS, file), KeptParts()
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     first = parts.deserialize(parted.text(), types)
     assert first == loaded(parted)
     other = create(owner)
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     second = parts.deserialize(parted.text(), types)
     assert second == loaded(parted)
     read = {id(node) for node in first.asset_nodes}
@@ -208,93 +208,95 @@ def test_a_service_reads_only_parts_that_have_changed_again(
 
 
 def test_a_launch_builds_the_selected_assets_alone(
-    slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+    slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     parted = PartedSnapshot(PARTS, file)
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     pipe = dg.AssetKey(["pipes", "any"])
     assert parted.select({pipe}).asset_graph.get_all_asset_keys() == {pipe}
     selected = parted.select({dg.AssetKey(["lake", slug])})
     assert "lake/orders" not in {key.to_user_string() for key in selected.asset_graph.get_all_asset_keys()}
     assert parted.select({dg.AssetKey(["lake", slug])}) is selected
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     assert parted.select({dg.AssetKey(["lake", slug])}) is not selected, "the dataset may be another one"
 
 
 def test_a_server_that_starts_again_builds_no_part_that_is_as_before(
-    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+    owner: Owner, slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     before = PartedSnapshot(PARTS, file)
-    before.refresh(rest)
+    before.refresh(built_repository)
     parts = Counted()
     other = create(owner)
     again = PartedSnapshot(parts, file)
-    assert again.refresh(rest, at_once=True)
+    assert again.refresh(built_repository, at_once=True)
     assert parts.made == [other]
-    before.refresh(rest)
+    before.refresh(built_repository)
     assert again.text() == before.text()
 
 
 def test_a_server_with_other_code_shows_the_parts_of_before_until_it_has_built_them(
-    slug: str, rest: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
+    slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = PartedSnapshot(PARTS, file)
-    before.refresh(rest)
+    before.refresh(built_repository)
     monkeypatch.setattr("pulse_pipelines.runtime.parts.code_version", lambda: "another")
     parts = Counted()
     after = PartedSnapshot(parts, file)
-    assert not after.refresh(rest, at_once=True)
+    assert not after.refresh(built_repository, at_once=True)
     assert parts.made == []
     assert after.text() == before.text()
-    assert after.refresh(rest)
+    assert after.refresh(built_repository)
     assert slug in parts.made
 
 
-def test_a_damaged_file_is_replaced(slug: str, rest: dg.RepositoryDefinition, tmp_path: Path) -> None:
+def test_a_damaged_file_is_replaced(
+    slug: str, built_repository: dg.RepositoryDefinition, tmp_path: Path
+) -> None:
     file = PartsFile(tmp_path / "parts.sqlite")
-    PartedSnapshot(PARTS, file).refresh(rest)
+    PartedSnapshot(PARTS, file).refresh(built_repository)
     (database,) = tmp_path.iterdir()
     database.write_bytes(b"no database" * 1_000)
-    assert PartedSnapshot(PARTS, file).refresh(rest)
+    assert PartedSnapshot(PARTS, file).refresh(built_repository)
     assert slug in file.read()
 
 
 def test_alerts_include_the_checks_of_parts(
-    slug: str, rest: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
+    slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = set(defs().get_repository_def().asset_graph.asset_check_keys)
     known = dg.AssetCheckKey(dg.AssetKey(["lake", slug]), "reconciled")
     assert known in expected
     for _ in ("built", "read from the file"):
         monkeypatch.setattr(parts_of_this_process, "_shown", [])
-        PartedSnapshot(PARTS, file).refresh(rest)
-        assert all(shows_check(rest, key) for key in expected)
-        assert not shows_check(rest, dg.AssetCheckKey(known.asset_key, "another"))
-        assert not shows_check(rest, dg.AssetCheckKey(dg.AssetKey(["lake", "gone"]), known.name))
+        PartedSnapshot(PARTS, file).refresh(built_repository)
+        assert all(shows_check(built_repository, key) for key in expected)
+        assert not shows_check(built_repository, dg.AssetCheckKey(known.asset_key, "another"))
+        assert not shows_check(built_repository, dg.AssetCheckKey(dg.AssetKey(["lake", "gone"]), known.name))
 
 
 def test_a_part_like_an_existing_one_is_not_built(
-    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+    owner: Owner, slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     parts = Counted()
     parted = PartedSnapshot(parts, file)
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     parts.made.clear()
     parts.models = 0
-    others = [create(owner) for _ in range(3)]
-    parted.refresh(rest)
-    assert sorted(parts.made) == sorted(others)
+    created = [create(owner) for _ in range(3)]
+    parted.refresh(built_repository)
+    assert sorted(parts.made) == sorted(created)
     assert (parts.built, parts.models) == ([], 1)
 
 
 def test_a_part_that_cannot_be_built_hides_no_other(
-    owner: Owner, slug: str, rest: dg.RepositoryDefinition, file: PartsFile
+    owner: Owner, slug: str, built_repository: dg.RepositoryDefinition, file: PartsFile
 ) -> None:
     parts = Counted()
     parts.refused = slug
     other = create(owner)
     parted = PartedSnapshot(parts, file)
-    parted.refresh(rest)
+    parted.refresh(built_repository)
     shown = keys(loaded(parted))
     assert f"lake/{other}" in shown
     assert f"lake/{slug}" not in shown
@@ -308,8 +310,8 @@ def test_a_service_with_many_kept_objects_does_not_scan_them_repeatedly(
     try:
         keep_loaded_parts()
         collected = sum(generation["collections"] for generation in gc.get_stats())
-        made = [[number] for number in range(COLLECT_AFTER // 2)]
+        objects = [[number] for number in range(COLLECT_AFTER // 2)]
         assert sum(generation["collections"] for generation in gc.get_stats()) - collected <= 1
-        assert made
+        assert objects
     finally:
         gc.set_threshold(*before)

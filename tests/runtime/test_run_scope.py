@@ -85,19 +85,19 @@ def test_the_definitions_that_a_run_builds_do_not_grow_with_the_datasets(
     selection: dict[str, set[object]], owner: Owner, scoped: Scoped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ASSET_JOB if selection else "ingest"
-    made: list[object] = []
+    ops: list[object] = []
     init = OpDefinition.__init__
 
     def count(op: OpDefinition, *arguments: object, **names: object) -> None:
-        made.append(op)
+        ops.append(op)
         init(op, *arguments, **names)  # type: ignore[arg-type]
 
     monkeypatch.setattr(OpDefinition, "__init__", count)
     counts = []
     for _ in range(2):
         scoped(job, **selection).get_job(job)
-        counts.append(len(made))
-        made.clear()
+        counts.append(len(ops))
+        ops.clear()
         for _ in range(3):
             name = f"d{uuid.uuid4().hex[:8]}"
             registry.create_dataset(owner.tenant, name, f"pulse://{owner.tenant.slug}/orders/1")
