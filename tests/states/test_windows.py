@@ -148,8 +148,8 @@ def walk(steps: list[Any]) -> None:
     declared_states.declare(
         owner.tenant, "orders", "country", windows=Windows(SUMS) if len(steps) % 2 else None
     )
-    for number, (what, *how) in enumerate(steps):
-        if what == "batch":
+    for number, (kind, *how) in enumerate(steps):
+        if kind == "batch":
             sent, point = how
             owner.send(*sent, at_minute(f"fresh-{number}", 5))  # so that there is something to land
             batch, attempt = plan_batch([owner]), 1
@@ -157,13 +157,13 @@ def walk(steps: list[Any]) -> None:
                 start_attempt(batch, PULSE_FAIL_POINT=point).killed()
                 attempt = next_attempt(batch)
             run_batch(batch, attempt)
-        elif what == "erase":
+        elif kind == "erase":
             erasure.erase(owner.tenant, "orders", "amount=7.5")
-        elif what == "backfill":
+        elif kind == "backfill":
             rebuilt(owner)
-        elif what == "widen":
+        elif kind == "widen":
             declare(owner, sums=SUMS[:1])
-        if what in ("declare", "widen") or not number:
+        if kind in ("declare", "widen") or not number:
             declare(owner)
         agree(owner)
 
@@ -214,7 +214,7 @@ def test_a_late_event_joins_two_sessions(owner: Owner) -> None:
 
 def sessions(owner: Owner, *minutes: float) -> list[tuple[float, float, int, bool]]:
     """Of DE as of minutes after START: its first and last minute, its events, and whether it is open."""
-    seen_sessions = []
+    shown_sessions = []
     for at in minutes:
         shown = declared_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=at)).windows
         assert shown is not None
@@ -222,8 +222,8 @@ def sessions(owner: Owner, *minutes: float) -> list[tuple[float, float, int, boo
         assert shown.session.complete
         moments = map(datetime.fromisoformat, (shown.session.first, shown.session.last))
         first, last = ((moment - START) / timedelta(minutes=1) for moment in moments)
-        seen_sessions.append((first, last, shown.session.events, shown.session.open))
-    return seen_sessions
+        shown_sessions.append((first, last, shown.session.events, shown.session.open))
+    return shown_sessions
 
 
 def test_a_build_does_not_wait_for_a_batch_that_holds_the_state(owner: Owner) -> None:
