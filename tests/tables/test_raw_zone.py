@@ -52,7 +52,7 @@ def owner(owner: Owner) -> Owner:
 
 
 @pytest.fixture(scope="module")
-def seen(stack: Settings) -> Owner:
+def dated_owner(stack: Settings) -> Owner:
     """Tests only look at it."""
     return with_days(make_owner())
 
@@ -65,10 +65,10 @@ def with_days(owner: Owner) -> Owner:
     return owner
 
 
-def test_an_object_has_the_events_of_an_hour_by_their_days(seen: Owner) -> None:
+def test_an_object_has_the_events_of_an_hour_by_their_days(dated_owner: Owner) -> None:
     """Of what one task got of it: there may be two."""
     events: Counter[date] = Counter()
-    for path, of_path in groupby(parts(seen), key=lambda part: part[0]):
+    for path, of_path in groupby(parts(dated_owner), key=lambda part: part[0]):
         assert re.search(r"/orders/dt=\d{4}-\d\d-\d\d/hr=\d\d/[^/]+\.jsonl\.gz$", path)
         content, end = raw_zone.content(path), 0
         for _, day, count, start, size in of_path:
@@ -127,17 +127,18 @@ def test_a_member_without_an_event_left_is_not_kept(owner: Owner) -> None:
     assert all(events for _, _, events, _, _ in parts(owner))
 
 
-def test_each_hour_of_arrival_has_its_object(seen: Owner) -> None:
+def test_each_hour_of_arrival_has_its_object(dated_owner: Owner) -> None:
     """And each day of the events in it a member, whatever order they came in."""
-    dataset = registry.find_dataset(seen.tenant, "orders")
-    conformer = TopicConformer(Scope(seen.tenant, (dataset,)), "batch", UNLIMITED)
+    dataset = registry.find_dataset(dated_owner.tenant, "orders")
+    conformer = TopicConformer(Scope(dated_owner.tenant, (dataset,)), "batch", UNLIMITED)
     first, second = (datetime(2026, 11, 19, hour, 59, 59, tzinfo=UTC) for hour in (9, 10))
-    came = [(DAYS[0], first), (DAYS[1], second), (DAYS[0], second), (DAYS[1], first), (DAYS[0], first)]
+    arrivals = [(DAYS[0], first), (DAYS[1], second), (DAYS[0], second), (DAYS[1], first), (DAYS[0], first)]
     messages = [
-        Message(0, n, round(at.timestamp() * 1000), of_day(f"e{n}", day)) for n, (day, at) in enumerate(came)
+        Message(0, n, round(at.timestamp() * 1000), of_day(f"e{n}", day))
+        for n, (day, at) in enumerate(arrivals)
     ]
     bucket = load_settings().object_store.bucket
-    with BatchFiles(seen.tenant, bucket, "batch-1", drop_copies=True, pause=lambda: None) as lake:
+    with BatchFiles(dated_owner.tenant, bucket, "batch-1", drop_copies=True, pause=lambda: None) as lake:
         lake.add(dataset, conformer.chunk(messages).tables["orders"])
         lake.add_raw("orders", messages[0].received_ms, b'{"not": "an event"}\n')
     contents = {
