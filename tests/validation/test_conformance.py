@@ -69,48 +69,50 @@ def test_formats_are_annotations_but_for_typed_columns() -> None:
 
 def conform(caller: Caller, cases: Sequence[Case]) -> None:
     """Publish, send and land all of it, and compare."""
-    owner, taken = caller.owner, {}
+    owner, published = caller.owner, {}
     for number, case in enumerate(cases):
         if publish(owner, f"d{number}", case):
-            taken[f"d{number}"] = case
-    assert len(taken) > len(cases) / 2, "schemas are refused"
+            published[f"d{number}"] = case
+    assert len(published) > len(cases) / 2, "schemas are refused"
     sent = {
         (slug, f"{slug}-{number}"): data
-        for slug, case in taken.items()
+        for slug, case in published.items()
         for number, data in enumerate(case.data)
     }
-    accepted = {where for where, data in sent.items() if taken[where[0]].accepted(data)}
+    accepted = {where for where, data in sent.items() if published[where[0]].accepted(data)}
     assert accepted, "nothing is accepted"
     assert sent.keys() - accepted, "nothing is refused"
-    refused = {where for slug in taken for where in collect(caller, slug, sent)}
-    wrong = [about(taken, sent, where, "at the door") for where in refused ^ (sent.keys() - accepted)]
+    refused = {where for slug in published for where in collect(caller, slug, sent)}
+    wrong = [about(published, sent, where, "at the door") for where in refused ^ (sent.keys() - accepted)]
     ingest(owner)
     letters = {
         (letter["dataset"], json.loads(bytes(letter["payload"]))["event_id"])
         for letter in owner.dead_letters()
     }
-    wrong += [about(taken, sent, where, "as a dead letter") for where in letters ^ (sent.keys() - accepted)]
-    for slug, case in taken.items():
+    wrong += [
+        about(published, sent, where, "as a dead letter") for where in letters ^ (sent.keys() - accepted)
+    ]
+    for slug, case in published.items():
         exact = {row["id"]: row for row in owner.rows(slug)}
         by_pyiceberg = [with_nulls(row, exact.get(row["id"], {})) for row in scanned(owner, slug)]
         for reader, rows in (("DuckDB", owner.rows(slug)), ("PyIceberg", by_pyiceberg)):
-            there = {(slug, row["id"]): row for row in rows}
-            assert len(there) == len(rows), "an event has two rows"
+            landed = {(slug, row["id"]): row for row in rows}
+            assert len(landed) == len(rows), "an event has two rows"
             of_slug = {where for where in accepted if where[0] == slug}
-            wrong += [about(taken, sent, where, f"by {reader}") for where in there.keys() ^ of_slug]
-            for where in there.keys() & of_slug:
-                if deviation := difference(case, sent[where], there[where]):
-                    wrong.append(about(taken, sent, where, f"by {reader}: {deviation}"))
+            wrong += [about(published, sent, where, f"by {reader}") for where in landed.keys() ^ of_slug]
+            for where in landed.keys() & of_slug:
+                if deviation := difference(case, sent[where], landed[where]):
+                    wrong.append(about(published, sent, where, f"by {reader}: {deviation}"))
     assert not wrong, f"{len(wrong)} differences, such as:\n" + "\n".join(sorted(wrong, key=len)[:3])
 
 
-def with_nulls(seen: Any, exact: Any) -> Any:
+def with_nulls(received: Any, exact: Any) -> Any:
     """What PyIceberg reads; a list of objects that is null is an empty one to it (as of 0.12)."""
-    if isinstance(seen, dict) and isinstance(exact, dict):
-        return {name: with_nulls(value, exact.get(name)) for name, value in seen.items()}
-    if isinstance(seen, list) and isinstance(exact, list) and len(seen) == len(exact):
-        return [with_nulls(*pair) for pair in zip(seen, exact, strict=True)]
-    return exact if seen == [] and exact is None else seen
+    if isinstance(received, dict) and isinstance(exact, dict):
+        return {name: with_nulls(value, exact.get(name)) for name, value in received.items()}
+    if isinstance(received, list) and isinstance(exact, list) and len(received) == len(exact):
+        return [with_nulls(*pair) for pair in zip(received, exact, strict=True)]
+    return exact if received == [] and exact is None else received
 
 
 def publish(owner: Owner, slug: str, case: Case) -> bool:
@@ -143,8 +145,11 @@ def scanned(owner: Owner, slug: str) -> list[dict[str, Any]]:
 
 
 def about(
-    taken: dict[str, Case], sent: dict[tuple[str, str], dict[str, Any]], where: tuple[str, str], what: str
+    published: dict[str, Case],
+    sent: dict[tuple[str, str], dict[str, Any]],
+    where: tuple[str, str],
+    place: str,
 ) -> str:
-    case, data = taken[where[0]], sent[where]
+    case, data = published[where[0]], sent[where]
     verdict = "accepts" if case.accepted(data) else "refuses"
-    return f"jsonschema {verdict} {json.dumps(data)} by {json.dumps(case.schema)}; not so {what}"
+    return f"jsonschema {verdict} {json.dumps(data)} by {json.dumps(case.schema)}; not so {place}"

@@ -143,8 +143,8 @@ def test_many_expensive_events_of_a_batch_take_a_bounded_time(values: int) -> No
     conformed = TopicConformer(scope, "batch", limits).chunk(messages(payloads))
     landed = {slug: table.column("id").to_pylist() for slug, table in conformed.tables.items()}
     assert landed["orders"] == [f"o{n:02}" for n in range(6)]
-    left = [letter.event_id for letter in conformed.dead_letters]
-    assert landed["dear"] + left == [f"d{n:04}" for n in range(600) if n % 100]
+    dead_ids = [letter.event_id for letter in conformed.dead_letters]
+    assert landed["dear"] + dead_ids == [f"d{n:04}" for n in range(600) if n % 100]
     assert 0 < len(landed["dear"]) < 500
     assert {letter.rejected.reason for letter in conformed.dead_letters} == {Reason.TOO_EXPENSIVE}
     assert "0.1 s beyond their share" in conformed.dead_letters[0].rejected.detail
@@ -154,7 +154,7 @@ def test_many_expensive_events_of_a_batch_take_a_bounded_time(values: int) -> No
 
 
 async def beside(
-    judged: Validator, payloads: list[bytes], *others: Validator
+    judged: Validator, payloads: list[bytes], *validators: Validator
 ) -> tuple[Verdicts, int, list[int]]:
     """Verdicts, how often another task of the event loop ran meanwhile, and in which order judges ended."""
     ticks, ended = 0, []
@@ -165,12 +165,12 @@ async def beside(
             await asyncio.sleep(0.001)
             ticks += 1
 
-    async def one(number: int, which: Validator) -> Verdicts:
+    async def one(number: int, validator: Validator) -> Verdicts:
         validation = Validation([Item(payload) for payload in (payloads if not number else [cheap("x")])])
         while not validation.done:
             if validation.at_end:
-                await validation.validate_in_worker(which)
-            validation.go_on(which)
+                await validation.validate_in_worker(validator)
+            validation.go_on(validator)
             await asyncio.sleep(0)
         ended.append(number)
         return validation.verdicts()
@@ -179,7 +179,7 @@ async def beside(
     await asyncio.sleep(0.01)
     ticks = 0
     verdicts, *_ = await asyncio.gather(
-        *(one(number, which) for number, which in enumerate((judged, *others)))
+        *(one(number, validator) for number, validator in enumerate((judged, *validators)))
     )
     ticking.cancel()
     return verdicts, ticks, ended
