@@ -132,8 +132,10 @@ def test_a_module_imports_only_permitted_packages() -> None:
 
 
 def test_the_embedded_stack_is_only_for_the_command_line() -> None:
-    others = [module for module in MODULES if not any(within(module, part) for part in STARTS_SERVICES)]
-    wrong = {module: {name for name in imports(module) if within(name, LOCAL)} for module in others}
+    other_modules = [
+        module for module in MODULES if not any(within(module, part) for part in STARTS_SERVICES)
+    ]
+    wrong = {module: {name for name in imports(module) if within(name, LOCAL)} for module in other_modules}
     assert findings(wrong) == {}
 
 
@@ -163,8 +165,8 @@ def test_pulse_distributes_the_client_too() -> None:
 
 
 def test_dagster_is_known_to_thin_adapters_only() -> None:
-    others = [module for module in MODULES if not any(within(module, part) for part in KNOWS_DAGSTER)]
-    wrong = {m: {name for name in imports(m) if re.match(r"dagster\b|dagster_", name)} for m in others}
+    other_modules = [module for module in MODULES if not any(within(module, part) for part in KNOWS_DAGSTER)]
+    wrong = {m: {name for name in imports(m) if re.match(r"dagster\b|dagster_", name)} for m in other_modules}
     assert findings(wrong) == {}
 
 

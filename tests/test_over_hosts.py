@@ -52,10 +52,10 @@ def test_events_sent_to_one_host_are_rows_in_the_store_of_another_exactly_once(t
 @pytest.mark.slow
 def test_a_change_at_one_front_host_is_seen_at_the_other(tenant: Tenant) -> None:
     first, second = tenant.clients
-    made = first.post("/v1/keys", json={"name": "brief", "scopes": ["read"]}).raise_for_status().json()
-    brief = {"Authorization": f"Bearer {made['key']}"}
+    issued = first.post("/v1/keys", json={"name": "brief", "scopes": ["read"]}).raise_for_status().json()
+    brief = {"Authorization": f"Bearer {issued['key']}"}
     assert second.get("/v1/datasets", headers=brief).status_code == 200
-    first.delete(f"/v1/keys/{made['key_id']}").raise_for_status()
+    first.delete(f"/v1/keys/{issued['key_id']}").raise_for_status()
     deadline = time.monotonic() + 60
     while second.get("/v1/datasets", headers=brief).status_code != 401:
         assert time.monotonic() < deadline, "a revoked key opens the other host"

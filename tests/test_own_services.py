@@ -132,12 +132,12 @@ def test_an_event_goes_all_the_way(tenant: Owner, settings: Settings) -> None:
 def test_all_connections_are_encrypted(tenant: Owner, settings: Settings) -> None:
     with superuser() as connection:
         query = "SELECT DISTINCT usename, ssl, client_dn FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
-        seen = {
+        connections = {
             (encrypted, name)
             for user, encrypted, name in connection.execute(f"{query} WHERE client_addr IS NOT NULL")
             if user
         }
-    assert seen == {(True, "/CN=Pulse client of this machine")}
+    assert connections == {(True, "/CN=Pulse client of this machine")}
     plain = settings.postgres.url("pulse_api") + "&sslmode=disable"
     with pytest.raises(psycopg.OperationalError, match="no encryption"):
         psycopg.connect(plain)
@@ -162,9 +162,11 @@ def test_no_service_s_account_reads_another_s_key(home: Path, settings: Settings
         "minio": (accounts.account(layout, "minio"), "certificates/private.key"),
     }
     for name, (account, own) in keys_of.items():
-        others = [(home / other).resolve() / path for other, (_, path) in keys_of.items() if other != name]
+        other_paths = [
+            (home / other).resolve() / path for other, (_, path) in keys_of.items() if other != name
+        ]
         assert accounts.run(account, "test", "-r", str((home / name).resolve() / own)).returncode == 0
-        for path in (*others, settings.postgres.sslkey):
+        for path in (*other_paths, settings.postgres.sslkey):
             assert Path(str(path)).exists()
             assert accounts.run(account, "test", "-r", str(path)).returncode == 1, f"{name} reads {path}"
 
@@ -214,13 +216,13 @@ def test_temporary_credentials_open_the_object_store_to_every_client(
     """Of MinIO's security token service; without the token, the same key opens nothing."""
     if not tenant.rows():
         pytest.fail("nothing has landed")
-    given = temporary_credentials(settings)
-    with with_settings(**given):
+    credentials = temporary_credentials(settings)
+    with with_settings(**credentials):
         object_store.file_system.cache_clear()
         assert [finding.check for finding in doctor.examine("object store") if not finding.ok] == []
         assert len(tenant.rows()) == 2  # DuckDB
-    del given["OBJECT_STORE__SESSION_TOKEN"]
-    with with_settings(**given):
+    del credentials["OBJECT_STORE__SESSION_TOKEN"]
+    with with_settings(**credentials):
         object_store.file_system.cache_clear()
         assert [finding.check for finding in doctor.examine("object store") if not finding.ok] == ["rights"]
     object_store.file_system.cache_clear()
@@ -272,7 +274,7 @@ def test_the_page_s_settings_and_the_doctor_alone_lead_to_services_that_work(
         "OBJECT_STORE__CA_FILE": store.ca_file,
         "OBJECT_STORE__VENDING_BY_TENANT": True,
     }
-    asked_for = {
+    requested_settings = {
         "POSTGRES__SSLCERT": database.sslcert,
         "POSTGRES__SSLKEY": database.sslkey,
         "KAFKA__CERTIFICATE_FILE": known.certificate_file,
@@ -282,9 +284,9 @@ def test_the_page_s_settings_and_the_doctor_alone_lead_to_services_that_work(
         forget_connections()
         assert wrong("settings") == {}
         advice = " ".join(str(finding.fix) for name in SERVICES for finding in wrong(name).values())
-        for setting in ("OBJECT_STORE__CA_FILE", *asked_for):
+        for setting in ("OBJECT_STORE__CA_FILE", *requested_settings):
             assert f"PULSE_{setting}" in advice
-    with with_settings(**values, **place, **asked_for):
+    with with_settings(**values, **place, **requested_settings):
         forget_connections()
         assert {name: wrong(name) for name in SERVICES} == {name: {} for name in SERVICES}
     forget_connections()

@@ -61,7 +61,7 @@ def words_of(text: str) -> list[str]:
         return []
 
 
-def made(pages: list[Path]) -> list[str]:
+def make_targets(pages: list[Path]) -> list[str]:
     commands = (words for page in pages for words in typed(page) if words[0] == "make")
     return sorted({word for words in commands for word in words[1:] if re.fullmatch(r"[a-z][\w-]*", word)})
 
@@ -72,7 +72,7 @@ def pulsed(pages: list[Path]) -> list[tuple[str, ...]]:
 
 
 def test_the_readme_names_the_two_commands() -> None:
-    assert {"demo", "test"} <= set(made([README]))
+    assert {"demo", "test"} <= set(make_targets([README]))
     assert any(words[0] == "reconcile" for words in pulsed([README]))
 
 
@@ -81,7 +81,7 @@ def test_a_page_has_no_leftovers_of_a_merge(page: Path) -> None:
     assert not re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("target", made(PAGES))
+@pytest.mark.parametrize("target", make_targets(PAGES))
 def test_a_make_target_exists(target: str) -> None:
     assert target in TARGETS
 
@@ -95,15 +95,17 @@ def explains_itself(*path: str) -> bool:
 def test_a_pulse_command_exists_and_takes_these_arguments(words: tuple[str, ...]) -> None:
     part: Any = imported(cli.app)
     path: list[str] = []
-    rest = list(words)
-    while rest and rest[0] in getattr(part, "commands", {}):
-        path.append(rest.pop(0))
+    remaining_words = list(words)
+    while remaining_words and remaining_words[0] in getattr(part, "commands", {}):
+        path.append(remaining_words.pop(0))
         part = part.commands[path[-1]]
     assert explains_itself(*path)
     if hasattr(part, "commands") and not part.invoke_without_command:
-        assert rest in ([], ["--help"]), f"pulse {' '.join(path)} has no command {rest[0]}"
-    elif rest:
-        part.make_context(part.name, rest)  # a wrong option or argument is a usage error
+        assert remaining_words in ([], ["--help"]), (
+            f"pulse {' '.join(path)} has no command {remaining_words[0]}"
+        )
+    elif remaining_words:
+        part.make_context(part.name, remaining_words)  # a wrong option or argument is a usage error
 
 
 def test_every_make_target_is_explained() -> None:
@@ -184,14 +186,14 @@ def test_the_quickstart_works_from_the_first_line_to_the_last(
             name, value = assigned.groups()
             monkeypatch.setenv(name, pulse(value).strip() if value.startswith("pulse ") else shell(value))
             continue
-        left, _, command = command.rpartition(" | ")
+        prefix, _, command = command.rpartition(" | ")
         kind = " ".join(words_of(command)[1:3]).replace(slug, "shop")
         if kind == "status":  # it is about other tests, too
             continue
         if kind == "collect shop":
             owner = Owner(registry.find_tenant(slug))
             does_not_land = kind in outputs
-            output = while_it_lands(owner, partial(pulse, command, shell(left), int(does_not_land)))
+            output = while_it_lands(owner, partial(pulse, command, shell(prefix), int(does_not_land)))
         else:
             output = pulse(command)
         outputs[kind].append(output)
