@@ -75,6 +75,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     indexes.router,
     event_states.router,
     pipes.router,
+    dead_letters.searches,
     dead_letters.router,
     usage.router,
     keys.router,

@@ -23,6 +23,7 @@ from pulse_api.http import openapi, views
 from pulse_api.http.routes import summary
 from pulse_api.http.workers import Workers
 from pulse_api.lake.app import create_app
+from pulse_pipelines import dead_letters as letters
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys, quotas
 from pulse_pipelines.registry.tenant_view import TenantView, load_view
@@ -31,7 +32,8 @@ from pulse_resources.settings import Settings, load_settings
 AT_ONCE = 60
 PREVIEW = "/v1/datasets/orders/preview"
 SUMMARY = "/v1/datasets/orders/summary"
-EVERYTHING = (PREVIEW, SUMMARY, "/v1/dead-letters", "/v1/datasets", "/v1/usage")
+LETTERS = "/v1/dead-letters/groups"
+EVERYTHING = (PREVIEW, SUMMARY, LETTERS, "/v1/datasets", "/v1/usage")
 
 
 def test_repeated_requests_are_refused_with_a_time_to_retry(new_caller: Callable[..., Caller]) -> None:
@@ -161,7 +163,7 @@ def test_repeated_invalid_requests_to_the_catalog_are_refused_with_a_time_to_ret
             assert other.get("/v1/namespaces").status_code == 200
 
 
-@pytest.mark.parametrize("path", [PREVIEW, SUMMARY])
+@pytest.mark.parametrize("path", [PREVIEW, SUMMARY, LETTERS])
 def test_sixty_requests_at_once_delay_only_their_own_tenant(
     api: Api,
     new_caller: Callable[..., Caller],
@@ -170,7 +172,7 @@ def test_sixty_requests_at_once_delay_only_their_own_tenant(
 ) -> None:
     greedy, neighbour = new_caller(), new_caller()
     go_on = threading.Event()
-    previewing, summarising = Workers.run, summary.read_summary
+    previewing, summarising, grouping = Workers.run, summary.read_summary, letters.groups
 
     async def endless_preview(self: Workers, work: Callable[..., Any], *args: Any) -> Any:
         if greedy.owner.tenant in args:
@@ -182,8 +184,14 @@ def test_sixty_requests_at_once_delay_only_their_own_tenant(
             go_on.wait(PATIENCE_S)
         return summarising(tenant, *args, **kwargs)
 
+    def endless_groups(tenant: Any, *args: Any, **kwargs: Any) -> Any:
+        if tenant == greedy.owner.tenant:
+            go_on.wait(PATIENCE_S)
+        return grouping(tenant, *args, **kwargs)
+
     monkeypatch.setattr(Workers, "run", endless_preview)
     monkeypatch.setattr(summary, "read_summary", endless_summary)
+    monkeypatch.setattr(letters, "groups", endless_groups)
     refused, statuses = threading.Semaphore(0), Counter[int]()
 
     def ask(_: int) -> None:
@@ -194,7 +202,7 @@ def test_sixty_requests_at_once_delay_only_their_own_tenant(
             refused.release()
 
     settings = load_settings().api
-    running = settings.preview_parallelism if path == PREVIEW else settings.parallelism
+    running = settings.parallelism if path == SUMMARY else settings.preview_parallelism
     admitted = running // 2 + settings.max_waiting
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:

@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 
 from pulse_api.http import negotiation
-from pulse_api.http.app_state import app_state
+from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.letter_choice import Chosen, CursorText, LetterFilter, Replayed
 from pulse_api.http.problems import documented
@@ -20,6 +20,8 @@ from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_LETTERS, LetterState
 
 router = resource("dead letters", "/v1/dead-letters")
+searches = resource("dead letters", "/v1/dead-letters", Kind.PREVIEW)
+"""What reads all letters of a tenant, of whom some have a million: few at a time."""
 
 BYTES = "application/octet-stream"
 
@@ -162,7 +164,7 @@ def _resolved(result: Result) -> Resolved:
     )
 
 
-@router.get("", summary="List dead letters", responses=documented(401, 403, 404, 422, 429, 503))
+@searches.get("", summary="List dead letters", responses=documented(401, 403, 404, 422, 429, 503))
 def list_dead_letters(principal: Reader, query: Annotated[ListQuery, Query()]) -> DeadLetterPage:
     """The tenant's dead letters, the latest first, without their bytes."""
     page = dead_letters.list_dead_letters(
@@ -171,7 +173,7 @@ def list_dead_letters(principal: Reader, query: Annotated[ListQuery, Query()]) -
     return DeadLetterPage(dead_letters=[described(letter) for letter in page.letters], next_cursor=page.next)
 
 
-@router.get("/summary", summary="Count dead letters", responses=documented(401, 403, 422, 429, 503))
+@searches.get("/summary", summary="Count dead letters", responses=documented(401, 403, 422, 429, 503))
 def summarize_dead_letters(principal: Reader, query: Annotated[_Query, Query()]) -> Summary:
     """How many dead letters there are, by reason."""
     counts = dead_letters.summary(principal.tenant, query.filter(), state=query.state)
@@ -180,7 +182,7 @@ def summarize_dead_letters(principal: Reader, query: Annotated[_Query, Query()])
     )
 
 
-@router.get("/groups", summary="Group dead letters", responses=documented(401, 403, 422, 429, 503))
+@searches.get("/groups", summary="Group dead letters", responses=documented(401, 403, 422, 429, 503))
 def group_dead_letters(principal: Reader, query: Annotated[GroupQuery, Query()]) -> GroupList:
     """Dead letters by dataset, reason and place, with an example. A filter of all three selects a group."""
     as_of = datetime.now(UTC)
