@@ -435,6 +435,7 @@ def test_names_that_postgres_has_no_column_for_are_refused(owner: Owner, sink: A
     [
         (None, "jsonb", None),
         ("text", "jsonb", '"text"'),
+        ({"\\u0000": ["\\\\u0000"]}, "jsonb", '{"\\\\u0000":["\\\\\\\\u0000"]}'),
         ({"a": [1]}, "text", '{"a":[1]}'),
         ([1, None, "NULL", [True]], "array", '{"1",NULL,"NULL",{"true"}}'),
         (1e300, "float8", "1e+300"),
@@ -494,7 +495,8 @@ def test_values_are_written_by_their_column(value: Any, kind: str, expected: str
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [("a\0", "text"), ("a\0", "jsonb"), (["\0"], "array"), ("*", "bytea")]
+    ("value", "kind"),
+    [("a\0", "text"), ("a\0", "jsonb"), ({"\\\0": 1}, "jsonb"), (["\0"], "array"), ("*", "bytea")],
 )
 def test_a_value_that_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
     with pytest.raises(ValueError, match=r"NUL|base64"):

@@ -14,6 +14,8 @@ ARRAY = "array"
 COMPOSITE = "composite"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _JSON = ("json", "jsonb")
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""NUL in JSON, and not the text `\\u0000`, whose backslash is escaped."""
 _INTEGERS = ("int2", "int4", "int8")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 _UNSIGNED = ("oid", "xid", "cid", "xid8")
@@ -83,7 +85,7 @@ def text(value: Any, kind: str) -> str | None:
         return None
     if kind in _JSON:
         encoded = json_values.written(value).decode()
-        if "\\u0000" in encoded and kind == "jsonb":
+        if kind == "jsonb" and _ESCAPED_NUL.search(encoded):
             raise ValueError("a text of Postgres cannot contain NUL")
         return encoded
     if kind.startswith(ARRAY) and isinstance(value, list):
