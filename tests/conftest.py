@@ -41,6 +41,8 @@ pytest_plugins = [
 STARTING = frozenset({"stack", "home", "layout", "room"})
 """Fixtures that start services."""
 OWN_STACK = ("test_live.py", "test_own_services.py")
+WAITING = ("test_attacks", "test_connections", "test_endings", "test_local_stack", "test_rates")
+"""Files whose tests wait for most of their time."""
 SERVICES = ("pyspark", "dagster", "pyiceberg", "duckdb", "confluent-kafka", "psycopg", "pyarrow")
 
 
@@ -62,21 +64,24 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs services (`make test-fast` leaves it out) and what samples leave out; order the files.
 
-    First those that start a stack of their own: they wait most, and others compute meanwhile. Last those that
-    need no services, which fill the time until the slowest worker ends.
+    First those that start a stack of their own, which take longest. Last those that need no services, which
+    fill the time until the slowest worker ends. Those that wait are spread among the others, which compute.
     """
     for item in items:
         if STARTING & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.stack)
     mark_outside_samples(items)
     serviced = {item.path for item in items if item.get_closest_marker("stack")}
-
-    def place(item: pytest.Item) -> int:
-        if item.path.name in OWN_STACK:
-            return OWN_STACK.index(item.path.name)
-        return len(OWN_STACK) + (item.path not in serviced)
-
-    items.sort(key=place)
+    files = list(dict.fromkeys(item.path for item in items))
+    waiting = [path for path in files if path.stem in WAITING]
+    first = [path for name in OWN_STACK for path in files if path.name == name]
+    others = [path for path in files if path not in {*first, *waiting}]
+    others.sort(key=lambda path: path not in serviced)
+    distance = len(others) // (len(waiting) + 1)
+    for number, path in enumerate(waiting, 1):
+        others.insert(number * (distance + 1) - 1, path)
+    places = {path: place for place, path in enumerate([*first, *others])}
+    items.sort(key=lambda item: places[item.path])
 
 
 def mark_outside_samples(items: list[pytest.Item]) -> None:

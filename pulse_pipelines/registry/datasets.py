@@ -1,6 +1,7 @@
 """Datasets: created and deleted with their namespace and catalog row in one transaction, and looked up."""
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import psycopg
@@ -23,6 +24,7 @@ from pulse_resources.postgres.locks import Lock
 
 SLUGS = """
 SELECT slug FROM pdm_datasets WHERE tenant_id = app_tenant() AND slug COLLATE "C" > %s
+    AND (%s::text IS NULL OR split_part(schema_uri, '/', 4) = %s)
 ORDER BY slug COLLATE "C" LIMIT %s
 """
 INSERT_DATASET = """
@@ -122,16 +124,30 @@ def create_dataset(
     return dataset
 
 
-def list_datasets(tenant: Tenant) -> list[Dataset]:
-    """The tenant's datasets by slug, as its own RLS session sees them."""
+def list_datasets(tenant: Tenant, slugs: Collection[str] | None = None) -> list[Dataset]:
+    """The tenant's datasets by slug, as its own RLS session sees them: those with given slugs, or all."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return list(dataset_rows.read(connection, dataset_rows.OF_TENANT))
+        if slugs is None:
+            return list(dataset_rows.read(connection, dataset_rows.OF_TENANT))
+        return list(dataset_rows.read(connection, dataset_rows.OF_SLUGS, [list(slugs)]))
 
 
-def list_slugs(tenant: Tenant, after: str | None, limit: int) -> list[str]:
-    """Slugs of at most `limit` of the tenant's datasets, in order: those after a slug, or the first ones."""
+def list_slugs(tenant: Tenant, after: str | None, limit: int | None, schema: str | None = None) -> list[str]:
+    """Slugs of the tenant's datasets, in order.
+
+    Args:
+        after: the slugs after this one; None: from the first.
+        limit: maximum number of slugs; None: all.
+        schema: only datasets that follow a version of the schema with this name; None: all.
+    """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return [slug for (slug,) in connection.execute(SLUGS, [after or "", limit])]
+        return _slugs(connection, after, limit, schema)
+
+
+def _slugs(
+    connection: postgres.Connection, after: str | None, limit: int | None, schema: str | None
+) -> list[str]:
+    return [slug for (slug,) in connection.execute(SLUGS, [after or "", schema, schema, limit])]
 
 
 def find_dataset(tenant: Tenant, slug: str) -> Dataset:
@@ -144,7 +160,7 @@ def find_in(connection: postgres.Connection, tenant: Tenant, slug: str) -> Datas
     """As `find_dataset`, in a session of the tenant's."""
     for dataset in dataset_rows.read(connection, dataset_rows.OF_SLUG, [slug]):
         return dataset
-    slugs = [existing_slug for (existing_slug,) in connection.execute(SLUGS, ["", None])]
+    slugs = _slugs(connection, None, None, None)
     raise NotFound("no such dataset", fix=meant(slug, slugs), tenant=tenant.slug, dataset=slug)
 
 

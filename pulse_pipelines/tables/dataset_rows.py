@@ -20,7 +20,8 @@ FROM pdm_datasets d JOIN pdm_schemas s USING (schema_uri)
 OF_TENANT = "d.tenant_id = app_tenant()"
 """Condition: the dataset belongs to the session's tenant; row-level security demands it, too."""
 OF_SLUG = f"d.slug = %s AND {OF_TENANT}"
-ORDER = " ORDER BY d.tenant_id, d.slug"
+OF_SLUGS = f"d.slug = ANY(%s) AND {OF_TENANT}"
+ORDER = ' ORDER BY d.tenant_id, d.slug COLLATE "C"'
 
 
 def read(

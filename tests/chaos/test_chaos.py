@@ -94,7 +94,7 @@ def rewritten(sent: Sent, change: Change, *, folder: str | None = None) -> Itera
         yield
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

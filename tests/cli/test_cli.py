@@ -261,7 +261,7 @@ def no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     class Impatient(ConnectionPool[postgres.Connection]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options | {"timeout": 0.3})
+            super().__init__(*arguments, **options | {"timeout": 0.02})
 
     monkeypatch.setattr(postgres, "ConnectionPool", Impatient)
     forget_connections()

@@ -591,12 +591,15 @@ def test_scopes_are_explained_and_the_own_key_is_marked(visit: Visit) -> None:
 def test_a_schema_names_the_datasets_that_follow_it(visit: Visit) -> None:
     version = {"schema_uri": "pulse://acme/orders/1", "name": "orders", "version": 1}
     published = version | {"published_at": "2026-11-28T09:00:00Z", "schema": {"type": "object"}}
-    follower = {"slug": "refunds", "schema_uri": "pulse://acme/orders/1", "schema_version": 1}
-    other = {"slug": "baskets", "schema_uri": "pulse://acme/baskets/1", "schema_version": 1}
-    answers = {
+
+    def list_page(query: dict[str, list[str]]) -> dict[str, Any]:
+        assert query["schema"] == ["orders"]
+        return {"datasets": [{"slug": "refunds", "schema_version": 1}], "next_after": None}
+
+    answers: Answers = {
         "/v1/schemas": {"schemas": [version]},
         "/v1/schemas/orders/1": published,
-        "/v1/datasets": {"datasets": [follower, other]},
+        "/v1/datasets": list_page,
     }
     page = visit("/schemas/orders", answers)
     expect(page.get_by_text("Followed by refunds (version 1).")).to_be_visible()

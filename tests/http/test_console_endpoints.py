@@ -93,6 +93,21 @@ def test_a_filter_selects_a_group(letters: Caller, chosen: dict[str, str], total
     assert sum(group["count"] for group in groups(letters, **chosen)) == total
 
 
+def test_a_list_of_datasets_comes_in_pages(letters: Caller) -> None:
+    def list_page(**parameters: str) -> tuple[list[str], str | None]:
+        answer = letters.http.get("/v1/datasets", params=parameters)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        return [dataset["slug"] for dataset in page["datasets"]], page["next_after"]
+
+    assert list_page() == (["baskets", "orders"], None)
+    assert list_page(limit="1") == (["baskets"], "baskets")
+    assert list_page(limit="1", after="baskets") == (["orders"], None)
+    assert list_page(schema="orders") == (["orders"], None)
+    assert list_page(schema="order") == ([], None)
+    assert letters.http.get("/v1/datasets", params={"schema": "%"}).status_code == 422
+
+
 def test_freshness_comes_in_pages(letters: Caller) -> None:
     first = letters.http.get("/v1/freshness", params={"limit": 1}).json()
     (baskets,) = first["datasets"]

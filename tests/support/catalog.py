@@ -39,10 +39,10 @@ class Guest:
 
 @pytest.fixture(scope="session")
 def catalog(stack: Settings) -> Iterator[Api]:
-    """One server for all tests, without a rate of invalid requests."""
+    """One server for all tests, without a rate of invalid requests or limits of an address."""
     with ExitStack() as until_the_end:
         with with_settings(LAKE__INVALID_PER_SECOND=-1):
-            running = until_the_end.enter_context(served(create_app()))
+            running = until_the_end.enter_context(served(create_app(), max_connections_per_address=0))
         yield running
 
 

@@ -81,7 +81,7 @@ def sample(event_id: str | None = None, **data: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def api(stack: Settings) -> Iterator[Api]:
-    """One server for all tests, which may ask for more at once than a tenant may."""
+    """One server for all tests, which may ask for more at once than a tenant or an address may."""
     with ExitStack() as until_the_end:
         with with_settings(
             API__BURST_SECONDS=10,
@@ -89,7 +89,7 @@ def api(stack: Settings) -> Iterator[Api]:
             API__CHANGES_PER_SECOND=100,
             SQL__READY=2,
         ):
-            running = until_the_end.enter_context(served())
+            running = until_the_end.enter_context(served(max_connections_per_address=0))
         yield running
 
 

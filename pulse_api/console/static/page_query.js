@@ -3,7 +3,7 @@
 import { change, read } from "./api.js";
 import { chartOfRows } from "./chart.js";
 import { foreign, h, put } from "./dom.js";
-import { count, exact, sentence, time, withSeparators } from "./format.js";
+import { count, exact, sentence, time } from "./format.js";
 import { grid } from "./values.js";
 import { address, button, code, empty, fillWith, link, notice, pending, problem, section } from "./ui.js";
 
@@ -94,11 +94,10 @@ function quoted(name) {
 function tablesOf(context, fill, example) {
   const box = h("div", {}, pending(1));
   fillWith(box, async () => {
-    const { datasets } = await read("/v1/datasets", { signal: context.signal });
+    const { datasets, next_after: next } = await read("/v1/datasets", { signal: context.signal, parameters: { limit: SHOWN_TABLES } });
     if (!datasets.length) return empty("There are no datasets yet.", h("p", {}, link([], "The overview"), " says how to create the first."));
     put(example, examplesOf(datasets, fill));
-    const rest = datasets.length - SHOWN_TABLES;
-    return h("p", { class: "chips" }, datasets.slice(0, SHOWN_TABLES).map((dataset) => button(foreign(dataset.slug), () => fill(`SELECT * FROM ${tableOf(dataset)} ORDER BY timestamp DESC LIMIT 100`), { class: "chip" })), rest > 0 ? h("span", { class: "quiet" }, `and ${withSeparators(rest)} more`) : null);
+    return h("p", { class: "chips" }, datasets.map((dataset) => button(foreign(dataset.slug), () => fill(`SELECT * FROM ${tableOf(dataset)} ORDER BY timestamp DESC LIMIT 100`), { class: "chip" })), next ? [h("span", { class: "quiet" }, "and more: "), link([], "the overview lists all")] : null);
   });
   return box;
 }

@@ -8,6 +8,7 @@ import { obstaclesOf } from "./moves.js";
 import { absent, address, button, code, copyButton, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const LISTED = 20; // datasets that follow a schema
+const OFFERED = 1000; // names of datasets, as one types
 
 export function showSchemas(main, context) {
   const body = h("div", {}, pending(8));
@@ -28,7 +29,7 @@ function checkForm(context) {
   const field = h("textarea", { id: "document", rows: 8, spellcheck: "false", placeholder: '{"type": "object", "properties": {"country": {"type": "string"}}}' });
   const names = h("datalist", { id: "names-of-datasets" });
   const dataset = h("input", { id: "follows", autocomplete: "off", spellcheck: "false", list: names.id });
-  const loadNames = () => fillWith(names, async () => (await read("/v1/datasets", { signal: context.signal })).datasets.map(({ slug }) => h("option", { value: slug })), () => []);
+  const loadNames = () => fillWith(names, async () => (await read("/v1/datasets", { signal: context.signal, parameters: { limit: OFFERED } })).datasets.map(({ slug }) => h("option", { value: slug })), () => []);
   dataset.addEventListener("focus", loadNames, { once: true });
   const result = h("div", { "aria-live": "polite" });
   const check = async () => {
@@ -92,9 +93,9 @@ export function showSchema(main, context) {
     const left = Number(context.parameters.get("from") ?? right - 1);
     const select = (label, current, parameter) => h("label", {}, label, " ", h("select", { onchange: (choice) => context.go(`${address("schemas", name)}?${new URLSearchParams({ from: left, version: right, [parameter]: choice.target.value })}`) }, versions.map((version) => h("option", { value: version, selected: version === current }, String(version)))));
     if (!versions.includes(right)) return absent("version", context.parameters.get("version"), [["schemas", name], `The latest version of ${name}`]);
-    const [newer, { datasets }] = await Promise.all([get(right), read("/v1/datasets", { signal: context.signal })]);
+    const [newer, following] = await Promise.all([get(right), read("/v1/datasets", { signal: context.signal, parameters: { schema: name, limit: LISTED } })]);
     const text = writeJson(newer.schema);
-    const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)), " ", copyButton(text, "Copy this version")), followers(name, datasets)];
+    const head = [freshLine(asOf, context.reload, "Published ", time(newer.published_at)), h("p", {}, h("code", {}, foreign(newer.schema_uri)), " ", copyButton(text, "Copy this version")), followers(following)];
     if (!versions.includes(left)) return [head, h("div", { class: "actions" }, select("Version", right, "version")), code(text, "Schema")];
     const older = await get(left);
     return [head, h("div", { class: "actions" }, select("From version", left, "from"), select("to", right, "version")), section("Differences", differences(writeJson(older.schema), text))];
@@ -102,11 +103,10 @@ export function showSchema(main, context) {
 }
 
 /** Which datasets follow a schema, and in which version. */
-function followers(name, datasets) {
-  const all = datasets.filter(({ schema_uri: uri }) => uri.split("/").at(-2) === name);
-  if (!all.length) return h("p", { class: "quiet" }, "No dataset follows it.");
-  const listed = all.slice(0, LISTED).map(({ slug, schema_version: version }, at) => [at ? ", " : null, link(["datasets", slug], foreign(slug)), ` (version ${version})`]);
-  return h("p", {}, "Followed by ", listed, all.length > LISTED ? ` and ${withSeparators(all.length - LISTED)} more` : null, ".");
+function followers({ datasets, next_after: next }) {
+  if (!datasets.length) return h("p", { class: "quiet" }, "No dataset follows it.");
+  const listed = datasets.map(({ slug, schema_version: version }, at) => [at ? ", " : null, link(["datasets", slug], foreign(slug)), ` (version ${version})`]);
+  return h("p", {}, "Followed by ", listed, next ? " and more" : null, ".");
 }
 
 /** Lines of two texts side by side, those that differ marked. */

@@ -1,9 +1,11 @@
 """/v1/datasets: create, read, change and delete the tenant's datasets."""
 
 from datetime import datetime
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import Request, Response
+import orjson
+from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -12,6 +14,7 @@ from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.models import Body, DatasetSlug, Name, SchemaAddress, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routes import moves as of_moves
+from pulse_api.http.routes.freshness import page_of_slugs
 from pulse_api.http.routes.moves import MoveInfo
 from pulse_api.http.routing import resource
 from pulse_pipelines import moves, registry
@@ -19,6 +22,7 @@ from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
 
 router = resource("datasets", "/v1/datasets")
+MAX_LISTED = 10_000
 
 
 class NewDataset(Body):
@@ -62,7 +66,8 @@ class DatasetInfo(BaseModel):
 
 
 class DatasetList(BaseModel):
-    datasets: list[DatasetInfo]
+    datasets: list[DatasetInfo] = Field(description="By slug.")
+    next_after: str | None = Field(description="`after` of the next page; null on the last.")
 
 
 class Deleted(BaseModel):
@@ -106,13 +111,24 @@ async def create_dataset(request: Request, principal: Manager, body: NewDataset)
     return _info(tenant, created)
 
 
-@router.get("", summary="List datasets", response_model=DatasetList, responses=documented(401, 403, 429, 503))
-def list_datasets(principal: Reader) -> Response:
+@router.get(
+    "", summary="List datasets", response_model=DatasetList, responses=documented(401, 403, 422, 429, 503)
+)
+def list_datasets(
+    principal: Reader,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of datasets.")] = MAX_LISTED,
+    after: Annotated[Slug | None, Query(description="Only datasets whose slug comes after this one.")] = None,
+    schema: Annotated[
+        Slug | None, Query(description="Only datasets that follow a version of the schema with this name.")
+    ] = None,
+) -> Response:
     """The tenant's datasets by slug."""
     # Columns of thousands of datasets are megabytes: FastAPI would write them in the event loop, at once.
     tenant = principal.tenant
-    infos = (_info(tenant, dataset).model_dump_json() for dataset in registry.list_datasets(tenant))
-    return Response(f'{{"datasets":[{",".join(infos)}]}}', media_type="application/json")
+    slugs, next_after = page_of_slugs(tenant, after, limit, schema)
+    infos = (_info(tenant, dataset).model_dump_json() for dataset in registry.list_datasets(tenant, slugs))
+    ending = orjson.dumps({"next_after": next_after}).decode()[1:]
+    return Response(f'{{"datasets":[{",".join(infos)}],{ending}', media_type="application/json")
 
 
 @router.get("/{slug}", summary="Get a dataset", responses=documented(401, 403, 404, 422, 429, 503))

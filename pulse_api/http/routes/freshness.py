@@ -51,7 +51,13 @@ def get_freshness(
     )
 
 
-def page_of_slugs(tenant: Tenant, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Slugs of at most `limit` datasets after one (None: of the first), and `after` of the next page."""
-    slugs = registry.list_slugs(tenant, after, limit + 1)
+def page_of_slugs(
+    tenant: Tenant, after: str | None, limit: int, schema: str | None = None
+) -> tuple[list[str], str | None]:
+    """Slugs of at most `limit` datasets after one (None: of the first), and `after` of the next page.
+
+    Args:
+        schema: only datasets that follow a version of the schema with this name; None: all.
+    """
+    slugs = registry.list_slugs(tenant, after, limit + 1, schema)
     return slugs[:limit], slugs[limit - 1] if len(slugs) > limit else None
