@@ -19,7 +19,7 @@ from chaos.load import SCHEMAS
 from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import attempts, dead_letter
+from pulse_pipelines.ingest import attempts, dead_letter_topic
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_resources import kafka
 from pulse_resources.process.faults import VARIABLE
@@ -169,5 +169,5 @@ def _open_batch(batch: str) -> OpenBatch | None:
 
 def publish_overdue() -> None:
     """Publish dead letters that runs left behind, as the sensor `dead_letter_sweep` does."""
-    for tenant in dead_letter.overdue(0):
-        dead_letter.publish_tenant(kafka.producer(), tenant)
+    for tenant in dead_letter_topic.overdue(0):
+        dead_letter_topic.publish_tenant(kafka.producer(), tenant)

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulse_api.http import logs, measures, problems
+from pulse_api.http import logs, problems, process_metrics
 from pulse_api.http.admission.pace import Pace
 
 CLIENT_CLOSED_REQUEST = 499
@@ -84,7 +84,7 @@ class Envelope:
         finally:
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "unknown")  # the template: no ids, few values
-            measures.answered(scope["method"], route, status, seconds)
+            process_metrics.answered(scope["method"], route, status, seconds)
             if self._log:
                 logs.access(
                     {

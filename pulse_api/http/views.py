@@ -18,9 +18,9 @@ from uuid import UUID
 import psycopg
 
 from pulse_api.http.ttl_cache import TtlCache
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.key import ApiKey, Credential
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.tenant_view import CHANGES, OPERATOR, TenantView, is_outdated, load_view

@@ -8,11 +8,11 @@ from datetime import date
 from itertools import islice
 
 from pulse_pipelines import registry
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.domain.schemas.compatibility import Incompatibility, incompatibilities
 from pulse_pipelines.domain.schemas.schema import SchemaUri, check_document
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
 from pulse_pipelines.tables import raw_zone

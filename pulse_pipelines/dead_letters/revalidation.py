@@ -17,9 +17,9 @@ from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.dead_letters.letters import DeadLetter, Opened
 from pulse_pipelines.dead_letters.verdicts import DeadLetterOutcome, Verdict
 from pulse_pipelines.domain import json_values
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.event import Rejected, suspicious, unstorable
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import Conformed, TopicConformer
 from pulse_pipelines.tables.raw_zone import Message

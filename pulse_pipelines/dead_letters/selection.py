@@ -30,7 +30,7 @@ NAMED = f"""
 SELECT {FIELDS}, {PAYLOAD} FROM dead_letters
 WHERE (partition, event_offset) IN (SELECT * FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]))
 """  # noqa: S608
-# In the lock order of the publisher of dead letters (`ingest.dead_letter`), which prevents deadlocks.
+# In the lock order of the publisher of dead letters (`ingest.dead_letter_topic`), which prevents deadlocks.
 BY_ID = f"{NAMED} ORDER BY partition, event_offset"
 OPEN = f"{NAMED} AND resolution IS NULL ORDER BY {{order}}"
 THE_OLDEST_FIRST = "settled_at, partition, event_offset"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import BatchKind, OffsetRange
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.stages import PATIENCE, Plan
 from pulse_pipelines.tables import dataset_rows

@@ -17,9 +17,9 @@ from uuid import UUID
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import ORDINARY_BYTES, OffsetRange, spread
 from pulse_pipelines.domain.limits import EventLimits
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.entities import heads
 from pulse_pipelines.ingest import costs, isolate, priority
 from pulse_pipelines.ingest.batch_files import BatchFiles

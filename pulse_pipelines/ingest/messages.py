@@ -6,9 +6,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message as Received, TopicPartition
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.quota import COUNTED
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.origins import Origins, headers_of
 from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.tables.raw_zone import Message
@@ -168,7 +168,7 @@ class _Unread:
 
 
 class UnreadableError(Exception):
-    """A batch of messages that cannot be unpacked: what somebody sent is at fault, and no outage."""
+    """A batch of messages cannot be unpacked: the fault is in what a client sent, and not an outage."""
 
 
 def stand_in(ranges: Iterable[OffsetRange], counts: Mapping[int, PartitionCount]) -> Iterator[list[Message]]:

@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.event import EARLIEST
 from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.schemas.columns import columns
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.tables.iceberg_schema import table_schema

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import numpy as np
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.quota import limited
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.ingest.stages import Plan, TopicDrained
 from pulse_pipelines.registry import intake, quotas

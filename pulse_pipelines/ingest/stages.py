@@ -6,8 +6,8 @@ from datetime import date
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import OffsetRange
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables.ledger import Landing
 from pulse_pipelines.tables.written_files import CandidateFile, RawPart
 

@@ -11,7 +11,7 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import (
     attempts,
-    dead_letter,
+    dead_letter_topic,
     dedup,
     drain,
     land as landing,
@@ -93,7 +93,7 @@ def send_deletions(settled: Settled) -> SentDeletions:
 def route_dead_letters(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
     """Publish the dead letters of the batch's tenants; returns their number, and the failures."""
     with spans.stage("route_dead_letters", settled.plan) as tell:
-        published, failures = dead_letter.publish(settled)
+        published, failures = dead_letter_topic.publish(settled)
         tell(settled.plan, failures)
     fail_point("after.route_dead_letters")
     return published, failures

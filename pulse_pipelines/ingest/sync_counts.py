@@ -76,9 +76,12 @@ def _note(
     """Record the counts of a dataset's syncs."""
     letters, places = dead_letters(connection, landed.plan, part.tenant.tenant_id, part.parts, dataset.slug)
     refused = _Refused([name for _, _, name in letters], places)
-    count = _count_entities if dataset.of_entities else _count_events
+    if dataset.of_entities:
+        counted_syncs = _count_entities(connection, landed, part, dataset, syncs, refused)
+    else:
+        counted_syncs = _count_events(landed, part, dataset, syncs, refused)
     counts = {}
-    for sync, counted in count(connection, landed, part, dataset, syncs, refused):
+    for sync, counted in counted_syncs:
         inside = sync.within(places)
         nameless = sum(
             bool(is_inside) and name is None for name, is_inside in zip(refused.ids, inside, strict=True)
@@ -88,7 +91,6 @@ def _note(
 
 
 def _count_events(
-    connection: postgres.Connection,
     landed: Landed,
     part: TenantPart,
     dataset: Dataset,

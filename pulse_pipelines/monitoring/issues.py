@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 
-from pulse_pipelines.ingest import attempts, dead_letter
+from pulse_pipelines.ingest import attempts, dead_letter_topic
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.ingest.sync_deletions import HeldSync, syncs_awaiting_approval as syncs_held
 from pulse_pipelines.monitoring import status
@@ -240,7 +240,7 @@ def _large_logs(pipes: Iterable[Pipe], most_mb: float) -> Iterable[Issue]:
 
 
 def _overdue(patience: float) -> Iterable[Issue]:
-    for tenant, batches in dead_letter.overdue(patience).items():
+    for tenant, batches in dead_letter_topic.overdue(patience).items():
         yield Issue(
             Kind.OUTBOX_OVERDUE,
             tenant.slug,

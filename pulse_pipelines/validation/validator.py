@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 
 from pulse_pipelines.domain import entities, json_values
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, heading, nesting, suspicious, unstorable
 from pulse_pipelines.domain.limits import Budget, EventLimits
@@ -25,7 +26,6 @@ from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.domain.schemas.cost import cost_of
 from pulse_pipelines.domain.schemas.schema import compiled
 from pulse_pipelines.domain.schemas.violations import violation
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.arrow_columns import unusual
 from pulse_pipelines.tables.column_fit import ColumnFit

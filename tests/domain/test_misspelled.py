@@ -3,9 +3,9 @@
 import pytest
 from support.conform import TENANT, dataset
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.misspelled import Spellings
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.validation.validator import Refusal, Validator
 
 SPELLINGS = Spellings(["orders", "page_views", "ab"])

@@ -28,7 +28,7 @@ from chaos.waiting import PATIENCE_S
 from pulse_api.http.collect import publisher
 from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.running import SHORT_BYTES
-from pulse_api.http.measures import IN_FLIGHT
+from pulse_api.http.process_metrics import IN_FLIGHT
 from pulse_client.encoding import cloudevent_id
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid

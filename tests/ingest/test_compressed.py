@@ -9,9 +9,9 @@ from support.backfill import balanced
 from support.ingest import Owner, event, ingest, plan_batch, run_batch
 
 from chaos.surroundings import with_settings
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import attempts, drain, isolate, messages, plan
 from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_resources import kafka

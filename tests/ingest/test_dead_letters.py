@@ -21,8 +21,8 @@ from chaos.waiting import PATIENCE_S
 from pulse_pipelines import dead_letters
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import dead_letter
-from pulse_pipelines.ingest.dead_letter import publish_tenant
+from pulse_pipelines.ingest import dead_letter_topic
+from pulse_pipelines.ingest.dead_letter_topic import publish_tenant
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.tables import raw_zone
 from pulse_resources import kafka, object_store, postgres
@@ -201,14 +201,14 @@ def test_a_letter_that_is_too_large_for_the_topic_is_published_without_bytes(own
 
 def test_pages_are_bound_by_bytes(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[int] = []
-    publish = dead_letter._publish
+    publish = dead_letter_topic._publish
 
     def noting(producer: Producer, tenant: Tenant, letters: Sequence[Any]) -> None:
         pages.append(len(letters))
         publish(producer, tenant, letters)
 
-    monkeypatch.setattr(dead_letter, "PAGE_BYTES", 1_500)
-    monkeypatch.setattr(dead_letter, "_publish", noting)
+    monkeypatch.setattr(dead_letter_topic, "PAGE_BYTES", 1_500)
+    monkeypatch.setattr(dead_letter_topic, "_publish", noting)
     owner.send(*(b"x" * 1_000 for _ in range(3)), b"x" * 9_000)
     ingest(owner)
     assert [count for count in pages if count] == [2, 2]

@@ -8,8 +8,8 @@ import pytest
 from support.clock import Clock
 from support.conform import TENANT
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import OffsetRange
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import messages
 from pulse_pipelines.ingest.stages import PartitionCount
 from pulse_pipelines.tables.raw_zone import Message

@@ -33,7 +33,7 @@ from pulse_pipelines.defs.datasets.evaluation import evaluation
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.ingest import (
     attempts,
-    dead_letter,
+    dead_letter_topic,
     dedup,
     drain,
     land,
@@ -295,7 +295,7 @@ def test_a_deleted_dead_letter_topic_does_not_stop_those_of_others(
         owner.send(b"not json")
     topic = first.tenant.dead_letter_topic
     kafka.admin().delete_topics([topic])[topic].result()
-    monkeypatch.setattr(dead_letter, "FLUSH_S", 10.0)
+    monkeypatch.setattr(dead_letter_topic, "FLUSH_S", 10.0)
     ingest(first, second)
     assert second.dead_letters()[0]["published_at"]
     with superuser() as connection:

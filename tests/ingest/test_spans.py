@@ -12,9 +12,9 @@ from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_bat
 from support.traces import Collector
 
 from chaos.waiting import PATIENCE_S
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import messages, origins
 from pulse_pipelines.ingest.origins import Origins
 from pulse_pipelines.ingest.stages import PartitionCount

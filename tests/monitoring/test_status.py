@@ -17,7 +17,7 @@ from support.ingest import Owner, event, make_owner, next_attempt, plan_batch, r
 from chaos.surroundings import superuser
 from chaos.waiting import PATIENCE_S
 from pulse_api.cli.ingestion import ingestion
-from pulse_api.http import metrics as http_metrics
+from pulse_api.http import pipeline_metrics
 from pulse_pipelines import dead_letters, pipes, registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.ingest import attempts, plan
@@ -244,7 +244,7 @@ def sample(samples: dict[tuple[str, frozenset[tuple[str, str]]], float], name: s
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept between scrapes."""
-    monkeypatch.setattr(http_metrics, "KEEP_S", 0.0)
+    monkeypatch.setattr(pipeline_metrics, "KEEP_S", 0.0)
 
 
 def test_prometheus_gets_the_measures(owner: Owner, operator: httpx.Client, now: None) -> None:
@@ -290,8 +290,8 @@ def test_metrics_name_all_tenants_so_they_need_an_operators_key(
 
 def test_concurrent_scrapes_share_one_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(http_metrics, "gather", lambda: calls.append(1) or Status())
-    gatherer = http_metrics.Gatherer()
+    monkeypatch.setattr(pipeline_metrics, "gather", lambda: calls.append(1) or Status())
+    gatherer = pipeline_metrics.Gatherer()
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: gatherer.latest()[0], range(32)))
     assert answers == [Status()] * 32
@@ -299,19 +299,19 @@ def test_concurrent_scrapes_share_one_gathering(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_slow_or_failed_gathering_leaves_the_last_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_metrics, "KEEP_S", 0.0)
-    monkeypatch.setattr(http_metrics, "PATIENCE_S", PATIENCE_S)
-    gatherer, first, answered = http_metrics.Gatherer(), Status(outbox_batches=1), threading.Event()
-    monkeypatch.setattr(http_metrics, "gather", lambda: first)
+    monkeypatch.setattr(pipeline_metrics, "KEEP_S", 0.0)
+    monkeypatch.setattr(pipeline_metrics, "PATIENCE_S", PATIENCE_S)
+    gatherer, first, answered = pipeline_metrics.Gatherer(), Status(outbox_batches=1), threading.Event()
+    monkeypatch.setattr(pipeline_metrics, "gather", lambda: first)
     assert gatherer.latest()[0] is first
 
     def broken() -> Status:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(http_metrics, "gather", broken)
+    monkeypatch.setattr(pipeline_metrics, "gather", broken)
     assert gatherer.latest()[0] is first
-    monkeypatch.setattr(http_metrics, "gather", lambda: answered.wait(PATIENCE_S) and Status())
-    monkeypatch.setattr(http_metrics, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(pipeline_metrics, "gather", lambda: answered.wait(PATIENCE_S) and Status())
+    monkeypatch.setattr(pipeline_metrics, "PATIENCE_S", 0.5)
     measures, age = gatherer.latest()
     answered.set()
     assert measures is first
@@ -320,6 +320,6 @@ def test_a_slow_or_failed_gathering_leaves_the_last_measures(monkeypatch: pytest
 
 def test_without_postgres_no_number_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     down = Status(unreachable={"postgres": "refused"})
-    monkeypatch.setattr(http_metrics, "gather", lambda: down)
-    names = {family.name for family in http_metrics.PipelineCollector().collect()}
+    monkeypatch.setattr(pipeline_metrics, "gather", lambda: down)
+    names = {family.name for family in pipeline_metrics.PipelineCollector().collect()}
     assert names == {"pulse_measures_age_seconds", "pulse_up"}

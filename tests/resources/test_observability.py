@@ -16,7 +16,7 @@ from support.http import Caller, sample, served
 
 from chaos.sources import SOURCE, database
 from chaos.waiting import wait
-from pulse_api.http import measures
+from pulse_api.http import process_metrics
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.registry import keys
@@ -53,7 +53,7 @@ def test_every_metric_is_one_that_pulse_has(caller: Caller, operator: httpx.Clie
 
 def test_every_label_is_one_of_its_metrics(caller: Caller) -> None:
     assert caller.collect(sample()).status_code == 202
-    measures.CONNECTIONS_REFUSED.labels("test").inc(0)
+    process_metrics.CONNECTIONS_REFUSED.labels("test").inc(0)
     ingest(caller.owner)
     tenant = caller.owner.tenant
     with database(tenant) as source:

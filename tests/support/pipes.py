@@ -3,7 +3,7 @@
 from psycopg.types.json import Jsonb
 
 from chaos.surroundings import superuser
-from pulse_api.http import metrics
+from pulse_api.http import pipeline_metrics
 from pulse_pipelines import registry
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.ingest import plan, sync_deletions
@@ -31,7 +31,7 @@ def exposed(owner: Owner) -> dict[tuple[str, str], float]:
     """What is measured of a tenant's pipes now, by metric and outcome."""
     return {
         (sample.name, sample.labels.get("outcome", "")): sample.value
-        for family in metrics.PipelineCollector().collect()
+        for family in pipeline_metrics.PipelineCollector().collect()
         for sample in family.samples
         if sample.labels.get("tenant") == owner.tenant.slug and "pipe" in sample.labels
     }

@@ -20,10 +20,10 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from support.ingest import SCHEMA, event
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.schemas.columns import columns
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.tables import parquet_files

@@ -10,9 +10,9 @@ import pytest
 from support.conform import SCHEMA, TENANT, dataset, messages
 from support.ingest import event
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.limits import UNLIMITED
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.tables import parquet_files
 from pulse_pipelines.tables.iceberg_schema import table_properties

@@ -15,8 +15,8 @@ from support.lake import spark, superuser
 
 from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.limits import UNLIMITED
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import TopicConformer

@@ -9,9 +9,9 @@ from support.conform import SCHEMA, TENANT, dataset, messages
 
 from pulse_api.http.collect.split import Item
 from pulse_api.http.collect.verdicts import Validation
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.limits import UNLIMITED
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.column_fit import ColumnFit

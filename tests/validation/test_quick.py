@@ -10,9 +10,9 @@ from hypothesis import example, given, strategies as st
 from support.conform import TENANT, dataset, messages
 from support.examples import times
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.limits import UNLIMITED
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.validation import quick
 

@@ -23,12 +23,12 @@ from chaos.waiting import PATIENCE_S
 from pulse_api.http.collect import large
 from pulse_api.http.collect.split import Item, describing
 from pulse_api.http.collect.verdicts import Validation, Verdicts
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schemas.cost import Bound
 from pulse_pipelines.domain.schemas.schema import check_document
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.validation import worker_pool
 from pulse_pipelines.validation.validator import Refusal, Validator

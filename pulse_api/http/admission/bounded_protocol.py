@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pulse_api.http import measures
+from pulse_api.http import process_metrics
 from pulse_api.http.admission import refusals
 from pulse_api.http.admission.connections import Connections
 from pulse_api.http.admission.refusals import MAX_HEAD_BYTES
@@ -236,7 +236,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, problem: ProblemError) -> None:
         """Send a problem, unless an answer is already under way, and close."""
-        measures.CONNECTIONS_REFUSED.labels(problem.kind).inc()
+        process_metrics.CONNECTIONS_REFUSED.labels(problem.kind).inc()
         cycle = self.cycle
         if self._in_head:
             free = cycle is None or cycle.response_complete

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from typing import Protocol
 
-from pulse_api.http import measures
+from pulse_api.http import process_metrics
 from pulse_api.http.admission import refusals
 from pulse_api.http.admission.addresses import RecentActivity, address_of
 from pulse_api.http.problems import ProblemError
@@ -64,7 +64,7 @@ class Connections:
         self._by_address[address][connection] = None
         if self.counts_addresses:
             self._recent.opened(address)
-        measures.CONNECTIONS.inc()
+        process_metrics.CONNECTIONS.inc()
         if not self._checking:
             self._checking = True
             asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._check_all)
@@ -74,7 +74,7 @@ class Connections:
         """Stop counting a connection, if it was counted."""
         if (address := self._open.pop(connection, None)) is None:
             return
-        measures.CONNECTIONS.dec()
+        process_metrics.CONNECTIONS.dec()
         del self._by_address[address][connection]
         if not self._by_address[address]:
             del self._by_address[address]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from pulse_api.http import measures
+from pulse_api.http import process_metrics
 from pulse_api.http.collect.window import Window
 from pulse_api.http.telemetry import Carried
 from pulse_resources import kafka
@@ -145,7 +145,7 @@ class Publisher:
         delivery = _Delivery(count)
         self._in_flight += count
         self._requests[topic] += 1
-        measures.IN_FLIGHT.inc(count)
+        process_metrics.IN_FLIGHT.inc(count)
         try:
             sent = await self._produce(topic, events, delivery, headers)
             await delivery.wait()
@@ -154,7 +154,7 @@ class Publisher:
             self._requests[topic] -= 1
             if not self._requests[topic]:
                 del self._requests[topic]
-            measures.IN_FLIGHT.dec(count)
+            process_metrics.IN_FLIGHT.dec(count)
         if delivery.error is not None:
             if sent:
                 self._silent.add(topic)

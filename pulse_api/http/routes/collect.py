@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import Request, Response, Security
 from pydantic import BaseModel, Field
 
-from pulse_api.http import measures, telemetry
+from pulse_api.http import process_metrics, telemetry
 from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import KEY, authenticate
 from pulse_api.http.collect.intake import Intake
@@ -105,7 +105,7 @@ async def collect_events(request: Request) -> Response:
     )
     verdicts = await intake.verdicts()
     reasons = (entry["reason"] for entry in verdicts.notable)
-    measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
+    process_metrics.collected(principal.tenant.slug, verdicts.accepted, reasons)
     return answer(verdicts, "events")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response, Security
 
-from pulse_api.http import measures, telemetry
+from pulse_api.http import process_metrics, telemetry
 from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import KEY, Principal, Reader, authenticate
 from pulse_api.http.collect import entities, parts
@@ -101,7 +101,7 @@ async def _verdicts(
     verdicts = await intake.verdicts()
     verdicts.notable = entities.translated(verdicts.notable)
     reasons = (entry["reason"] for entry in verdicts.notable)
-    measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
+    process_metrics.collected(principal.tenant.slug, verdicts.accepted, reasons)
     return verdicts
 
 

@@ -4,7 +4,7 @@ from fastapi import Depends, Request, Response, Security
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pulse_api.http.auth import OPERATOR_KEY, operator
-from pulse_api.http.metrics import exposition
+from pulse_api.http.pipeline_metrics import exposition
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_resources.settings import load_settings

@@ -7,7 +7,7 @@ import dagster as dg
 from pulse_pipelines import registry
 from pulse_pipelines.defs.launches import tenant_tags, unfinished
 from pulse_pipelines.defs.resources import Kafka, Postgres
-from pulse_pipelines.ingest import dead_letter
+from pulse_pipelines.ingest import dead_letter_topic
 from pulse_pipelines.ingest.attempts import is_leased
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Failed, Work
@@ -34,7 +34,7 @@ def publish_overdue(
     context: dg.OpExecutionContext, config: OverdueConfig, kafka: Kafka, postgres: Postgres
 ) -> None:
     failed = []
-    for tenant, outcome in dead_letter.publish_by_tenant(map(registry.find_tenant, config.tenants)):
+    for tenant, outcome in dead_letter_topic.publish_by_tenant(map(registry.find_tenant, config.tenants)):
         work = Work(JOB, tenant, TASK)
         if isinstance(outcome, Exception):
             failed.append(Failed.by(work, outcome))
@@ -68,7 +68,7 @@ def publish_dead_letters() -> None:
     description="Looks for settled dead letters that no living run will publish.",
 )
 def overdue_dead_letters(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    overdue = dead_letter.overdue(PATIENCE_S)
+    overdue = dead_letter_topic.overdue(PATIENCE_S)
     waiting = {failure.work.tenant for failure in failed_work.standing(JOB) if failure.backing_off}
     overdue_by_tenant = {
         tenant.slug: batches

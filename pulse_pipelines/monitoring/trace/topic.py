@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import OffsetRange
-from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.messages import read
 from pulse_pipelines.ingest.stages import PartitionCount
