@@ -11,7 +11,7 @@ import pyarrow as pa
 from pulse_pipelines.backfill.rows import DayRows
 from pulse_pipelines.claims import claim_runs
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.limits import EventLimits
+from pulse_pipelines.domain.event_limits import EventLimits
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import postgres
 

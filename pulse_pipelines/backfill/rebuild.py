@@ -19,7 +19,7 @@ from pulse_pipelines.backfill.letters import Landing
 from pulse_pipelines.backfill.plan import DayPlan, Source
 from pulse_pipelines.backfill.rows import DayRows
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.limits import EventLimits
+from pulse_pipelines.domain.event_limits import EventLimits
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import DeadLetter

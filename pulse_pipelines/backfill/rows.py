@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.limits import UNLIMITED, EventLimits
+from pulse_pipelines.domain.event_limits import UNLIMITED, EventLimits
 from pulse_pipelines.domain.schemas.schema import SchemaUri
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.batch_files import days

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pulse_pipelines.domain import entities, json_values
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.event import Rejected, json_pointer
-from pulse_pipelines.domain.limits import Budget, EventLimits
+from pulse_pipelines.domain.event_limits import Budget, EventLimits
 from pulse_pipelines.domain.schemas.columns import Column
 from pulse_pipelines.tables import arrow_columns, raw_zone
 from pulse_pipelines.tables.column_types import TIMESTAMP

@@ -19,7 +19,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import ORDINARY_BYTES, OffsetRange, spread
-from pulse_pipelines.domain.limits import EventLimits
+from pulse_pipelines.domain.event_limits import EventLimits
 from pulse_pipelines.entities import heads
 from pulse_pipelines.ingest import costs, isolate, priority
 from pulse_pipelines.ingest.batch_files import BatchFiles

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.event import EARLIEST
-from pulse_pipelines.domain.limits import EventLimits
+from pulse_pipelines.domain.event_limits import EventLimits
 from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import TopicConformer

@@ -14,7 +14,7 @@ from pulse_pipelines.backfill.rows import as_of_version
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.batch_files import BatchFiles

@@ -17,8 +17,8 @@ from pyiceberg.schema import Schema
 
 from pulse_pipelines.domain import json_values
 from pulse_pipelines.domain.event import EARLIEST, Rejected, parse_date, parse_timestamp
+from pulse_pipelines.domain.event_limits import MICROSECOND, EventLimits
 from pulse_pipelines.domain.json_values import Number
-from pulse_pipelines.domain.limits import MICROSECOND, EventLimits
 from pulse_pipelines.domain.moments import EPOCH
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schemas.columns import Column, FieldType, Kind

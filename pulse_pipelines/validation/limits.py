@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from pulse_pipelines.domain.limits import EventLimits
+from pulse_pipelines.domain.event_limits import EventLimits
 from pulse_resources.settings import load_settings
 
 

@@ -18,7 +18,7 @@ from pulse_pipelines.domain import entities, json_values
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, heading, nesting, suspicious, unstorable
-from pulse_pipelines.domain.limits import Budget, EventLimits
+from pulse_pipelines.domain.event_limits import Budget, EventLimits
 from pulse_pipelines.domain.misspelled import Spellings
 from pulse_pipelines.domain.not_json import clearer
 from pulse_pipelines.domain.reasons import Reason

@@ -8,7 +8,7 @@ from support.conform import TENANT, dataset, messages
 
 from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.attempt_scope import Scope
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.domain.schemas.violations import violation
 from pulse_pipelines.ingest.conform import TopicConformer
 

@@ -4,7 +4,7 @@ import pytest
 from support.conform import TENANT, dataset
 
 from pulse_pipelines.domain.attempt_scope import Scope
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.domain.misspelled import Spellings
 from pulse_pipelines.validation.validator import Refusal, Validator
 

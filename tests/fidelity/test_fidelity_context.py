@@ -8,7 +8,7 @@ from fidelity.known import Cell
 from fidelity.lake_of_values import encoded
 from fidelity.zoo import PROPERTIES, ZOO
 from pulse_pipelines.domain.attempt_scope import Scope
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.ingest.conform import TopicConformer
 
 SCOPE = Scope(TENANT, (dataset({"type": "object", "properties": dict(PROPERTIES)}),))

@@ -10,7 +10,7 @@ from fidelity import readings
 from fidelity.known import Cell, change
 from fidelity.zoo import PROPERTIES, Value
 from pulse_pipelines.domain.attempt_scope import Scope
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.query.formats import to_json
 

@@ -12,7 +12,7 @@ from pulse_api.http.collect.split import split
 from pulse_api.http.collect.verdicts import Validation
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import OnInvalid
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.validation.validator import Validator
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}

@@ -20,7 +20,7 @@ from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.event import Rejected, nesting, parse_timestamp, suspicious
-from pulse_pipelines.domain.limits import UNLIMITED, EventLimits
+from pulse_pipelines.domain.event_limits import UNLIMITED, EventLimits
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schemas.columns import columns as declared
 from pulse_pipelines.ingest.batch_files import days

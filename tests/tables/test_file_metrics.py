@@ -22,7 +22,7 @@ from support.ingest import SCHEMA, event
 
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.domain.schemas.columns import columns
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import TopicConformer

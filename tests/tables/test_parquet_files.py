@@ -12,7 +12,7 @@ from support.ingest import event
 
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import DatasetKind
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.tables import parquet_files
 from pulse_pipelines.tables.iceberg_schema import table_properties

@@ -16,7 +16,7 @@ from support.lake import spark, superuser
 from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
 from pulse_pipelines.domain.attempt_scope import Scope
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.erasure import run as erasure
 from pulse_pipelines.ingest.batch_files import BatchFiles
 from pulse_pipelines.ingest.conform import TopicConformer

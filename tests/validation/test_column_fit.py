@@ -11,7 +11,7 @@ from pulse_api.http.collect.split import Item
 from pulse_api.http.collect.verdicts import Validation
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.column_fit import ColumnFit

@@ -12,7 +12,7 @@ from support.examples import times
 
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import DatasetKind
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.ingest.conform import TopicConformer
 from pulse_pipelines.validation import quick
 

@@ -25,7 +25,7 @@ from pulse_api.http.collect.split import Item, describing
 from pulse_api.http.collect.verdicts import Validation, Verdicts
 from pulse_pipelines.domain.attempt_scope import Scope
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
-from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.event_limits import UNLIMITED
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schemas.cost import Bound
 from pulse_pipelines.domain.schemas.schema import check_document
