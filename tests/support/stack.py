@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,15 @@ def stop() -> None:
     pulse("down")
     for folder in accounts.elsewhere(load_settings().home):
         shutil.rmtree(folder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Drop the settings of a test's own home: a thread of a server may have read them during the test."""
+    home = os.environ.get("PULSE_HOME")
+    yield
+    if os.environ.get("PULSE_HOME") != home:
+        load_settings.cache_clear()
 
 
 @pytest.fixture(scope="session")
