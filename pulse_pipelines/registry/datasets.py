@@ -132,12 +132,12 @@ def list_datasets(tenant: Tenant, slugs: Collection[str] | None = None) -> list[
         return list(dataset_rows.read(connection, dataset_rows.OF_SLUGS, [list(slugs)]))
 
 
-def list_slugs(tenant: Tenant, after: str | None, limit: int | None, schema: str | None = None) -> list[str]:
+def list_slugs(tenant: Tenant, after: str | None, limit: int, schema: str | None = None) -> list[str]:
     """Slugs of the tenant's datasets, in order.
 
     Args:
         after: the slugs after this one; None: from the first.
-        limit: maximum number of slugs; None: all.
+        limit: maximum number of slugs.
         schema: only datasets that follow a version of the schema with this name; None: all.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:

@@ -594,8 +594,9 @@ def test_a_schema_names_the_datasets_that_follow_it(visit: Visit) -> None:
 
     def list_page(query: dict[str, list[str]]) -> dict[str, Any]:
         assert query["schema"] == ["orders"]
-        return {"datasets": [{"slug": "refunds", "schema_version": 1}], "next_after": None}
+        return {"datasets": [{"slug": "refunds", "schema_version": 1}], "next_after": following}
 
+    following = None
     answers: Answers = {
         "/v1/schemas": {"schemas": [version]},
         "/v1/schemas/orders/1": published,
@@ -605,6 +606,19 @@ def test_a_schema_names_the_datasets_that_follow_it(visit: Visit) -> None:
     expect(page.get_by_text("Followed by refunds (version 1).")).to_be_visible()
     expect(page.get_by_role("button", name="Copy this version")).to_be_visible()
     expect(page).to_have_title("orders · Schemas · acme · Pulse")
+    following = "refunds"
+    page.reload()
+    expect(page.get_by_text("Followed by refunds (version 1) and more.")).to_be_visible()
+
+
+def test_tables_beyond_a_page_are_in_the_overview(visit: Visit) -> None:
+    def list_page(query: dict[str, list[str]]) -> dict[str, Any]:
+        assert query["limit"] == ["100"]
+        orders = {"slug": "orders", "kind": "events", "columns": []}
+        return {"datasets": [orders], "next_after": "orders"}
+
+    page = visit("/query", {"/v1/datasets": list_page})
+    expect(page.get_by_role("link", name="the overview lists all")).to_be_visible()
 
 
 @pytest.mark.parametrize("width", [390, 768])

@@ -3,8 +3,13 @@
 import subprocess
 import sys
 import threading
+from pathlib import Path
+
+import pytest
+from support import stack as plugin
 
 from pulse_resources.resettable import Resettable
+from pulse_resources.settings import load_settings
 
 
 def test_a_value_is_made_once_per_arguments() -> None:
@@ -68,3 +73,19 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_process_makes_its_own_value_and_does_not_close_its_parents() -> None:
     """Closing a producer of Kafka there waits for ever for a lock that a thread of the parent held."""
     subprocess.run([sys.executable, "-c", FORKING], check=True)
+
+
+def test_settings_of_a_home_end_with_the_test_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "settings.json").write_text('{"postgres": {"port": 1}}')
+    with monkeypatch.context() as of_test:
+        of_test.setenv("PULSE_HOME", str(tmp_path))
+        teardown = plugin.pytest_runtest_teardown()
+        next(teardown)
+        load_settings.cache_clear()
+        assert load_settings().postgres.port == 1, (
+            "a thread reads them before the home is the earlier one again"
+        )
+    next(teardown, None)
+    assert load_settings().postgres.port != 1

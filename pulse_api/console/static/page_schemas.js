@@ -8,7 +8,7 @@ import { obstaclesOf } from "./moves.js";
 import { absent, address, button, code, copyButton, empty, fillWith, freshLine, link, notice, pending, section, table } from "./ui.js";
 
 const LISTED = 20; // datasets that follow a schema
-const OFFERED = 1000; // names of datasets, as one types
+const OFFERED = 1000; // names of datasets that the field suggests
 
 export function showSchemas(main, context) {
   const body = h("div", {}, pending(8));

@@ -23,6 +23,7 @@ from pulse_pipelines.domain.tenant import Tenant
 
 router = resource("datasets", "/v1/datasets")
 MAX_LISTED = 10_000
+"""Datasets of one answer; most tenants get all of theirs."""
 
 
 class NewDataset(Body):
